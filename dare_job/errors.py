@@ -1,0 +1,50 @@
+"""The project's own errors. Each message names what is wrong, its value and the fix.
+
+The command line turns an error into one line on standard error and the class's exit code.
+"""
+
+
+class DareJobError(Exception):
+    """Base of every error that a user can cause or mend."""
+
+    exit_code = 1
+
+
+class ConfigError(DareJobError):
+    """A setting, flag or template is unknown or impossible."""
+
+    exit_code = 2
+
+
+class ThresholdError(DareJobError):
+    """Too many rows failed: nothing was published."""
+
+    exit_code = 3
+
+
+class DataError(DareJobError):
+    """An input file or table cannot be used."""
+
+    exit_code = 4
+
+
+class InfrastructureError(DareJobError):
+    """Java, Spark, a disk or a device is missing or failed."""
+
+    exit_code = 5
+
+
+class ModelError(DareJobError):
+    """The model cannot be loaded or its architecture is not supported."""
+
+    exit_code = 6
+
+
+class PoolError(DareJobError):
+    """A pool file is damaged, of another version, or built with another tokenizer."""
+
+    exit_code = 7
+
+
+class RowError(DareJobError):
+    """One row cannot be written; it becomes a row with ``error`` set and costs no other row."""

@@ -1,0 +1,37 @@
+"""What every stage is given: the settings, the workspace and the Spark session."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dare_job.config import JobConfig
+from dare_job.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Job:
+    config: JobConfig
+    space: Workspace
+    run_id: str
+    limit: int | None = None  # first N stale rows of each entity type
+
+    @cached_property
+    def spark(self):
+        """The Spark session, started on first use."""
+        from dare_job.spark.session import session
+
+        return session(self.config.spark)
+
+    @cached_property
+    def model_hash(self) -> str:
+        """Fingerprint of the model's and tokenizer's files."""
+        from dare_job.model_files import fingerprint
+
+        return fingerprint(self.model_path)
+
+    @cached_property
+    def model_path(self) -> Path:
+        """Local folder of the model (downloaded from the hub where the name is not a folder)."""
+        from dare_job.model_files import resolve
+
+        return resolve(self.config.model.name, self.config.model.revision)

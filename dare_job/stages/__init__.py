@@ -1,0 +1,1 @@
+"""The job's stages, one file each, in the order in which they run."""

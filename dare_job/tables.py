@@ -1,0 +1,90 @@
+"""Arrow schemas of every table that passes between stages: the contract, in one place.
+
+Versioned: a change of a column's name, type or meaning raises ``SCHEMA_VERSION``.
+"""
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+ENTITIES = ("user", "item")
+
+ATTRIBUTES = pa.map_(pa.string(), pa.string())
+
+INTERACTIONS = pa.schema([
+    pa.field("user_id", pa.string(), nullable=False),
+    pa.field("item_id", pa.string(), nullable=False),
+    pa.field("rating", pa.float32()),  # null where the source has none
+    pa.field("timestamp", pa.int64(), nullable=False),  # seconds since 1970, UTC
+])
+
+USERS = pa.schema([
+    pa.field("user_id", pa.string(), nullable=False),
+    pa.field("attributes", ATTRIBUTES),
+])
+
+ITEMS = pa.schema([
+    pa.field("item_id", pa.string(), nullable=False),
+    pa.field("title", pa.string()),
+    pa.field("attributes", ATTRIBUTES),
+])
+
+REJECTS = pa.schema([
+    pa.field("source", pa.string(), nullable=False),  # file (and member of an archive)
+    pa.field("line", pa.int64()),  # 1-based line or row number
+    pa.field("reason", pa.string(), nullable=False),
+    pa.field("raw", pa.string()),  # the bad row, cut at 200 characters
+])
+
+# One row for each known entity: what the model would be asked tonight, and whether it has to be.
+PLAN = pa.schema([
+    pa.field("entity_id", pa.string(), nullable=False),
+    pa.field("prompt", pa.string()),  # null where error is set
+    pa.field("prompt_sha256", pa.string()),
+    pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
+    pa.field("stale", pa.bool_(), nullable=False),  # text_key differs from yesterday's, or there is none
+    pa.field("interactions", pa.int32(), nullable=False),  # up to the date
+    pa.field("attributes", ATTRIBUTES),
+    pa.field("error", pa.string()),  # why no prompt can be written (empty history, ...)
+])
+
+VECTORS = pa.schema([
+    pa.field("entity_id", pa.string(), nullable=False),
+    pa.field("vector", pa.list_(pa.float32()), nullable=False),
+])
+
+GROUPS = pa.schema([
+    pa.field("entity_id", pa.string(), nullable=False),
+    pa.field("collaborative_group", pa.string()),  # null: no vector
+    pa.field("attribute_group", pa.string()),  # null: no usable attribute
+])
+
+ROUTES = pa.schema([
+    pa.field("entity_id", pa.string(), nullable=False),
+    pa.field("pool", pa.string(), nullable=False),  # a pool's name, for example "collaborative-0007"
+    pa.field("pool_kind", pa.string(), nullable=False),  # collaborative | attribute | global
+    pa.field("reason", pa.string(), nullable=False),
+])
+
+# OUT/knowledge/entity=user|item/dt=YYYY-MM-DD/part-*.parquet: a full snapshot of every known entity.
+KNOWLEDGE = pa.schema([
+    pa.field("entity_id", pa.string(), nullable=False),
+    pa.field("knowledge", pa.string()),  # null where error is set
+    pa.field("token_ids", pa.list_(pa.int32())),
+    pa.field("tokens", pa.int32()),
+    pa.field("finish_reason", pa.string()),  # eos | length | error
+    pa.field("error", pa.string()),
+    pa.field("generated_dt", pa.string()),  # the date whose run wrote the text
+    pa.field("source_run_id", pa.string()),  # the run that wrote the text
+    pa.field("pool", pa.string()),
+    pa.field("pool_kind", pa.string()),
+    pa.field("prompt_tokens", pa.int32()),
+    pa.field("target_steps", pa.int32()),  # forwards of the model after the prompt's
+    pa.field("accepted_tokens", pa.int32()),  # draft tokens accepted
+    pa.field("relaxed_tokens", pa.int32()),  # accepted tokens that were not the argmax
+    pa.field("step_tokens", pa.list_(pa.int16())),  # tokens emitted by each step: accepted drafts + 1
+    pa.field("retrieval_ms", pa.float32()),
+    pa.field("decode_ms", pa.float32()),
+    pa.field("prompt_sha256", pa.string()),
+    pa.field("text_key", pa.string()),
+    pa.field("run_id", pa.string(), nullable=False),  # the run that wrote this partition
+], metadata={"dare_job.schema_version": str(SCHEMA_VERSION)})

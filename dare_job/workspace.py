@@ -1,0 +1,97 @@
+"""Where a run keeps its files, and how a stage leaves either its complete output or none.
+
+    OUT/knowledge/entity=user|item/dt=D/   published snapshots (part-*.parquet, _manifest.json)
+    OUT/_work/dt=D/<stage>/                a stage's output, complete once ``_done.json`` is in it
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+DONE = "_done.json"
+MANIFEST = "_manifest.json"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    out: Path
+    day: date
+
+    @property
+    def dt(self) -> str:
+        return self.day.isoformat()
+
+    @property
+    def work(self) -> Path:
+        return self.out / "_work" / f"dt={self.dt}"
+
+    def stage(self, name: str) -> Path:
+        """Folder of a stage's output, for example stage("plan") / "entity=user"."""
+        return self.work / name
+
+    def knowledge(self, entity: str, dt: str | None = None) -> Path:
+        return self.out / "knowledge" / f"entity={entity}" / f"dt={dt or self.dt}"
+
+    def previous(self, entity: str) -> Path | None:
+        """Newest published snapshot before this date, or None."""
+        dates = sorted(p for p in self.knowledge(entity).parent.glob("dt=*")
+                       if p.name < f"dt={self.dt}" and (p / MANIFEST).exists())
+        return dates[-1] if dates else None
+
+
+def digest(value) -> str:
+    """sha256 hex digest of a JSON-like value: the fingerprint of settings and inputs."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def is_done(folder: Path, fingerprint: str) -> bool:
+    """True where a complete output with the same fingerprint is there already."""
+    try:
+        return json.loads((folder / DONE).read_text())["fingerprint"] == fingerprint
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def done_record(folder: Path) -> dict:
+    """What the stage reported when it was committed."""
+    return json.loads((folder / DONE).read_text())
+
+
+@contextmanager
+def committing(folder: Path, fingerprint: str, record: dict) -> Iterator[Path]:
+    """Yield an empty staging folder; on success ``_done.json`` goes in and it replaces ``folder``.
+
+    ``record`` may be filled inside the block. On an error nothing of ``folder`` changes.
+    """
+    staging = folder.with_name(f".{folder.name}.staging")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    yield staging
+    write_json(staging / DONE, {"fingerprint": fingerprint, **record})
+    replace_folder(staging, folder)
+
+
+def replace_folder(new: Path, old: Path) -> None:
+    """Put a finished folder in the place of another (which may not exist)."""
+    retired = old.with_name(f".{old.name}.retired")
+    shutil.rmtree(retired, ignore_errors=True)
+    if old.exists():
+        os.rename(old, retired)
+    os.rename(new, old)
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+def write_json(path: Path, value) -> None:
+    """Write a JSON file that is either complete or absent."""
+    partial = path.with_name(f".{path.name}.partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, sort_keys=True, default=str)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
