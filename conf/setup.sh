@@ -1,0 +1,68 @@
+#!/bin/sh
+# Sets up everything in .venv: `conf/setup.sh [cpu|gpu] [test]`. Run by `make demo` and `make test`.
+# Installs exactly one of the extras cpu and gpu: both packages provide the module faiss.
+set -eu
+cd "$(dirname "$0")/.."
+device=${1:-auto}
+extras=${2:+,$2}
+venv=.venv
+
+say() { printf 'set-up: %s\n' "$*" >&2; }
+stop() { say "$*"; exit 1; }
+
+if [ "$device" = auto ]; then
+  if nvidia-smi -L 2>/dev/null | grep -q GPU; then device=gpu; else device=cpu; fi
+fi
+case $device in cpu) other=gpu ;; gpu) other=cpu ;; *) stop "the device must be cpu or gpu, not '$device'" ;; esac
+
+# --- Java: Spark needs a JRE 17 or newer -------------------------------------------------------
+java_major() {
+  java=java
+  [ -n "${JAVA_HOME:-}" ] && java=$JAVA_HOME/bin/java
+  "$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1
+}
+debian_as_root() { [ -f /etc/debian_version ] && [ "$(id -u)" = 0 ] && [ -z "${DARE_NO_APT:-}" ]; }
+install_java() {
+  say "installing a JRE 17 with apt-get"
+  apt-get update -qq >/dev/null 2>&1 || true
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openjdk-17-jre-headless >/dev/null 2>&1 ||
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openjdk-21-jre-headless >/dev/null 2>&1 || true
+}
+major=$(java_major || true)
+if [ "${major:-0}" -lt 17 ] && debian_as_root; then install_java; major=$(java_major || true); fi
+[ "${major:-0}" -ge 17 ] || stop "no Java 17 found: install a JRE 17 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+
+# --- Python ------------------------------------------------------------------------------------
+find_python() {
+  for name in ${PYTHON:-python3 python3.12 python3.11 python3.13}; do
+    "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null &&
+      { echo "$name"; return; }
+  done
+}
+stamp=$(cat pyproject.toml conf/constraints.txt conf/setup.sh | cksum | tr ' ' -)-$device$extras
+[ "$(cat $venv/.installed 2>/dev/null)" = "$stamp" ] && exit 0
+if ! [ -x $venv/bin/python ]; then
+  python=$(find_python)
+  [ -n "$python" ] || stop "no Python 3.11 to 3.13 found: install one, or name it: make PYTHON=/path/to/python demo"
+  "$python" -m venv $venv || stop "$python cannot make a virtual environment (Debian, Ubuntu: apt-get install python3-venv)"
+fi
+pip="$venv/bin/python -m pip --disable-pip-version-check"
+
+# A CPU needs no CUDA libraries (gigabytes): take PyTorch's CPU build from its own index where it can
+# be reached, else what the configured index has.
+index=
+torch_index=https://download.pytorch.org/whl/cpu
+if [ "$device" = cpu ] && [ "$(uname -s)" = Linux ] && $venv/bin/python -c "
+import sys, urllib.request
+try: urllib.request.urlopen('$torch_index/torch/', timeout=4)
+except Exception: sys.exit(1)" 2>/dev/null; then
+  index="--extra-index-url $torch_index"
+fi
+
+say "installing into $venv for $device (once; a few minutes)"
+$pip uninstall -q -y "faiss-$other" 2>/dev/null || true
+# shellcheck disable=SC2086
+$pip install -q $index -c conf/constraints.txt -e ".[$device$extras]" 2>&1 | grep -v '^WARNING: Location' >&2 || true
+$venv/bin/python -c 'import dare_job, faiss, pyspark, torch, transformers' ||
+  stop "the installation is not complete: see pip's messages above"
+echo "$stamp" >$venv/.installed
