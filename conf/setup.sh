@@ -61,8 +61,10 @@ fi
 
 say "installing into $venv for $device (once; a few minutes)"
 $pip uninstall -q -y "faiss-$other" 2>/dev/null || true
+log=$venv/install.log
 # shellcheck disable=SC2086
-$pip install -q $index -c conf/constraints.txt -e ".[$device$extras]" 2>&1 | grep -v '^WARNING: Location' >&2 || true
+$pip install -q $index -c conf/constraints.txt -e ".[$device$extras]" >$log 2>&1 ||
+  { tail -n 20 $log >&2; stop "pip failed: its messages are above and in $log"; }
 $venv/bin/python -c 'import dare_job, faiss, pyspark, torch, transformers' ||
-  stop "the installation is not complete: see pip's messages above"
+  stop "the installation is not complete: see $log"
 echo "$stamp" >$venv/.installed
