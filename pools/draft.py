@@ -1,0 +1,153 @@
+"""Draft trees for a whole batch from several pools and the rows' own text, in one compiled call.
+
+A node's probability is blended over context orders n = N ... 1 and, within an order, over sources from the
+nearest (prediction by partial matching): an order's and source's share of the weight that is left is
+c / (c + lambda), c being how often the last n tokens occur there, and goes to what followed them. Trees grow
+best first, so a tree holds the most probable paths with all their ancestors.
+
+Rows depend on nothing but themselves: same tokens, pools, settings and budget give the same tree.
+"""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from pools.errors import PoolError
+from pools.index import Index
+from pools.kernel import draft_rows
+from pools.live import MAX_WINDOW
+from pools.tree import SOURCE_MODEL, DraftBatch
+
+MAX_CONTEXT = 32
+_NODES_A_THREAD = 512  # under it, starting a thread costs more than it saves
+
+
+@dataclass(frozen=True)
+class DraftSettings:
+    """depth    longest path
+    context  longest context looked up; a pool limits it to its own depth - 1
+    lam      lambda of the blend: how many occurrences a context needs to be trusted by half. One number, or
+             one for each context order from 1, or a mapping from SOURCE_* to either
+    live     whether the row's own tokens are a source
+    window   how many of them, at most MAX_WINDOW
+    threads  threads for a large batch; 0: the processors this process may use
+    """
+
+    depth: int = 12
+    context: int = 12
+    lam: float = 8.0
+    live: bool = True
+    window: int = 2048
+    threads: int = 0
+
+
+def draft(
+    context: np.ndarray,
+    lengths: np.ndarray,
+    budgets: np.ndarray,
+    pools: Sequence[Sequence[Index]],
+    settings: DraftSettings = DraftSettings(),  # noqa: B008 (frozen)
+    max_depth: np.ndarray | None = None,
+) -> DraftBatch:
+    """One tree a row, at most ``budgets[r]`` nodes each; N of the result is the largest budget.
+
+    context    int32 (R, L)  prompt and text so far, from column 0
+    lengths    int32 (R,)    tokens in use; the tree grows behind the last
+    budgets    int32 (R,)    0: an empty tree
+    pools      R sequences of Index, nearest first; may be empty and may differ
+    max_depth  int32 (R,)    tokens that the row may still emit; also limited by settings.depth
+
+    Raises PoolError where shapes or settings are impossible.
+    """
+    rows = _check(context, lengths, budgets, pools, settings)
+    context = np.ascontiguousarray(context, np.int32)
+    lengths = np.ascontiguousarray(lengths, np.int32)
+    budgets = np.ascontiguousarray(budgets, np.int32)
+    depths = np.full(rows, settings.depth, np.int32)
+    if max_depth is not None:
+        np.minimum(depths, max_depth, out=depths)
+    nodes = max(0, int(budgets.max(initial=0)))
+    batch = DraftBatch(
+        np.zeros((rows, nodes), np.int32), np.full((rows, nodes), -1, np.int32), np.zeros(rows, np.int32),
+        np.zeros((rows, nodes), np.float32), np.zeros((rows, nodes), np.uint8),
+    )
+    if rows and nodes:
+        table, row_pools, row_kinds = _table(pools)
+        arguments = (context, lengths, budgets, depths, table, row_pools, row_kinds, _lambdas(settings),
+                     settings.window if settings.live else 0,
+                     batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
+        _run(rows, int(budgets.sum()), settings.threads, arguments)
+    return batch
+
+
+def warm_up() -> None:
+    """Compile, or load from the cache on disk, everything that ``draft`` runs."""
+    index = Index.build([np.arange(4, dtype=np.int32)])
+    row = np.array([[0, 1]], np.int32)
+    one = np.ones(1, np.int32)
+    draft(row, one * 2, one * 2, [[index]])
+
+
+def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
+    threads = threads or len(os.sched_getaffinity(0))
+    threads = min(threads, rows, 1 + nodes // _NODES_A_THREAD)
+    if threads == 1:
+        draft_rows(0, rows, *arguments)
+        return
+    edges = [rows * i // threads for i in range(threads + 1)]
+    jobs = [_executor(os.getpid(), threads).submit(draft_rows, begin, end, *arguments)
+            for begin, end in zip(edges[1:-1], edges[2:], strict=True)]
+    draft_rows(edges[0], edges[1], *arguments)
+    for job in jobs:
+        job.result()
+
+
+@lru_cache(maxsize=1)
+def _executor(process: int, threads: int) -> ThreadPoolExecutor:
+    """Plain threads, as the kernel releases the lock: numba's own layers do not survive a fork."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="draft")
+
+
+def _table(pools: Sequence[Sequence[Index]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Addresses of the distinct pools, and each row's pools as numbers into them."""
+    numbers: dict[int, int] = {}
+    addresses = []
+    slots = max(1, max(map(len, pools)))
+    row_pools = np.full((len(pools), slots), -1, np.int32)
+    row_kinds = np.zeros((len(pools), slots), np.uint8)
+    for r, sources in enumerate(pools):
+        for s, index in enumerate(sources):
+            number = numbers.get(id(index))
+            if number is None:
+                number = numbers[id(index)] = len(addresses)
+                addresses.append(index.addresses)
+            row_pools[r, s] = number
+            row_kinds[r, s] = index.source
+    table = np.array(addresses, np.int64) if addresses else np.zeros((1, 8), np.int64)
+    return table, row_pools, row_kinds
+
+
+@lru_cache(maxsize=64)
+def _lambdas(settings: DraftSettings) -> np.ndarray:
+    table = np.full((SOURCE_MODEL, settings.context + 1), settings.lam, np.float64)
+    return table
+
+
+def _check(context, lengths, budgets, pools, settings) -> int:
+    if context.ndim != 2:
+        raise PoolError(f"context has shape {context.shape}: it must be (rows, tokens)")
+    rows = context.shape[0]
+    for name, value in (("lengths", lengths), ("budgets", budgets), ("pools", pools)):
+        if len(value) != rows:
+            raise PoolError(f"{name} has {len(value)} rows, context has {rows}")
+    if rows and int(lengths.max()) > context.shape[1]:
+        raise PoolError(f"a length is {int(lengths.max())}, context holds {context.shape[1]} tokens a row")
+    if not 1 <= settings.context <= MAX_CONTEXT:
+        raise PoolError(f"context {settings.context} must be from 1 to {MAX_CONTEXT}")
+    if not 0 <= settings.window <= MAX_WINDOW:
+        raise PoolError(f"window {settings.window} must be from 0 to {MAX_WINDOW}")
+    return rows

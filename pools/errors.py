@@ -1,0 +1,5 @@
+"""The one error of this package."""
+
+
+class PoolError(Exception):
+    """A pool cannot be built, opened or used. The message names the file or value and the fix."""

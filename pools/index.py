@@ -1,0 +1,135 @@
+"""Frozen index of permanent branches: a suffix array over a pool's texts, memory-mapped.
+
+Files, for N tokens in T texts with V distinct tokens (7 bytes a token, 9 where V > 65,535):
+
+tokens    uint16 or int32 (N + T,)  codes: place in ``vocab`` plus 1; 0 ends a text
+suffixes  int32 (N,)                positions in ``tokens``, sorted by what follows
+shared    uint8 (N,)                codes that a suffix shares with the one before it, at most ``depth``
+vocab     int32 (V,)                token ids, ascending
+starts    int32 (V + 2,)            starts[c] : starts[c + 1] are the suffixes that begin with code c
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from pools import manifest as manifests
+from pools.errors import PoolError
+from pools.suffix import common_prefixes, sort_suffixes
+from pools.tree import SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_OWN
+
+DEPTH = 16  # tokens on which suffixes are sorted: contexts of up to 15 and the token after
+KINDS = {"own": SOURCE_OWN, "collaborative": SOURCE_GROUP, "attribute": SOURCE_GROUP, "global": SOURCE_GLOBAL}
+_ARRAYS = ("tokens", "suffixes", "shared", "vocab", "starts")
+_MAX_TOKENS = 2**31 - 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """Arrays as in the module's text; ``manifest`` is empty for an index that was never saved."""
+
+    tokens: np.ndarray
+    suffixes: np.ndarray
+    shared: np.ndarray
+    vocab: np.ndarray
+    starts: np.ndarray
+    depth: int = DEPTH
+    kind: str = "global"
+    manifest: dict = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, texts: Sequence[np.ndarray], *, kind: str = "global", depth: int = DEPTH) -> "Index":
+        """Index ``texts``, each a sequence of token ids >= 0; empty ones are left out.
+
+        An end-of-text token is an ordinary token here: include it where it should be drafted.
+        kind is one of KINDS: how near the texts are to the rows that will read them.
+        Raises PoolError for negative ids, an unknown kind, or more tokens than 32 bits address.
+        """
+        if kind not in KINDS:
+            raise PoolError(f"pool kind {kind!r} is unknown: use one of {', '.join(KINDS)}")
+        if not 2 <= depth <= 255:
+            raise PoolError(f"depth {depth} must be from 2 to 255")
+        parts = [np.asarray(text, dtype=np.int32).ravel() for text in texts]
+        parts = [part for part in parts if part.size]
+        flat = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+        if flat.size + len(parts) > _MAX_TOKENS:
+            raise PoolError(f"{flat.size} tokens are too many for one pool: lower pools.max_texts")
+        if flat.size and flat.min() < 0:
+            raise PoolError(f"token id {flat.min()} is negative: texts must hold ids of the tokenizer")
+        vocab, codes = _encode(flat)
+        codes = _with_ends(codes, np.array([part.size for part in parts], np.int64))
+        suffixes = sort_suffixes(codes, depth)
+        starts = np.zeros(vocab.size + 2, np.int32)
+        np.cumsum(np.bincount(codes, minlength=vocab.size + 1)[1:], out=starts[2:])
+        return cls(codes, suffixes, common_prefixes(codes, suffixes, depth), vocab, starts, depth, kind)
+
+    def save(self, folder: str | Path, meta: dict | None = None) -> dict:
+        """Write the pool atomically; return its manifest.
+
+        meta  JSON values to keep, by custom ``tokenizer``, ``model`` and ``prompt`` (hashes), ``entity``,
+              ``name``, ``dt``; keys of the format itself are refused.
+        """
+        own = {"kind": self.kind, "depth": self.depth, "texts": self.texts, "token_count": self.token_count,
+               "array_bytes": self.array_bytes}
+        clash = ({*own, "format", "version", "files", "manifest_sha256"} & set(meta or {})) - {"kind"}
+        if clash:
+            raise PoolError(f"meta may not set {', '.join(sorted(clash))}: the format does")
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return manifests.write(folder, arrays, {**(meta or {}), **own})
+
+    @classmethod
+    def open(cls, folder: str | Path, expect_tokenizer: str | None = None, verify: bool = True) -> "Index":
+        """Map a saved pool. ``verify`` reads every byte once to compare checksums; sizes always are.
+
+        Raises PoolError when it is damaged, unfinished, of another version or of another tokenizer.
+        """
+        manifest = manifests.read(folder, verify=verify)
+        if expect_tokenizer is not None and manifest.get("tokenizer") != expect_tokenizer:
+            raise PoolError(f"{folder} was built with tokenizer {manifest.get('tokenizer')}, the model has "
+                            f"{expect_tokenizer}: run the pools stage again with this model")
+        arrays = {name: manifests.array(folder, name) for name in _ARRAYS}
+        return cls(**arrays, depth=manifest["depth"], kind=manifest["kind"], manifest=manifest)
+
+    @property
+    def source(self) -> int:
+        """SOURCE_* that draft nodes from this pool carry."""
+        return KINDS[self.kind]
+
+    @property
+    def token_count(self) -> int:
+        return int(self.suffixes.size)
+
+    @property
+    def texts(self) -> int:
+        """Texts with at least one token."""
+        return int(self.tokens.size - self.suffixes.size)
+
+    @property
+    def array_bytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in _ARRAYS)
+
+    @cached_property
+    def addresses(self) -> np.ndarray:
+        """int64 (8,): tokens, bytes a code, suffixes, shared, vocab, starts, V, depth; for the kernel."""
+        where = [getattr(self, name).ctypes.data for name in _ARRAYS]
+        return np.array([where[0], self.tokens.itemsize, *where[1:], self.vocab.size, self.depth], np.int64)
+
+
+def _encode(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ascending distinct ids, and codes (place + 1) in the smallest type."""
+    present = np.zeros(int(flat.max(initial=0)) + 1, bool)
+    present[flat] = True
+    vocab = np.flatnonzero(present).astype(np.int32) if flat.size else np.zeros(0, np.int32)
+    table = np.zeros(present.size, np.uint16 if vocab.size <= 0xFFFF else np.int32)
+    table[vocab] = np.arange(1, vocab.size + 1)
+    return vocab, table[flat]
+
+
+def _with_ends(codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    ended = np.zeros(codes.size + lengths.size, codes.dtype)
+    starts = np.arange(codes.size) + np.repeat(np.arange(lengths.size), lengths)
+    ended[starts] = codes
+    return ended
