@@ -41,10 +41,9 @@ def _pack(codes, bits, reach):
     top = np.uint64(bits * (reach - 1))
     key = np.uint64(0)
     for i in range(codes.size - 1, -1, -1):
+        key = (np.uint64(codes[i]) << top) | (key >> np.uint64(bits))
         if codes[i] == 0:
             key = np.uint64(0)
-        else:
-            key = (np.uint64(codes[i]) << top) | (key >> np.uint64(bits))
         keys[i] = key
     return keys
 
