@@ -1,0 +1,1 @@
+"""Where the job's input comes from: readers of the supported formats, and the sample world."""

@@ -1,0 +1,58 @@
+"""Which past interactions a user's prompt is written from. Spark columns in, Spark columns out."""
+
+import math
+from datetime import date, datetime, time, timedelta, timezone
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from dare_job.config import HistorySettings
+
+
+def end_of_day(day: date) -> int:
+    """First second (UTC, since 1970) that is no longer on that date."""
+    return int(datetime.combine(day + timedelta(days=1), time(), timezone.utc).timestamp())
+
+
+def window_size(n: int, share: float) -> int:
+    """m of the windows old and new: about ``share`` of n with n/2 < m < n.
+
+    For n of 1 and 2 no such m exists; it is then n. (DARE: old = first m, new = last m of n.)
+    """
+    return n if n < 3 else min(max(math.floor(share * n), n // 2 + 1), n - 1)
+
+
+def histories(interactions: DataFrame, titled: DataFrame, settings: HistorySettings) -> DataFrame:
+    """user_id, interactions (all), history: array of (item_id, rating), oldest first, cut to the window.
+
+    Only items of ``titled`` (item_id) can be in a history, and rows rated below ``min_rating`` cannot.
+    An interaction that is there twice counts once.
+    """
+    marked = interactions.join(titled.select("item_id", F.lit(True).alias("_titled")), "item_id", "left")
+    usable = F.col("_titled")
+    if settings.min_rating is not None:
+        usable = usable & (F.col("rating") >= settings.min_rating)
+    event = F.struct("timestamp", "item_id", "rating")
+    collected = marked.groupBy("user_id").agg(
+        F.count("*").cast("int").alias("interactions"),
+        F.array_sort(F.collect_set(F.when(usable, event))).alias("events"))
+    cut = collected.select("user_id", "interactions", window(F.col("events"), settings).alias("events"))
+    kept = F.transform("events", lambda event: F.struct(event["item_id"], event["rating"]))
+    return cut.select("user_id", "interactions", kept.alias("history"))
+
+
+def window(events: Column, settings: HistorySettings) -> Column:
+    """The window of an array sorted by time: its part by ``settings.window``, then its last max_items."""
+    n = F.size(events)
+    if settings.window == "recent":
+        return _slice(events, F.greatest(n - settings.max_items, F.lit(0)), F.least(n, F.lit(settings.max_items)))
+    share = F.floor(F.lit(settings.share) * n).cast("int")
+    half = F.floor(n / 2).cast("int") + 1
+    m = F.when(n < 3, n).otherwise(F.least(F.greatest(share, half), n - 1))
+    end = m if settings.window == "old" else n
+    length = F.least(m, F.lit(settings.max_items))
+    return _slice(events, end - length, length)
+
+
+def _slice(events: Column, start: Column, length: Column) -> Column:
+    return F.slice(events, start + 1, length)

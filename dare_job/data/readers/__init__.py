@@ -1,0 +1,105 @@
+"""Reads any supported input into the contract tables. One file a format."""
+
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from dare_job.config import InputSettings
+from dare_job.data.readers import amazon, checks, movielens, parquet
+from dare_job.errors import DataError
+
+_ARCHIVE = ".archive"
+
+
+@dataclass(frozen=True)
+class InputCounts:
+    """What was read. Counts are rows; ``reasons`` are those of the rejects, the commonest of each table."""
+
+    format: str
+    interactions: int
+    users: int
+    items: int
+    broken: int  # rejects that count against input.max_reject_share
+    duplicates: int  # rejects that repeat an id
+    reasons: dict[str, int]
+
+
+def read(settings: InputSettings, into: Path, spark) -> InputCounts:
+    """Write ``interactions users items rejects`` (Parquet folders) into ``into``; see ``tables.py``.
+
+    Raises DataError where the path is missing, its format is not known, a file or column is damaged or
+    missing, or more rows than ``max_reject_share`` are unusable.
+    """
+    from pyspark.errors import PySparkException
+
+    if not settings.path:
+        raise DataError("input.path is not set: give a folder or file with interactions (--input PATH)")
+    path = Path(settings.path)
+    if not path.exists():
+        raise DataError(f"input.path = {path}: no such file or folder")
+    into.mkdir(parents=True, exist_ok=True)
+    folder = _unpacked(path, into / _ARCHIVE)
+    chosen = settings.format if settings.format != "auto" else detect(folder)
+    reader = {"parquet": parquet, "movielens": movielens, "amazon": amazon}[chosen]
+    try:
+        counts = checks.write(reader.read(_inner(folder), spark), into, settings.max_reject_share)
+    except PySparkException as error:
+        raise parquet.explain_damage(folder, error) from error
+    finally:
+        shutil.rmtree(into / _ARCHIVE, ignore_errors=True)
+    tables = counts.values()
+    return InputCounts(
+        chosen, *[counts[name].written for name in ("interactions", "users", "items")],
+        sum(table.broken for table in tables), sum(table.duplicates for table in tables),
+        {reason: rows for table in tables for reason, rows in table.reasons.items()})
+
+
+def detect(path: Path) -> str:
+    """Name of the format of a folder or file. Raises DataError where none fits."""
+    inner = _inner(path)
+    if inner.is_file():
+        found = {"parquet": inner.suffix == ".parquet", "amazon": bool(amazon.json_files(inner))}
+    else:
+        found = {"parquet": parquet.table_path(inner, "interactions") is not None,
+                 "movielens": any((inner / mark).exists() for mark in movielens.MARKS),
+                 "amazon": bool(amazon.json_files(inner))}
+    chosen = next((name for name, fits in found.items() if fits), None)
+    if chosen is None:
+        raise DataError(f"input.path = {path}: none of the supported formats (Parquet with interactions.parquet, "
+                        "MovieLens, Amazon review JSON lines); input.format names one")
+    return chosen
+
+
+def identity(settings: InputSettings) -> list[list]:
+    """[path below the input, bytes, modification time in ns] of every input file: part of a fingerprint."""
+    path = Path(settings.path or "")
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    return [[str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def _inner(path: Path) -> Path:
+    """The folder that holds the files, where an archive or folder has just one folder in it."""
+    if path.is_dir():
+        entries = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
+        if len(entries) == 1 and entries[0].is_dir() and parquet.table_path(path, "interactions") is None:
+            return _inner(entries[0])
+    return path
+
+
+def _unpacked(path: Path, into: Path) -> Path:
+    """The path itself, or the folder into which a zip's files were unpacked (names only, no paths)."""
+    if not zipfile.is_zipfile(path):
+        if path.suffix == ".zip":
+            raise DataError(f"{path} is not a readable zip archive")
+        return path
+    into.mkdir()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if not member.is_dir():
+                    with archive.open(member) as read, open(into / Path(member.filename).name, "wb") as written:
+                        shutil.copyfileobj(read, written)
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise DataError(f"{path} is damaged: {error}") from error
+    return into

@@ -1,0 +1,91 @@
+"""Amazon reviews as JSON lines, gzipped or not: the shapes of 2014/2018 and of 2023.
+
+Reviews: ``reviewerID asin overall unixReviewTime`` or ``user_id parent_asin rating timestamp`` (milliseconds).
+Metadata: ``asin`` or ``parent_asin``, ``title``, ``categories`` or ``main_category``, ``brand`` or ``store``.
+The 2014 metadata is not strict JSON (single quotes); it is read all the same.
+"""
+
+import gzip
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dare_job.data.readers.source import Source
+from dare_job.data.readers.text import attributes, lines
+from dare_job.errors import DataError
+
+SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
+_METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
+_MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
+_PEEK_BYTES = 1 << 16
+_RANGE = (0.0, 5.0)
+
+
+def json_files(path: Path) -> list[Path]:
+    """The JSON lines files of a folder, or the file itself."""
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    return [file for file in files if file.is_file() and file.name.endswith(SUFFIXES)]
+
+
+def read(path: Path, spark: SparkSession) -> Source:
+    """Raw tables of review and metadata files. Raises DataError where there are no reviews."""
+    files = json_files(path)
+    reviews = [file for file in files if _is_reviews(file)]
+    metadata = [file for file in files if file not in reviews]
+    if not reviews:
+        raise DataError(f"{path} has no file of Amazon reviews (JSON lines with reviewerID or user_id)")
+    return Source(_interactions(_parsed(reviews, _REVIEW, spark)), None,
+                  _items(_parsed(metadata, _METADATA, spark)) if metadata else None, _RANGE)
+
+
+def _is_reviews(file: Path) -> bool:
+    try:
+        with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as stream:
+            start = stream.read(_PEEK_BYTES)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{file} cannot be read: {error}") from None
+    return any(mark in start for mark in (b'"reviewerID"', b"'reviewerID'", b'"user_id"'))
+
+
+def _parsed(files: list[Path], names: tuple[str, ...], spark: SparkSession) -> DataFrame:
+    table = reduce(DataFrame.unionByName, [lines(spark, file) for file in files])
+    schema = ", ".join(f"`{name}` string" for name in (*names, "_bad"))
+    parsed = F.from_json("raw", schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
+                                         "allowSingleQuotes": "true", "allowBackslashEscapingAnyCharacter": "true"})
+    read = table.withColumn("_json", parsed)
+    problem = F.when(F.col("_json._bad").isNotNull(), F.lit("not a JSON object"))
+    return read.select("source", "line", "raw", problem.alias("problem"),
+                       *[F.nullif(F.trim(F.col(f"_json.`{name}`")), F.lit("")).alias(name) for name in names])
+
+
+def _interactions(table: DataFrame) -> DataFrame:
+    stamp = F.coalesce("unixReviewTime", "timestamp")
+    number = stamp.try_cast("bigint")
+    seconds = F.when(number > _MILLISECONDS, F.floor(number / 1000).cast("string")).otherwise(stamp)
+    return table.select(
+        "source", "line", "raw", "problem", F.coalesce("reviewerID", "user_id").alias("user_id"),
+        F.coalesce("parent_asin", "asin").alias("item_id"), F.coalesce("overall", "rating").alias("rating"),
+        seconds.alias("timestamp"))
+
+
+def _items(table: DataFrame) -> DataFrame:
+    listed = F.coalesce("categories", "category")
+    # lists of one or two levels: every quoted text in them is one category, widest first
+    leaves = F.when(listed.startswith("["), F.regexp_extract_all(listed, F.lit(r'"((?:[^"\\]|\\.)*)"'), F.lit(1)))
+    leaves = F.coalesce(leaves, F.array_compact(F.array(listed)))
+    path = F.array_distinct(F.concat(F.array_compact(F.array("main_category")), leaves))
+    return table.select(
+        "source", "line", "raw", "problem", F.coalesce("parent_asin", "asin").alias("item_id"),
+        _plain_text(F.col("title")).alias("title"),
+        attributes(category=_plain_text(F.get(path, F.lit(0))), subcategory=_plain_text(F.get(path, F.lit(1))),
+                   brand=_plain_text(F.coalesce("brand", "store"))).alias("attributes"))
+
+
+def _plain_text(text: Column) -> Column:
+    """Without the HTML entities that the catalogue left in."""
+    for entity, character in (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#39;", "'"), ("&amp;", "&")):
+        text = F.replace(text, F.lit(entity), F.lit(character))
+    return F.trim(text)

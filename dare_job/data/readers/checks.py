@@ -1,0 +1,122 @@
+"""Every rule that a row of the input has to keep, and what happens to the rows that break one."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, Observation, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
+
+from dare_job.data.readers.source import Source
+from dare_job.errors import DataError
+from dare_job.tables import INTERACTIONS, ITEMS, REJECTS, USERS
+
+LATEST_S = 4_102_444_800  # the year 2100; milliseconds land far beyond
+RAW_CHARACTERS = 200
+_REPORTED_REASONS = 5
+_TYPES = {pa.string(): "string", pa.float32(): "float", pa.int64(): "bigint"}
+
+
+@dataclass
+class TableCounts:
+    """Rows of one table: written, broken and duplicated (the last two are in the rejects)."""
+
+    written: int = 0
+    broken: int = 0
+    duplicates: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+def write(source: Source, into: Path, max_reject_share: float) -> dict[str, TableCounts]:
+    """Write ``interactions users items rejects`` (Parquet folders) below ``into``; count by table.
+
+    Raises DataError where more than ``max_reject_share`` of a table's rows are broken. A second row with
+    the id of an earlier user or item goes to the rejects as well but does not count as broken.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    _write_empty(into / "rejects.parquet", REJECTS)
+    counts = {"interactions": _write(_interactions(source), INTERACTIONS, "interactions", into, max_reject_share)}
+    for name, table, schema in (("users", source.users, USERS), ("items", source.items, ITEMS)):
+        if table is None:
+            _write_empty(into / f"{name}.parquet", schema)
+            counts[name] = TableCounts()
+        else:
+            counts[name] = _write(_entities(table, schema), schema, name, into, max_reject_share)
+    return counts
+
+
+def _interactions(source: Source) -> DataFrame:
+    table = source.interactions
+    rating, timestamp = _number(table, "rating", "double"), _number(table, "timestamp", "bigint")
+    low, high = source.rating_range or (float("-inf"), float("inf"))
+    reason = F.coalesce(
+        F.col("problem"), _missing("user_id"), _missing("item_id"),
+        F.when(F.col("rating").isNotNull() & rating.isNull(), F.lit("rating is not a number")),
+        F.when(F.isnan(rating) | (F.abs(rating) == float("inf")), F.lit("rating is not a finite number")),
+        F.when(~rating.between(low, high), F.lit(f"rating is outside {low:g} to {high:g}")),
+        F.when(F.col("timestamp").isNull(), F.lit("timestamp is missing")),
+        F.when(timestamp.isNull(), F.lit("timestamp is not a whole number")),
+        F.when(~timestamp.between(0, LATEST_S), F.lit("timestamp is not in seconds since 1970 (before 2100)")))
+    checked = table.withColumns({"reason": reason, "broken": reason.isNotNull()})
+    return checked.withColumns({"rating": rating, "timestamp": timestamp})
+
+
+def _entities(table: DataFrame, schema: pa.Schema) -> DataFrame:
+    key = schema.names[0]
+    broken = F.coalesce(F.col("problem"), _missing(key))
+    # rows without an id are spread by line, so that they do not meet in one window
+    order = Window.partitionBy(key, F.when(F.col(key).isNull(), F.col("line"))).orderBy("source", "line")
+    numbered = table.withColumns({"broken": broken.isNotNull(), "_copy": F.row_number().over(order)})
+    duplicate = F.when(F.col("_copy") > 1, F.lit(f"{key} is a duplicate: the first row is kept"))
+    return numbered.withColumn("reason", F.coalesce(broken, duplicate))
+
+
+def _missing(name: str) -> Column:
+    return F.when(F.coalesce(F.trim(F.col(name).cast("string")), F.lit("")) == "", F.lit(f"{name} is missing"))
+
+
+def _number(table: DataFrame, name: str, kind: str) -> Column:
+    """The column as a number; null where its text is none."""
+    have = table.schema[name].dataType
+    if isinstance(have, TimestampType | TimestampNTZType):
+        return F.unix_timestamp(name)
+    if isinstance(have, NumericType):
+        return F.col(name).try_cast(kind)
+    return F.trim(name).try_cast(kind)
+
+
+def _write(checked: DataFrame, schema: pa.Schema, name: str, into: Path, max_share: float) -> TableCounts:
+    seen = Observation(name)
+    columns = [F.col(f.name).cast(_TYPES.get(f.type, "map<string,string>")).alias(f.name) for f in schema]
+    observed = checked.observe(
+        seen, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
+        F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"))
+    observed.where(F.col("reason").isNull()).select(*columns).write.parquet(str(into / f"{name}.parquet"))
+    rows, rejected, broken = (seen.get[key] for key in ("rows", "rejected", "broken"))
+    counts = TableCounts(rows - rejected, broken, rejected - broken)
+    if rejected:
+        bad = checked.where(F.col("reason").isNotNull())
+        counts.reasons = _reasons(bad, name, counts, rows, max_share)
+        bad.select("source", "line", "reason", F.substring("raw", 1, RAW_CHARACTERS).alias("raw")) \
+            .write.mode("append").parquet(str(into / "rejects.parquet"))
+    return counts
+
+
+def _reasons(bad: DataFrame, name: str, counts: TableCounts, rows: int, max_share: float) -> dict[str, int]:
+    grouped = bad.groupBy("reason").agg(
+        F.count("*").alias("rows"), F.min_by(F.struct("source", "line"), "line").alias("first"),
+        F.first("broken").alias("broken"))
+    found = sorted(grouped.collect(), key=lambda row: -row["rows"])
+    if counts.broken > max_share * rows:
+        worst = "; ".join(f"{row['reason']} ({row['rows']} rows, first {row['first']['source']}"
+                          f":{row['first']['line']})" for row in found if row["broken"])
+        raise DataError(f"{counts.broken} of {rows} rows of {name} are unusable, more than "
+                        f"input.max_reject_share = {max_share:g}: {worst}")
+    return {row["reason"]: row["rows"] for row in found[:_REPORTED_REASONS]}
+
+
+def _write_empty(folder: Path, schema: pa.Schema) -> None:
+    folder.mkdir()
+    pq.write_table(schema.empty_table(), folder / "part-empty.parquet")

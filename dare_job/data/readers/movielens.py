@@ -1,0 +1,174 @@
+"""MovieLens in the shapes in which it was published, and two shapes in which others pass ML-1M on.
+
+| files | set | notes |
+| --- | --- | --- |
+| ratings.dat movies.dat [users.dat] | 1M, 10M | fields between `::`, Latin-1 |
+| u.data u.item [u.user u.genre] | 100K | tabs and bars, Latin-1 |
+| ratings.csv movies.csv | 20M, 25M, 32M, latest | quoted csv |
+| sequences_full.txt[.gz] item_list.txt user_list.txt | 1M | one line a user, items in time order |
+| pairs.parquet | 1M | columns userID, movieID |
+
+The last two have neither rating nor time: the timestamp is the place in the user's line, or in the file.
+They are looked for, in this order, only where movies.dat has no ratings.dat beside it.
+"""
+
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dare_job.data.readers.parquet import parquet_schema
+from dare_job.data.readers.source import Source
+from dare_job.data.readers.text import attributes, comma_separated, lines, split
+from dare_job.errors import DataError
+
+RATINGS = ("ratings.dat", "u.data", "ratings.csv")
+_ITEMS = ("movies.dat", "u.item", "movies.csv")
+_SEQUENCES = ("sequences_full.txt", "sequences_full.txt.gz")
+MARKS = (*RATINGS, *_ITEMS, *_SEQUENCES, "pairs.parquet")  # a folder with one of these is MovieLens
+_RATING_FIELDS = ["user_id", "item_id", "rating", "timestamp"]
+_RANGE = (0.5, 5.0)
+
+_AGES = {"1": "under 18", "18": "18-24", "25": "25-34", "35": "35-44", "45": "45-49", "50": "50-55",
+         "56": "56 and over"}
+_OCCUPATIONS = dict(enumerate((
+    "other", "academic or educator", "artist", "clerical or admin", "college or graduate student",
+    "customer service", "doctor or health care", "executive or managerial", "farmer", "homemaker",
+    "K-12 student", "lawyer", "programmer", "retired", "sales or marketing", "scientist", "self-employed",
+    "technician or engineer", "tradesman or craftsman", "unemployed", "writer")))
+_GENRES_100K = ("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary",
+                "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller",
+                "War", "Western")
+
+
+def read(folder: Path, spark: SparkSession) -> Source:
+    """Raw tables of a MovieLens folder. Raises DataError where its files do not make up a set."""
+    if (folder / "u.data").exists() or (folder / "u.item").exists():
+        return _read_100k(_all(folder, "u.data", "u.item"), spark)
+    if (folder / "ratings.csv").exists() or (folder / "movies.csv").exists():
+        return _read_latest(_all(folder, "ratings.csv", "movies.csv"), spark)
+    _all(folder, "movies.dat")
+    users = folder / "users.dat"
+    return Source(_interactions_1m(folder, spark), _users_1m(users, spark) if users.exists() else None,
+                  _movies(split(lines(spark, folder / "movies.dat"), "::", ["item_id", "title", "genres"])), _RANGE)
+
+
+def _all(folder: Path, *names: str) -> Path:
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        have = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
+        raise DataError(f"{folder} is not a complete MovieLens set: {', '.join(missing)} is missing (found {have})")
+    return folder
+
+
+def _read_latest(folder: Path, spark: SparkSession) -> Source:
+    ratings = _csv(folder / "ratings.csv", ["userId", "movieId", "rating", "timestamp"], spark)
+    movies = _csv(folder / "movies.csv", ["movieId", "title", "genres"], spark)
+    return Source(ratings.withColumnsRenamed({"userId": "user_id", "movieId": "item_id"}), None,
+                  _movies(movies.withColumnRenamed("movieId", "item_id")), _RANGE)
+
+
+def _csv(path: Path, needed: list[str], spark: SparkSession) -> DataFrame:
+    table, missing = comma_separated(lines(spark, path), path, needed)
+    if missing:
+        raise DataError(f"{path}: its header line has no column {', '.join(missing)}")
+    return table
+
+
+def _read_100k(folder: Path, spark: SparkSession) -> Source:
+    genres = folder / "u.genre"
+    names = _GENRES_100K
+    if genres.exists():
+        rows = [line.split("|") for line in genres.read_text("latin-1").splitlines() if "|" in line]
+        names = tuple(row[0] for row in sorted(rows, key=lambda row: int(row[1])))
+    fields = ["item_id", "title", "released", "video", "url", *[f"g{place}" for place in range(len(names))]]
+    items = split(lines(spark, folder / "u.item"), "|", fields)
+    flagged = F.array_compact(F.array(*[F.when(F.col(f"g{place}") == "1", F.lit(name))
+                                        for place, name in enumerate(names)]))
+    items = _movies(items.withColumn("genres", F.array_join(flagged, "|")))
+    users = None
+    if (folder / "u.user").exists():
+        users = split(lines(spark, folder / "u.user"), "|", ["user_id", "age", "gender", "occupation", "zip"])
+        users = users.withColumn("attributes", attributes(
+            gender=_gender(F.col("gender")), age=_age_bracket(F.col("age").try_cast("int")),
+            occupation=F.col("occupation")))
+    return Source(split(lines(spark, folder / "u.data"), "\t", _RATING_FIELDS), users, items, _RANGE)
+
+
+def _movies(table: DataFrame) -> DataFrame:
+    """Add the attributes: the first genre (a group), all genres where there are more, and the year."""
+    genres = F.when(F.col("genres") != "(no genres listed)", F.col("genres"))
+    return table.withColumn("attributes", attributes(
+        genre=F.split(genres, r"\|")[0],
+        genres=F.when(genres.contains("|"), F.regexp_replace(genres, r"\|", ", ")),
+        year=F.regexp_extract("title", r"\((\d{4})\)\s*$", 1)))
+
+
+def _users_1m(path: Path, spark: SparkSession) -> DataFrame:
+    table = split(lines(spark, path), "::", ["user_id", "gender", "age", "occupation", "zip"])
+    return table.withColumn("attributes", attributes(
+        gender=_gender(F.col("gender")), age=_named(_AGES, F.col("age")),
+        occupation=_named({str(code): name for code, name in _OCCUPATIONS.items()}, F.col("occupation"))))
+
+
+def _named(names: dict[str, str], code: Column) -> Column:
+    return F.create_map(*[F.lit(part) for pair in names.items() for part in pair])[code]
+
+
+def _gender(code: Column) -> Column:
+    return _named({"F": "female", "M": "male"}, code)
+
+
+def _age_bracket(years: Column) -> Column:
+    """The brackets of the 1M set, for an age in years."""
+    bracket = F.when(years < 18, F.lit(_AGES["1"]))
+    for low in ("56", "50", "45", "35", "25", "18"):
+        bracket = bracket.when(years >= int(low), F.lit(_AGES[low]))
+    return bracket
+
+
+def _interactions_1m(folder: Path, spark: SparkSession) -> DataFrame:
+    if (folder / "ratings.dat").exists():
+        return split(lines(spark, folder / "ratings.dat"), "::", _RATING_FIELDS)
+    for name in _SEQUENCES:
+        if (folder / name).exists():
+            return _sequences(_all(folder, "item_list.txt", "user_list.txt"), name, spark)
+    if (folder / "pairs.parquet").exists():
+        return _pairs(folder / "pairs.parquet", spark)
+    raise DataError(f"{folder} has movies.dat but no interactions: it needs one of ratings.dat, "
+                    f"{_SEQUENCES[0]} (or .gz), pairs.parquet")
+
+
+def _sequences(folder: Path, name: str, spark: SparkSession) -> DataFrame:
+    """One row for each item of a user's line; numbers are mapped back to the original ids."""
+    def originals(file: str, kind: str) -> DataFrame:
+        parts = F.split("raw", " ", 3)
+        return lines(spark, folder / file).where("line > 1").select(
+            F.get(parts, 0).alias(f"{kind}_id"), F.get(parts, 1).alias(f"{kind}_number"))
+
+    text = F.trim("raw")
+    # taken apart before the explode, or Spark would split the whole line again for each of its items
+    users = lines(spark, folder / name).select(
+        "source", "line", F.substring_index(text, " ", 1).alias("user_number"),
+        F.split(F.regexp_extract(text, r"^\S+\s+(.*)$", 1), " +").alias("item_numbers"))
+    rows = users.select("source", "line", "user_number",
+                        F.posexplode("item_numbers").alias("timestamp", "item_number"))
+    known = rows.join(F.broadcast(originals("user_list.txt", "user")), "user_number", "left") \
+        .join(F.broadcast(originals("item_list.txt", "item")), "item_number", "left")
+    return known.select(
+        "source", "line", F.concat_ws(" ", "user_number", "item_number").alias("raw"),
+        F.lit(None).cast("string").alias("problem"), "user_id", "item_id",
+        F.lit(None).cast("float").alias("rating"), F.col("timestamp").cast("long"))
+
+
+def _pairs(path: Path, spark: SparkSession) -> DataFrame:
+    missing = {"userID", "movieID"} - set(parquet_schema(path).names)
+    if missing:
+        raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
+    read = spark.read.parquet(str(path.absolute())).select(
+        F.col("userID").cast("string").alias("user_id"), F.col("movieID").cast("string").alias("item_id"),
+        F.col("_metadata.row_index").alias("timestamp"))
+    return read.select(
+        F.lit(path.name).alias("source"), (F.col("timestamp") + 1).alias("line"),
+        F.concat_ws(",", "user_id", "item_id").alias("raw"), F.lit(None).cast("string").alias("problem"),
+        "user_id", "item_id", F.lit(None).cast("float").alias("rating"), "timestamp")

@@ -1,0 +1,80 @@
+"""Lines of text files as Spark columns, each with its file and line number."""
+
+import csv
+import re
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+_ONE_SPLIT_BYTES = 4 << 20  # Spark's spark.sql.files.openCostInBytes: a smaller file is never cut
+
+
+def lines(spark: SparkSession, path: Path) -> DataFrame:
+    """Columns ``raw``, ``source`` and ``line`` of a text file, gzipped or not.
+
+    A line that is not UTF-8 is read as Latin-1 (the older MovieLens files). Blank lines are left out but
+    counted in the numbering.
+    """
+    read = spark.read.text(_literal(path)).select(
+        "value", F.col("_metadata.file_block_start").alias("_start"),
+        F.monotonically_increasing_id().alias("_row"))
+    line = (F.col("_row") + 1 if _is_one_split(path) else _numbers(read)).cast("long")
+    latin = F.decode(F.col("value").cast("binary"), "ISO-8859-1")
+    text = F.when(F.is_valid_utf8("value"), F.col("value")).otherwise(latin)
+    return read.select(
+        F.regexp_replace(text, "^\ufeff", "").alias("raw"), F.lit(path.name).alias("source"), line.alias("line"),
+    ).where(F.trim("raw") != "")
+
+
+def _is_one_split(path: Path) -> bool:
+    return path.suffix == ".gz" or path.stat().st_size < _ONE_SPLIT_BYTES
+
+
+def _numbers(read: DataFrame) -> Column:
+    """Line number of a file that Spark reads in several splits: one counting pass over it."""
+    splits = read.groupBy("_start").agg(F.count("*").alias("rows"), F.min("_row").alias("first"))
+    before, shifts = 0, []
+    for split in sorted(splits.collect()):
+        shifts += [F.lit(split["_start"]), F.lit(before - split["first"] + 1)]
+        before += split["rows"]
+    return F.col("_row") + F.create_map(*shifts)[F.col("_start")]
+
+
+def _literal(path: Path) -> str:
+    """The path as Spark takes it: without its glob characters' meaning."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", str(path.absolute()))
+
+
+def split(table: DataFrame, separator: str, names: list[str]) -> DataFrame:
+    """Add the fields of ``raw`` by name, and ``problem`` where their number is wrong. No quotes."""
+    parts = F.split("raw", re.escape(separator), -1)
+    problem = F.when(F.size(parts) != len(names),
+                     F.concat(F.lit(f"expected {len(names)} fields between '{separator}', found "), F.size(parts)))
+    fields = [F.when(F.size(parts) == len(names), F.trim(F.get(parts, place))).alias(name)
+              for place, name in enumerate(names)]
+    return table.select("source", "line", "raw", problem.alias("problem"), *fields)
+
+
+def comma_separated(table: DataFrame, path: Path, needed: list[str]) -> tuple[DataFrame, list[str]]:
+    """Take the fields of a csv with a header line apart. Returns the table and the missing names."""
+    first = table.where("line = 1").select("raw").first()
+    header = next(csv.reader([first["raw"]]), []) if first else []
+    names = [name.strip() for name in header]
+    missing = [name for name in needed if name not in names]
+    if missing:
+        return table, missing
+    schema = ", ".join(f"`{name}` string" for name in [*names, "_bad"])
+    parsed = F.from_csv("raw", schema, {"columnNameOfCorruptRecord": "_bad", "escape": '"', "mode": "PERMISSIVE"})
+    read = table.where("line > 1").withColumn("_csv", parsed)
+    problem = F.when(F.col("_csv._bad").isNotNull(), F.lit(f"expected {len(names)} comma separated fields"))
+    fields = [F.trim(F.col(f"_csv.`{name}`")).alias(name) for name in needed]
+    return read.select("source", "line", "raw", problem.alias("problem"), *fields), []
+
+
+def attributes(**columns: Column) -> Column:
+    """map<string,string> of the columns that are neither null nor empty, in the given order."""
+    pairs = [F.struct(F.lit(name).alias("key"), column.cast("string").alias("value"))
+             for name, column in columns.items()]
+    kept = F.filter(F.array(*pairs), lambda pair: pair["value"].isNotNull() & (F.trim(pair["value"]) != ""))
+    return F.map_from_entries(kept)

@@ -1,0 +1,32 @@
+"""What, beside the prompt, decides the text of a row: the part of ``text_key`` that all rows share."""
+
+from dare_job.config import DecodeSettings, JobConfig, VerifySettings
+from dare_job.workspace import digest
+
+_USES_K = {"relaxed", "literal", "top_k"}
+_USES_P = {"relaxed", "literal", "threshold"}
+
+
+def text_salt(config: JobConfig, model_hash: str) -> str:
+    """Digest of the model and of every setting that can change text.
+
+    Strict verification equals greedy decoding whatever is drafted, so neither the mode nor budgets count
+    there; relaxed text depends on what was drafted, and on its batch unless ``verify.reproducible``.
+    """
+    return digest({
+        "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
+        "tokens": [config.decode.min_new_tokens, config.decode.max_new_tokens],
+        "verify": _verification(config.decode, config.verify)})
+
+
+def _verification(decode: DecodeSettings, verify: VerifySettings) -> dict:
+    if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
+        return {"rule": "strict"}
+    found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda]}
+    if verify.rule in _USES_K:
+        found["k"] = verify.k
+    if verify.rule in _USES_P:
+        found["p"] = verify.p
+    if not verify.reproducible:
+        found["batch_size"] = decode.batch_size
+    return found

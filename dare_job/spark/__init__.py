@@ -1,0 +1,1 @@
+"""Everything that knows how Spark is started and how work is cut for it."""

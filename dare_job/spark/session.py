@@ -1,0 +1,102 @@
+"""Starts Spark, or takes the session that is there. Knows nothing of the job's tables."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from dare_job.config import SparkSettings
+from dare_job.errors import InfrastructureError
+
+JAVA_VERSION = 17
+_INSTALL = (f"install a JRE {JAVA_VERSION} (Debian, Ubuntu: "
+            f"apt-get install openjdk-{JAVA_VERSION}-jre-headless) or set JAVA_HOME")
+_TASK_FAILURES = 4  # Spark's own default everywhere but in local[N], which never retries
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+
+def session(settings: SparkSettings):
+    """The Spark session of this process: the running one, or a new one with these settings.
+
+    A local master gets task retries, a quick start and a quiet console. Under ``spark-submit`` master and
+    memory are its business. Whatever ``settings.conf`` says wins. Raises InfrastructureError where Java
+    is missing or too old, or where Spark does not start.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is None:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        builder = SparkSession.builder.appName("dare-job")
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java and set the master
+            require_java()
+            builder = builder.master(with_retries(settings.master))
+        for key, value in _settings(settings).items():
+            builder = builder.config(key, value)
+        active = _started(builder)
+        active.sparkContext.setLogLevel("ERROR")
+    else:
+        for key, value in {**_SQL, **settings.conf}.items():
+            if active.conf.isModifiable(key):
+                active.conf.set(key, value)
+    return active
+
+
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+def _settings(settings: SparkSettings) -> dict[str, str]:
+    wanted = {**_SQL, "spark.speculation": "false"}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        wanted["spark.driver.memory"] = settings.driver_memory
+    if settings.master.startswith("local"):
+        wanted |= {
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+                                             f"-Dlog4j.configurationFile={_LOG_SETTINGS.as_uri()}",
+            "spark.driver.host": "localhost",
+            "spark.sql.shuffle.partitions": "64",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+    return wanted | settings.conf
+
+
+def with_retries(master: str) -> str:
+    """``local[N]`` never retries a failed task; ``local[N,4]`` does. Other masters stay as they are."""
+    plain = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
+    if not plain:
+        return master
+    cores = {"*": str(len(os.sched_getaffinity(0)))}.get(plain[1], plain[1] or "1")
+    return f"local[{cores},{_TASK_FAILURES}]"
+
+
+def require_java() -> Path:
+    """Path of a Java that Spark can use. Raises InfrastructureError with one line on what to install."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "")
+    if home and not java.is_file():
+        raise InfrastructureError(f"Java {JAVA_VERSION} was not found in JAVA_HOME={home}: {_INSTALL}")
+    if not java.is_file():
+        raise InfrastructureError(f"Java {JAVA_VERSION} was not found: {_INSTALL}")
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True)
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if not version or int(version[1]) < JAVA_VERSION:
+        found = f"Java {version[1]}" if version else "no working Java"
+        raise InfrastructureError(f"{java} is {found}, Spark needs {JAVA_VERSION}: {_INSTALL}")
+    return java
+
+
+def _started(builder):
+    from pyspark.errors import PySparkException
+
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InfrastructureError(f"Spark did not start: {first}") from error
