@@ -1,0 +1,8 @@
+"""The embedded model: a small Llama that imitates the sample world's grammar, with all that made it."""
+
+from pathlib import Path
+
+
+def embedded_path() -> Path:
+    """Folder with the embedded model and its tokenizer, in the layout of ``from_pretrained``."""
+    return Path(__file__).parent / "embedded"

@@ -1,0 +1,69 @@
+"""Endless training data: prompt and text of users and items of fresh sample worlds, in batches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from dare_job.data.world.simulate import DAYS, Example, item_examples, simulate, user_examples
+from dare_job.prompts import PromptSet
+
+FIRST_TRAINING_SEED = 1_000_000  # worlds for use and evaluation have smaller seeds, so none was trained on
+IGNORED = -100
+_WIDTH_STEP = 32
+_USERS, _ITEMS = 400, 300
+_SHARE_OF_ITEM_TEXTS = 0.25  # of each world's; descriptions are shorter and easier than profiles
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``tokens`` (B, T) int64, padded on the right. ``targets`` (B, T) is the next token where the text (or
+    its EOS) is to be predicted, and IGNORED on the prompt and the padding."""
+
+    tokens: torch.Tensor
+    targets: torch.Tensor
+
+
+def worlds(prompts: PromptSet, seed: int) -> Iterator[list[Example]]:
+    """Examples of one fresh world after another, without end; profiles as of the last or an earlier day."""
+    rng = np.random.default_rng((FIRST_TRAINING_SEED, seed))
+    while True:
+        world = simulate(_USERS, _ITEMS, FIRST_TRAINING_SEED + int(rng.integers(2**40)))
+        end_day = int(rng.integers(2, DAYS + 1))  # early days: short histories
+        items = [x for x in item_examples(world, prompts, DAYS) if rng.random() < _SHARE_OF_ITEM_TEXTS]
+        yield list(user_examples(world, prompts, end_day)) + items
+
+
+def batches(
+    prompts: PromptSet, tokenizer: PreTrainedTokenizerFast, batch_tokens: int, seed: int
+) -> Iterator[Batch]:
+    """Batches of at most ``batch_tokens`` tokens, padding included, without end, the same for the same seed.
+
+    Widths are multiples of 32 and each width has one batch size: the CPU's matrix kernels are made anew
+    for every new shape, which costs up to a second.
+    """
+    rng = np.random.default_rng(seed)
+    waiting: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)
+    for examples in worlds(prompts, seed):
+        prompt_ids = tokenizer([x.prompt for x in examples])["input_ids"]
+        text_ids = tokenizer([x.text for x in examples], add_special_tokens=False)["input_ids"]
+        for i in rng.permutation(len(examples)):
+            prompt, text = prompt_ids[i], text_ids[i] + [tokenizer.eos_token_id]
+            width = -(-(len(prompt) + len(text)) // _WIDTH_STEP) * _WIDTH_STEP
+            waiting[width].append((prompt, text))
+            if len(waiting[width]) == max(1, batch_tokens // width):
+                yield _pad(waiting.pop(width), width, tokenizer.pad_token_id)
+
+
+def _pad(rows: list[tuple[list[int], list[int]]], width: int, pad: int) -> Batch:
+    tokens = torch.full((len(rows), width), pad, dtype=torch.int64)
+    targets = torch.full((len(rows), width), IGNORED, dtype=torch.int64)
+    for i, (prompt, text) in enumerate(rows):
+        tokens[i, : len(prompt) + len(text)] = torch.tensor(prompt + text)
+        targets[i, len(prompt) - 1 : len(prompt) + len(text) - 1] = torch.tensor(text)
+    return Batch(tokens, targets)

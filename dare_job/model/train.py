@@ -1,0 +1,138 @@
+"""Makes the embedded model anew: ``python -m dare_job.model.train --out DIR [--minutes M] [--seed S]``.
+
+Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a given time. A copy
+that can be used is written every few minutes, so an early stop loses little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import math
+import time
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy, pad
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from dare_job import prompts
+from dare_job.model.corpus import IGNORED, Batch, batches, worlds
+from dare_job.model.tokenizer import train_tokenizer
+
+CONTEXT_TOKENS = 1024
+VOCABULARY = 2304
+_TOKENIZER_WORLDS = 6
+_PEAK_RATE = 2e-3
+_WARMUP_STEPS = 100
+_BATCH_TOKENS = 4096
+_LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
+_SAVE_EVERY_S = 180.0
+_LOG = logging.getLogger(__name__)
+
+
+def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    """About 3 million parameters, wide and shallow: on a CPU each layer costs more than its arithmetic."""
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        intermediate_size=640,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=CONTEXT_TOKENS,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def train(out: Path, minutes: float, seed: int) -> None:
+    """Train for ``minutes`` of wall time and leave model and tokenizer in ``out``.
+
+    AdamW in float32 with bfloat16 autocast; the rate follows a cosine of the time used, so the same seed
+    gives the same data and start, but the result depends on the machine's speed.
+    """
+    torch.manual_seed(seed)
+    prompt_set = prompts.load("kar")
+    sample = itertools.islice(worlds(prompt_set, seed), _TOKENIZER_WORLDS)
+    texts = [text for world in sample for example in world for text in (example.prompt, example.text)]
+    tokenizer = train_tokenizer(texts, VOCABULARY, CONTEXT_TOKENS)
+    model = LlamaForCausalLM(make_config(tokenizer))
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}],
+        lr=_PEAK_RATE,
+        betas=(0.9, 0.98),
+        fused=True,
+    )
+    _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
+    start = saved = time.monotonic()
+    tokens, running = 0, math.nan
+    for step, batch in enumerate(batches(prompt_set, tokenizer, _BATCH_TOKENS, seed)):
+        used = (time.monotonic() - start) / (60 * minutes)
+        if used >= 1:
+            break
+        warmup, cosine = min(1.0, (step + 1) / _WARMUP_STEPS), 0.5 * (1 + math.cos(math.pi * used))
+        rate = _PEAK_RATE * warmup * (0.02 + 0.98 * cosine)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss = _loss(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        tokens += batch.tokens.numel()
+        running = loss.item() if step == 0 else 0.95 * running + 0.05 * loss.item()
+        if step % 50 == 0:
+            _LOG.info("step %d, %.2f M tokens, %.0f %%, loss %.4f", step, tokens / 1e6, 100 * used, running)
+        if time.monotonic() - saved > _SAVE_EVERY_S:
+            save(model, tokenizer, out)
+            saved = time.monotonic()
+    save(model, tokenizer, out)
+    result = {"steps": step, "tokens": tokens, "loss": running, "minutes": minutes, "seed": seed}
+    print(json.dumps(result))
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write weights (bfloat16), configuration and tokenizer in the layout of ``from_pretrained``."""
+    copy = LlamaForCausalLM(model.config).to(torch.bfloat16)
+    copy.load_state_dict(model.state_dict())
+    copy.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        do_sample=False,
+        max_new_tokens=320,
+    )
+    copy.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def _loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy of the texts. Causal attention and padding on the right: no mask is needed."""
+    flat = batch.targets.flatten()
+    wanted = (flat != IGNORED).nonzero()[:, 0]
+    wanted = pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # row 0 is BOS: its target is IGNORED
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
+        logits = model.lm_head(hidden.flatten(0, 1)[wanted])  # (N, V)
+    return cross_entropy(logits.float(), flat[wanted], ignore_index=IGNORED)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=40.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    train(arguments.out, arguments.minutes, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()
