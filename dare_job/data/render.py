@@ -7,43 +7,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dare_job import prompts
-from dare_job.errors import RowError
+from dare_job.errors import ConfigError, RowError
 from dare_job.prompts import HistoryItem
 
-RENDERED = "entity_id string, prompt string, error string"
+Batches = Iterator[pa.RecordBatch]
+RENDERED = "entity_id string, interactions int, attributes map<string,string>, prompt string, error string"
+_KEPT = ["entity_id", "interactions", "attributes"]
 
 
-def check(prompt_set: str, entity: str) -> None:
-    """Render one prompt, so that a template's mistake is raised once, here, and as ConfigError."""
-    known = prompts.load(prompt_set)
-    if entity == "user":
-        known.user({"name": "value"}, [HistoryItem("title", 1.0, {"name": "value"})])
-    else:
-        known.item("title", {"name": "value"})
+def users(prompt_set: str, items: str, version: str) -> Callable[[Batches], Batches]:
+    """Function for ``mapInArrow``: (entity_id, interactions, attributes, history) -> ``RENDERED``.
 
-
-def users(prompt_set: str, items: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Function for ``mapInArrow``: (entity_id, attributes, history) -> ``RENDERED``.
-
-    ``items`` is the path of the items table, read once by each worker.
+    ``items`` is the path of the items table, read once by each worker for each ``version`` of it.
     """
-    def render(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        known, shelf = prompts.load(prompt_set), _shelf(items)
+    def render(batches: Batches) -> Batches:
+        known, shelf = prompts.load(prompt_set), _shelf(items, version)
         for batch in batches:
-            columns = (batch["entity_id"], batch["attributes"], batch["history"])
-            yield _written((id_, _user_prompt(known, shelf, attributes, history))
-                           for id_, attributes, history in zip(*(c.to_pylist() for c in columns), strict=True))
+            rows = zip(batch["attributes"].to_pylist(), batch["history"].to_pylist(), strict=True)
+            yield _extended(batch, [_user_prompt(known, shelf, *row) for row in rows])
     return render
 
 
-def items(prompt_set: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Function for ``mapInArrow``: (entity_id, title, attributes) -> ``RENDERED``."""
-    def render(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def items(prompt_set: str) -> Callable[[Batches], Batches]:
+    """Function for ``mapInArrow``: (entity_id, interactions, attributes, title) -> ``RENDERED``."""
+    def render(batches: Batches) -> Batches:
         known = prompts.load(prompt_set)
         for batch in batches:
-            columns = (batch["entity_id"], batch["title"], batch["attributes"])
-            yield _written((id_, _caught(known.item, title or "", dict(attributes or ())))
-                           for id_, title, attributes in zip(*(c.to_pylist() for c in columns), strict=True))
+            rows = zip(batch["title"].to_pylist(), batch["attributes"].to_pylist(), strict=True)
+            yield _extended(batch, [_caught(known.item, title or "", dict(attributes or ()))
+                                    for title, attributes in rows])
     return render
 
 
@@ -65,7 +57,7 @@ class _Shelf:
 
 
 @lru_cache(maxsize=1)
-def _shelf(path: str) -> _Shelf:
+def _shelf(path: str, version: str) -> _Shelf:
     return _Shelf(path)
 
 
@@ -77,15 +69,11 @@ def _user_prompt(known: prompts.PromptSet, shelf: _Shelf, attributes, history) -
 def _caught(render: Callable[..., str], *arguments) -> tuple[str | None, str | None]:
     try:
         return render(*arguments), None
-    except RowError as error:
+    except (RowError, ConfigError) as error:  # a template may ask for what just this row lacks
         return None, str(error)
 
 
-def _written(rows) -> pa.RecordBatch:
-    ids, results = [], []
-    for id_, result in rows:
-        ids.append(id_)
-        results.append(result)
-    text = [pa.array(column, pa.string()) for column in
-            (ids, [prompt for prompt, _ in results], [error for _, error in results])]
-    return pa.RecordBatch.from_arrays(text, names=["entity_id", "prompt", "error"])
+def _extended(batch: pa.RecordBatch, written: list[tuple[str | None, str | None]]) -> pa.RecordBatch:
+    prompt, error = (pa.array([row[place] for row in written], pa.string()) for place in (0, 1))
+    return pa.RecordBatch.from_arrays([*batch.select(_KEPT).columns, prompt, error],
+                                      names=[*_KEPT, "prompt", "error"])

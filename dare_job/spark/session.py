@@ -48,6 +48,7 @@ def session(settings: SparkSettings):
 _SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",  # the default of 10,000 suits numbers, not text
 }
 
 

@@ -1,0 +1,134 @@
+"""Plan: who needs text tonight, and with which prompt. Reads the input and yesterday's snapshot."""
+
+import time
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dare_job import prompts
+from dare_job.data import render
+from dare_job.data.history import end_of_day, histories
+from dare_job.data.prepare import prepare
+from dare_job.data.text_key import text_salt
+from dare_job.job import Job
+from dare_job.stages.upstream import report
+from dare_job.tables import ENTITIES, PLAN
+from dare_job.workspace import MANIFEST, committing, digest, done_record, is_done
+
+
+def run(job: Job) -> dict:
+    """Write PLAN for users and items; returns counts by entity type.
+
+    Every entity of the input, or of yesterday's snapshot, has one row. Raises DataError for a bad input.
+    """
+    began = time.perf_counter()
+    source = prepare(job)
+    salt = text_salt(job.config, job.model_hash)
+    previous = {entity: _previous(job, entity) for entity in ENTITIES}
+    fingerprint = digest([
+        done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
+        prompts.load(job.config.prompts.user).version_hash, prompts.load(job.config.prompts.item).version_hash,
+        {entity: _identity(path) for entity, path in previous.items()}])
+    target = job.space.stage("plan")
+    if not is_done(target, fingerprint):
+        record: dict = {"input": _counts(done_record(source))}
+        with committing(target, fingerprint, record) as staging:
+            for entity in ENTITIES:
+                table = (_users if entity == "user" else _items)(job, source)
+                folder = staging / f"entity={entity}"
+                _planned(job, table, previous[entity], salt).write.parquet(str(folder))
+                record[entity] = _counted(folder)
+            record["seconds"] = round(time.perf_counter() - began, 3)
+    return report(done_record(target))
+
+
+def todo(plan: ds.Dataset, limit: int | None = None):
+    """The stale rows that have a prompt, by entity_id; the first ``limit`` of them. An Arrow table (PLAN).
+
+    Rows with ``error`` are not among them: they cost no model time and are always written.
+    """
+    rows = plan.to_table(filter=pc.field("stale") & pc.field("prompt").is_valid()).sort_by("entity_id")
+    return rows if limit is None else rows.slice(0, limit)
+
+
+def _previous(job: Job, entity: str) -> Path | None:
+    path = job.space.previous(entity)
+    seed = job.config.input.knowledge
+    if path is None and seed:
+        path = Path(seed) / f"entity={entity}"
+        path = path if path.exists() else None
+    return path
+
+
+def _identity(path: Path | None) -> list | None:
+    if path is None:
+        return None
+    files = sorted(file for file in path.rglob("*") if file.suffix == ".parquet" or file.name == MANIFEST)
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def _read(job: Job, source: Path, name: str) -> DataFrame:
+    return job.spark.read.parquet(str(source / f"{name}.parquet"))
+
+
+def _interactions(job: Job, source: Path) -> DataFrame:
+    return _read(job, source, "interactions").where(F.col("timestamp") < end_of_day(job.space.day))
+
+
+def _users(job: Job, source: Path) -> DataFrame:
+    """entity_id, interactions, attributes, prompt, error of every user of the input."""
+    titled = _read(job, source, "items").where(F.trim("title") != "")
+    past = histories(_interactions(job, source), titled, job.config.history)
+    known = _read(job, source, "users").join(past, "user_id", "full")
+    version = done_record(source)["fingerprint"]
+    return _rendered(known, "user_id", "history",
+                     render.users(job.config.prompts.user, str(source / "items.parquet"), version))
+
+
+def _items(job: Job, source: Path) -> DataFrame:
+    """The same of every item."""
+    counts = _interactions(job, source).groupBy("item_id").agg(F.count("*").cast("int").alias("interactions"))
+    known = _read(job, source, "items").join(counts, "item_id", "full")
+    return _rendered(known, "item_id", "title", render.items(job.config.prompts.item))
+
+
+def _rendered(known: DataFrame, key: str, written_from: str, write) -> DataFrame:
+    count = F.coalesce("interactions", F.lit(0)).alias("interactions")
+    chosen = known.select(F.col(key).alias("entity_id"), count, "attributes", written_from)
+    return chosen.mapInArrow(write, render.RENDERED)
+
+
+def _planned(job: Job, table: DataFrame, previous: Path | None, salt: str) -> DataFrame:
+    """Add hashes and staleness; entities that only yesterday's snapshot knows are kept and not stale."""
+    sha = F.sha2("prompt", 256)
+    plan = table.withColumns({
+        "prompt_sha256": sha, "text_key": F.sha2(F.concat(sha, F.lit(salt)), 256)})
+    if previous is None:
+        return plan.withColumn("stale", F.lit(True)).select(*PLAN.names)
+    old = job.spark.read.parquet(str(previous))
+    for name in ("text_key", "prompt_sha256", "error"):  # text that came from elsewhere has none of them
+        if name not in old.columns:
+            old = old.withColumn(name, F.lit(None).cast("string"))
+    old = old.select("entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
+                     F.col("error").alias("old_error"))
+    known = F.col("interactions").isNotNull()
+    fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
+    return plan.join(old, "entity_id", "full").withColumns({
+        "stale": known & ~(fresh & F.col("old_error").isNull()),
+        "interactions": F.coalesce("interactions", F.lit(0)),
+        "prompt_sha256": F.when(known, F.col("prompt_sha256")).otherwise(F.col("old_sha")),
+        "text_key": F.when(known, F.col("text_key")).otherwise(F.col("old_key")),
+    }).select(*PLAN.names)
+
+
+def _counts(record: dict) -> dict:
+    return {name: record[name] for name in ("format", "interactions", "users", "items", "broken", "duplicates")}
+
+
+def _counted(folder: Path) -> dict[str, int]:
+    plan = ds.dataset(folder).to_table(columns=["stale", "error"])
+    return {"rows": plan.num_rows, "stale": pc.sum(plan["stale"]).as_py() or 0,
+            "errors": plan.num_rows - plan["error"].null_count}
