@@ -1,0 +1,43 @@
+"""Attention for token trees: torch's fused kernel without repeating the key and value heads."""
+
+from contextlib import contextmanager
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+NAME = "dare_tree_sdpa"
+
+
+def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+    """query (R, H, Q, D), key and value (R, G, L, D), additive mask (R, 1, Q, L) or None -> (R, Q, H, D).
+
+    Without a mask a single query sees every key, and several see each other causally (a prompt).
+    """
+    grouped = key.shape[1] != query.shape[1]
+    out = scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=grouped,
+        is_causal=attention_mask is None and query.shape[2] > 1,
+    )
+    return out.transpose(1, 2), None
+
+
+def use(model: torch.nn.Module) -> bool:
+    """Switch a model that runs torch's fused attention to ours; False where it must keep its own."""
+    if model.config._attn_implementation != "sdpa":
+        return False
+    # No mask function is registered under this name, so transformers builds no mask of its own.
+    AttentionInterface.register(NAME, tree_sdpa)
+    model.set_attn_implementation(NAME)
+    return model.config._attn_implementation == NAME
+
+
+@contextmanager
+def original(model: torch.nn.Module, name: str):
+    """Run a model with the attention that transformers chose for it."""
+    current = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield model
+    finally:
+        model.set_attn_implementation(current)

@@ -1,0 +1,104 @@
+"""Keys and values of every row, preallocated, with a length of its own for each row.
+
+A row's entries stand left-aligned in its slot. A forward writes all rows' new entries behind the longest
+row, side by side, where every layer can store them with one slice; ``keep`` then moves what was accepted to
+the end of its own row, for all layers at once. Nothing is computed twice.
+"""
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+GROWTH = 256  # positions
+
+
+class _Layer(CacheLayerMixin):
+    """One layer's share of the cache, as transformers expects to find it."""
+
+    is_sliding = False
+
+    def __init__(self, cache: "TreeCache"):
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states, value_states):
+        """Nothing to do: the cache is allocated as a whole."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        raise NotImplementedError("a layer is updated through its cache")
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.cache.column
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class TreeCache(Cache):
+    """Keys and values as stacks (layers, slots, heads, capacity, dim), one pair for each shape of layer.
+
+    shapes  (heads, key_dim, value_dim) of each layer
+    """
+
+    def __init__(self, shapes: list[tuple[int, int, int]], slots: int, dtype: torch.dtype, device):
+        super().__init__(layers=[_Layer(self) for _ in shapes])
+        self.slots = slots
+        self.capacity = 0
+        self.column = 0  # where the next forward writes
+        self._rows: int | torch.Tensor = 0  # first slots of the cache, or the slots of prompts
+        self._groups = [[i for i, s in enumerate(shapes) if s == shape] for shape in dict.fromkeys(shapes)]
+        self._stacks = [
+            torch.zeros((len(group), slots, shapes[group[0]][0], 0, dim), dtype=dtype, device=device)
+            for group in self._groups for dim in shapes[group[0]][1:]
+        ]  # keys, values, keys, values, ...
+        self._keys: list[torch.Tensor] = [None] * len(shapes)  # (slots, heads, capacity, dim): views
+        self._values: list[torch.Tensor] = [None] * len(shapes)
+
+    def begin(self, rows: int, column: int, queries: int) -> None:
+        """The next forward holds ``queries`` tokens of each of the first ``rows`` slots."""
+        self.reserve(column + queries)
+        self._rows, self.column = rows, column
+
+    def begin_prompts(self, slots: torch.Tensor, longest: int) -> None:
+        """The next forward holds the prompts of these slots (F,)."""
+        self.reserve(longest)
+        self._rows, self.column = slots, 0
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        """Store (R, heads, Q, dim); return all that the queries may see."""
+        keys, values, rows, start = self._keys[layer_idx], self._values[layer_idx], self._rows, self.column
+        end = start + key_states.shape[2]
+        if isinstance(rows, torch.Tensor):
+            keys[rows, :, :end] = key_states
+            values[rows, :, :end] = value_states
+            return key_states, value_states
+        keys[:rows, :, start:end] = key_states
+        values[:rows, :, start:end] = value_states
+        return keys[:rows, :, :end], values[:rows, :, :end]
+
+    def keep(self, rows: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer."""
+        rows = rows[:, None]
+        for stack in self._stacks:
+            stack[:, rows, :, targets] = stack[:, rows, :, sources]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy a row's first ``length`` entries to another slot."""
+        for stack in self._stacks:
+            stack[:, target, :, :length] = stack[:, source, :, :length]
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for this many positions in each slot."""
+        if capacity <= self.capacity:
+            return
+        self.capacity = -(-capacity // GROWTH) * GROWTH
+        for index, old in enumerate(self._stacks):
+            new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
+            new[:, :, :, : old.shape[3]] = old
+            self._stacks[index] = new
+        for number, group in enumerate(self._groups):
+            for place, layer in enumerate(group):
+                self._keys[layer] = self._stacks[2 * number][place]
+                self._values[layer] = self._stacks[2 * number + 1][place]

@@ -1,0 +1,1 @@
+"""Drafters: a row's text in, a token tree out."""

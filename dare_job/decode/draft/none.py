@@ -1,0 +1,10 @@
+"""No drafts: plain decoding."""
+
+from pools.tree import DraftBatch, empty
+
+
+class NoDrafter:
+    """Empty trees for every row."""
+
+    def draft(self, requests, context, lengths, budgets, depths) -> DraftBatch:
+        return empty(len(requests))

@@ -1,0 +1,157 @@
+"""Continuous batching: schedule, draft, one forward of the target, verify, commit, emit."""
+
+import time
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+
+from dare_job.decode import generation
+from dare_job.decode.cache import TreeCache
+from dare_job.decode.draft.base import Drafter
+from dare_job.decode.draft.none import NoDrafter
+from dare_job.decode.request import EngineSettings, Request, Result, failed
+from dare_job.decode.rows import Admission, Rows
+from dare_job.decode.scores import Scorer
+from dare_job.decode.target import Target
+from dare_job.decode.tree import Tree, build
+from dare_job.decode.verify import verifier
+from dare_job.errors import RowError
+from pools.tree import empty
+
+
+class Engine:
+    """Writes texts with a target model, several at once.
+
+    Without a drafter, or with ``settings.nodes`` 0, it decodes plainly.
+    """
+
+    def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None):
+        """Raises ModelError when the model's generation config asks for what cannot be honoured."""
+        self.target, self.settings = target, settings
+        self.drafter = drafter if drafter is not None and settings.nodes else NoDrafter()
+        self.rules = generation.rules(target.generation_config)
+        eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
+        self._verify = verifier(settings.rule, settings.k, settings.p, eos)
+        self._scorer = Scorer(self.rules, target.device)
+        self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
+        self._is_eos[list(self.rules.eos)] = True
+
+    @torch.inference_mode()
+    def run(self, requests: Iterable[Request]) -> Iterator[Result]:
+        """Results in the order in which rows end. A row that cannot be written costs no other row."""
+        queue = iter(requests)
+        slots = self.settings.batch_size
+        rows, cache = Rows(slots), self.target.new_cache(slots)
+        while True:
+            yield from self._refill(queue, rows, cache)
+            if not rows.active:
+                return
+            yield from self._step(rows, cache)
+
+    def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
+        """One forward over the trees of all rows, which stand in the first slots."""
+        started = time.perf_counter()
+        slots = np.arange(rows.active)
+        lengths = rows.length[slots]
+        budgets, depths = self._schedule(rows, slots)
+        context = rows.tokens[slots, : int(lengths.max())]
+        drafts = self.drafter.draft(rows.requests[: len(slots)], context, lengths.astype(np.int32),
+                                    budgets, depths)
+        drafted = time.perf_counter()
+        tree = build(context[slots, lengths - 1], drafts, depths).to(self.target.device)
+        logits = self.target.forward(cache, tree, lengths - 1)
+        verdict, ends = self._emit(rows, slots, tree, logits)
+        self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
+        rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
+        return self._finish(rows, slots, ends, started)
+
+    def _schedule(self, rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draft nodes and longest path of each row: the last token of a step is the model's own."""
+        room = rows.longest[slots] - rows.length[slots] - 1
+        depths = np.minimum(room, self.settings.depth).astype(np.int32)
+        return np.where(depths > 0, self.settings.nodes, 0).astype(np.int32), depths
+
+    def _emit(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor):
+        """Verify and write. Returns the verdict as numpy arrays and {slot: (finish reason, error)}."""
+        lengths = rows.length[slots]
+        processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
+        scores = self._scorer(logits, tree, rows.tokens[slots, : int(lengths.max())], lengths,
+                              rows.least[slots], processors)
+        verdict = self._verify(scores, tree).numpy()
+        drafted = tree.tokens.cpu().numpy()[np.arange(len(slots))[:, None], verdict.paths[:, 1:]]
+        ended = rows.write(slots, drafted, verdict.relaxed[:, 1:], verdict.counts, verdict.bonus,
+                           self._is_eos)
+        full = rows.length[slots] >= rows.longest[slots]
+        ends = {}
+        for place in np.flatnonzero(ended | full | ~verdict.finite):
+            if verdict.finite[place]:
+                ends[int(slots[place])] = ("eos" if ended[place] else "length", None)
+            else:
+                ends[int(slots[place])] = ("error", "the model's logits are not finite")
+        return verdict, ends
+
+    def _finish(self, rows: Rows, slots: np.ndarray, ends: dict, started: float) -> list[Result]:
+        """Share out the time since ``started`` and take the rows that ended out of their slots."""
+        rows.decode_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
+        return [rows.finish(slot, *end) for slot, end in ends.items()]
+
+    def _refill(self, queue: Iterator[Request], rows: Rows, cache: TreeCache) -> Iterator[Result]:
+        """Give free slots to waiting requests; where none wait, close the gaps between rows."""
+        while len(free := rows.free()):
+            admitted: list[Admission] = []
+            while len(admitted) < len(free) and (request := next(queue, None)) is not None:
+                try:
+                    admitted.append(self._admit(request))
+                except RowError as error:
+                    yield failed(request, str(error))
+            if not admitted:
+                break
+            admitted.sort(key=lambda row: len(row.request.prompt_ids))
+            for slot, row in zip(free, admitted, strict=False):
+                rows.admit(slot, row)
+            for group in self._groups(rows, free[: len(admitted)]):
+                yield from self._prefill(rows, cache, group)
+        for gap in rows.free():
+            last = np.flatnonzero(rows.used)
+            if not len(last) or last[-1] < gap:
+                return
+            cache.move(last[-1], gap, int(rows.length[last[-1]]))
+            rows.move(last[-1], gap)
+
+    def _admit(self, request: Request) -> Admission:
+        """Check a request. Raises RowError saying why it cannot be decoded."""
+        prompt = np.asarray(request.prompt_ids)
+        if not len(prompt):
+            raise RowError("the prompt is empty")
+        if prompt.min() < 0 or prompt.max() >= self.target.vocabulary:
+            raise RowError(f"the prompt holds a token outside the model's {self.target.vocabulary}")
+        traits = self.target.traits
+        longest, least = generation.limits(self.rules, self.settings, len(prompt), request.max_new_tokens,
+                                           traits.context)
+        if len(prompt) >= longest:
+            limit = "max_length" if traits.context is None or longest < traits.context else traits.reason
+            raise RowError(f"the prompt has {len(prompt)} tokens and {limit} is {longest}: no room to write")
+        processors = None
+        if self._scorer.slow:
+            ids = torch.from_numpy(prompt.astype(np.int64))[None].to(self.target.device)
+            processors = generation.processors(self.rules, self.target.model, ids, longest, least)
+        return Admission(request, longest, least, processors)
+
+    def _groups(self, rows: Rows, slots: np.ndarray) -> Iterator[np.ndarray]:
+        """Cut slots, shortest prompts first, into groups of at most ``prefill_tokens`` with padding."""
+        start, most = 0, self.settings.prefill_tokens
+        for end in range(1, len(slots) + 1):
+            if end == len(slots) or (end + 1 - start) * rows.prompt[slots[end]] > most:
+                yield slots[start:end]
+                start = end
+
+    def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray) -> list[Result]:
+        """Prompts of newly admitted rows, and their first token."""
+        started = time.perf_counter()
+        lengths = rows.length[slots]
+        ids = np.where(np.arange(lengths.max()) < lengths[:, None], rows.tokens[slots, : lengths.max()], 0)
+        logits = self.target.prefill(cache, slots, ids.astype(np.int64), lengths)
+        roots = build(rows.tokens[slots, lengths - 1], empty(len(slots)), lengths).to(self.target.device)
+        _, ends = self._emit(rows, slots, roots, logits[:, None])
+        return self._finish(rows, slots, ends, started)

@@ -1,0 +1,125 @@
+"""A model's generation config, field by field: honoured, without effect on greedy decoding, or refused.
+
+Every field of ``GenerationConfig`` is in exactly one of the tables below; a test fails when a new release
+of transformers adds one. Source: ``GenerationMixin._get_logits_processor``, ``_get_stopping_criteria`` and
+``_prepare_generated_length`` of transformers 5.23.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from transformers import GenerationConfig, LogitsProcessorList
+
+from dare_job.decode.request import EngineSettings
+from dare_job.errors import ModelError
+
+LENGTHS = {"max_length", "max_new_tokens", "min_length", "min_new_tokens", "eos_token_id"}
+
+# Applied by the engine for all nodes at once.
+NATIVE = {"repetition_penalty"}
+
+# Applied by the objects that transformers builds for them, to each node's own prefix.
+PROCESSORS = {
+    "sequence_bias", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "renormalize_logits",
+}
+
+# Field: the values that ask for nothing.
+REFUSED = {
+    "max_time": (None,), "stop_strings": (None,), "num_beams": (None, 1), "num_beam_groups": (None, 1),
+    "num_return_sequences": (None, 1), "use_mtp": (None, False), "token_healing": (None, False),
+    "guidance_scale": (None, 1), "watermarking_config": (None,), "penalty_alpha": (None, 0),
+    "dola_layers": (None,), "constraints": (None,), "force_words_ids": (None,),
+    "cache_implementation": (None, "dynamic", "static", "hybrid", "sliding_window", "offloaded",
+                             "offloaded_static", "offloaded_hybrid"),
+}
+
+# Sampling (the job decodes greedily whatever do_sample says), beams (refused by num_beams), outputs, caches
+# and speed, tokens that greedy decoding of a causal model does not read, drafting by transformers itself.
+WITHOUT_EFFECT = {
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff",
+    "eta_cutoff", "early_stopping", "length_penalty", "diversity_penalty", "low_memory",
+    "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
+    "use_cache", "cache_config", "max_cache_len", "prefill_chunk_size", "compile_config", "disable_compile",
+    "continuous_batching_config", "pad_token_id", "bos_token_id", "decoder_start_token_id", "is_assistant",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
+    "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind",
+    "target_lookbehind", "assistant_ensemble_weight", "speculation_type", "transformers_version",
+}
+
+_NEUTRAL = {"encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
+            "remove_invalid_values": False, "renormalize_logits": False}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a generation config asks of greedy decoding.
+
+    config              the config itself
+    eos                 end-of-text tokens
+    repetition_penalty  1.0: none
+    processors          fields of PROCESSORS that are set
+    """
+
+    config: GenerationConfig
+    eos: tuple[int, ...]
+    repetition_penalty: float
+    processors: tuple[str, ...]
+
+
+def rules(config: GenerationConfig) -> Rules:
+    """Read a generation config. Raises ModelError naming a field that cannot be honoured."""
+    known = LENGTHS | NATIVE | PROCESSORS | WITHOUT_EFFECT | REFUSED.keys()
+    for field in (field for field in vars(GenerationConfig()) if not field.startswith("_")):
+        value = getattr(config, field, None)
+        if field not in known and value is not None or field in REFUSED and value not in REFUSED[field]:
+            raise ModelError(
+                f"generation_config.{field} is {value!r}, which the engine does not support; remove it from "
+                "the model's generation_config.json"
+            )
+    eos = config.eos_token_id
+    eos = () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (eos,)
+    penalty = getattr(config, "repetition_penalty", None)
+    return Rules(config, eos, 1.0 if penalty is None else float(penalty), _set_processors(config))
+
+
+def _set_processors(config: GenerationConfig) -> tuple[str, ...]:
+    return tuple(
+        field for field in sorted(PROCESSORS)
+        if getattr(config, field, None) is not None and getattr(config, field) != _NEUTRAL.get(field)
+    )
+
+
+def limits(rules: Rules, settings: EngineSettings, prompt: int, max_new: int | None,
+           context: int | None) -> tuple[int, int]:
+    """Longest text and length before which it may not end, both in tokens with the prompt.
+
+    max_new: the request's own limit, else the settings', else the config's (max_new_tokens, max_length, or
+    the 20 tokens that ``generate`` falls back to).
+    """
+    config = rules.config
+    new = next((n for n in (max_new, settings.max_new_tokens, config.max_new_tokens) if n is not None), None)
+    if new is not None:
+        longest = prompt + new
+    else:
+        longest = config.max_length if config.max_length is not None else prompt + 20
+    if settings.min_new_tokens:
+        least = prompt + settings.min_new_tokens
+    elif config.min_new_tokens is not None:
+        least = prompt + config.min_new_tokens
+    else:
+        least = config.min_length or 0
+    return (longest if context is None else min(longest, context)), least
+
+
+def processors(rules: Rules, model, prompt_ids: torch.Tensor, longest: int,
+               least: int) -> LogitsProcessorList:
+    """The objects that ``generate`` would run for one row. prompt_ids int64 (1, P) on the device."""
+    config = copy.deepcopy(rules.config)
+    config.do_sample, config.max_length, config.min_length = False, longest, least
+    config.min_new_tokens = None
+    device = prompt_ids.device
+    config._eos_token_tensor = torch.tensor(rules.eos, device=device) if rules.eos else None
+    return model._get_logits_processor(config, prompt_ids.shape[1], prompt_ids, device=device)

@@ -1,0 +1,48 @@
+"""Additive attention masks over cache columns: ragged rows, draft trees, sliding windows.
+
+Every mask is (R, 1, Q, L) in the model's dtype, 0 where a query sees a column. Models that mix full and
+sliding layers take one for each kind, as a dictionary.
+"""
+
+import torch
+
+from dare_job.decode.support import SLIDING, Traits
+from dare_job.decode.tree import Tree
+
+
+def prompt(traits: Traits, longest: int, dtype: torch.dtype, device):
+    """Masks (1, 1, P, P) of right-padded prompts: padding stands behind all that a real token sees."""
+    index = torch.arange(longest, device=device)
+    apart = index[:, None] - index
+    return _by_kind(traits, (apart >= 0)[None], apart[None], dtype)
+
+
+def tree(traits: Traits, lengths: torch.Tensor, longest: int, positions: torch.Tensor, tree: Tree, dtype):
+    """Masks of token trees.
+
+    lengths (R,): tokens before the root, in columns 0 ... lengths - 1; the nodes stand in columns
+    longest ... longest + Q - 1; positions (R, Q) in the text.
+    """
+    rows, queries = tree.tokens.shape
+    columns = torch.arange(longest, device=lengths.device)
+    seen = torch.empty((rows, queries, longest + queries), dtype=torch.bool, device=lengths.device)
+    seen[:, :, :longest] = (columns < lengths[:, None])[:, None]
+    seen[:, :, longest:] = tree.ancestors
+    apart = None
+    if traits.window is not None:
+        places = torch.cat((columns.expand(rows, -1), positions), 1)
+        apart = positions[:, :, None] - places[:, None]
+    return _by_kind(traits, seen, apart, dtype)
+
+
+def _by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dtype):
+    masks = {
+        kind: _additive(seen & (apart < traits.window) if kind == SLIDING else seen, dtype)
+        for kind in traits.kinds
+    }
+    return masks if len(masks) > 1 else masks[traits.kinds[0]]
+
+
+def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    mask = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype, device=seen.device)
+    return mask.masked_fill_(seen, 0.0)[:, None]

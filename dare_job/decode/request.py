@@ -1,0 +1,100 @@
+"""What the engine is asked, how it is set, and what it answers."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dare_job.errors import ConfigError
+
+RULES = ("strict", "relaxed", "top_k", "threshold", "literal")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Settings of one engine; those of drafting proper belong to the drafter.
+
+    rule            how draft tokens are verified; "strict" equals greedy decoding
+    k, p            top-k size and least probability of the relaxed rules
+    max_new_tokens  tokens a row may get; None: as the model's generation config has it
+    min_new_tokens  no end of text before; 0: as the model's generation config has it
+    batch_size      rows decoded together
+    nodes, depth    draft nodes a row and forward, longest draft path; 0 nodes: plain decoding
+    reproducible    relaxed text independent of batch and partition: every row always gets ``nodes``
+    prefill_tokens  prompt tokens in one forward, at most (one prompt may be longer)
+    """
+
+    rule: Literal["strict", "relaxed", "top_k", "threshold", "literal"] = "strict"
+    k: int = 2
+    p: float = 0.1
+    max_new_tokens: int | None = 256
+    min_new_tokens: int = 0
+    batch_size: int = 8
+    nodes: int = 16
+    depth: int = 12
+    reproducible: bool = False
+    prefill_tokens: int = 4096
+
+    def __post_init__(self):
+        if self.rule not in RULES:
+            raise ConfigError(f"verify.rule {self.rule!r} is unknown; choose from {', '.join(RULES)}")
+        for name, least in (("k", 1), ("batch_size", 1), ("nodes", 0), ("depth", 1), ("min_new_tokens", 0),
+                            ("prefill_tokens", 1), ("max_new_tokens", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} is {value}; it must be at least {least}")
+        if not 0 <= self.p < 1:
+            raise ConfigError(f"verify.p is {self.p}; it must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to write.
+
+    id              returned with the result
+    prompt_ids      int32 (prompt_tokens,)
+    pools           what this row's drafts are looked up in, nearest first; read by the drafter alone
+    max_new_tokens  None: the engine's
+    """
+
+    id: Any
+    prompt_ids: np.ndarray
+    pools: tuple = ()
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One text, or why there is none.
+
+    token_ids        int32 (tokens,), the end-of-text token included where the model wrote it
+    finish_reason    "eos", "length" or "error"
+    target_steps     forwards of the model after the prompt's
+    accepted_tokens  draft tokens in the text
+    relaxed_tokens   draft tokens in the text that were not the model's first choice
+    step_tokens      int16 (target_steps + 1,): tokens that each forward wrote. The first entry is the
+                     prompt's forward, which writes one token; the sum is the number of tokens
+    relaxed          int32 positions in ``token_ids`` of the relaxed tokens
+    retrieval_ms     this row's share of drafting time
+    decode_ms        this row's share of all step time, drafting and the prompt's forward included
+    """
+
+    id: Any
+    token_ids: np.ndarray
+    finish_reason: Literal["eos", "length", "error"]
+    error: str | None
+    prompt_tokens: int
+    target_steps: int
+    accepted_tokens: int
+    relaxed_tokens: int
+    step_tokens: np.ndarray
+    relaxed: np.ndarray
+    retrieval_ms: float
+    decode_ms: float
+
+
+def failed(request: Request, error: str) -> Result:
+    """The result of a row that could not be written."""
+    none = np.zeros(0, np.int32)
+    return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, none.astype(np.int16),
+                  none, 0.0, 0.0)

@@ -1,0 +1,106 @@
+"""The rows being decoded: their text and counts, in arrays with one slot a row."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dare_job.decode.request import Request, Result
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A request that may start: longest and least length in tokens, and its own logits processors."""
+
+    request: Request
+    longest: int
+    least: int
+    processors: object | None
+
+
+class Rows:
+    """Slots of rows. ``length`` counts the text with the prompt; its last token is the next tree's root."""
+
+    def __init__(self, slots: int):
+        self.used = np.zeros(slots, np.bool_)
+        self.requests: list[Request | None] = [None] * slots
+        self.processors: list = [None] * slots
+        self.tokens = np.zeros((slots, 0), np.int32)
+        self.relaxed = np.zeros((slots, 0), np.bool_)  # which tokens of the text are relaxed
+        self.step_tokens = np.zeros((slots, 0), np.int16)
+        self.prompt, self.length, self.longest, self.least, self.forwards, self.accepted = (
+            np.zeros(slots, np.int64) for _ in range(6))
+        self.retrieval_ms, self.decode_ms = np.zeros(slots), np.zeros(slots)
+
+    @property
+    def active(self) -> int:
+        return int(self.used.sum())
+
+    def free(self) -> np.ndarray:
+        """Slots without a row, ascending."""
+        return np.flatnonzero(~self.used)
+
+    def admit(self, slot: int, row: Admission) -> None:
+        prompt = row.request.prompt_ids
+        self._reserve(row.longest)
+        self.used[slot], self.requests[slot], self.processors[slot] = True, row.request, row.processors
+        self.tokens[slot, : len(prompt)] = prompt
+        self.relaxed[slot] = False
+        self.prompt[slot] = self.length[slot] = len(prompt)
+        self.longest[slot], self.least[slot] = row.longest, row.least
+        self.forwards[slot] = self.accepted[slot] = 0
+        self.retrieval_ms[slot] = self.decode_ms[slot] = 0.0
+
+    def write(self, slots: np.ndarray, drafted: np.ndarray, relaxed: np.ndarray, counts: np.ndarray,
+              bonus: np.ndarray, is_eos: np.ndarray) -> np.ndarray:
+        """Append the accepted draft tokens and the bonus token, up to the end of text or the row's limit.
+
+        drafted int (R, D) and relaxed bool (R, D) along the accepted branch, counts (R,), bonus (R,),
+        is_eos bool (V,). Returns bool (R,): the row ended with an end-of-text token.
+        """
+        row = np.arange(len(slots))
+        new = np.zeros((len(slots), int(counts.max()) + 1), np.int32)
+        new[:, :-1] = drafted[:, : new.shape[1] - 1]
+        new[row, counts] = bonus
+        columns = np.arange(new.shape[1])
+        emitted = np.minimum(counts + 1, self.longest[slots] - self.length[slots])
+        stops = is_eos[new] & (columns < emitted[:, None])
+        ended = stops.any(1)
+        emitted = np.where(ended, stops.argmax(1) + 1, emitted)
+        r, c = np.nonzero(columns < emitted[:, None])
+        places = slots[r], self.length[slots][r] + c
+        self.tokens[places] = new[r, c]
+        self.relaxed[places] = (relaxed[r, np.minimum(c, relaxed.shape[1] - 1)] & (c < counts[r])
+                                if relaxed.shape[1] else False)
+        self.step_tokens[slots, self.forwards[slots]] = emitted
+        self.forwards[slots] += 1
+        self.accepted[slots] += np.minimum(counts, emitted)
+        self.length[slots] += emitted
+        return ended
+
+    def finish(self, slot: int, reason: str, error: str | None = None) -> Result:
+        """Take a row out of its slot."""
+        start, end, forwards = int(self.prompt[slot]), int(self.length[slot]), int(self.forwards[slot])
+        relaxed = np.flatnonzero(self.relaxed[slot, start:end]).astype(np.int32)
+        result = Result(
+            self.requests[slot].id, self.tokens[slot, start:end].copy(), reason, error, start, forwards - 1,
+            int(self.accepted[slot]), len(relaxed), self.step_tokens[slot, :forwards].copy(), relaxed,
+            float(self.retrieval_ms[slot]), float(self.decode_ms[slot]),
+        )
+        self.used[slot], self.requests[slot], self.processors[slot] = False, None, None
+        return result
+
+    def move(self, source: int, target: int) -> None:
+        """Move a row to a free slot."""
+        for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.prompt, self.length,
+                      self.longest, self.least, self.forwards, self.accepted, self.retrieval_ms,
+                      self.decode_ms):
+            array[target] = array[source]
+        for values in (self.requests, self.processors):
+            values[target], values[source] = values[source], None
+        self.used[source] = False
+
+    def _reserve(self, longest: int) -> None:
+        if longest > self.tokens.shape[1]:
+            more = ((0, 0), (0, longest + 64 - self.tokens.shape[1]))
+            self.tokens, self.relaxed, self.step_tokens = (
+                np.pad(x, more) for x in (self.tokens, self.relaxed, self.step_tokens))

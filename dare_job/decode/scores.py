@@ -1,0 +1,74 @@
+"""Logits to the scores that greedy decoding compares: penalties and bans, for every node's own prefix."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import LogitsProcessorList
+
+from dare_job.decode.generation import Rules
+from dare_job.decode.tree import Tree
+
+
+class Scorer:
+    """Applies a generation config's rules to the logits of whole trees."""
+
+    def __init__(self, rules: Rules, device: torch.device):
+        self._rules = rules
+        self._eos = torch.tensor(rules.eos, dtype=torch.long, device=device)
+        self.slow = bool(rules.processors)
+
+    def __call__(self, logits: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
+                 least: np.ndarray, processors: Sequence[LogitsProcessorList | None]) -> torch.Tensor:
+        """Scores float32 (R, Q, V) of logits (R, Q, V), which may be overwritten.
+
+        context int32 (R, L) text padded on the right, lengths (R,) with the root, least (R,) length before
+        which no text ends, processors of each row (None unless ``slow``).
+        """
+        scores = logits.float()
+        if self.slow:
+            return _by_objects(scores, tree, context, lengths, processors)
+        if self._rules.repetition_penalty != 1.0:
+            _penalise(scores, tree, context, lengths, self._rules.repetition_penalty)
+        if len(self._eos) and (lengths < least).any():
+            room = torch.from_numpy(least - lengths).to(scores.device)
+            early = tree.depths < room[:, None]
+            scores[..., self._eos] = scores[..., self._eos].masked_fill(early[..., None], -torch.inf)
+        return scores
+
+
+def _penalise(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, penalty: float):
+    """Repetition penalty in place: every token of a node's prefix once, as ``generate`` has it."""
+    longest, vocabulary = int(lengths.max()), scores.shape[2]
+    filled = np.where(np.arange(longest) < lengths[:, None], context[:, :longest], context[:, :1])
+    seen = torch.from_numpy(filled.astype(np.int64)).to(scores.device)  # (R, L)
+    rows, queries = tree.tokens.shape
+    path = torch.where(tree.ancestors, tree.tokens[:, None], seen[:, :1, None])  # (R, Q, Q)
+    seen = torch.cat((seen[:, None].expand(rows, queries, longest), path), 2)
+    known = seen < vocabulary  # the embedding may hold tokens that the model cannot write
+    seen = seen.clamp_max(vocabulary - 1)
+    old = scores.gather(2, seen)
+    new = torch.where(old < 0, old * penalty, old / penalty)
+    if not known.all():
+        # The clamped ones share the last token's column: it is penalised only if it was seen itself.
+        own = (known & (seen == vocabulary - 1)).any(2, keepdim=True)
+        new = torch.where(known | own, new, old)
+    scores.scatter_(2, seen, new)
+
+
+def _by_objects(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, processors):
+    """Each row's own processors on the prefixes of its nodes, those of one depth together."""
+    ancestors, tokens, depths = (x.cpu().numpy() for x in (tree.ancestors, tree.tokens, tree.depths))
+    for row, length in enumerate(lengths):
+        text = context[row, :length].astype(np.int64)
+        for depth in np.unique(depths[row]):
+            nodes = np.flatnonzero(depths[row] == depth)
+            prefixes = [np.concatenate((text, _drafted(tokens[row], ancestors[row, node]))) for node in nodes]
+            ids = torch.from_numpy(np.stack(prefixes)).to(scores.device)
+            scores[row, nodes] = processors[row](ids, scores[row, nodes])
+    return scores
+
+
+def _drafted(tokens: np.ndarray, path: np.ndarray) -> np.ndarray:
+    """Draft tokens on a path, the root left out (it is the text's last token)."""
+    return tokens[1:][path[1:]]

@@ -1,0 +1,145 @@
+"""The target model: loading, and its forwards over prompts and token trees."""
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from dare_job.decode import attention, masks, selfcheck, support
+from dare_job.decode.cache import TreeCache
+from dare_job.decode.tree import Tree
+from dare_job.errors import ConfigError, ModelError
+
+
+class Target:
+    """A causal language model whose cache holds rows of different lengths.
+
+    model        the transformers model, in evaluation mode
+    traits       ``support.Traits``: mask kinds, window, context
+    vocabulary   tokens that have an embedding; a prompt may hold no other
+    """
+
+    def __init__(self, model: PreTrainedModel, check: bool = True):
+        """Wrap a loaded model. Raises ModelError naming an architecture that is not supported.
+
+        ``check`` compares one small tree with plain forwards of the same model, whatever its name says.
+        """
+        self.model = model.eval()
+        self.traits = support.traits(model)
+        self.vocabulary = model.get_input_embeddings().weight.shape[0]
+        self.dtype, self.device = model.dtype, model.device
+        self._shapes = selfcheck.cache_shapes(model)
+        self._original_attention = model.config._attn_implementation
+        self._fused = attention.use(model)
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        if check:
+            selfcheck.compare(self)
+
+    @classmethod
+    def load(cls, path: str | Path, dtype: str = "float32", device: str = "auto",
+             trust_remote_code: bool = False, check: bool = True) -> "Target":
+        """Load a local folder or a hub name.
+
+        dtype   "float32", "bfloat16" or "float16"; device "auto", "cpu" or "cuda".
+        Raises ModelError: the folder or a weight file is missing, it is no causal language model, or the
+        architecture is not supported; ConfigError: the device is not there.
+        """
+        place = _device(device)
+        options = {"trust_remote_code": trust_remote_code}
+        try:
+            AutoConfig.from_pretrained(path, **options)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), **options)
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+            raise ModelError(_why(path, error)) from error
+        if place.type == "cuda" and dtype == "float32":
+            torch.backends.cuda.matmul.allow_tf32 = False
+        return cls(model.to(place), check)
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        return self.model.generation_config
+
+    def new_cache(self, slots: int) -> TreeCache:
+        """An empty cache for this many rows."""
+        return TreeCache(self._shapes, slots, self.dtype, self.device)
+
+    def as_transformers(self):
+        """Context in which ``.model`` runs as transformers loaded it, for comparison."""
+        return attention.original(self.model, self._original_attention)
+
+    @torch.inference_mode()
+    def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray):
+        """Prompts into the cache.
+
+        slots (F,), ids int64 (F, P) padded on the right, lengths (F,) -> logits (F, V) of the last tokens.
+        """
+        longest = ids.shape[1]
+        cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest)
+        plain = self._fused and (self.traits.window is None or self.traits.window >= longest)
+        mask = None if plain else masks.prompt(self.traits, longest, self.dtype, self.device)
+        positions = torch.arange(longest, device=self.device).expand(len(slots), -1)
+        last, column = np.unique(lengths - 1, return_inverse=True)
+        keep = {"logits_to_keep": torch.from_numpy(last).to(self.device)} if self._keeps_logits else {}
+        logits = self._forward(torch.from_numpy(ids).to(self.device), positions, mask, cache, **keep)
+        if not keep:
+            column = lengths - 1
+        return logits[torch.arange(len(slots)), torch.from_numpy(column)]
+
+    @torch.inference_mode()
+    def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
+        """Logits (R, Q, V) of every node of the trees of the first R rows.
+
+        tree on the target's device; lengths int64 (R,): tokens before each row's root.
+        """
+        longest = int(lengths.max())
+        rows, queries = tree.tokens.shape
+        cache.begin(rows, longest, queries)
+        before = torch.from_numpy(lengths).to(self.device)
+        positions = before[:, None] + tree.depths
+        if self._fused and rows == 1 and queries == 1 and self.traits.window is None:
+            mask = None
+        else:
+            mask = masks.tree(self.traits, before, longest, positions, tree, self.dtype)
+        return self._forward(tree.tokens, positions, mask, cache)
+
+    def keep(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
+        """Put the root and the accepted nodes of each row behind its own entries.
+
+        lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
+        """
+        width = int(counts.max()) if len(counts) else 0
+        if not width:
+            return
+        offsets = np.arange(width)
+        targets = lengths[:, None] + offsets
+        sources = np.where(offsets < counts[:, None], int(lengths.max()) + paths[:, :width], targets)
+        rows = np.flatnonzero((sources != targets).any(1))
+        if len(rows):
+            cache.keep(*(torch.from_numpy(x).to(self.device) for x in (rows, sources[rows], targets[rows])))
+
+    def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
+        return self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,
+                          use_cache=True, **options).logits
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("model.device is 'cuda' but torch finds no GPU; use 'cpu' or 'auto'")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _why(path, error: Exception) -> str:
+    folder = Path(path)
+    text = " ".join(str(error).split())
+    if isinstance(path, Path) or folder.is_absolute():
+        if not folder.exists():
+            return f"model folder {path} does not exist"
+        if not (folder / "config.json").exists():
+            return f"{path} is not a model folder: it holds no config.json"
+        if isinstance(error, OSError) and ("safetensors" in text or "pytorch_model" in text):
+            return f"{path} lacks weights: {text}"
+    if "Unrecognized configuration class" in text:
+        return f"{path} is not a causal language model that transformers can load"
+    return f"cannot load model {path}: {text}"

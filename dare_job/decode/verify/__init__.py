@@ -1,0 +1,19 @@
+"""Verifiers: scores and a tree in, the branch to go on with out. Pure functions of tensors."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from dare_job.decode.tree import Tree
+from dare_job.decode.verify import relaxed, strict
+from dare_job.decode.verify.verdict import Verdict
+
+Verifier = Callable[[torch.Tensor, Tree], Verdict]
+
+
+def verifier(rule: str, k: int, p: float, eos: torch.Tensor) -> Verifier:
+    """The verifier of a rule; ``eos`` int64 (E,) on the target's device."""
+    if rule == "strict":
+        return strict.verify
+    return partial(relaxed.verify, rule=rule, k=k, p=p, eos=eos)

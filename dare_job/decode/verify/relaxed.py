@@ -1,0 +1,44 @@
+"""Relaxed verification (DARE, equations 4, 7 and 8).
+
+A draft token x passes behind a node with distribution q when
+
+    relaxed    x is the first choice, or x in TopK(q, k) and q(x) > p
+    top_k      x in TopK(q, k)
+    threshold  x is the first choice, or q(x) > p
+    literal    x in TopK(q, k) and q(x) > p, the first choice too: equation 8 as it is printed
+
+and an end-of-text token only as the first choice. x is in TopK when fewer than k tokens are more probable.
+"""
+
+import torch
+
+from dare_job.decode.tree import Tree
+from dare_job.decode.verify.verdict import Verdict, first_choice, longest
+
+
+def verify(scores: torch.Tensor, tree: Tree, rule: str, k: int, p: float, eos: torch.Tensor) -> Verdict:
+    """scores float32 (R, Q, V); eos int64 (E,): end-of-text tokens."""
+    choices = first_choice(scores)
+    parents = tree.parents
+    first = tree.tokens == choices.gather(1, parents)
+    own = scores.flatten(0, 1)[_flat(parents, scores), tree.tokens.flatten()].view_as(parents)
+    logp = own - scores.logsumexp(-1).gather(1, parents)
+    if rule == "threshold":
+        passed = first | (logp.exp() > p)
+    else:
+        least = scores.topk(min(k, scores.shape[2]), -1).values[..., -1].gather(1, parents)
+        in_top = (own >= least) & own.isfinite()
+        if rule == "top_k":
+            passed = in_top
+        else:
+            passed = in_top & (logp.exp() > p)
+            if rule == "relaxed":
+                passed = first | passed
+    passed = passed & (first | ~torch.isin(tree.tokens, eos))
+    return longest(tree, passed, choices, scores, logp)
+
+
+def _flat(parents: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Row numbers of the parents in scores.flatten(0, 1)."""
+    starts = torch.arange(0, scores.shape[0] * scores.shape[1], scores.shape[1], device=scores.device)
+    return (starts[:, None] + parents).flatten()
