@@ -1,0 +1,123 @@
+"""What plain decoding would cost tonight: a seeded sample of the rows, decoded without drafts.
+
+Both rates of a run are new tokens a second of *one worker's* decoding time (prompts, retrieval and steps;
+loading and writing files not counted), summed over workers. The baseline runs in Spark tasks of the same
+shape as the job's: same threads, same batch size, and as many workers side by side as the sample fills, so
+that both share caches and memory alike. It is the faster of transformers' ``generate`` (left-padded batches,
+rows of like length together) and the engine's own batched plain mode.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from dare_job.job import Job
+from dare_job.spark import loading
+from dare_job.spark.loading import Task
+from dare_job.workspace import committing, digest, done_record, is_done
+
+_LOG = logging.getLogger("dare_job")
+ENGINE, GENERATE = "engine", "generate"
+_STATS = "method string, tokens long, seconds double"
+
+
+def measure(job: Job, cut) -> dict | None:
+    """Rates by method and ``tokens_per_s`` of the faster, measured once a cut and setting; None: no rows."""
+    from pyspark.errors import PySparkException
+
+    settings = job.config.baseline
+    folder = job.space.stage("baseline")
+    task = Task.of(job)
+    fingerprint = digest([cut.fingerprint, settings.model_dump(), job.config.decode.batch_size, task.threads])
+    if not is_done(folder, fingerprint):
+        try:
+            measured = _measure(job, cut, task) if settings.rows else None
+        except PySparkException as error:  # a figure is missing, the texts are not
+            _LOG.warning("plain decoding could not be measured: %s", str(error).strip().splitlines()[-1])
+            return None
+        with committing(folder, fingerprint, {"measured": measured}):
+            pass
+    return done_record(folder)["measured"]
+
+
+def _measure(job: Job, cut, task: Task) -> dict | None:
+    from pyspark.sql import functions as F
+
+    settings, batch = job.config.baseline, job.config.decode.batch_size
+    rows = job.spark.read.parquet(str((cut.folder / "cut").resolve())).where(F.col("prompt").isNotNull())
+    order = F.xxhash64(F.lit(settings.seed), "entity", "entity_id")
+    sample = rows.orderBy(order, "entity_id").limit(settings.rows)
+    workers = max(1, min(job.spark.sparkContext.defaultParallelism, settings.rows // (2 * batch)))
+
+    def decode(batches):
+        yield from decode_plainly(batches, task)
+
+    stats = sample.repartition(workers).mapInArrow(decode, _STATS).collect()
+    rates = {}
+    for method in (ENGINE, GENERATE):
+        tokens = sum(row.tokens for row in stats if row.method == method)
+        seconds = sum(row.seconds for row in stats if row.method == method)
+        if seconds:
+            rates[method] = tokens / seconds
+    if not rates:
+        return None
+    return {"rows": settings.rows, "workers": workers, "batch_size": batch, "rates": rates,
+            "method": max(rates, key=rates.get), "tokens_per_s": max(rates.values())}
+
+
+def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
+    """Runs in a Spark task: one row for each method with its tokens and seconds."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    if not rows:
+        return
+    requests = [loading.request(row, task) for row in rows]
+    requests.sort(key=lambda request: len(request.prompt_ids))
+    stats = []
+    for method, decode in ((ENGINE, _by_engine), (GENERATE, _by_generate)):
+        began = time.perf_counter()
+        tokens = decode(requests, task)
+        stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
+    yield from pa.Table.from_pylist(stats, pa.schema([
+        ("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])).to_batches()
+
+
+def _by_engine(requests, task: Task) -> int:
+    return sum(len(result.token_ids) for result in loading.engine(task, mode="autoregressive").run(requests))
+
+
+def _by_generate(requests, task: Task) -> int:
+    """New tokens, the end-of-text token included, of greedy ``generate`` on left-padded batches."""
+    import torch
+
+    target, decode = loading.loaded(task).target, task.config.decode
+    ends = target.generation_config.eos_token_id
+    ends = [ends] if isinstance(ends, int) else ends or []
+    pad = ends[0] if ends else 0
+    tokens = 0
+    with target.as_transformers(), torch.inference_mode():
+        for start in range(0, len(requests), decode.batch_size):
+            batch = requests[start:start + decode.batch_size]
+            prompts = [np.asarray(request.prompt_ids) for request in batch]
+            longest = max(map(len, prompts))
+            ids = torch.full((len(prompts), longest), pad, dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for row, prompt in enumerate(prompts):
+                ids[row, longest - len(prompt):] = torch.from_numpy(prompt.astype(np.int64))
+                mask[row, longest - len(prompt):] = 1
+            room = decode.max_new_tokens
+            if target.traits.context is not None:
+                room = min(room, target.traits.context - longest)
+            output = target.model.generate(
+                ids.to(target.device), attention_mask=mask.to(target.device), do_sample=False, num_beams=1,
+                max_new_tokens=room, min_new_tokens=decode.min_new_tokens or None, pad_token_id=pad)
+            tokens += sum(_length(row, ends) for row in output[:, longest:].cpu().numpy())
+    return tokens
+
+
+def _length(row: np.ndarray, ends: list[int]) -> int:
+    """Tokens of a row up to its first end-of-text token, that one included."""
+    found = np.flatnonzero(np.isin(row, ends))
+    return int(found[0]) + 1 if len(found) else len(row)

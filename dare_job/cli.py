@@ -1,0 +1,174 @@
+"""The command line: options, help texts, exit codes. Everything heavy is imported when a command runs.
+
+Standard output ends with one JSON object for ``run`` and ``check``; progress and errors go to standard error.
+"""
+
+import json
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dare_job import errors
+from dare_job.errors import ConfigError, DareJobError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="LLM knowledge text for recommenders, written nightly; the text of similar users drafts tonight's.",
+    epilog="Exit codes: 0 done, 2 settings, 3 too many rows failed, 4 input data, 5 Java, Spark or disk, "
+           "6 model, 7 pools, 1 anything else.",
+)
+
+Config = Annotated[Path, typer.Option("--config", help="YAML settings, for example conf/demo.yaml.")]
+Day = Annotated[str, typer.Option(
+    "--date", metavar="YYYY-MM-DD", help="The night; input up to and including this date counts.")]
+Input = Annotated[str | None, typer.Option(
+    "--input", help="Folder, file or zip of the input (input.path).")]
+Out = Annotated[str | None, typer.Option("--out", help="Output folder (out).")]
+Model = Annotated[str | None, typer.Option(
+    "--model", help="'embedded', a folder or a hub name (model.name).")]
+Limit = Annotated[int | None, typer.Option(
+    "--limit", min=0, metavar="N", help="Only the first N stale rows of each entity type.")]
+DryRun = Annotated[bool, typer.Option(
+    "--dry-run", help="Only count rows and tokens and estimate the time; nothing is published.")]
+Set = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="Override a setting, as in decode.batch_size=16; repeatable.")]
+
+STAGE_HELP = {
+    "plan": "Read the input and find who needs text tonight, with which prompt.",
+    "embed": "Make vectors of users and items (LightGCN), or read ready-made ones.",
+    "group": "Group similar entities, by vectors and by attributes.",
+    "route": "Choose the pool of each entity, with the reason.",
+    "pools": "Index the old text of each pool.",
+    "generate": "Write the text with the model on Spark; goes on where a killed run stopped.",
+    "publish": "Check the rows and commit the date's snapshot with its manifest.",
+}
+
+
+@app.command()
+def run(config: Config, date: Day, input: Input = None, out: Out = None, model: Model = None,
+        limit: Limit = None, dry_run: DryRun = False, set_: Set = None) -> None:
+    """Run every stage for one date and publish its snapshot.
+
+    The last line of standard output is one JSON object.
+    """
+    from dare_job import pipeline
+
+    job = _job(config, date, input, out, model, limit, set_)
+    _print_json(pipeline.dry_run(job) if dry_run else pipeline.run(job))
+
+
+def _stage_command(name: str):
+    def command(config: Config, date: Day, input: Input = None, out: Out = None, model: Model = None,
+                limit: Limit = None, set_: Set = None) -> None:
+        from dare_job import pipeline
+
+        _print_json(pipeline.run_stage(_job(config, date, input, out, model, limit, set_), name))
+
+    return command
+
+
+for _name, _help in STAGE_HELP.items():
+    app.command(_name, help=f"{_help} One stage of `run`.")(_stage_command(_name))
+
+
+@app.command()
+def sample(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the sample world.")],
+    users: Annotated[int, typer.Option("--users", min=1, help="Number of users.")] = 400,
+    items: Annotated[int, typer.Option("--items", min=1, help="Number of items.")] = 300,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed writes the same files.")] = 0,
+) -> None:
+    """Write a sample world: users, items, interactions and yesterday's knowledge, as Parquet."""
+    from dare_job.data.world import write_world
+
+    world = write_world(out, users=users, items=items, seed=seed)
+    print(f"{world.out}: {world.users} users, {world.items} items, {world.interactions} interactions up to "
+          f"{world.date}, {world.old_user_texts} + {world.old_item_texts} texts of the day before")
+
+
+@app.command()
+def show(
+    out: Annotated[Path, typer.Argument(help="Output folder of a run.")],
+    entity: Annotated[str, typer.Argument(metavar="user:ID", help="Whose text: user:ID or item:ID.")],
+    date: Annotated[str | None, typer.Option(
+        "--date", metavar="YYYY-MM-DD", help="Snapshot to read; the newest where not given.")] = None,
+) -> None:
+    """Print a text with the borders of each decoding step and what came from a draft."""
+    from dare_job.show import show_text
+
+    show_text(out, entity, _day(date).isoformat() if date else None)
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Option("--model", help="'embedded', a folder or a hub name.")],
+    prompts: Annotated[Path | None, typer.Option("--prompts", help="Text file, one prompt a line.")] = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of prompts to compare.")] = 8,
+) -> None:
+    """Tell whether the engine supports a model: strict decoding must equal `generate` token for token.
+
+    Exit code 0 only if equal. The last line of standard output is one JSON object.
+    """
+    from dare_job.check import run_check
+
+    result = run_check(model, prompts, rows)
+    _print_json(result)
+    if not result["equal"]:
+        raise typer.Exit(1)
+
+
+def _job(config, day, input_path, out, model, limit, overrides):
+    """Settings with the command line's on top, as a Job."""
+    from dare_job.config import load
+    from dare_job.job import Job
+    from dare_job.workspace import Workspace
+
+    given = {"input.path": input_path, "out": out, "model.name": model}
+    extra = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    settings = load(config, [*(overrides or []), *extra])
+    space = Workspace(Path(settings.out), _day(day))
+    return Job(settings, space, _run_id(space.dt), limit)
+
+
+def _day(text: str) -> date:
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        day = None
+    if day is None or day.isoformat() != text:
+        raise ConfigError(f"--date {text!r} is not a date; write it as YYYY-MM-DD, for example 2026-01-02")
+    return day
+
+
+def _run_id(dt: str) -> str:
+    import secrets
+    import time
+
+    return f"{dt}.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.{secrets.token_hex(3)}"
+
+
+def _print_json(value: dict) -> None:
+    sys.stdout.flush()
+    print(json.dumps(value, default=str), flush=True)
+
+
+def main() -> None:
+    """Entry point: a known error becomes one line on standard error and its exit code."""
+    try:
+        app()
+    except DareJobError as error:
+        _fail(error, error.exit_code)
+    except Exception as error:
+        if type(error).__name__ != "PoolError":  # the package `pools` knows none of our classes
+            raise
+        _fail(error, errors.PoolError.exit_code)
+
+
+def _fail(error: Exception, code: int) -> None:
+    print(f"dare-job: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    sys.exit(code)

@@ -1,0 +1,92 @@
+"""Finds and reads published text: yesterday's snapshot, or the text that came with the input."""
+
+import json
+from pathlib import Path
+
+from dare_job.errors import DataError
+from dare_job.job import Job
+from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.workspace import MANIFEST
+
+
+def old_folder(job: Job, entity: str) -> Path | None:
+    """Folder of the newest text of an entity type from before the job's date, or None.
+
+    A snapshot under OUT comes first, then ``input.knowledge``, then ``knowledge/`` beside the input; the
+    latter two hold ``entity=E/dt=D/*.parquet`` or ``entity=E/*.parquet``.
+    Raises DataError where ``input.knowledge`` is set but has nothing of the kind.
+    """
+    published = job.space.previous(entity)
+    if published:
+        return published
+    settings = job.config.input
+    if settings.knowledge:
+        root = Path(settings.knowledge)
+        if not any(root.glob("entity=*/")):
+            raise DataError(f"input.knowledge = {settings.knowledge!r}: no folder entity=user or entity=item "
+                            "in it; expected entity=E/dt=YYYY-MM-DD/*.parquet")
+    elif settings.path:
+        root = Path(settings.path) / "knowledge"
+    else:
+        return None
+    return _newest(root / f"entity={entity}", job.space.dt)
+
+
+def _newest(folder: Path, dt: str) -> Path | None:
+    dates = sorted(path for path in folder.glob("dt=*") if path.name < f"dt={dt}" and _has_rows(path))
+    if dates:
+        return dates[-1]
+    return folder if _has_rows(folder) else None
+
+
+def _has_rows(folder: Path) -> bool:
+    return any(folder.glob("*.parquet"))
+
+
+def manifest(folder: Path) -> dict:
+    """A snapshot's manifest; empty where the text came without one. Raises DataError on damage."""
+    path = folder / MANIFEST
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}): publish that date again") from None
+
+
+def writer(job: Job) -> dict:
+    """Who writes tonight, as a manifest says it: model, tokenizer hash, hash of each prompt set."""
+    from dare_job import prompts
+    from dare_job.model_files import tokenizer_hash
+
+    settings = job.config.model
+    return {
+        "model": {"name": settings.name, "revision": settings.revision, "dtype": settings.dtype,
+                  "path": str(job.model_path), "hash": job.model_hash},
+        "tokenizer": tokenizer_hash(job.model_path),
+        "prompts": {entity: prompts.load(getattr(job.config.prompts, entity)).version_hash
+                    for entity in ENTITIES},
+    }
+
+
+def read_table(job: Job, folder: Path):
+    """A folder of text as a Spark DataFrame with the columns of KNOWLEDGE; those it lacks are null.
+
+    Raises DataError where it has no ``entity_id`` or no ``knowledge``.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    try:
+        table = job.spark.read.parquet(str(folder.resolve()))
+    except PySparkException as error:
+        raise DataError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+    missing = {"entity_id", "knowledge"} - set(table.columns)
+    if missing:
+        raise DataError(f"{folder}: column {' and '.join(sorted(missing))} missing; it has {table.columns}")
+    columns = []
+    for field in KNOWLEDGE:
+        value = F.col(field.name) if field.name in table.columns else F.lit(None)
+        columns.append(value.cast(from_arrow_type(field.type)).alias(field.name))
+    return table.select(columns)

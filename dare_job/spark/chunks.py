@@ -1,0 +1,104 @@
+"""Files of finished rows: written whole, named by shard and chunk, with their totals in the footer.
+
+A file is written under a hidden name and renamed, so one that can be listed is complete; writing a chunk
+a second time replaces the same rows. Knows nothing of models or Spark.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dare_job.tables import KNOWLEDGE
+
+_FOOTER = b"dare_job.totals"
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What some rows of KNOWLEDGE add up to; ``busy_s`` is the workers' decoding time for them."""
+
+    rows: int = 0
+    errors: int = 0
+    tokens: int = 0
+    target_steps: int = 0
+    accepted_tokens: int = 0
+    relaxed_tokens: int = 0
+    busy_s: float = 0.0
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Totals)))
+
+    def record(self) -> dict:
+        """Sums and rates as JSON values, without the number of rows."""
+        sums = {name: value for name, value in asdict(self).items() if name != "rows"}
+        return sums | {"accepted_per_step": self.accepted_per_step, "tokens_per_s": self.tokens_per_s}
+
+    @property
+    def accepted_per_step(self) -> float | None:
+        """Draft tokens accepted a forward of the model, the model's own token not counted."""
+        return self.accepted_tokens / self.target_steps if self.target_steps else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """New tokens a second of one worker's decoding time (prompts, retrieval and steps)."""
+        return self.tokens / self.busy_s if self.busy_s else None
+
+
+def totals_of(table: pa.Table, busy_s: float = 0.0) -> Totals:
+    """Totals of a table of KNOWLEDGE."""
+    def total(name: str) -> int:
+        return pa.compute.sum(table[name]).as_py() or 0
+
+    errors = len(table) - table["error"].null_count
+    return Totals(len(table), errors, total("tokens"), total("target_steps"), total("accepted_tokens"),
+                  total("relaxed_tokens"), busy_s)
+
+
+def name(shard: int, chunk: int) -> str:
+    return f"part-{shard:05d}-{chunk:05d}.parquet"
+
+
+def committed(folder: Path) -> set[tuple[int, int]]:
+    """(shard, chunk) of every complete chunk file in a folder (which may not exist)."""
+    stems = (path.stem.split("-") for path in folder.glob("part-*-*.parquet"))
+    return {(int(shard), int(chunk)) for _, shard, chunk in stems}
+
+
+def write(path: Path, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0) -> Totals:
+    """Write rows of KNOWLEDGE under ``path``, complete or not at all; an older file is replaced."""
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=KNOWLEDGE)
+    totals = totals_of(table, busy_s)
+    footer = {**KNOWLEDGE.metadata, _FOOTER: json.dumps(asdict(totals)).encode()}
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    with open(partial, "wb") as file:
+        pq.write_table(table.replace_schema_metadata(footer), file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    return totals
+
+
+def read_totals(path: Path) -> Totals:
+    """Totals from a file's footer, without its rows."""
+    return Totals(**json.loads(pq.read_schema(path).metadata[_FOOTER]))
+
+
+class Tally:
+    """Adds up the files of growing folders; each file's footer is read once."""
+
+    def __init__(self, folders: Iterable[Path]):
+        self._folders = list(folders)
+        self._seen: dict[Path, Totals] = {}
+
+    def update(self) -> Totals:
+        for folder in self._folders:
+            for path in folder.glob("*.parquet"):
+                if path not in self._seen:
+                    self._seen[path] = read_totals(path)
+        return sum(self._seen.values(), Totals())

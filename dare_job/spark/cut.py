@@ -1,0 +1,140 @@
+"""The cut: which row of tonight is written in which shard and chunk, persisted before the model starts.
+
+A re-run reads the same cut and goes on with the chunks that are missing. When plan or routes changed
+since, a new cut is made, and finished rows whose text would come out the same are kept.
+
+    generate/_cut.json                       fingerprint, shards, rows; written last
+    generate/cut/*.parquet                   the rows, with shard, chunk and position
+    generate/entity=E/part-<shard>-<chunk>.parquet   finished chunks
+    generate/entity=E/kept-*.parquet         finished rows of an earlier cut of the same date
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from dare_job.job import Job
+from dare_job.spark import chunks, parts, shards
+from dare_job.tables import ENTITIES
+from dare_job.workspace import replace_folder, write_json
+
+RECORD = "_cut.json"
+RETRY = "_retry.json"  # left by publish when too many rows failed: the next cut tries them again
+COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind")
+_KEPT_ROWS = 100_000  # rows in one file of kept rows
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A persisted cut. ``rows`` counts kept rows too, so it is what the folder holds when all is done."""
+
+    folder: Path
+    fingerprint: str
+    shards: int
+    rows: int
+    kept: int
+
+    @property
+    def entities(self) -> list[Path]:
+        return [self.folder / f"entity={entity}" for entity in ENTITIES]
+
+
+def prepare(job: Job, fingerprint: str, tonight) -> Cut:
+    """The cut of this fingerprint: the one on disk, or a new one of the rows that ``tonight()`` returns.
+
+    ``tonight()`` is a DataFrame with ``entity`` and COLUMNS, one row for each text to write.
+    """
+    folder = job.space.stage("generate")
+    staging = folder.with_name(f".{folder.name}.staging")
+    if not folder.exists() and (staging / RECORD).exists():  # killed between the two renames
+        os.rename(staging, folder)
+    found = read(folder)
+    if found and found.fingerprint == fingerprint and not (folder / RETRY).exists():
+        return found
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    rows = tonight().cache()
+    kept = _keep(job, rows, found, staging) if found else 0
+    record = _write(job, rows, found, staging)
+    rows.unpersist()
+    write_json(staging / RECORD, {"fingerprint": fingerprint, "kept": kept, **record,
+                                  "rows": record["rows"] + kept})
+    replace_folder(staging, folder)
+    return read(folder)
+
+
+def read(folder: Path) -> Cut | None:
+    """The cut in a folder, or None."""
+    try:
+        return Cut(folder=folder, **json.loads((folder / RECORD).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def remaining(job: Job, cut: Cut):
+    """DataFrame of the rows whose chunk is not committed, one partition a shard, in order of position."""
+    from pyspark.sql import functions as F
+
+    rows = job.spark.read.parquet(str((cut.folder / "cut").resolve()))
+    done = sorted({(entity, *chunk) for entity in ENTITIES
+                   for chunk in chunks.committed(cut.folder / f"entity={entity}")})
+    if done:
+        ready = job.spark.createDataFrame(done, "entity string, shard int, chunk int")
+        rows = rows.join(F.broadcast(ready), ["entity", "shard", "chunk"], "left_anti")
+    return rows.repartitionById(max(1, cut.shards), "shard").sortWithinPartitions("position")
+
+
+def _write(job: Job, rows, found: Cut | None, staging: Path) -> dict:
+    """Place the rows that are not kept and write them under ``staging/cut``."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    settings, spark = job.config.spark, job.spark
+    for entity in ENTITIES:
+        (staging / f"entity={entity}").mkdir(exist_ok=True)
+        kept = staging / f"entity={entity}"
+        if found and any(kept.glob("*.parquet")):
+            ids = spark.read.parquet(str(kept.resolve())).select(F.lit(entity).alias("entity"), "entity_id")
+            rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
+    counted = rows.groupBy("entity", "pool").count().collect()
+    counts = {(row["entity"], row["pool"]): row["count"] for row in counted}
+    total = sum(counts.values())
+    slots = spark.sparkContext.defaultParallelism
+    target = shards.target_rows(total, slots, job.config.decode.batch_size, settings.shards)
+    placements = shards.place(counts, target)
+    table = [(*key, list(place.shards), place.piece_rows, place.offset) for key, place in placements.items()]
+    where = spark.createDataFrame(
+        table, "entity string, pool string, shards array<int>, piece_rows int, offset int")
+    rank = F.row_number().over(Window.partitionBy("entity", "pool").orderBy("entity_id")) - 1
+    piece, rest = F.floor(F.col("rank") / F.col("piece_rows")), F.col("rank") % F.col("piece_rows")
+    placed = (
+        rows.select("entity", *COLUMNS).withColumn("rank", rank)
+        .join(F.broadcast(where), ["entity", "pool"])
+        .withColumn("shard", F.get("shards", piece.cast("int")))
+        .withColumn("position", (F.col("offset") + rest).cast("int"))
+        .withColumn("chunk", F.floor(F.col("position") / settings.rows_per_commit).cast("int"))
+        .select("entity", *COLUMNS, "shard", "chunk", "position"))
+    placed.write.parquet(str((staging / "cut").resolve()))
+    used = {shard for place in placements.values() for shard in place.shards}
+    return {"shards": len(used), "rows": total}
+
+
+def _keep(job: Job, rows, found: Cut, staging: Path) -> int:
+    """Copy finished rows whose text key is wanted again; rows with an error are tried again."""
+    from pyspark.sql import functions as F
+
+    kept = 0
+    for entity in ENTITIES:
+        old = found.folder / f"entity={entity}"
+        if not any(old.glob("*.parquet")):
+            continue
+        finished = job.spark.read.parquet(str(old.resolve())).where(F.col("error").isNull())
+        wanted = rows.where(F.col("entity") == entity).select("entity_id", "text_key")
+        table = finished.join(wanted, ["entity_id", "text_key"], "left_semi")
+        folder = staging / f"entity={entity}"
+        folder.mkdir()
+        partitions = 1 + found.rows // _KEPT_ROWS
+        kept += sum(part.rows for part in parts.write_parts(table, folder, "kept", partitions))
+    return kept

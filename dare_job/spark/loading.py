@@ -1,0 +1,125 @@
+"""What a worker needs to decode, loaded once a process: model, tokenizer, drafter.
+
+Everything here is reached by importing the module in the worker; only ``Task`` travels.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from dare_job.config import JobConfig
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.prompt import prompt_ids
+from dare_job.job import Job
+from dare_job.model_files import tokenizer_hash
+from dare_job.stages import upstream
+from pools.draft import DraftSettings, warm_up
+from pools.index import Index
+from pools.store import Store
+
+GLOBAL = "global"  # the pool of everybody
+POOLS_OF_MODE = {"dare": ("group", "global"), "resd": ("global",), "autoregressive": ()}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Plain values that tell a worker everything; equal tasks share one loaded model.
+
+    folder, pools  the stages' folders; pools_version changes when pools are built anew
+    tokenizer      hash that the pools must have
+    threads        torch threads of one worker
+    """
+
+    config: JobConfig
+    model: str
+    tokenizer: str
+    folder: str
+    pools: str
+    pools_version: str
+    dt: str
+    run_id: str
+    threads: int
+
+    @classmethod
+    def of(cls, job: Job) -> "Task":
+        pools = job.space.stage("pools")
+        return cls(job.config, str(job.model_path), tokenizer_hash(job.model_path),
+                   str(job.space.stage("generate").resolve()), str(pools.resolve()),
+                   upstream.require(job, "pools")["fingerprint"], job.space.dt, job.run_id, threads(job))
+
+
+def threads(job: Job) -> int:
+    """Cores that one task owns: this machine's over the slots for a local master, else spark.task.cpus."""
+    context = job.spark.sparkContext
+    own = int(job.spark.conf.get("spark.task.cpus", "1"))
+    if not context.master.startswith("local"):
+        return own
+    return max(own, len(os.sched_getaffinity(0)) // context.defaultParallelism)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory with its tokenizer."""
+
+    target: Target
+    tokenizer: object
+
+
+@lru_cache(maxsize=1)
+def _load(model: str, dtype: str, device: str, trust_remote_code: bool, threads: int) -> Loaded:
+    import torch
+    from transformers import AutoTokenizer
+
+    torch.set_num_threads(threads)
+    warm_up()
+    target = Target.load(Path(model), dtype, device, trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    return Loaded(target, tokenizer)
+
+
+def loaded(task: Task) -> Loaded:
+    """The model of a task, loaded on the first call in this process."""
+    settings = task.config.model
+    return _load(task.model, settings.dtype, settings.device, settings.trust_remote_code, task.threads)
+
+
+def request(row: dict, task: Task) -> Request:
+    """A row's prompt as token ids, with the pools that it is drafted from, nearest first."""
+    ids = prompt_ids(loaded(task).tokenizer, row["prompt"], task.config.model.chat_template)
+    return Request(row["entity_id"], ids, row_pools(row, task))
+
+
+def text(token_ids, task: Task) -> str:
+    """Generated token ids as text."""
+    return loaded(task).tokenizer.decode(token_ids, skip_special_tokens=True).strip()
+
+
+def row_pools(row: dict, task: Task) -> tuple[Index, ...]:
+    """Pools of a row that exist, opened: a group without old text has none. Raises PoolError on damage."""
+    store = _store(f"{task.pools}/entity={row['entity']}", task.pools_version, task.tokenizer)
+    names = {"group": row["pool"], "global": GLOBAL}
+    wanted = dict.fromkeys(names[kind] for kind in POOLS_OF_MODE[task.config.decode.mode])
+    return tuple(store.get(name) for name in wanted if name in store)
+
+
+@lru_cache(maxsize=4)
+def _store(folder: str, version: str, tokenizer: str) -> Store:
+    """One store of open pools a folder; ``version`` changes when the pools were built anew."""
+    return Store(folder, tokenizer_hash=tokenizer)
+
+
+def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -> Engine:
+    """A fresh engine with the task's settings; ``mode`` "autoregressive" drafts nothing."""
+    decode, verify = task.config.decode, task.config.verify
+    mode = mode or decode.mode
+    plain = mode == "autoregressive"
+    settings = EngineSettings(
+        rule="strict" if mode in ("resd", "autoregressive") else verify.rule, k=verify.k, p=verify.p,
+        max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
+        batch_size=batch_size or decode.batch_size, nodes=0 if plain else decode.nodes, depth=decode.depth,
+        reproducible=verify.reproducible)
+    drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=decode.blend_lambda,
+                           threads=task.threads)
+    return Engine(loaded(task).target, settings, None if plain else RetrievalDrafter(drafts))

@@ -1,0 +1,72 @@
+"""Writes a Spark table of KNOWLEDGE as Parquet files with exactly that Arrow schema.
+
+Spark's own writer drops nullability and the schema version; here each partition writes one file by
+pyarrow, named by the partition's number, so that a second attempt of a task replaces the first one's.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from dare_job.spark import chunks
+from dare_job.tables import KNOWLEDGE
+
+_STATS = pa.schema([
+    pa.field("file", pa.string()), pa.field("rows", pa.int64()), pa.field("sha256", pa.string()),
+    pa.field("repeated", pa.string()),
+])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One written file; ``repeated`` is an id that stood in it twice, or None."""
+
+    file: str
+    rows: int
+    sha256: str
+    repeated: str | None
+
+
+def write_parts(table, folder: Path, prefix: str, partitions: int = 1) -> list[Part]:
+    """Write a DataFrame with the columns of KNOWLEDGE as ``folder/prefix-<n>.parquet``, sorted by id.
+
+    All rows of an id meet in one file, so ``Part.repeated`` finds every id that is there twice.
+    Partitions without rows write no file.
+    """
+    columns = [table[name] for name in KNOWLEDGE.names]
+    cut = table.select(columns).repartition(partitions, "entity_id").sortWithinPartitions("entity_id")
+    folder = folder.resolve()
+
+    def write(batches):
+        yield from write_partition(batches, folder, prefix)
+
+    rows = cut.mapInArrow(write, "file string, rows long, sha256 string, repeated string").collect()
+    return sorted((Part(*row) for row in rows), key=lambda part: part.file)
+
+
+def write_partition(batches: Iterator[pa.RecordBatch], folder: Path, prefix: str) -> Iterator[pa.RecordBatch]:
+    """Runs in a Spark task: one file of this partition's rows, sorted by id; yields its ``Part``."""
+    from pyspark import TaskContext
+
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return
+    table = pa.Table.from_batches(filled).cast(KNOWLEDGE)
+    path = folder / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
+    chunks.write(path, table)
+    with open(path, "rb") as file:
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    part = {"file": path.name, "rows": len(table), "sha256": checksum, "repeated": _repeated(table)}
+    yield from pa.Table.from_pylist([part], schema=_STATS).to_batches()
+
+
+def _repeated(table: pa.Table) -> str | None:
+    ids = table["entity_id"].combine_chunks()
+    if len(ids) < 2:
+        return None
+    same = pa.compute.equal(ids[1:], ids[:-1])
+    position = pa.compute.index(same, True).as_py()
+    return ids[position].as_py() if position >= 0 else None

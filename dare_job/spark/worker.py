@@ -1,0 +1,192 @@
+"""What one Spark task does in the stage generate: decode the rows of a shard and commit them in chunks.
+
+Runs in Python workers. The module is imported there, never shipped by value, so that the model is loaded
+once a worker and serves all its tasks.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from dare_job import errors
+from dare_job.decode import Request, Result
+from dare_job.errors import DareJobError, RowError
+from dare_job.spark import chunks, loading
+from dare_job.spark.loading import Task
+from pools.errors import PoolError
+
+_LOG = logging.getLogger("dare_job")
+
+STATS = "shard int, chunk int, rows long"
+_STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64())])
+
+
+def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
+    """Decode a shard's rows, in order of position, and commit each chunk; yields one small row a chunk.
+
+    A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
+    model that does not load) is raised.
+    """
+    rows = (row for batch in batches for row in batch.to_pylist())
+    first = next(rows, None)
+    if first is None:
+        return
+    loading.loaded(task)  # before the clock starts
+    collector = Collector(task)
+    for row, result in decode(collector.watched(chain([first], rows)), task):
+        yield from collector.add(row, knowledge_row(row, result, task))
+    yield from collector.finish()
+
+
+class Collector:
+    """Gathers finished rows, in any order, and writes a chunk's file when its last row is there."""
+
+    def __init__(self, task: Task):
+        self._task = task
+        self._waiting: dict[int, int] = {}  # chunk -> rows handed out and not finished
+        self._ready: dict[int, list[dict]] = {}
+        self._newest = -1
+        self._began = time.perf_counter()
+
+    def watched(self, rows: Iterable[dict]) -> Iterator[dict]:
+        """The same rows; notes which chunk each belongs to as it is taken."""
+        for row in rows:
+            self._newest = row["chunk"]
+            self._waiting[self._newest] = self._waiting.get(self._newest, 0) + 1
+            yield row
+        self._newest = -1
+
+    def add(self, row: dict, finished: dict) -> Iterator[pa.RecordBatch]:
+        """Take a finished row; commits its chunk where that is complete."""
+        chunk = row["chunk"]
+        self._waiting[chunk] -= 1
+        self._ready.setdefault(chunk, []).append((row, finished))
+        if chunk != self._newest and not self._waiting[chunk]:
+            yield self._commit(chunk)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Commit what is left once all rows were taken and added."""
+        for chunk in sorted(self._ready):
+            yield self._commit(chunk)
+
+    def _commit(self, chunk: int) -> pa.RecordBatch:
+        entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
+        first = entries[0][0]
+        path = Path(self._task.folder) / f"entity={first['entity']}" / chunks.name(first["shard"], chunk)
+        chunks.write(path, [finished for _, finished in entries], time.perf_counter() - self._began)
+        self._began = time.perf_counter()
+        record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
+        return pa.RecordBatch.from_pylist([record], schema=_STATS)
+
+
+def decode(rows: Iterator[dict], task: Task) -> Iterator[tuple[dict, Result | str]]:
+    """Every row with its result, or with the reason why there is none, in the order of finishing.
+
+    An exception in a whole batch decodes the rows that were under way one by one: only those that fail
+    alone are lost, and the others go on in batches.
+    """
+    feed = _Feed(rows, task)
+    while feed.more():
+        try:
+            for result in loading.engine(task).run(feed):
+                yield from feed.failed()
+                yield feed.taken(result.id), result
+        except Exception as error:
+            stop_if_fatal(error)
+            _LOG.warning("a batch failed, its rows are decoded one by one: %s", describe(error))
+            yield from _one_by_one(feed.under_way(), task)
+        yield from feed.failed()
+
+
+def _one_by_one(under_way: list[tuple[dict, Request]], task: Task) -> Iterator[tuple[dict, Result | str]]:
+    for row, request in under_way:
+        try:
+            outcome = next(iter(loading.engine(task, batch_size=1).run([request])))
+        except Exception as error:
+            stop_if_fatal(error)
+            outcome = describe(error)
+        yield row, outcome
+
+
+class _Feed:
+    """Turns rows into requests as the engine asks for them, and remembers which are under way."""
+
+    def __init__(self, rows: Iterator[dict], task: Task):
+        self._rows, self._task = rows, task
+        self._next: dict | None = None
+        self._requests: dict[str, tuple[dict, Request]] = {}
+        self._failed: list[tuple[dict, str]] = []
+
+    def more(self) -> bool:
+        """True where a row is left to be asked for."""
+        if self._next is None:
+            self._next = next(self._rows, None)
+        return self._next is not None
+
+    def __iter__(self) -> Iterator[Request]:
+        while self.more():
+            row, self._next = self._next, None
+            reason = row["error"]
+            if reason is None:
+                try:
+                    request = loading.request(row, self._task)
+                except Exception as error:
+                    stop_if_fatal(error)
+                    reason = describe(error)
+            if reason is not None:
+                self._failed.append((row, reason))
+                continue
+            self._requests[request.id] = (row, request)
+            yield request
+
+    def taken(self, request_id: str) -> dict:
+        return self._requests.pop(request_id)[0]
+
+    def failed(self) -> list[tuple[dict, str]]:
+        """Rows that could not become requests, each given once."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def under_way(self) -> list[tuple[dict, Request]]:
+        """Requests without a result, each given once."""
+        under_way, self._requests = list(self._requests.values()), {}
+        return under_way
+
+
+def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
+    """A row of KNOWLEDGE from what was asked and what came out; a reason alone is its ``error``."""
+    common = {"entity_id": row["entity_id"], "run_id": task.run_id, "prompt_sha256": row["prompt_sha256"]}
+    if isinstance(outcome, str) or outcome.error is not None:
+        reason = outcome if isinstance(outcome, str) else outcome.error
+        return common | {"finish_reason": "error", "error": reason}
+    drafted = task.config.decode.mode != "autoregressive"
+    return common | {
+        "knowledge": loading.text(outcome.token_ids, task), "token_ids": outcome.token_ids,
+        "tokens": len(outcome.token_ids), "finish_reason": outcome.finish_reason,
+        "generated_dt": task.dt, "source_run_id": task.run_id, "text_key": row["text_key"],
+        "pool": row["pool"] if drafted else None, "pool_kind": row["pool_kind"] if drafted else None,
+        "prompt_tokens": outcome.prompt_tokens, "target_steps": outcome.target_steps,
+        "accepted_tokens": outcome.accepted_tokens, "relaxed_tokens": outcome.relaxed_tokens,
+        "step_tokens": outcome.step_tokens, "retrieval_ms": outcome.retrieval_ms,
+        "decode_ms": outcome.decode_ms,
+    }
+
+
+def stop_if_fatal(error: Exception) -> None:
+    """Raise again, as one of the project's errors, what would fail every row alike."""
+    if isinstance(error, PoolError):
+        raise errors.PoolError(str(error)) from error
+    if isinstance(error, DareJobError) and not isinstance(error, RowError):
+        raise error
+
+
+def describe(error: Exception) -> str:
+    """One line for a row's ``error`` column."""
+    first = str(error).strip().splitlines()
+    if isinstance(error, RowError):
+        return str(error)
+    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__

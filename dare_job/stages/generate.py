@@ -1,0 +1,102 @@
+"""Stage generate: writes tonight's texts with the model, in Spark tasks that commit chunk by chunk."""
+
+import re
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dare_job import baseline, errors
+from dare_job.job import Job
+from dare_job.spark import chunks, cut, progress
+from dare_job.spark.loading import GLOBAL, Task
+from dare_job.spark.worker import STATS, write_shard
+from dare_job.stages import upstream
+from dare_job.tables import ENTITIES
+from dare_job.workspace import DONE, digest, write_json
+
+_RAISED = re.compile(r"^\s*(?:dare_job|pools)\.errors\.(\w+): (.*)$", re.MULTILINE)
+_ROUTE_OF_MODE = {"resd": GLOBAL, "autoregressive": GLOBAL}  # the modes that use no group's pool
+
+
+def run(job: Job) -> dict:
+    """Write every row of tonight; a killed run goes on with the chunks that are missing.
+
+    Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, and the baseline's.
+    """
+    work = cut.prepare(job, _fingerprint(job), lambda: tonight(job))
+    tally = chunks.Tally(work.entities)
+    before = tally.update().rows
+    if before < work.rows:
+        _write(job, work)
+    totals = tally.update()
+    if totals.rows != work.rows:
+        raise errors.InfrastructureError(
+            f"{work.folder} holds {totals.rows} of {work.rows} rows after all tasks ended: run it again")
+    record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
+              "baseline": baseline.measure(job, work)}
+    write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
+    return record
+
+
+def tonight(job: Job) -> DataFrame:
+    """``entity`` and ``cut.COLUMNS`` of the rows to write: stale ones with their pool.
+
+    ``job.limit`` cuts the rows that have a prompt; those that have none cost nothing and are always there.
+    """
+    frames = []
+    for entity in ENTITIES:
+        stale = upstream.table(job, "plan", entity).where("stale")
+        asked = stale.where(F.col("prompt").isNotNull())
+        if job.limit is not None:
+            asked = asked.orderBy("entity_id").limit(job.limit)
+        rows = asked.unionByName(stale.where(F.col("prompt").isNull()))
+        routes = upstream.table(job, "route", entity).select("entity_id", "pool", "pool_kind")
+        frames.append(rows.join(routes, "entity_id", "left").withColumn("entity", F.lit(entity)))
+    rows = frames[0].unionByName(frames[1])
+    only = _ROUTE_OF_MODE.get(job.config.decode.mode)
+    for column in ("pool", "pool_kind"):
+        rows = rows.withColumn(column, F.lit(only) if only else F.coalesce(column, F.lit(GLOBAL)))
+    return rows.select("entity", *cut.COLUMNS)
+
+
+def _fingerprint(job: Job) -> str:
+    """Changes with the rows and with what can change their text, not with batch sizes or budgets."""
+    return digest(["generate", upstream.require(job, "plan")["fingerprint"],
+                   upstream.require(job, "route")["fingerprint"], job.limit, job.config.decode.mode])
+
+
+def _write(job: Job, work: cut.Cut) -> None:
+    task = Task.of(job)
+
+    def write(batches):
+        yield from write_shard(batches, task)
+
+    with small_batches(job), progress.watching(work.entities, work.rows), raising_ours():
+        cut.remaining(job, work).mapInArrow(write, STATS).collect()
+
+
+@contextmanager
+def small_batches(job: Job):
+    """Arrow batches of one engine's batch: a worker holds no more rows than it decodes."""
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = job.spark.conf.get(key)
+    job.spark.conf.set(key, str(job.config.decode.batch_size))
+    try:
+        yield
+    finally:
+        job.spark.conf.set(key, before)
+
+
+@contextmanager
+def raising_ours():
+    """Raise the project's error that a worker raised, instead of Spark's report of it."""
+    try:
+        yield
+    except PySparkException as error:
+        raised = _RAISED.findall(str(error))
+        if not raised:
+            raise
+        name, message = raised[-1]
+        raise getattr(errors, name, errors.DareJobError)(message) from None

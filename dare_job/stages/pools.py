@@ -1,0 +1,121 @@
+"""Stage pools: indexes the old text of each pool's members, and of everybody in the pool ``global``."""
+
+import logging
+from collections import Counter
+from pathlib import Path
+
+from dare_job import knowledge
+from dare_job.job import Job
+from dare_job.model_files import tokenizer_hash
+from dare_job.spark import indexing
+from dare_job.spark.loading import GLOBAL
+from dare_job.stages import upstream
+from dare_job.tables import ENTITIES
+from dare_job.workspace import committing, digest, done_record, is_done
+
+_LOG = logging.getLogger("dare_job")
+
+
+def run(job: Job) -> dict:
+    """Build the pools of both entity types; returns pools, texts and tokens of each.
+
+    Without old text there are no pools, and the model drafts from the prompt and its own text alone.
+    """
+    old = {entity: knowledge.old_folder(job, entity) for entity in ENTITIES}
+    tokenizer = tokenizer_hash(job.model_path)
+    folder = job.space.stage("pools")
+    fingerprint = digest([
+        "pools", {entity: (str(path), _state(path)) for entity, path in old.items()}, tokenizer,
+        job.config.pools.model_dump(), job.config.decode.mode, upstream.require(job, "route")["fingerprint"]])
+    if not is_done(folder, fingerprint):
+        record: dict = {}
+        with committing(folder, fingerprint, record) as staging:
+            for entity, path in old.items():
+                target = staging / f"entity={entity}"
+                target.mkdir()
+                record[entity] = {"from": str(path) if path else None, "pools": 0, "texts": 0, "tokens": 0}
+                if path and job.config.decode.mode != "autoregressive":
+                    _warn_of_another_writer(job, path, tokenizer, entity)
+                    record[entity] |= _build(job, entity, path, tokenizer, target)
+    return upstream.report(done_record(folder))
+
+
+def _state(folder: Path | None) -> list:
+    """Names, sizes and times of a folder's Parquet files: changes when somebody replaces the text."""
+    if folder is None:
+        return []
+    files = sorted(folder.glob("*.parquet"))
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def _warn_of_another_writer(job: Job, old: Path, tokenizer: str, entity: str) -> None:
+    """Text of another model, tokenizer or prompt still drafts, but fewer drafts are accepted."""
+    writer = knowledge.manifest(old)
+    now = knowledge.writer(job)
+    if not writer:
+        _LOG.warning("%s has no manifest: nothing tells which model and prompt wrote it; text of another "
+                     "writer drafts less", old)
+        return
+    for what, before, after in (
+        ("model", writer.get("model", {}).get("hash"), now["model"]["hash"]),
+        ("tokenizer", writer.get("tokenizer"), tokenizer),
+        ("prompt", writer.get("prompts", {}).get(entity), now["prompts"][entity]),
+    ):
+        if before != after:
+            _LOG.warning("the old %s text in %s was written with another %s (%s, tonight %s): fewer drafts "
+                         "will be accepted", entity, old, what, before, after)
+
+
+def _build(job: Job, entity: str, old: Path, tokenizer: str, staging: Path) -> dict:
+    from pyspark.sql import functions as F
+
+    settings = job.config.pools
+    tokens = _tokens(job, old, tokenizer)
+    rank = F.xxhash64(F.lit(settings.seed), "entity_id")
+    everybody = tokens.orderBy(rank, "entity_id").limit(settings.max_global_texts).select(
+        F.lit(GLOBAL).alias("pool"), F.lit(GLOBAL).alias("kind"), "entity_id", "token_ids")
+    parts = everybody
+    if job.config.decode.mode == "dare":
+        routes = upstream.table(job, "route", entity)
+        parts = parts.unionByName(_members(tokens, routes, settings, rank))
+    target = str(staging.resolve())
+    meta = {"tokenizer": tokenizer, "entity": entity, "dt": job.space.dt, "source": str(old),
+            "model": knowledge.manifest(old).get("model", {}).get("hash"),
+            "prompt": knowledge.manifest(old).get("prompts", {}).get(entity)}
+
+    def build(table):
+        return indexing.build(table, target, meta)
+
+    partitions = 4 * job.spark.sparkContext.defaultParallelism
+    made = parts.repartition(partitions, "pool").groupBy("pool").applyInArrow(build, indexing.STATS).collect()
+    return {"pools": len(made), "texts": sum(row.texts for row in made if row.pool == GLOBAL),
+            "tokens": sum(row.tokens for row in made if row.pool == GLOBAL),
+            "bytes": sum(row.bytes for row in made), "kinds": dict(Counter(row.kind for row in made))}
+
+
+def _tokens(job: Job, old: Path, tokenizer: str):
+    """``entity_id, token_ids`` of the old texts: as written where the tokenizer is the same, else anew."""
+    from pyspark.sql import functions as F
+
+    table = knowledge.read_table(job, old).where(F.length("knowledge") > 0)
+    if knowledge.manifest(old).get("tokenizer") == tokenizer:
+        return table.where(F.size("token_ids") > 0).select("entity_id", "token_ids")
+    model, trust = str(job.model_path), job.config.model.trust_remote_code
+
+    def tokenise(batches):
+        yield from indexing.tokenise(batches, model, trust)
+
+    texts = table.select("entity_id", "knowledge")
+    return texts.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
+
+
+def _members(tokens, routes, settings, rank):
+    """Texts of the group pools, at most ``max_texts`` each, drawn by seed."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    grouped = tokens.join(routes.where(F.col("pool") != GLOBAL), "entity_id")
+    order = F.row_number().over(Window.partitionBy("pool").orderBy(rank, "entity_id"))
+    return grouped.withColumn("order", order).where(F.col("order") <= settings.max_texts).select(
+        "pool", F.col("pool_kind").alias("kind"), "entity_id", "token_ids")
+

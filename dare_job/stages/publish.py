@@ -1,0 +1,204 @@
+"""Stage publish: tonight's rows and yesterday's others become the date's snapshot, with a manifest.
+
+Every entity of the plan that has a text or an error gets one row:
+
+- written tonight: the new text;
+- failed tonight: yesterday's text with ``error`` set, so that CTR training loses no feature; where there
+  was none, ``knowledge`` is null;
+- not stale, or not reached because of ``--limit``: yesterday's row as it was (``generated_dt`` and
+  ``source_run_id`` stay). An entity never written and not reached has no row.
+
+Both entity types are staged and checked before either is shown; manifests are written last.
+"""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from dare_job import knowledge
+from dare_job.errors import DataError, ThresholdError
+from dare_job.job import Job
+from dare_job.spark import cut, parts
+from dare_job.stages import upstream
+from dare_job.tables import ENTITIES, KNOWLEDGE, SCHEMA_VERSION
+from dare_job.workspace import MANIFEST, digest, replace_folder, write_json
+
+_ROWS_A_FILE = 100_000
+
+
+def run(job: Job) -> dict:
+    """Publish the date; returns the manifests by entity type, as they were where nothing changed.
+
+    Raises ThresholdError where too many rows failed, DataError where an id would be there twice.
+    """
+    generated = upstream.require(job, "generate")
+    fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
+    published = {entity: _published(job, entity, fingerprints[entity]) for entity in ENTITIES}
+    if all(published.values()):
+        return published
+    _check_errors(job)
+    staged = {entity: _stage(job, entity) for entity in ENTITIES}
+    manifests = {}
+    for entity, written in staged.items():
+        manifests[entity] = _manifest(job, entity, generated, *written, fingerprints[entity])
+    for entity, (folder, _) in staged.items():
+        replace_folder(folder, job.space.knowledge(entity))
+    for entity, manifest in manifests.items():
+        write_json(job.space.knowledge(entity) / MANIFEST, manifest)
+    return manifests
+
+
+def _fingerprint(job: Job, entity: str, generated: dict) -> str:
+    rows = sorted((path.name, path.stat().st_mtime_ns) for path in _generated(job, entity).glob("*.parquet"))
+    old = knowledge.old_folder(job, entity)
+    before = knowledge.manifest(old).get("run_id") if old else None
+    return digest(["publish", SCHEMA_VERSION, generated["fingerprint"], rows, str(old), before])
+
+
+def _generated(job: Job, entity: str) -> Path:
+    return upstream.folder(job, "generate", entity)
+
+
+def _published(job: Job, entity: str, fingerprint: str) -> dict | None:
+    """The manifest on disk, where it is of the same rows and its files are there."""
+    folder = job.space.knowledge(entity)
+    manifest = knowledge.manifest(folder)
+    if manifest.get("fingerprint") != fingerprint:
+        return None
+    there = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
+                for name, file in manifest["files"].items())
+    return manifest if there else None
+
+
+def _check_errors(job: Job) -> None:
+    """Stop where more than ``limits.max_error_share`` failed: of the rows with a prompt, or of all rows.
+
+    Rows without a prompt (an empty history) come back every night, so they count only among all entities.
+    """
+    limit = job.config.limits.max_error_share
+    known = failed = asked = failed_asked = 0
+    reasons: Counter[str] = Counter()
+    for entity in ENTITIES:
+        known += _dataset(upstream.folder(job, "plan", entity)).count_rows()
+        for batch in _dataset(_generated(job, entity)).to_batches(columns=["error", "prompt_sha256"]):
+            with_prompt, bad = pc.is_valid(batch["prompt_sha256"]), pc.is_valid(batch["error"])
+            asked += pc.sum(with_prompt).as_py() or 0
+            failed += pc.sum(bad).as_py() or 0
+            failed_asked += pc.sum(pc.and_(bad, with_prompt)).as_py() or 0
+            reasons.update(reason for reason in batch["error"].to_pylist() if reason)
+    if failed_asked <= limit * asked and failed <= limit * known:
+        return
+    write_json(job.space.stage("generate") / cut.RETRY, {"run_id": job.run_id})
+    commonest = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(10))
+    raise ThresholdError(
+        f"{failed_asked} of {asked} rows with a prompt and {failed} of {known} entities failed, more than "
+        f"limits.max_error_share = {limit}: nothing was published; the next run tries these rows again. "
+        f"Commonest: {commonest}")
+
+
+def _dataset(folder: Path):
+    return ds.dataset(sorted(map(str, folder.glob("*.parquet"))), format="parquet")
+
+
+def _stage(job: Job, entity: str) -> tuple[Path, list[parts.Part]]:
+    """Write the snapshot beside its place; returns the folder and its files."""
+    final = job.space.knowledge(entity)
+    staging = final.with_name(f".{final.name}.staging")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    known = _dataset(upstream.folder(job, "plan", entity)).count_rows()
+    files = parts.write_parts(_snapshot(job, entity), staging, "part", 1 + known // _ROWS_A_FILE)
+    repeated = next((part.repeated for part in files if part.repeated is not None), None)
+    if repeated is not None:
+        raise DataError(
+            f"{entity} {repeated!r} would be published twice: the input or the old text in "
+            f"{knowledge.old_folder(job, entity)} holds the id more than once; nothing was published")
+    return staging, files
+
+
+def _snapshot(job: Job, entity: str):
+    """DataFrame of KNOWLEDGE: the rule in the module's text."""
+    from pyspark.sql import functions as F
+
+    known = upstream.table(job, "plan", entity)
+    rows = known.select("entity_id", "stale").join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
+    old = knowledge.old_folder(job, entity)
+    before = knowledge.read_table(job, old) if old else _empty(job)
+    if old and old.name.startswith("dt="):
+        before = before.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(old.name[3:])))
+    rows = rows.join(_prefixed(before, "old"), "entity_id", "left")
+    is_new, has_old = F.col("new").isNotNull(), F.col("old").isNotNull()
+    failed = is_new & F.col("new.error").isNotNull()
+    keep_old = has_old & (~is_new | (failed & F.col("old.knowledge").isNotNull()))
+    chosen = F.when(keep_old, F.col("old")).otherwise(F.col("new"))
+    error = F.when(failed, F.col("new.error")).when(has_old & ~is_new & F.col("stale"), F.col("old.error"))
+    rows = rows.where(is_new | has_old).select("entity_id", chosen.alias("row"), error.alias("error"))
+    own = {"entity_id": F.col("entity_id"), "error": F.col("error"), "run_id": F.lit(job.run_id)}
+    return rows.select([own.get(name, F.col(f"row.{name}")).alias(name) for name in KNOWLEDGE.names])
+
+
+def _rows(job: Job, entity: str):
+    """Tonight's rows, or an empty table."""
+    folder = _generated(job, entity)
+    if not any(folder.glob("*.parquet")):
+        return _empty(job)
+    return job.spark.read.parquet(str(folder.resolve()))
+
+
+def _empty(job: Job):
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return job.spark.createDataFrame([], from_arrow_schema(KNOWLEDGE))
+
+
+def _prefixed(table, name: str):
+    from pyspark.sql import functions as F
+
+    rest = [column for column in KNOWLEDGE.names if column != "entity_id"]
+    return table.select("entity_id", F.struct(*rest).alias(name))
+
+
+def _manifest(job: Job, entity: str, generated: dict, folder: Path, files: list[parts.Part],
+              fingerprint: str) -> dict:
+    counts, totals, kinds = _count(job, entity, folder)
+    return {
+        "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
+        "fingerprint": fingerprint, "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
+        "verify": job.config.verify.rule, **knowledge.writer(job),
+        "counts": counts, "totals": totals, "pool_kinds": kinds,
+        "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
+        "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
+        "previous": str(knowledge.old_folder(job, entity) or "") or None,
+        "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
+                              "bytes": (folder / part.file).stat().st_size} for part in files},
+    }
+
+
+def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
+    """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
+    sums = ("tokens", "target_steps", "accepted_tokens", "relaxed_tokens")
+    counts, totals, kinds = Counter(), dict.fromkeys(sums, 0), Counter()
+    columns = ["error", "generated_dt", "tokens", "pool_kind", "finish_reason", *sums[1:]]
+    for batch in _dataset(folder).to_batches(columns=columns):
+        no_text = pc.is_null(batch["generated_dt"])
+        fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
+        counts["rows"] += batch.num_rows
+        counts["written"] += pc.sum(fresh).as_py() or 0
+        counts["errors"] += batch.num_rows - batch["error"].null_count
+        counts["without_text"] += pc.sum(no_text).as_py() or 0
+        new = batch.filter(fresh)
+        kinds.update(kind for kind in new["pool_kind"].to_pylist() if kind)
+        for name in sums:
+            totals[name] += pc.sum(new[name]).as_py() or 0
+    plan = _dataset(upstream.folder(job, "plan", entity))
+    counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
+    counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale"))
+    counts["pending"] = plan.count_rows() - counts["rows"]
+    return dict(counts), totals, dict(kinds)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
