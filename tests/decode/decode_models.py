@@ -1,0 +1,87 @@
+"""Tiny random models of many architectures, and what ``generate`` writes with them."""
+
+import numpy as np
+import torch
+import transformers as hf
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.oracle import OracleDrafter
+
+VOCABULARY = 120
+WINDOW = 8
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+             num_attention_heads=4, max_position_embeddings=256)
+GROUPED = dict(SIZES, num_key_value_heads=2)
+MIXED = dict(GROUPED, num_hidden_layers=3, sliding_window=WINDOW,
+             layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+
+ARCHITECTURES = {
+    "llama": (hf.LlamaConfig, GROUPED),
+    "qwen2": (hf.Qwen2Config, GROUPED),
+    "qwen2-window": (hf.Qwen2Config, dict(MIXED, use_sliding_window=True)),
+    "qwen3": (hf.Qwen3Config, dict(GROUPED, head_dim=8)),
+    "mistral": (hf.MistralConfig, dict(GROUPED, sliding_window=None)),
+    "mistral-window": (hf.MistralConfig, dict(GROUPED, sliding_window=WINDOW)),
+    "gemma2": (hf.Gemma2Config, dict(MIXED, head_dim=8, query_pre_attn_scalar=8, final_logit_softcapping=5.0,
+                                     attn_logit_softcapping=3.0)),
+    "gemma3": (hf.Gemma3TextConfig, dict(MIXED, head_dim=8, query_pre_attn_scalar=8)),
+    "phi": (hf.PhiConfig, SIZES),
+    "phi3": (hf.Phi3Config, dict(GROUPED, sliding_window=WINDOW, pad_token_id=0)),
+    "gpt2": (hf.GPT2Config, dict(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256)),
+    "opt": (hf.OPTConfig, dict(vocab_size=VOCABULARY, hidden_size=32, ffn_dim=48, num_hidden_layers=2,
+                               num_attention_heads=4, max_position_embeddings=256, word_embed_proj_dim=32)),
+    "gpt_neox": (hf.GPTNeoXConfig, SIZES),
+    "olmo2": (hf.Olmo2Config, GROUPED),
+    "falcon": (hf.FalconConfig, dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2,
+                                     num_attention_heads=4, alibi=False, max_position_embeddings=256)),
+    "stablelm": (hf.StableLmConfig, GROUPED),
+    "starcoder2": (hf.Starcoder2Config, dict(GROUPED, sliding_window=WINDOW)),
+    "mixtral": (hf.MixtralConfig, dict(GROUPED, num_local_experts=2)),
+    "gpt_oss": (hf.GptOssConfig, dict(MIXED, head_dim=8, num_local_experts=2, num_experts_per_tok=1)),
+    "cohere": (hf.CohereConfig, GROUPED),
+    "granite": (hf.GraniteConfig, GROUPED),
+    "smollm3": (hf.SmolLM3Config, GROUPED),
+}
+
+
+def tiny(name: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changes):
+    """A random model whose first choices vary: weights wide enough that no token always wins."""
+    kind, options = ARCHITECTURES[name]
+    config = kind(**{**options, "initializer_range": 0.3, "tie_word_embeddings": False, "eos_token_id": None,
+                       "bos_token_id": None, **changes})
+    if getattr(config, "pad_token_id", None) is not None and config.pad_token_id >= VOCABULARY:
+        config.pad_token_id = 0
+    torch.manual_seed(seed)
+    model = hf.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if weight.dim() > 1:
+                weight.normal_(0, 0.25)
+            elif "bias" in key:
+                weight.normal_(0, 0.1)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def prompts(lengths=(5, 17, 1, 30, 9, 22, 11), seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(2, VOCABULARY, n).astype(np.int32) for n in lengths]
+
+
+def generate(model, prompt: np.ndarray, **options) -> np.ndarray:
+    """What transformers writes for one prompt, greedily."""
+    ids = torch.from_numpy(prompt.astype(np.int64))[None]
+    options = {"max_new_tokens": 40, "do_sample": False, "attention_mask": torch.ones_like(ids), **options}
+    with torch.inference_mode():
+        return model.generate(ids, **options)[0, len(prompt):].numpy()
+
+
+def write(target: Target, texts: list[np.ndarray], drafter=None, **settings):
+    """Results of the engine by row number."""
+    engine = Engine(target, EngineSettings(**{"max_new_tokens": 40, "batch_size": 3, **settings}), drafter)
+    return {r.id: r for r in engine.run(Request(i, p) for i, p in enumerate(texts))}
+
+
+def oracle(texts, **options) -> OracleDrafter:
+    return OracleDrafter(dict(enumerate(texts)), VOCABULARY, **options)
