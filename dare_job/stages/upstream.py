@@ -9,12 +9,16 @@ from dare_job.job import Job
 from dare_job.workspace import done_record
 
 
+_COMMANDS = {"input": "plan"}  # where a folder is written by a command of another name
+
+
 def require(job: Job, stage: str) -> dict:
     """The done-record of a stage, with its fingerprint. Raises DataError where it has not run."""
     try:
         return done_record(job.space.stage(stage))
     except (OSError, ValueError):
-        raise DataError(f"{job.space.stage(stage)} has no finished {stage}: run `dare-job {stage}` "
+        command = _COMMANDS.get(stage, stage)
+        raise DataError(f"{job.space.stage(stage)} has no finished {stage}: run `dare-job {command}` "
                         f"with --date {job.space.dt} first") from None
 
 

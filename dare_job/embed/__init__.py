@@ -1,0 +1,1 @@
+"""Vectors of users and items, and their clusters."""

@@ -1,0 +1,75 @@
+"""Embed: a vector for every user and item with interactions up to the date."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.progress import Progress
+
+from dare_job.config import EmbedSettings
+from dare_job.data.history import end_of_day
+from dare_job.embed import lightgcn, pairs, vectors
+from dare_job.errors import ConfigError
+from dare_job.job import Job
+from dare_job.stages.upstream import report, require
+from dare_job.tables import ENTITIES
+from dare_job.workspace import committing, digest, done_record, is_done
+
+_SHOW_ABOVE = 200_000  # pairs * epochs / 10 that take about two seconds
+
+
+def run(job: Job) -> dict:
+    """Write VECTORS for users and items; returns counts and, for LightGCN, Recall@20 on held-out pairs."""
+    began = time.perf_counter()
+    settings = job.config.embed
+    given = {"user": settings.users, "item": settings.items}
+    fingerprint = digest([require(job, "input")["fingerprint"], job.space.dt, settings.model_dump(),
+                          [_identity(path) for path in given.values()]])
+    target = job.space.stage("embed")
+    if not is_done(target, fingerprint):
+        record: dict = {"source": settings.source}
+        with committing(target, fingerprint, record) as staging:
+            if settings.source == "parquet":
+                record.update(_copy(given, staging))
+            else:
+                source = job.space.stage("input") / "interactions.parquet"
+                record.update(_learn(pairs.read(source, end_of_day(job.space.day)), settings, staging))
+            record["seconds"] = round(time.perf_counter() - began, 3)
+    return report(done_record(target))
+
+
+def _identity(path: str | None) -> list | None:
+    if path is None or not Path(path).exists():
+        return None
+    files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*.parquet"))
+    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def _copy(given: dict[str, str | None], staging: Path) -> dict:
+    if not any(given.values()):
+        raise ConfigError("embed.source = parquet needs embed.users or embed.items, or both")
+    record = {}
+    for entity, path in given.items():
+        ids, found = vectors.read(Path(path)) if path else ([], np.zeros((0, 1), dtype=np.float32))
+        vectors.write(staging / f"entity={entity}" / "part-0.parquet", ids, found)
+        record[entity] = len(ids)
+    return record
+
+
+def _learn(graph: pairs.Pairs, settings: EmbedSettings, staging: Path) -> dict:
+    """Train without a few users' last pairs, so that the same vectors can be judged on them."""
+    out = pairs.held_out(graph, settings.seed)
+    asked, wanted = graph.user[out], graph.item[out]
+    known = graph.without(out)
+    with Progress(transient=True, disable=len(graph.user) * settings.epochs < 10 * _SHOW_ABOVE) as progress:
+        found = lightgcn.train(known, settings, progress=progress)
+    ids = dict(zip(ENTITIES, ((graph.users, found.users), (graph.items, found.items)), strict=True))
+    for entity, (names, table) in ids.items():
+        vectors.write(staging / f"entity={entity}" / "part-0.parquet", names, table)
+    popular = np.bincount(known.item, minlength=len(graph.items)).astype(np.float32)[:, None]
+    ones = np.ones((len(graph.users), 1), dtype=np.float32)
+    return {
+        "user": len(graph.users), "item": len(graph.items), "pairs": len(graph.user),
+        "loss": [round(value, 5) for value in found.loss], "held_out": len(out),
+        "recall_at_20": round(lightgcn.recall(found.users, found.items, known, asked, wanted), 4),
+        "recall_at_20_of_popularity": round(lightgcn.recall(ones, popular, known, asked, wanted), 4)}

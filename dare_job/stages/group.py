@@ -1,0 +1,120 @@
+"""Group: similar users and items, by vector (k-means) and by attributes (a tree)."""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dare_job.config import GroupSettings
+from dare_job.embed import kmeans, vectors
+from dare_job.job import Job
+from dare_job.stages.upstream import folder, report, require, table
+from dare_job.tables import ENTITIES, GROUPS
+from dare_job.workspace import committing, digest, done_record, is_done
+from pools.attributes import AttributeTree, learn_order
+
+_LEARN_FROM = 50_000  # entities from which the order of attributes is learned
+
+
+def run(job: Job) -> dict:
+    """Write GROUPS for users and items; returns counts by entity type. Raises DataError without upstream."""
+    began = time.perf_counter()
+    settings = job.config.group
+    fingerprint = digest([require(job, "plan")["fingerprint"], require(job, "embed")["fingerprint"],
+                          settings.model_dump()])
+    target = job.space.stage("group")
+    if not is_done(target, fingerprint):
+        record: dict = {}
+        with committing(target, fingerprint, record) as staging:
+            for entity in ENTITIES:
+                record[entity] = _group(job, entity, settings, staging)
+            record["seconds"] = round(time.perf_counter() - began, 3)
+    return report(done_record(target))
+
+
+def _group(job: Job, entity: str, settings: GroupSettings, staging: Path) -> dict:
+    labels, k = _collaborative(job, entity, settings, staging / f"labels-{entity}.parquet")
+    # the attributes as text, so that they can be counted and joined on
+    entries = F.array_sort(F.map_entries("attributes"))
+    plan = table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
+    groups = _attribute_groups(plan, labels, getattr(settings, f"{entity}_attributes"), settings.max_group_size)
+    found = plan.join(labels, "entity_id", "left")
+    if groups.by_key:
+        pairs = pa.table([list(groups.by_key), list(groups.by_key.values())], names=["key", "attribute_group"])
+        found = found.join(job.spark.createDataFrame(pairs), "key", "left")
+    else:
+        found = found.withColumn("attribute_group", F.lit(None).cast("string"))
+    written = staging / f"entity={entity}"
+    found.select(*GROUPS.names).write.parquet(str(written))
+    shutil.rmtree(staging / f"labels-{entity}.parquet", ignore_errors=True)
+    return {"clusters": k, "attribute_order": groups.order, **_counted(written)}
+
+
+def _collaborative(job: Job, entity: str, settings: GroupSettings, path: Path) -> tuple[DataFrame, int]:
+    """Cluster of each entity with a vector, as (entity_id, collaborative_group), and k."""
+    ids, found = vectors.read(folder(job, "embed", entity))
+    k = kmeans.clusters(len(ids), settings.target_size, settings.clusters)
+    names = kmeans.names(kmeans.assign(found, k, settings.seed))
+    path.mkdir()
+    pq.write_table(pa.table([ids, pa.array(names, pa.string())], names=["entity_id", "collaborative_group"]),
+                   path / "part-0.parquet")
+    return job.spark.read.parquet(str(path)), k if len(ids) else 0
+
+
+@dataclass(frozen=True)
+class AttributeGroups:
+    """``order`` of the attributes in the tree, and the group of each combination of attributes (JSON)."""
+
+    order: list[str]
+    by_key: dict[str, str]
+
+
+def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Literal["learned"],
+                      max_size: int) -> AttributeGroups:
+    """Build the tree from counted combinations: their number, not the entities', decides the driver's work."""
+    have = plan.where(F.size("attributes") > 0)
+    counted = have.groupBy("key").count().toArrow()
+    known = {key: _parsed(key) for key in counted["key"].to_pylist()}
+    if order == "learned":
+        order = _learned(have, labels) or sorted({name for attributes in known.values() for name in attributes})
+    if not order or not known:
+        return AttributeGroups(list(order), {})
+    counts = zip(counted["key"].to_pylist(), counted["count"].to_pylist(), strict=True)
+    tree = AttributeTree.build((row for key, count in counts for row in repeat((key, known[key]), count)),
+                               order, max_size)
+    found = {key: tree.group_of(attributes) for key, attributes in known.items()}
+    return AttributeGroups(list(order), {key: group for key, group in found.items() if group is not None})
+
+
+def _learned(have: DataFrame, labels: DataFrame) -> list[str]:
+    """Order by what tells the clusters apart, learned from a sample that depends on the ids alone."""
+    sample = have.join(labels, "entity_id").orderBy(F.xxhash64("entity_id"), "entity_id").limit(_LEARN_FROM)
+    rows = sample.select("entity_id", "key", "collaborative_group").toArrow()
+    ids = rows["entity_id"].to_pylist()
+    attributes = [_parsed(key) for key in rows["key"].to_pylist()]
+    classes = dict(zip(ids, rows["collaborative_group"].to_pylist(), strict=True))
+    return learn_order(list(zip(ids, attributes, strict=True)), classes)
+
+
+def _parsed(key: str) -> dict[str, str]:
+    return {entry["key"]: entry["value"] for entry in json.loads(key) if entry.get("value") is not None}
+
+
+def _counted(written: Path) -> dict:
+    record = {}
+    for kind in ("collaborative", "attribute"):
+        groups = ds.dataset(written).to_table(columns=[f"{kind}_group"]).column(0)
+        sizes = pc.value_counts(groups.drop_null()).field("counts").to_pylist()
+        record |= {f"{kind}_groups": len(sizes), f"largest_{kind}_group": max(sizes, default=0),
+                   f"without_{kind}_group": groups.null_count, "rows": len(groups)}
+    return record

@@ -1,0 +1,61 @@
+"""Route: the pool that drafts for each entity, with the reason. A join and a pure function."""
+
+import time
+from collections.abc import Iterator
+from functools import lru_cache, partial
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from dare_job.job import Job
+from dare_job.stages.upstream import report, require, table
+from dare_job.tables import ENTITIES, ROUTES
+from dare_job.workspace import committing, digest, done_record, is_done
+from pools import router
+
+Batches = Iterator[pa.RecordBatch]
+_ROUTED = ", ".join(f"{name} string" for name in ROUTES.names)
+
+
+def run(job: Job) -> dict:
+    """Write ROUTES for users and items; returns counts of pools by kind. Raises DataError without upstream."""
+    began = time.perf_counter()
+    settings = job.config.router
+    fingerprint = digest([require(job, "plan")["fingerprint"], require(job, "group")["fingerprint"],
+                          settings.model_dump()])
+    target = job.space.stage("route")
+    if not is_done(target, fingerprint):
+        record: dict = {}
+        with committing(target, fingerprint, record) as staging:
+            for entity in ENTITIES:
+                known = table(job, "plan", entity).select("entity_id", "interactions").join(
+                    table(job, "group", entity), "entity_id", "left")
+                routed = known.mapInArrow(partial(
+                    _route, entity=entity, least=settings.min_interactions, override=getattr(settings, entity)), _ROUTED)
+                written = staging / f"entity={entity}"
+                routed.write.parquet(str(written))
+                record[entity] = _counted(written)
+            record["seconds"] = round(time.perf_counter() - began, 3)
+    return report(done_record(target))
+
+
+def _route(batches: Batches, entity: str, least: int, override: str) -> Batches:
+    @lru_cache(maxsize=1 << 16)
+    def chosen(interactions: int, collaborative: str | None, attribute: str | None) -> tuple[str, str, str]:
+        found = router.route(entity, interactions, collaborative, attribute, least, override)
+        return found.pool, found.pool_kind, found.reason
+
+    for batch in batches:
+        columns = [batch[name].to_pylist() for name in ("interactions", "collaborative_group", "attribute_group")]
+        # the router only asks whether there are enough interactions, so few distinct rows are left
+        rows = [chosen(min(count, least), *groups) for count, *groups in zip(*columns, strict=True)]
+        routes = zip(*rows, strict=True) if rows else ((), (), ())
+        yield pa.RecordBatch.from_arrays([batch["entity_id"], *[pa.array(c, pa.string()) for c in routes]],
+                                         names=ROUTES.names)
+
+
+def _counted(written) -> dict:
+    kinds = ds.dataset(written).to_table(columns=["pool", "pool_kind"])
+    counts = {row["pool_kind"]: row["pool_kind_count"] for row in
+              kinds.group_by("pool_kind").aggregate([("pool_kind", "count")]).to_pylist()}
+    return {"rows": kinds.num_rows, "pools": len(kinds["pool"].unique()), **counts}
