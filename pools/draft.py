@@ -20,6 +20,7 @@ from pools.errors import PoolError
 from pools.index import Index
 from pools.kernel import draft_rows
 from pools.live import MAX_WINDOW
+from pools.scratch import scratch
 from pools.tree import SOURCE_MODEL, DraftBatch
 
 MAX_CONTEXT = 32
@@ -95,15 +96,20 @@ def warm_up() -> None:
 def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
     threads = threads or len(os.sched_getaffinity(0))
     threads = min(threads, rows, 1 + nodes // _NODES_A_THREAD)
-    if threads == 1:
-        draft_rows(0, rows, *arguments)
+    if threads <= 1:
+        _slice(0, rows, arguments)
         return
     edges = [rows * i // threads for i in range(threads + 1)]
-    jobs = [_executor(os.getpid(), threads).submit(draft_rows, begin, end, *arguments)
-            for begin, end in zip(edges[1:-1], edges[2:], strict=True)]
-    draft_rows(edges[0], edges[1], *arguments)
+    executor = _executor(os.getpid(), threads)
+    jobs = [executor.submit(_slice, edges[i], edges[i + 1], arguments) for i in range(threads)]
     for job in jobs:
         job.result()
+
+
+def _slice(begin: int, end: int, arguments: tuple) -> None:
+    row_pools, lambdas, tokens = arguments[5], arguments[7], arguments[9]
+    memory = scratch(tokens.shape[1], row_pools.shape[1], lambdas.shape[1] - 1)
+    draft_rows(begin, end, memory, *arguments)
 
 
 @lru_cache(maxsize=1)
@@ -127,7 +133,7 @@ def _table(pools: Sequence[Sequence[Index]]) -> tuple[np.ndarray, np.ndarray, np
                 addresses.append(index.addresses)
             row_pools[r, s] = number
             row_kinds[r, s] = index.source
-    table = np.array(addresses, np.int64) if addresses else np.zeros((1, 8), np.int64)
+    table = np.array(addresses, np.int64) if addresses else np.zeros((1, 11), np.int64)
     return table, row_pools, row_kinds
 
 

@@ -1,10 +1,12 @@
 """Frozen index of permanent branches: a suffix array over a pool's texts, memory-mapped.
 
-Files, for N tokens in T texts with V distinct tokens (7 bytes a token, 9 where V > 65,535):
+Files, for N tokens in T texts with V distinct tokens (11 bytes a token, 13 where V > 65,535):
 
 tokens    uint16 or int32 (N + T,)  codes: place in ``vocab`` plus 1; 0 ends a text
 suffixes  int32 (N,)                positions in ``tokens``, sorted by what follows
+ranks     int32 (N + T,)            place of a position in ``suffixes``; -1 at the end of a text
 shared    uint8 (N,)                codes that a suffix shares with the one before it, at most ``depth``
+least     uint8 (ceil(N / 64),)     smallest ``shared`` of each block of 64
 vocab     int32 (V,)                token ids, ascending
 starts    int32 (V + 2,)            starts[c] : starts[c + 1] are the suffixes that begin with code c
 """
@@ -18,12 +20,13 @@ import numpy as np
 
 from pools import manifest as manifests
 from pools.errors import PoolError
-from pools.suffix import common_prefixes, sort_suffixes
+from pools.lookup import BLOCK
+from pools.suffix import common_prefixes, inverse, sort_suffixes
 from pools.tree import SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_OWN
 
 DEPTH = 16  # tokens on which suffixes are sorted: contexts of up to 15 and the token after
 KINDS = {"own": SOURCE_OWN, "collaborative": SOURCE_GROUP, "attribute": SOURCE_GROUP, "global": SOURCE_GLOBAL}
-_ARRAYS = ("tokens", "suffixes", "shared", "vocab", "starts")
+_ARRAYS = ("tokens", "suffixes", "ranks", "shared", "least", "vocab", "starts")
 _MAX_TOKENS = 2**31 - 2**24
 
 
@@ -33,7 +36,9 @@ class Index:
 
     tokens: np.ndarray
     suffixes: np.ndarray
+    ranks: np.ndarray
     shared: np.ndarray
+    least: np.ndarray
     vocab: np.ndarray
     starts: np.ndarray
     depth: int = DEPTH
@@ -64,7 +69,9 @@ class Index:
         suffixes = sort_suffixes(codes, depth)
         starts = np.zeros(vocab.size + 2, np.int32)
         np.cumsum(np.bincount(codes, minlength=vocab.size + 1)[1:], out=starts[2:])
-        return cls(codes, suffixes, common_prefixes(codes, suffixes, depth), vocab, starts, depth, kind)
+        shared = common_prefixes(codes, suffixes, depth)
+        least = np.minimum.reduceat(shared, np.arange(0, shared.size, BLOCK)) if shared.size else shared
+        return cls(codes, suffixes, inverse(codes, suffixes), shared, least, vocab, starts, depth, kind)
 
     def save(self, folder: str | Path, meta: dict | None = None) -> dict:
         """Write the pool atomically; return its manifest.
@@ -113,9 +120,10 @@ class Index:
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """int64 (8,): tokens, bytes a code, suffixes, shared, vocab, starts, V, depth; for the kernel."""
+        """int64 (11,): where the arrays are and how long, as ``pools.lookup`` takes them."""
         where = [getattr(self, name).ctypes.data for name in _ARRAYS]
-        return np.array([where[0], self.tokens.itemsize, *where[1:], self.vocab.size, self.depth], np.int64)
+        sizes = [self.vocab.size, self.depth, self.token_count]
+        return np.array([where[0], self.tokens.itemsize, *where[1:], *sizes], np.int64)
 
 
 def _encode(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

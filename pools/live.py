@@ -5,64 +5,73 @@ backward pass chains equal tokens of the last ``window`` positions; an occurrenc
 by walking the chain of the context's last token. Only the ``LIMIT`` nearest occurrences count.
 """
 
-from pools.jit import compiled
+from collections import namedtuple
+
+import numpy as np
+
+from pools.jit import array_at, compiled
 
 LIMIT = 32
 SLOTS = 8192  # of the token table; a power of two, at least twice the longest window
 MAX_WINDOW = SLOTS // 2
-_MULTIPLIER = 2654435761
+
+# keys, heads    int32 (SLOTS,)   table: token -> its last position, valid where stamps == the row's stamp
+# stamps         int64 (SLOTS,)
+# before         int32 (window,)  before[p - first]: the previous position of the token at p, or -1
+# nexts, orders  int32 (LIMIT,)   occurrences of one context: token after it, tokens that match
+Branch = namedtuple("Branch", "keys heads stamps before nexts orders")
 
 
 @compiled
-def slot_of(token, keys, stamps, stamp):
-    """Slot of ``token`` in the open-addressed table: its own, or the free one where it belongs."""
-    slot = (token * _MULTIPLIER >> 7) & (SLOTS - 1)
-    while stamps[slot] == stamp and keys[slot] != token:
+def branch(at):
+    return Branch(array_at(at[0], SLOTS, np.int32), array_at(at[1], SLOTS, np.int32),
+                  array_at(at[2], SLOTS, np.int64), array_at(at[3], MAX_WINDOW, np.int32),
+                  array_at(at[4], LIMIT, np.int32), array_at(at[5], LIMIT, np.int32))
+
+
+@compiled
+def _slot(b, token, stamp):
+    """The token's slot in the open-addressed table, or the free one where it belongs."""
+    slot = (token * 2654435761 >> 7) & (SLOTS - 1)
+    while b.stamps[slot] == stamp and b.keys[slot] != token:
         slot = (slot + 1) & (SLOTS - 1)
     return slot
 
 
 @compiled
-def chain(buffer, length, window, keys, heads, stamps, stamp, before):
-    """Chain equal tokens of ``buffer[first:length]``; return ``first``.
-
-    buffer          int32 (L,)      the row; only [:length] is used
-    keys, heads     int32 (SLOTS,)  table: token -> its last position, valid where stamps == stamp
-    before          int32 (window,) before[p - first]: the previous position of buffer[p], or -1
-    """
+def chain(b, buffer, length, window, stamp):
+    """Chain equal tokens of ``buffer[first:length]``; return ``first``. ``stamp`` must be new."""
     first = max(0, length - window)
     for p in range(first, length):
-        slot = slot_of(buffer[p], keys, stamps, stamp)
-        if stamps[slot] == stamp:
-            before[p - first] = heads[slot]
+        slot = _slot(b, buffer[p], stamp)
+        if b.stamps[slot] == stamp:
+            b.before[p - first] = b.heads[slot]
         else:
-            stamps[slot] = stamp
-            keys[slot] = buffer[p]
-            before[p - first] = -1
-        heads[slot] = p
+            b.stamps[slot] = stamp
+            b.keys[slot] = buffer[p]
+            b.before[p - first] = -1
+        b.heads[slot] = p
     return first
 
 
 @compiled
-def occurrences(buffer, length, first, history, known, keys, heads, stamps, stamp, before, nexts, orders):
-    """Where the tokens before a node occurred in the row, nearest first; return how many.
+def occurrences(b, buffer, length, first, history, known, stamp):
+    """Fill ``b.nexts`` and ``b.orders`` with what followed a node's context, nearest first; return how many.
 
-    history  int32 (H,)      the node's own token and those before it, nearest first; ``known`` of them
-    nexts    int32 (LIMIT,)  out: the token that followed
-    orders   int32 (LIMIT,)  out: how many tokens before it equal the history, at most ``known``
+    history  int32 (H,)  the node's own token and those before it, nearest first; ``known`` of them
     """
-    slot = slot_of(history[0], keys, stamps, stamp)
-    if stamps[slot] != stamp:
+    slot = _slot(b, history[0], stamp)
+    if b.stamps[slot] != stamp:
         return 0
     found = 0
-    p = heads[slot]
+    p = b.heads[slot]
     while p >= 0 and found < LIMIT:
         if p + 1 < length:
             order = 1
             while order < known and p - order >= first and buffer[p - order] == history[order]:
                 order += 1
-            nexts[found] = buffer[p + 1]
-            orders[found] = order
+            b.nexts[found] = buffer[p + 1]
+            b.orders[found] = order
             found += 1
-        p = before[p - first]
+        p = b.before[p - first]
     return found

@@ -1,20 +1,25 @@
 """Reading a frozen index from compiled code, by the addresses of its arrays.
 
-``a`` is the index's ``addresses`` (int64 (8,)); an interval is (low, count) in its suffix array.
+``a`` is the index's ``addresses`` (int64 (11,)); an interval is (low, count) in its suffix array.
 """
 
 from pools.jit import compiled, load_i32, load_u8, load_u16
 
-TOKENS, WIDTH, SUFFIXES, SHARED, VOCAB, STARTS, SIZE, DEPTH = range(8)
+TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, LEAST, VOCAB, STARTS, SIZE, DEPTH, COUNT = range(11)
+BLOCK = 64  # suffixes to one entry of LEAST
+
+
+@compiled
+def _code(a, position):
+    if a[WIDTH] == 2:
+        return load_u16(a[TOKENS] + 2 * position)
+    return load_i32(a[TOKENS] + 4 * position)
 
 
 @compiled
 def code_at(a, suffix, offset):
     """Code that stands ``offset`` behind the start of the suffix of rank ``suffix``."""
-    position = load_i32(a[SUFFIXES] + 4 * suffix) + offset
-    if a[WIDTH] == 2:
-        return load_u16(a[TOKENS] + 2 * position)
-    return load_i32(a[TOKENS] + 4 * position)
+    return _code(a, load_i32(a[SUFFIXES] + 4 * suffix) + offset)
 
 
 @compiled
@@ -38,6 +43,12 @@ def code_of(a, token):
 
 
 @compiled
+def shared_before(a, suffix):
+    """Codes that the suffix shares with the one before it."""
+    return load_u8(a[SHARED] + suffix)
+
+
+@compiled
 def first(a, code):
     """Interval of the suffixes that begin with ``code``."""
     low = load_i32(a[STARTS] + 4 * code)
@@ -45,45 +56,92 @@ def first(a, code):
 
 
 @compiled
+def shorter(a, low, order):
+    """Interval of a context without its first token, from where the interval of ``order`` codes begins."""
+    position = load_i32(a[SUFFIXES] + 4 * low) + 1
+    if order == 2:
+        return first(a, _code(a, position))
+    rank = load_i32(a[RANKS] + 4 * position)
+    begin, end = rank, rank + 1
+    while shared_before(a, begin) >= order - 1:
+        begin -= 1
+        while begin & (BLOCK - 1) == BLOCK - 1 and load_u8(a[LEAST] + begin // BLOCK) >= order - 1:
+            begin -= BLOCK
+    while end < a[COUNT] and shared_before(a, end) >= order - 1:
+        end += 1
+        while end & (BLOCK - 1) == 0 and end < a[COUNT] and load_u8(a[LEAST] + end // BLOCK) >= order - 1:
+            end = min(end + BLOCK, a[COUNT])
+    return begin, end - begin
+
+
+@compiled
 def narrow(a, low, count, offset, code):
     """Part of an interval of ``offset`` equal codes in which ``code`` comes next."""
-    end = low + count
-    left, right = low, end
+    left, right = low, low + count
     while left < right:
         middle = (left + right) >> 1
         if code_at(a, middle, offset) < code:
             left = middle + 1
         else:
             right = middle
-    start = left
-    if start == end or code_at(a, start, offset) != code:
-        return start, 0
-    right, step = end, 1
-    while left + step < end and code_at(a, left + step, offset) == code:  # gallop: most answers are short
-        left += step
+    return left, _run(a, left, low + count, offset, code)
+
+
+@compiled
+def _run(a, left, end, offset, code):
+    """How many suffixes from ``left`` on have ``code`` at ``offset``: galloping, as most runs are short."""
+    if left == end or code_at(a, left, offset) != code:
+        return 0
+    inside, step = left, 1
+    while inside + step < end and code_at(a, inside + step, offset) == code:
+        inside += step
         step <<= 1
-    right = min(end, left + step)
-    left += 1
-    while left < right:
-        middle = (left + right) >> 1
-        if code_at(a, middle, offset) <= code:
-            left = middle + 1
+    outside = min(end, inside + step)
+    while inside + 1 < outside:
+        middle = (inside + outside) >> 1
+        if code_at(a, middle, offset) == code:
+            inside = middle
         else:
-            right = middle
-    return start, left - start
+            outside = middle
+    return inside + 1 - left
+
+
+@compiled
+def _compare(a, suffix, codes, order):
+    """Sign of the suffix's first ``order`` codes against the context's."""
+    position = load_i32(a[SUFFIXES] + 4 * suffix)
+    for offset in range(1, order):
+        difference = _code(a, position + offset) - codes[order - 1 - offset]
+        if difference != 0:
+            return difference
+    return 0
 
 
 @compiled
 def locate(a, codes, order):
     """Interval of the context ``codes[order - 1], ..., codes[0]`` (nearest first, none of them 0)."""
     low, count = first(a, codes[order - 1])
-    for offset in range(1, order):
-        if count == 0:
-            return low, 0
-        low, count = narrow(a, low, count, offset, codes[order - 1 - offset])
-    return low, count
-
-
-@compiled
-def shared_before(a, suffix):
-    return load_u8(a[SHARED] + suffix)
+    if order == 1:
+        return low, count
+    end = low + count
+    left, right = low, end
+    while left < right:
+        middle = (left + right) >> 1
+        if _compare(a, middle, codes, order) < 0:
+            left = middle + 1
+        else:
+            right = middle
+    if left == end or _compare(a, left, codes, order) != 0:
+        return left, 0
+    inside, step = left, 1
+    while inside + step < end and _compare(a, inside + step, codes, order) == 0:
+        inside += step
+        step <<= 1
+    outside = min(end, inside + step)
+    while inside + 1 < outside:
+        middle = (inside + outside) >> 1
+        if _compare(a, middle, codes, order) == 0:
+            inside = middle
+        else:
+            outside = middle
+    return left, inside + 1 - left

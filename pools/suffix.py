@@ -35,6 +35,13 @@ def common_prefixes(codes: np.ndarray, suffixes: np.ndarray, depth: int) -> np.n
     return _common(codes, suffixes, depth)
 
 
+def inverse(codes: np.ndarray, suffixes: np.ndarray) -> np.ndarray:
+    """int32 (N,): place of each position in ``suffixes``; -1 at the end of a text."""
+    ranks = np.full(codes.size, -1, np.int32)
+    ranks[suffixes] = np.arange(suffixes.size, dtype=np.int32)
+    return ranks
+
+
 @compiled
 def _pack(codes, bits, reach):
     keys = np.zeros(codes.size, np.uint64)
