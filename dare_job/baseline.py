@@ -30,11 +30,11 @@ def measure(job: Job, cut) -> dict | None:
 
     settings = job.config.baseline
     folder = job.space.stage("baseline")
-    task = Task.of(job)
+    task = Task.of(job, pools_version="")
     fingerprint = digest([cut.fingerprint, settings.model_dump(), job.config.decode.batch_size, task.threads])
     if not is_done(folder, fingerprint):
         try:
-            measured = _measure(job, cut, task) if settings.rows else None
+            measured = _measure(job, cut, task) if settings.rows and cut.rows else None
         except PySparkException as error:  # a figure is missing, the texts are not
             _LOG.warning("plain decoding could not be measured: %s", str(error).strip().splitlines()[-1])
             return None
@@ -73,7 +73,7 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
-    requests = [loading.request(row, task) for row in rows]
+    requests = [loading.request(row, task, drafted=False) for row in rows]
     requests.sort(key=lambda request: len(request.prompt_ids))
     stats = []
     for method, decode in ((ENGINE, _by_engine), (GENERATE, _by_generate)):

@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+
 from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.tables import ENTITIES, KNOWLEDGE
@@ -67,6 +70,12 @@ def writer(job: Job) -> dict:
         "prompts": {entity: prompts.load(getattr(job.config.prompts, entity)).version_hash
                     for entity in ENTITIES},
     }
+
+
+def dataset(folder: Path, schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
+    """The Parquet files of a folder, read as they are asked for; without files a table without rows."""
+    files = sorted(map(str, folder.glob("*.parquet")))
+    return ds.dataset(files, schema=schema, format="parquet") if files else ds.dataset(schema.empty_table())
 
 
 def read_table(job: Job, folder: Path):

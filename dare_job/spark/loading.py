@@ -14,7 +14,6 @@ from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
-from dare_job.stages import upstream
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 from pools.store import Store
@@ -43,11 +42,11 @@ class Task:
     threads: int
 
     @classmethod
-    def of(cls, job: Job) -> "Task":
+    def of(cls, job: Job, pools_version: str) -> "Task":
         pools = job.space.stage("pools")
         return cls(job.config, str(job.model_path), tokenizer_hash(job.model_path),
                    str(job.space.stage("generate").resolve()), str(pools.resolve()),
-                   upstream.require(job, "pools")["fingerprint"], job.space.dt, job.run_id, threads(job))
+                   pools_version, job.space.dt, job.run_id, threads(job))
 
 
 def threads(job: Job) -> int:
@@ -71,7 +70,9 @@ class Loaded:
 def _load(model: str, dtype: str, device: str, trust_remote_code: bool, threads: int) -> Loaded:
     import torch
     from transformers import AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.set_num_threads(threads)
     warm_up()
     target = Target.load(Path(model), dtype, device, trust_remote_code)
@@ -85,10 +86,10 @@ def loaded(task: Task) -> Loaded:
     return _load(task.model, settings.dtype, settings.device, settings.trust_remote_code, task.threads)
 
 
-def request(row: dict, task: Task) -> Request:
-    """A row's prompt as token ids, with the pools that it is drafted from, nearest first."""
+def request(row: dict, task: Task, drafted: bool = True) -> Request:
+    """A row's prompt as token ids, with the pools (none unless ``drafted``) that it is drafted from."""
     ids = prompt_ids(loaded(task).tokenizer, row["prompt"], task.config.model.chat_template)
-    return Request(row["entity_id"], ids, row_pools(row, task))
+    return Request(row["entity_id"], ids, row_pools(row, task) if drafted else ())
 
 
 def text(token_ids, task: Task) -> str:

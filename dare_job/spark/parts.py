@@ -6,7 +6,7 @@ pyarrow, named by the partition's number, so that a second attempt of a task rep
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ def write_parts(table, folder: Path, prefix: str, partitions: int = 1) -> list[P
     """Write a DataFrame with the columns of KNOWLEDGE as ``folder/prefix-<n>.parquet``, sorted by id.
 
     All rows of an id meet in one file, so ``Part.repeated`` finds every id that is there twice.
-    Partitions without rows write no file.
+    Partitions without rows write no file; a table without rows is one file without rows.
     """
     columns = [table[name] for name in KNOWLEDGE.names]
     cut = table.select(columns).repartition(partitions, "entity_id").sortWithinPartitions("entity_id")
@@ -44,6 +44,8 @@ def write_parts(table, folder: Path, prefix: str, partitions: int = 1) -> list[P
         yield from write_partition(batches, folder, prefix)
 
     rows = cut.mapInArrow(write, "file string, rows long, sha256 string, repeated string").collect()
+    if not rows:
+        return [_write(folder / f"{prefix}-00000.parquet", KNOWLEDGE.empty_table())]
     return sorted((Part(*row) for row in rows), key=lambda part: part.file)
 
 
@@ -54,13 +56,15 @@ def write_partition(batches: Iterator[pa.RecordBatch], folder: Path, prefix: str
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
         return
-    table = pa.Table.from_batches(filled).cast(KNOWLEDGE)
     path = folder / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
+    part = _write(path, pa.Table.from_batches(filled).cast(KNOWLEDGE))
+    yield from pa.Table.from_pylist([asdict(part)], schema=_STATS).to_batches()
+
+
+def _write(path: Path, table: pa.Table) -> Part:
     chunks.write(path, table)
     with open(path, "rb") as file:
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
-    part = {"file": path.name, "rows": len(table), "sha256": checksum, "repeated": _repeated(table)}
-    yield from pa.Table.from_pylist([part], schema=_STATS).to_batches()
+        return Part(path.name, len(table), hashlib.file_digest(file, "sha256").hexdigest(), _repeated(table))
 
 
 def _repeated(table: pa.Table) -> str | None:

@@ -68,7 +68,7 @@ def _fingerprint(job: Job) -> str:
 
 
 def _write(job: Job, work: cut.Cut) -> None:
-    task = Task.of(job)
+    task = Task.of(job, upstream.require(job, "pools")["fingerprint"])
 
     def write(batches):
         yield from write_shard(batches, task)

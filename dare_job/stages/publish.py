@@ -23,7 +23,7 @@ from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.spark import cut, parts
 from dare_job.stages import upstream
-from dare_job.tables import ENTITIES, KNOWLEDGE, SCHEMA_VERSION
+from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.workspace import MANIFEST, digest, replace_folder, write_json
 
 _ROWS_A_FILE = 100_000
@@ -82,8 +82,9 @@ def _check_errors(job: Job) -> None:
     known = failed = asked = failed_asked = 0
     reasons: Counter[str] = Counter()
     for entity in ENTITIES:
-        known += _dataset(upstream.folder(job, "plan", entity)).count_rows()
-        for batch in _dataset(_generated(job, entity)).to_batches(columns=["error", "prompt_sha256"]):
+        known += _plan(job, entity).count_rows()
+        rows = knowledge.dataset(_generated(job, entity))
+        for batch in rows.to_batches(columns=["error", "prompt_sha256"]):
             with_prompt, bad = pc.is_valid(batch["prompt_sha256"]), pc.is_valid(batch["error"])
             asked += pc.sum(with_prompt).as_py() or 0
             failed += pc.sum(bad).as_py() or 0
@@ -99,8 +100,8 @@ def _check_errors(job: Job) -> None:
         f"Commonest: {commonest}")
 
 
-def _dataset(folder: Path):
-    return ds.dataset(sorted(map(str, folder.glob("*.parquet"))), format="parquet")
+def _plan(job: Job, entity: str) -> ds.Dataset:
+    return knowledge.dataset(upstream.folder(job, "plan", entity), PLAN)
 
 
 def _stage(job: Job, entity: str) -> tuple[Path, list[parts.Part]]:
@@ -109,7 +110,7 @@ def _stage(job: Job, entity: str) -> tuple[Path, list[parts.Part]]:
     staging = final.with_name(f".{final.name}.staging")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    known = _dataset(upstream.folder(job, "plan", entity)).count_rows()
+    known = _plan(job, entity).count_rows()
     files = parts.write_parts(_snapshot(job, entity), staging, "part", 1 + known // _ROWS_A_FILE)
     repeated = next((part.repeated for part in files if part.repeated is not None), None)
     if repeated is not None:
@@ -171,6 +172,7 @@ def _manifest(job: Job, entity: str, generated: dict, folder: Path, files: list[
         "counts": counts, "totals": totals, "pool_kinds": kinds,
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
+        "rejects": upstream.require(job, "plan")["input"]["broken"],
         "previous": str(knowledge.old_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
                               "bytes": (folder / part.file).stat().st_size} for part in files},
@@ -182,7 +184,7 @@ def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
     sums = ("tokens", "target_steps", "accepted_tokens", "relaxed_tokens")
     counts, totals, kinds = Counter(), dict.fromkeys(sums, 0), Counter()
     columns = ["error", "generated_dt", "tokens", "pool_kind", "finish_reason", *sums[1:]]
-    for batch in _dataset(folder).to_batches(columns=columns):
+    for batch in knowledge.dataset(folder).to_batches(columns=columns):
         no_text = pc.is_null(batch["generated_dt"])
         fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
         counts["rows"] += batch.num_rows
@@ -193,7 +195,7 @@ def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
         kinds.update(kind for kind in new["pool_kind"].to_pylist() if kind)
         for name in sums:
             totals[name] += pc.sum(new[name]).as_py() or 0
-    plan = _dataset(upstream.folder(job, "plan", entity))
+    plan = _plan(job, entity)
     counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
     counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale"))
     counts["pending"] = plan.count_rows() - counts["rows"]

@@ -1,0 +1,154 @@
+"""Runs the stages in order, says one line about each, and ends with a screen on what came out."""
+
+import importlib
+import logging
+import sys
+import time
+
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.markup import escape
+
+from dare_job import knowledge, show
+from dare_job.job import Job
+from dare_job.tables import ENTITIES
+
+STAGES = ("plan", "embed", "group", "route", "pools", "generate", "publish")
+_LOG = logging.getLogger("dare_job")
+
+
+def run(job: Job) -> dict:
+    """All stages for one date, then the last screen on standard output; returns the run's summary."""
+    manifests = [run_stage(job, stage) for stage in STAGES][-1]
+    summary = summarise(job, manifests)
+    _last_screen(job, manifests, summary)
+    return summary
+
+
+def run_stage(job: Job, stage: str) -> dict:
+    """One stage, and one line on standard error: what was done and how long it took."""
+    _log_to_stderr()
+    began = time.perf_counter()
+    report = importlib.import_module(f"dare_job.stages.{stage}").run(job)
+    words, seconds = _DESCRIBE[stage](report), time.perf_counter() - began
+    Console(stderr=True, highlight=False).print(
+        f"[bold]{stage:<9}[/bold] {escape(words)}  [dim]{seconds:.1f} s[/dim]", soft_wrap=True)
+    return report
+
+
+def dry_run(job: Job) -> dict:
+    """Plan only: rows, tokens and time of tonight; publishes nothing."""
+    from dare_job.estimate import estimate
+
+    run_stage(job, "plan")
+    found = estimate(job)
+    print(f"{found['users']} users and {found['items']} items would be written: about {found['tokens']} "
+          f"tokens in {_duration(found['seconds'])} ({found['basis']})")
+    return {"date": job.space.dt, "out": str(job.space.out), "dry_run": True, **found}
+
+
+def summarise(job: Job, manifests: dict) -> dict:
+    """The run's JSON object, from the manifests of both entity types."""
+    def total(group: str, name: str) -> int:
+        return sum(manifests[entity][group][name] for entity in ENTITIES)
+
+    steps = total("totals", "target_steps")
+    baseline = manifests["user"]["baseline"]
+    return {
+        "date": job.space.dt, "out": str(job.space.out), "written": total("counts", "written"),
+        "errors": total("counts", "errors"), "skipped_fresh": total("counts", "skipped_fresh"),
+        "accepted_per_step": _rounded(total("totals", "accepted_tokens") / steps if steps else None, 4),
+        "tokens_per_s": _rounded(manifests["user"]["tokens_per_s"]),
+        "baseline_tokens_per_s": _rounded(baseline["tokens_per_s"] if baseline else None),
+    }
+
+
+def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
+    console = Console(highlight=False)
+    row = _example(job)
+    if row:
+        console.print()
+        show.print_row(job.space.out, "user", row, job.space.dt, console)
+    console.print()
+    for entity in ENTITIES:
+        counts = manifests[entity]["counts"]
+        console.print(f"{entity}s: {counts['rows']} rows, {counts['written']} written tonight, "
+                      f"{counts['carried']} carried over, {counts['errors']} errors "
+                      f"-> {job.space.knowledge(entity)}", markup=False, soft_wrap=True)
+    rate, plain = summary["tokens_per_s"], summary["baseline_tokens_per_s"]
+    if summary["accepted_per_step"] is not None:
+        console.print(f"{summary['accepted_per_step']:.2f} draft tokens accepted a step")
+    if rate and plain:
+        method = manifests["user"]["baseline"]["method"]
+        console.print(f"{rate:.0f} tokens/s a worker, {rate / plain:.2f} times plain decoding in this run "
+                      f"({plain:.0f} tokens/s, the faster of two: {method})", soft_wrap=True)
+
+
+def _example(job: Job) -> dict | None:
+    """A user's row that was written tonight: the one of median acceptance."""
+    wanted = (pc.field("generated_dt") == job.space.dt) & (pc.field("target_steps") > 0)
+    rows = knowledge.dataset(job.space.knowledge("user")).head(1000, filter=wanted).to_pylist()
+    rows.sort(key=lambda row: row["accepted_tokens"] / row["target_steps"])
+    return rows[len(rows) // 2] if rows else None
+
+
+def _plan_words(report: dict) -> str:
+    return ", ".join(f"{report[entity]['rows']} {entity}s ({report[entity]['stale']} to write, "
+                     f"{report[entity]['errors']} without a prompt)" for entity in ENTITIES)
+
+
+def _pools_words(report: dict) -> str:
+    if not any(report[entity]["pools"] for entity in ENTITIES):
+        return "no old text: drafts come from the prompt and the text itself"
+    return ", ".join(f"{report[entity]['pools']} {entity} pools of {report[entity]['texts']} texts"
+                     for entity in ENTITIES)
+
+
+def _generate_words(report: dict) -> str:
+    rate = report["tokens_per_s"]
+    words = f"{report['written_now']} of {report['rows']} rows written now, {report['errors']} errors"
+    return words + (f", {rate:.0f} tokens/s a worker" if rate else "")
+
+
+def _publish_words(report: dict) -> str:
+    return ", ".join(f"{report[entity]['counts']['rows']} {entity}s" for entity in ENTITIES)
+
+
+def _embed_words(report: dict) -> str:
+    words = f"vectors of {report['user']} users and {report['item']} items ({report['source']})"
+    recall = report.get("recall_at_20")
+    return words if recall is None else f"{words}, recall@20 {recall:.3f}"
+
+
+def _group_words(report: dict) -> str:
+    return "; ".join(f"{entity}s: {report[entity]['collaborative_groups']} groups by vectors, "
+                     f"{report[entity]['attribute_groups']} by attributes" for entity in ENTITIES)
+
+
+def _route_words(report: dict) -> str:
+    kinds = ("collaborative", "attribute", "global")
+    return "; ".join(f"{entity}s: " + ", ".join(f"{report[entity].get(kind, 0)} {kind}" for kind in kinds)
+                     for entity in ENTITIES)
+
+
+_DESCRIBE = {"plan": _plan_words, "embed": _embed_words, "group": _group_words, "route": _route_words,
+             "pools": _pools_words, "generate": _generate_words, "publish": _publish_words}
+
+
+def _rounded(value: float | None, digits: int = 1) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+
+
+def _log_to_stderr() -> None:
+    """Log lines of the job on standard error, once."""
+    if not _LOG.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname).1s %(message)s"))
+        _LOG.addHandler(handler)
+        _LOG.setLevel(logging.INFO)
+        _LOG.propagate = False

@@ -1,0 +1,139 @@
+"""Prints one text as it was written: the border of each decoding step, and what came from a draft."""
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.text import Text
+
+from dare_job import knowledge
+from dare_job.errors import ConfigError, DareJobError, DataError
+from dare_job.tables import ENTITIES, ROUTES
+from dare_job.workspace import MANIFEST
+
+_NEAR = 5  # close matches named in an error
+_SEARCHED = 200_000  # ids among which they are looked for
+
+
+def show_text(out: Path, name: str, dt: str | None = None, console: Console | None = None) -> None:
+    """Print the text of ``user:ID`` or ``item:ID`` in the snapshot of a date (default: the newest).
+
+    On a terminal drafted tokens are coloured; elsewhere they stand in brackets, and a bar ends each step.
+    Raises ConfigError for a malformed name, DataError for an unknown date or id, naming close ones.
+    """
+    entity, colon, identifier = name.partition(":")
+    if entity not in ENTITIES or not colon or not identifier:
+        raise ConfigError(f"{name!r} names no text; write user:ID or item:ID")
+    folder = snapshot(Path(out), entity, dt)
+    row = find(folder, entity, identifier)
+    print_row(Path(out), entity, row, folder.name[3:], console or Console(highlight=False))
+
+
+def snapshot(out: Path, entity: str, dt: str | None) -> Path:
+    """Folder of a published date, None: the newest. Raises DataError naming those there are."""
+    root = out / "knowledge" / f"entity={entity}"
+    folders = sorted(path for path in root.glob("dt=*") if (path / MANIFEST).exists())
+    if not folders:
+        raise DataError(f"{out} holds no published {entity} text; run `dare-job run` with --out {out} first")
+    if dt is None:
+        return folders[-1]
+    if root / f"dt={dt}" not in folders:
+        dates = [path.name[3:] for path in folders]
+        near = difflib.get_close_matches(dt, dates, n=_NEAR, cutoff=0) or dates[-_NEAR:]
+        raise DataError(f"{out} holds no {entity} text of {dt}; published: {', '.join(sorted(near))}")
+    return root / f"dt={dt}"
+
+
+def find(folder: Path, entity: str, identifier: str) -> dict:
+    """The row of an id. Raises DataError naming close ids."""
+    table = knowledge.dataset(folder)
+    rows = table.to_table(filter=pc.field("entity_id") == identifier).to_pylist()
+    if rows:
+        return rows[0]
+    ids = table.head(_SEARCHED, columns=["entity_id"])["entity_id"].to_pylist()
+    near = difflib.get_close_matches(identifier, ids, n=_NEAR) or ids[:_NEAR]
+    raise DataError(f"no {entity} {identifier!r} in {folder}; close: {', '.join(near)}")
+
+
+def print_row(out: Path, entity: str, row: dict, dt: str, console: Console) -> None:
+    """A row's text between a heading (who, when, pool, reason) and its figures."""
+    written = row["generated_dt"] or dt
+    age = f", written {written}" if written != dt else ""
+    console.print(Text(f"{entity}:{row['entity_id']}  {dt}{age}", style="bold"))
+    if row["error"]:
+        console.print(Text(f"error: {row['error']}", style="red"))
+    if row["pool"]:
+        reason = _reason(out, entity, row, written)
+        console.print(Text(f"pool {row['pool']} ({row['pool_kind']}){reason}"), soft_wrap=True)
+    if row["knowledge"] is None:
+        console.print("no text")
+        return
+    tokenizer = _tokenizer(out, entity, written) if row["step_tokens"] and row["token_ids"] else None
+    if tokenizer:
+        console.print(marked(list(steps(row, tokenizer)), console.is_terminal), soft_wrap=True)
+    else:
+        console.print(Text(row["knowledge"]), soft_wrap=True)
+    console.print(figures(row), soft_wrap=True)
+
+
+def steps(row: dict, tokenizer) -> Iterator[tuple[str, str]]:
+    """Text of each forward of the model: drafted tokens, and its own token behind them."""
+    ids, position, shown = row["token_ids"], 0, ""
+    for emitted in row["step_tokens"]:
+        pieces = []
+        for end in (position + emitted - 1, position + emitted):
+            text = tokenizer.decode(ids[:end], skip_special_tokens=True).rstrip("\ufffd")
+            pieces.append(text[len(shown):])
+            shown = text if len(text) > len(shown) else shown
+        position += emitted
+        yield pieces[0], pieces[1]
+
+
+def marked(parts: list[tuple[str, str]], colour: bool) -> Text:
+    """Steps in one text: drafted tokens green and alternately underlined, or in brackets with bars."""
+    text = Text()
+    for number, (drafted, own) in enumerate(parts):
+        if colour:
+            line = " underline" if number % 2 else ""
+            text.append(drafted, style=f"green{line}").append(own, style=f"bold{line}")
+        else:
+            text.append((f"[{drafted}]" if drafted else "") + own + "|")
+    return text
+
+
+def figures(row: dict) -> str:
+    """One line: tokens, steps, accepted a step, times."""
+    if row["target_steps"] is None:
+        return f"{row['tokens'] or '?'} tokens, not written by this job"
+    words = [f"{row['tokens']} tokens in {row['target_steps']} steps after the prompt's"]
+    if row["target_steps"]:
+        words.append(f"{row['accepted_tokens'] / row['target_steps']:.2f} accepted a step")
+    if row["relaxed_tokens"]:
+        words.append(f"{row['relaxed_tokens']} relaxed")
+    words.append(f"{row['decode_ms']:.0f} ms of which drafting {row['retrieval_ms']:.0f} ms")
+    return ", ".join(words) + f", ended by {row['finish_reason']}"
+
+
+def _reason(out: Path, entity: str, row: dict, written: str) -> str:
+    """Why the router chose the pool, where that run's work folder is still there."""
+    routes = knowledge.dataset(out / "_work" / f"dt={written}" / "route" / f"entity={entity}", ROUTES)
+    found = routes.to_table(columns=["reason"], filter=pc.field("entity_id") == row["entity_id"])
+    return f": {found['reason'][0].as_py()}" if found.num_rows else ""
+
+
+def _tokenizer(out: Path, entity: str, written: str):
+    """Tokenizer of the model that wrote on a date, or None where its folder is gone or has changed."""
+    from transformers import AutoTokenizer
+
+    from dare_job.model_files import tokenizer_hash
+
+    try:
+        writer = knowledge.manifest(out / "knowledge" / f"entity={entity}" / f"dt={written}")
+        path = writer["model"]["path"]
+        if tokenizer_hash(path) != writer["tokenizer"]:
+            return None
+        return AutoTokenizer.from_pretrained(path)
+    except (KeyError, DareJobError, OSError, ValueError):
+        return None
