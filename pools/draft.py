@@ -21,7 +21,7 @@ from pools.index import Index
 from pools.kernel import draft_rows
 from pools.live import MAX_WINDOW
 from pools.scratch import scratch
-from pools.tree import SOURCE_MODEL, DraftBatch
+from pools.tree import SOURCE_LIVE, SOURCE_MODEL, DraftBatch
 
 MAX_CONTEXT = 32
 _NODES_A_THREAD = 512  # under it, starting a thread costs more than it saves
@@ -32,7 +32,8 @@ class DraftSettings:
     """depth    longest path
     context  longest context looked up; a pool limits it to its own depth - 1
     lam      lambda of the blend: how many occurrences a context needs to be trusted by half. One number, or
-             one for each context order from 1, or a mapping from SOURCE_* to either
+             one for each context order from 1
+    lam_of   (SOURCE_*, lambda) pairs for sources that differ from ``lam``
     live     whether the row's own tokens are a source
     window   how many of them, at most MAX_WINDOW
     threads  threads for a large batch; 0: the processors this process may use
@@ -40,7 +41,8 @@ class DraftSettings:
 
     depth: int = 12
     context: int = 12
-    lam: float = 8.0
+    lam: float | tuple[float, ...] = 8.0
+    lam_of: tuple[tuple[int, float | tuple[float, ...]], ...] = ((SOURCE_LIVE, 2.0),)
     live: bool = True
     window: int = 2048
     threads: int = 0
@@ -65,6 +67,7 @@ def draft(
     Raises PoolError where shapes or settings are impossible.
     """
     rows = _check(context, lengths, budgets, pools, settings)
+    lambdas = _lambdas(settings)
     context = np.ascontiguousarray(context, np.int32)
     lengths = np.ascontiguousarray(lengths, np.int32)
     budgets = np.ascontiguousarray(budgets, np.int32)
@@ -78,7 +81,7 @@ def draft(
     )
     if rows and nodes:
         table, row_pools, row_kinds = _table(pools)
-        arguments = (context, lengths, budgets, depths, table, row_pools, row_kinds, _lambdas(settings),
+        arguments = (context, lengths, budgets, depths, table, row_pools, row_kinds, lambdas,
                      settings.window if settings.live else 0,
                      batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
         _run(rows, int(budgets.sum()), settings.threads, arguments)
@@ -139,7 +142,15 @@ def _table(pools: Sequence[Sequence[Index]]) -> tuple[np.ndarray, np.ndarray, np
 
 @lru_cache(maxsize=64)
 def _lambdas(settings: DraftSettings) -> np.ndarray:
-    table = np.full((SOURCE_MODEL, settings.context + 1), settings.lam, np.float64)
+    """float64 (kinds, context + 1): by SOURCE_* and order."""
+    table = np.ones((SOURCE_MODEL, settings.context + 1))
+    for rows, value in [(slice(None), settings.lam), *settings.lam_of]:
+        values = np.asarray(value, np.float64)
+        if values.ndim and values.shape != (settings.context,):
+            raise PoolError(f"lam has {values.size} values, there are {settings.context} context orders")
+        if not (values > 0).all():
+            raise PoolError(f"lam {value} must be above 0")
+        table[rows, 1:] = values
     return table
 
 

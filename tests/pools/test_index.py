@@ -1,0 +1,106 @@
+"""The frozen index against a plain pygtrie trie."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pool_reference import followers, trie_of
+
+from pools.errors import PoolError
+from pools.index import Index
+from pools.lookup import code_at, code_of, locate, narrow, shorter
+
+TEXT = st.lists(st.integers(0, 3), max_size=14)
+TEXTS = st.lists(TEXT, max_size=8).flatmap(
+    lambda texts: st.lists(st.sampled_from(texts), max_size=6).map(lambda again: texts + again)
+    if texts else st.just(texts))
+
+
+def build(texts, **options):
+    return Index.build([np.array(text, np.int32) for text in texts], **options)
+
+
+def find(index, context):
+    codes = np.array([code_of(index.addresses, token) for token in reversed(context)], np.int64)
+    return locate(index.addresses, codes, len(context)) if codes.all() else (0, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS)
+def test_counts_of_every_context_and_continuation(texts):
+    index = build(texts, depth=6)
+    trie = trie_of(texts, 6)
+    for context in {key[:n] for key in trie for n in range(1, min(len(key), 5) + 1)} | {(3, 3, 3), (9,)}:
+        low, count = find(index, context)
+        assert count == trie.get(context, 0)
+        for token in range(4):
+            code = code_of(index.addresses, token)
+            inside = narrow(index.addresses, low, count, len(context), code)[1] if count and code else 0
+            assert inside == followers(trie, context).get(token, 0)
+        if count and len(context) > 1:
+            assert shorter(index.addresses, low, len(context)) == find(index, context[1:])
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS)
+def test_suffixes_are_sorted_and_their_shared_codes_counted(texts):
+    index = build(texts, depth=5)
+    flat = index.tokens.tolist()
+
+    def prefix(position):
+        return flat[position : flat.index(0, position)][:5]
+
+    prefixes = [prefix(position) for position in index.suffixes]
+    assert prefixes == sorted(prefixes)
+    assert sorted(index.suffixes.tolist()) == [i for i, code in enumerate(flat) if code]
+    for i in range(1, len(prefixes)):
+        one, other = prefixes[i - 1], prefixes[i]
+        same = len(os.path.commonprefix([one, other]))
+        assert index.shared[i] == same
+        if one == other:
+            assert index.suffixes[i] > index.suffixes[i - 1]
+
+
+def test_suffix_links_across_blocks():
+    rng = np.random.default_rng(0)
+    texts = [np.repeat([1, 2, 3], rng.integers(1, 30, 3)) for _ in range(60)] + [np.arange(40)] * 200
+    index, trie = build(texts), trie_of(texts, 4)
+    for context in [(1, 1, 1), (1, 2, 2), (3, 3), (2, 2, 2), (7, 8, 9), (0, 1)]:
+        low, count = find(index, context)
+        assert count == trie[context] > 0
+        assert shorter(index.addresses, low, len(context)) == find(index, context[1:])
+
+
+def test_same_texts_many_times_are_no_quadratic_case():
+    text = np.tile(np.arange(3, dtype=np.int32), 20_000)
+    index = build([text] * 10)
+    assert index.token_count == 600_000
+    assert find(index, (0, 1, 2))[1] == 199_990 + 10
+
+
+def test_edges():
+    empty = build([])
+    assert (empty.token_count, empty.texts) == (0, 0)
+    assert build([[], []]).texts == 0
+    one = build([[7], [], [7]])
+    assert (one.token_count, one.texts, find(one, (7,))) == (2, 2, (0, 2))
+    assert code_at(one.addresses, 0, 1) == 0
+
+
+def test_more_distinct_tokens_than_two_bytes_hold():
+    index = build([np.arange(70_000)[::-1], [5, 4, 9]])
+    assert index.tokens.dtype == np.int32
+    assert find(index, (5, 4))[1] == 2
+    assert find(index, (69_999, 69_998))[1] == 1
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"texts": [[-1]]}, "negative"),
+    ({"texts": [], "kind": "x"}, "kind"),
+    ({"texts": [], "depth": 1}, "depth"),
+])
+def test_refused(options, message):
+    with pytest.raises(PoolError, match=message):
+        build(**options)

@@ -1,0 +1,140 @@
+"""Saved pools: whole or not at all, refused when damaged or foreign, shared through the page cache."""
+
+import json
+import logging
+import os
+
+import numpy as np
+import pytest
+
+from pools import manifest
+from pools.draft import draft
+from pools.errors import PoolError
+from pools.index import Index
+from pools.store import Store, open_pool, sample
+
+META = {"tokenizer": "t1", "model": "m1", "prompt": "p1", "entity": "user", "dt": "2026-01-02"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    Index.build(list(rng.integers(0, 9, (40, 30))), kind="attribute").save(tmp_path / "global", META)
+    return tmp_path / "global"
+
+
+def tree(index):
+    row, length, budget = np.array([[1, 2, 3]], np.int32), np.array([3]), np.array([9])
+    batch = draft(row, length, budget, [[index]])
+    return [getattr(batch, name).tolist() for name in ("tokens", "parents", "scores", "sources")]
+
+
+def test_a_saved_pool_is_the_built_one(folder, tmp_path):
+    built = Index.build(list(np.random.default_rng(0).integers(0, 9, (40, 30))), kind="attribute")
+    opened = open_pool(folder, "t1", "m1", "p1")
+    assert tree(opened) == tree(built)
+    assert isinstance(opened.tokens, np.memmap)
+    assert (opened.texts, opened.token_count, opened.kind) == (40, 1200, "attribute")
+    assert opened.manifest.items() >= {**META, "texts": 40, "token_count": 1200, "version": 1}.items()
+    first = built.save(tmp_path / "again", META)
+    assert first == opened.manifest  # same texts, same bytes
+    assert built.array_bytes / built.token_count < 12
+
+
+def test_saving_again_replaces_and_leaves_nothing_behind(folder):
+    held = open_pool(folder)
+    before = tree(held)
+    Index.build([[1, 2, 3, 4]]).save(folder, META)
+    assert open_pool(folder).texts == 1
+    assert tree(held) == before  # a reader keeps what it has mapped
+    assert os.listdir(folder.parent) == ["global"]
+
+
+def test_a_failed_save_keeps_the_old_pool(folder, monkeypatch):
+    def fail(path):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(manifest, "digest", fail)
+    with pytest.raises(OSError):
+        Index.build([[1]]).save(folder, META)
+    monkeypatch.undo()
+    assert open_pool(folder).texts == 40
+    assert os.listdir(folder.parent) == ["global"]
+
+
+@pytest.mark.parametrize("name", ["tokens", "suffixes", "ranks", "shared", "least", "vocab", "starts"])
+def test_damaged_files_are_refused(folder, name):
+    path = folder / f"{name}.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(PoolError, match=f"{name}.npy is damaged"):
+        open_pool(folder)
+    path.write_bytes(content[:-1])
+    with pytest.raises(PoolError, match=rf"{name}.npy has \d+ bytes"):
+        open_pool(folder, verify=False)
+    path.unlink()
+    with pytest.raises(PoolError, match=f"{name}.npy is missing"):
+        open_pool(folder, verify=False)
+
+
+def rewrite(folder, **changes):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_damaged_manifests_are_refused(folder):
+    rewrite(folder, tokenizer="t2")
+    with pytest.raises(PoolError, match="checksum"):
+        open_pool(folder, "t2")
+    rewrite(folder, version=99)
+    with pytest.raises(PoolError, match="format version 99"):
+        open_pool(folder)
+    rewrite(folder, format="x")
+    with pytest.raises(PoolError, match="not the manifest"):
+        open_pool(folder)
+    for text in ("{", "[]", ""):
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(PoolError, match="manifest.json"):
+            open_pool(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(PoolError, match="does not exist"):
+        open_pool(folder)
+
+
+def test_foreign_tokenizer_is_refused_and_foreign_text_warned_about(folder, caplog):
+    with pytest.raises(PoolError, match="tokenizer t1, the model has t2"):
+        open_pool(folder, "t2")
+    with caplog.at_level(logging.WARNING):
+        open_pool(folder, "t1", "m2", "p1")
+    assert "another model (m1, tonight m2)" in caplog.text
+    with pytest.raises(PoolError, match="meta may not set texts"):
+        Index.build([]).save(folder, {"texts": 3})
+
+
+def test_empty_pool_is_saved_and_opened(tmp_path):
+    Index.build([]).save(tmp_path / "empty", META)
+    assert tree(open_pool(tmp_path / "empty"))[0] == [[0] * 9]
+
+
+def test_store_opens_lazily_and_keeps_the_last_used(folder):
+    for name in ("a", "b"):
+        Index.build([[1, 2]]).save(folder.parent / name, META)
+    store = Store(folder.parent, "t1", capacity=2)
+    assert store.names() == ["a", "b", "global"]
+    first = store.get("a")
+    assert store.get("a") is first
+    store.get("b"), store.get("a"), store.get("global")
+    assert store.get("a") is first
+    assert "b" in store and "c" not in store
+    for name in ("c", "", "../a", ".."):
+        with pytest.raises(PoolError):
+            store.get(name)
+
+
+def test_sample_does_not_depend_on_order():
+    ids = [f"u{i}" for i in range(500)]
+    chosen = sample(ids, 50, seed=3)
+    assert len(chosen) == 50
+    assert sample(reversed(ids), 50, seed=3) == chosen != sample(ids, 50, seed=4)
+    assert len(sample(ids + ["new"], 50, seed=3) & chosen) >= 49
+    assert sample(ids, 500) == sample(ids, 10**9) == set(ids)
