@@ -1,7 +1,7 @@
 """Which past interactions a user's prompt is written from. Spark columns in, Spark columns out."""
 
 import math
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -11,7 +11,7 @@ from dare_job.config import HistorySettings
 
 def end_of_day(day: date) -> int:
     """First second (UTC, since 1970) that is no longer on that date."""
-    return int(datetime.combine(day + timedelta(days=1), time(), timezone.utc).timestamp())
+    return int(datetime.combine(day + timedelta(days=1), time(), UTC).timestamp())
 
 
 def window_size(n: int, share: float) -> int:
@@ -35,7 +35,7 @@ def histories(interactions: DataFrame, titled: DataFrame, settings: HistorySetti
     event = F.struct("timestamp", "item_id", "rating")
     collected = marked.groupBy("user_id").agg(
         F.count("*").cast("int").alias("interactions"),
-        F.array_sort(F.collect_set(F.when(usable, event))).alias("events"))
+        F.sort_array(F.collect_set(F.when(usable, event))).alias("events"))
     cut = collected.select("user_id", "interactions", window(F.col("events"), settings).alias("events"))
     kept = F.transform("events", lambda event: F.struct(event["item_id"], event["rating"]))
     return cut.select("user_id", "interactions", kept.alias("history"))
@@ -45,7 +45,8 @@ def window(events: Column, settings: HistorySettings) -> Column:
     """The window of an array sorted by time: its part by ``settings.window``, then its last max_items."""
     n = F.size(events)
     if settings.window == "recent":
-        return _slice(events, F.greatest(n - settings.max_items, F.lit(0)), F.least(n, F.lit(settings.max_items)))
+        length = F.least(n, F.lit(settings.max_items))
+        return _slice(events, n - length, length)
     share = F.floor(F.lit(settings.share) * n).cast("int")
     half = F.floor(n / 2).cast("int") + 1
     m = F.when(n < 3, n).otherwise(F.least(F.greatest(share, half), n - 1))

@@ -11,6 +11,7 @@ from dare_job.errors import ConfigError, RowError
 from dare_job.prompts import HistoryItem
 
 Batches = Iterator[pa.RecordBatch]
+Written = tuple[str | None, str | None]  # prompt, error: one of the two
 RENDERED = "entity_id string, interactions int, attributes map<string,string>, prompt string, error string"
 _KEPT = ["entity_id", "interactions", "attributes"]
 
@@ -61,19 +62,19 @@ def _shelf(path: str, version: str) -> _Shelf:
     return _Shelf(path)
 
 
-def _user_prompt(known: prompts.PromptSet, shelf: _Shelf, attributes, history) -> tuple[str | None, str | None]:
+def _user_prompt(known: prompts.PromptSet, shelf: _Shelf, attributes, history) -> Written:
     entries = [shelf.entry(event["item_id"], event["rating"]) for event in history or ()]
     return _caught(known.user, dict(attributes or ()), [entry for entry in entries if entry])
 
 
-def _caught(render: Callable[..., str], *arguments) -> tuple[str | None, str | None]:
+def _caught(render: Callable[..., str], *arguments) -> Written:
     try:
         return render(*arguments), None
     except (RowError, ConfigError) as error:  # a template may ask for what just this row lacks
         return None, str(error)
 
 
-def _extended(batch: pa.RecordBatch, written: list[tuple[str | None, str | None]]) -> pa.RecordBatch:
+def _extended(batch: pa.RecordBatch, written: list[Written]) -> pa.RecordBatch:
     prompt, error = (pa.array([row[place] for row in written], pa.string()) for place in (0, 1))
     return pa.RecordBatch.from_arrays([*batch.select(_KEPT).columns, prompt, error],
                                       names=[*_KEPT, "prompt", "error"])

@@ -7,6 +7,7 @@ import numpy as np
 
 _ITERATIONS = 25
 _POINTS_PER_CENTROID = 1024  # faiss's 256 leaves large data with a higher inertia than scikit-learn's
+_SHARED_FROM = 1e8  # n * k * d from which threads pay for their start
 _CHEAP = 2e10  # n * k * d up to which three starts are tried
 
 
@@ -27,8 +28,13 @@ def assign(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
         vectors.shape[1], k, niter=_ITERATIONS, seed=seed, gpu=faiss.get_num_gpus() > 0,
         nredo=3 if vectors.size * k <= _CHEAP else 1,
         min_points_per_centroid=1, max_points_per_centroid=_POINTS_PER_CENTROID)
-    model.train(vectors)
-    return model.index.search(vectors, 1)[1][:, 0]
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(threads if vectors.size * k > _SHARED_FROM else 1)
+    try:
+        model.train(vectors)
+        return model.index.search(vectors, 1)[1][:, 0]
+    finally:
+        faiss.omp_set_num_threads(threads)
 
 
 def names(labels: np.ndarray) -> list[str]:

@@ -37,7 +37,8 @@ def read(path: Path) -> tuple[pa.Array, np.ndarray]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file of vectors") from None
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: columns entity_id and vector cannot be read: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{path}: columns entity_id and vector cannot be read: "
+                        f"{str(error).splitlines()[0]}") from None
     if set(table.column_names) != {"entity_id", "vector"}:
         raise DataError(f"{path} must have the columns entity_id and vector")
     ids = table["entity_id"].cast(pa.string()).combine_chunks()
@@ -56,7 +57,8 @@ def read(path: Path) -> tuple[pa.Array, np.ndarray]:
             f"has another dimension than the first row's {size}")
     values = lists.flatten()
     vectors = values.to_numpy(zero_copy_only=False).reshape(len(ids), size)
-    _refuse(path, ids, pa.array(~np.isfinite(vectors).all(axis=1)), "holds a number that is missing or not finite")
+    finite = np.isfinite(vectors).all(axis=1)
+    _refuse(path, ids, pa.array(~finite), "holds a number that is missing or not finite")
     if pc.count_distinct(ids).as_py() != len(ids):
         counts = pc.value_counts(ids)
         twice = next(row["values"] for row in counts.to_pylist() if row["counts"] > 1)

@@ -47,10 +47,11 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: Path) -> dic
     # the attributes as text, so that they can be counted and joined on
     entries = F.array_sort(F.map_entries("attributes"))
     plan = table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
-    groups = _attribute_groups(plan, labels, getattr(settings, f"{entity}_attributes"), settings.max_group_size)
+    order = getattr(settings, f"{entity}_attributes")
+    groups = _attribute_groups(plan, labels, order, settings.max_group_size)
     found = plan.join(labels, "entity_id", "left")
     if groups.by_key:
-        pairs = pa.table([list(groups.by_key), list(groups.by_key.values())], names=["key", "attribute_group"])
+        pairs = pa.table({"key": list(groups.by_key), "attribute_group": list(groups.by_key.values())})
         found = found.join(job.spark.createDataFrame(pairs), "key", "left")
     else:
         found = found.withColumn("attribute_group", F.lit(None).cast("string"))
@@ -81,12 +82,13 @@ class AttributeGroups:
 
 def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Literal["learned"],
                       max_size: int) -> AttributeGroups:
-    """Build the tree from counted combinations: their number, not the entities', decides the driver's work."""
+    """Build the tree from counted combinations, whose number decides the driver's work."""
     have = plan.where(F.size("attributes") > 0)
     counted = have.groupBy("key").count().toArrow()
     known = {key: _parsed(key) for key in counted["key"].to_pylist()}
     if order == "learned":
-        order = _learned(have, labels) or sorted({name for attributes in known.values() for name in attributes})
+        names = {name for attributes in known.values() for name in attributes}
+        order = _learned(have, labels) or sorted(names)
     if not order or not known:
         return AttributeGroups(list(order), {})
     counts = zip(counted["key"].to_pylist(), counted["count"].to_pylist(), strict=True)

@@ -14,6 +14,7 @@ from dare_job.data.history import end_of_day, histories
 from dare_job.data.prepare import prepare
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
+from dare_job.knowledge import old_folder, read_table
 from dare_job.stages.upstream import report
 from dare_job.tables import ENTITIES, PLAN
 from dare_job.workspace import MANIFEST, committing, digest, done_record, is_done
@@ -27,11 +28,11 @@ def run(job: Job) -> dict:
     began = time.perf_counter()
     source = prepare(job)
     salt = text_salt(job.config, job.model_hash)
-    previous = {entity: _previous(job, entity) for entity in ENTITIES}
+    previous = {entity: old_folder(job, entity) for entity in ENTITIES}
     fingerprint = digest([
         done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
-        prompts.load(job.config.prompts.user).version_hash, prompts.load(job.config.prompts.item).version_hash,
-        {entity: _identity(path) for entity, path in previous.items()}])
+        [prompts.load(getattr(job.config.prompts, entity)).version_hash for entity in ENTITIES],
+        [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
         record: dict = {"input": _counts(done_record(source))}
@@ -52,15 +53,6 @@ def todo(plan: ds.Dataset, limit: int | None = None):
     """
     rows = plan.to_table(filter=pc.field("stale") & pc.field("prompt").is_valid()).sort_by("entity_id")
     return rows if limit is None else rows.slice(0, limit)
-
-
-def _previous(job: Job, entity: str) -> Path | None:
-    path = job.space.previous(entity)
-    seed = job.config.input.knowledge
-    if path is None and seed:
-        path = Path(seed) / f"entity={entity}"
-        path = path if path.exists() else None
-    return path
 
 
 def _identity(path: Path | None) -> list | None:
@@ -108,12 +100,9 @@ def _planned(job: Job, table: DataFrame, previous: Path | None, salt: str) -> Da
         "prompt_sha256": sha, "text_key": F.sha2(F.concat(sha, F.lit(salt)), 256)})
     if previous is None:
         return plan.withColumn("stale", F.lit(True)).select(*PLAN.names)
-    old = job.spark.read.parquet(str(previous))
-    for name in ("text_key", "prompt_sha256", "error"):  # text that came from elsewhere has none of them
-        if name not in old.columns:
-            old = old.withColumn(name, F.lit(None).cast("string"))
-    old = old.select("entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
-                     F.col("error").alias("old_error"))
+    old = read_table(job, previous).select(
+        "entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
+        F.col("error").alias("old_error"))
     known = F.col("interactions").isNotNull()
     fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
     return plan.join(old, "entity_id", "full").withColumns({
@@ -125,7 +114,8 @@ def _planned(job: Job, table: DataFrame, previous: Path | None, salt: str) -> Da
 
 
 def _counts(record: dict) -> dict:
-    return {name: record[name] for name in ("format", "interactions", "users", "items", "broken", "duplicates")}
+    kept = ("format", "interactions", "users", "items", "broken", "duplicates", "reasons")
+    return {name: record[name] for name in kept}
 
 
 def _counted(folder: Path) -> dict[str, int]:

@@ -14,11 +14,12 @@ from dare_job.workspace import committing, digest, done_record, is_done
 from pools import router
 
 Batches = Iterator[pa.RecordBatch]
+_ASKED = ("interactions", "collaborative_group", "attribute_group")
 _ROUTED = ", ".join(f"{name} string" for name in ROUTES.names)
 
 
 def run(job: Job) -> dict:
-    """Write ROUTES for users and items; returns counts of pools by kind. Raises DataError without upstream."""
+    """Write ROUTES for users and items; returns counts by kind of pool. Raises DataError without upstream."""
     began = time.perf_counter()
     settings = job.config.router
     fingerprint = digest([require(job, "plan")["fingerprint"], require(job, "group")["fingerprint"],
@@ -30,10 +31,10 @@ def run(job: Job) -> dict:
             for entity in ENTITIES:
                 known = table(job, "plan", entity).select("entity_id", "interactions").join(
                     table(job, "group", entity), "entity_id", "left")
-                routed = known.mapInArrow(partial(
-                    _route, entity=entity, least=settings.min_interactions, override=getattr(settings, entity)), _ROUTED)
+                routed = partial(_route, entity=entity, least=settings.min_interactions,
+                                 override=getattr(settings, entity))
                 written = staging / f"entity={entity}"
-                routed.write.parquet(str(written))
+                known.mapInArrow(routed, _ROUTED).write.parquet(str(written))
                 record[entity] = _counted(written)
             record["seconds"] = round(time.perf_counter() - began, 3)
     return report(done_record(target))
@@ -46,7 +47,7 @@ def _route(batches: Batches, entity: str, least: int, override: str) -> Batches:
         return found.pool, found.pool_kind, found.reason
 
     for batch in batches:
-        columns = [batch[name].to_pylist() for name in ("interactions", "collaborative_group", "attribute_group")]
+        columns = [batch[name].to_pylist() for name in _ASKED]
         # the router only asks whether there are enough interactions, so few distinct rows are left
         rows = [chosen(min(count, least), *groups) for count, *groups in zip(*columns, strict=True)]
         routes = zip(*rows, strict=True) if rows else ((), (), ())

@@ -66,16 +66,20 @@ def detect(path: Path) -> str:
                  "amazon": bool(amazon.json_files(inner))}
     chosen = next((name for name, fits in found.items() if fits), None)
     if chosen is None:
-        raise DataError(f"input.path = {path}: none of the supported formats (Parquet with interactions.parquet, "
-                        "MovieLens, Amazon review JSON lines); input.format names one")
+        raise DataError(f"input.path = {path}: none of the supported formats (Parquet with "
+                        "interactions.parquet, MovieLens, Amazon review JSON lines); input.format names one")
     return chosen
 
 
 def identity(settings: InputSettings) -> list[list]:
-    """[path below the input, bytes, modification time in ns] of every input file: part of a fingerprint."""
-    path = Path(settings.path or "")
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    return [[str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    """[name, bytes, modification time in ns] of the input's files: part of a fingerprint."""
+    folder = _inner(Path(settings.path or ""))
+    files = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
+    for name in ("interactions", "users", "items") if folder.is_dir() else ():
+        table = parquet.table_path(folder, name)
+        files += parquet.parquet_files(table) if table and table.is_dir() else []
+    return sorted([str(file.relative_to(folder)), file.stat().st_size, file.stat().st_mtime_ns]
+                  for file in files)
 
 
 def _inner(path: Path) -> Path:
@@ -97,9 +101,10 @@ def _unpacked(path: Path, into: Path) -> Path:
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
+                target = into / Path(member.filename).name
                 if not member.is_dir():
-                    with archive.open(member) as read, open(into / Path(member.filename).name, "wb") as written:
-                        shutil.copyfileobj(read, written)
+                    with archive.open(member) as packed, open(target, "wb") as file:
+                        shutil.copyfileobj(packed, file)
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         raise DataError(f"{path} is damaged: {error}") from error
     return into

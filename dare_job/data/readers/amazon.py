@@ -1,6 +1,7 @@
 """Amazon reviews as JSON lines, gzipped or not: the shapes of 2014/2018 and of 2023.
 
-Reviews: ``reviewerID asin overall unixReviewTime`` or ``user_id parent_asin rating timestamp`` (milliseconds).
+Reviews: ``reviewerID asin overall unixReviewTime``, or ``user_id parent_asin rating timestamp`` with
+milliseconds.
 Metadata: ``asin`` or ``parent_asin``, ``title``, ``categories`` or ``main_category``, ``brand`` or ``store``.
 The 2014 metadata is not strict JSON (single quotes); it is read all the same.
 """
@@ -20,6 +21,9 @@ SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
 _METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
 _MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
+_LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad", "allowSingleQuotes": "true",
+            "allowBackslashEscapingAnyCharacter": "true"}
+_LEAF = r'"((?:[^"\\]|\\.)*)"'  # a text in a list of one or two levels
 _PEEK_BYTES = 1 << 16
 _RANGE = (0.0, 5.0)
 
@@ -53,9 +57,7 @@ def _is_reviews(file: Path) -> bool:
 def _parsed(files: list[Path], names: tuple[str, ...], spark: SparkSession) -> DataFrame:
     table = reduce(DataFrame.unionByName, [lines(spark, file) for file in files])
     schema = ", ".join(f"`{name}` string" for name in (*names, "_bad"))
-    parsed = F.from_json("raw", schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
-                                         "allowSingleQuotes": "true", "allowBackslashEscapingAnyCharacter": "true"})
-    read = table.withColumn("_json", parsed)
+    read = table.withColumn("_json", F.from_json("raw", schema, _LENIENT))
     problem = F.when(F.col("_json._bad").isNotNull(), F.lit("not a JSON object"))
     return read.select("source", "line", "raw", problem.alias("problem"),
                        *[F.nullif(F.trim(F.col(f"_json.`{name}`")), F.lit("")).alias(name) for name in names])
@@ -73,15 +75,15 @@ def _interactions(table: DataFrame) -> DataFrame:
 
 def _items(table: DataFrame) -> DataFrame:
     listed = F.coalesce("categories", "category")
-    # lists of one or two levels: every quoted text in them is one category, widest first
-    leaves = F.when(listed.startswith("["), F.regexp_extract_all(listed, F.lit(r'"((?:[^"\\]|\\.)*)"'), F.lit(1)))
+    leaves = F.when(listed.startswith("["), F.regexp_extract_all(listed, F.lit(_LEAF), F.lit(1)))
     leaves = F.coalesce(leaves, F.array_compact(F.array(listed)))
     path = F.array_distinct(F.concat(F.array_compact(F.array("main_category")), leaves))
-    return table.select(
-        "source", "line", "raw", "problem", F.coalesce("parent_asin", "asin").alias("item_id"),
-        _plain_text(F.col("title")).alias("title"),
-        attributes(category=_plain_text(F.get(path, F.lit(0))), subcategory=_plain_text(F.get(path, F.lit(1))),
-                   brand=_plain_text(F.coalesce("brand", "store"))).alias("attributes"))
+    found = attributes(category=_plain_text(F.get(path, F.lit(0))),
+                       subcategory=_plain_text(F.get(path, F.lit(1))),
+                       brand=_plain_text(F.coalesce("brand", "store")))
+    item = F.coalesce("parent_asin", "asin")
+    return table.select("source", "line", "raw", "problem", item.alias("item_id"),
+                        _plain_text(F.col("title")).alias("title"), found.alias("attributes"))
 
 
 def _plain_text(text: Column) -> Column:

@@ -37,7 +37,8 @@ def write(source: Source, into: Path, max_reject_share: float) -> dict[str, Tabl
     """
     into.mkdir(parents=True, exist_ok=True)
     _write_empty(into / "rejects.parquet", REJECTS)
-    counts = {"interactions": _write(_interactions(source), INTERACTIONS, "interactions", into, max_reject_share)}
+    events = _write(_interactions(source), INTERACTIONS, "interactions", into, max_reject_share)
+    counts = {"interactions": events}
     for name, table, schema in (("users", source.users, USERS), ("items", source.items, ITEMS)):
         if table is None:
             _write_empty(into / f"{name}.parquet", schema)
@@ -58,7 +59,7 @@ def _interactions(source: Source) -> DataFrame:
         F.when(~rating.between(low, high), F.lit(f"rating is outside {low:g} to {high:g}")),
         F.when(F.col("timestamp").isNull(), F.lit("timestamp is missing")),
         F.when(timestamp.isNull(), F.lit("timestamp is not a whole number")),
-        F.when(~timestamp.between(0, LATEST_S), F.lit("timestamp is not in seconds since 1970 (before 2100)")))
+        F.when(~timestamp.between(0, LATEST_S), F.lit("timestamp is not in seconds from 1970 to 2100")))
     checked = table.withColumns({"reason": reason, "broken": reason.isNotNull()})
     return checked.withColumns({"rating": rating, "timestamp": timestamp})
 
@@ -74,7 +75,8 @@ def _entities(table: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def _missing(name: str) -> Column:
-    return F.when(F.coalesce(F.trim(F.col(name).cast("string")), F.lit("")) == "", F.lit(f"{name} is missing"))
+    text = F.coalesce(F.trim(F.col(name).cast("string")), F.lit(""))
+    return F.when(text == "", F.lit(f"{name} is missing"))
 
 
 def _number(table: DataFrame, name: str, kind: str) -> Column:

@@ -36,9 +36,9 @@ _OCCUPATIONS = dict(enumerate((
     "customer service", "doctor or health care", "executive or managerial", "farmer", "homemaker",
     "K-12 student", "lawyer", "programmer", "retired", "sales or marketing", "scientist", "self-employed",
     "technician or engineer", "tradesman or craftsman", "unemployed", "writer")))
-_GENRES_100K = ("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary",
-                "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller",
-                "War", "Western")
+_GENRES_100K = (
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama",
+    "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western")
 
 
 def read(folder: Path, spark: SparkSession) -> Source:
@@ -49,15 +49,17 @@ def read(folder: Path, spark: SparkSession) -> Source:
         return _read_latest(_all(folder, "ratings.csv", "movies.csv"), spark)
     _all(folder, "movies.dat")
     users = folder / "users.dat"
+    movies = split(lines(spark, folder / "movies.dat"), "::", ["item_id", "title", "genres"])
     return Source(_interactions_1m(folder, spark), _users_1m(users, spark) if users.exists() else None,
-                  _movies(split(lines(spark, folder / "movies.dat"), "::", ["item_id", "title", "genres"])), _RANGE)
+                  _movies(movies), _RANGE)
 
 
 def _all(folder: Path, *names: str) -> Path:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         have = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
-        raise DataError(f"{folder} is not a complete MovieLens set: {', '.join(missing)} is missing (found {have})")
+        raise DataError(f"{folder} is not a complete MovieLens set: {', '.join(missing)} is missing "
+                        f"(found {have})")
     return folder
 
 
@@ -69,7 +71,7 @@ def _read_latest(folder: Path, spark: SparkSession) -> Source:
 
 
 def _csv(path: Path, needed: list[str], spark: SparkSession) -> DataFrame:
-    table, missing = comma_separated(lines(spark, path), path, needed)
+    table, missing = comma_separated(lines(spark, path), needed)
     if missing:
         raise DataError(f"{path}: its header line has no column {', '.join(missing)}")
     return table

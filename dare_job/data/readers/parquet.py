@@ -56,8 +56,8 @@ def read(folder: Path, spark: SparkSession) -> Source:
     paths = {name: table_path(folder, name) for name in _NEEDED}
     if paths["interactions"] is None:
         raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
-    return Source(_interactions(paths["interactions"], spark),
-                  *[_entities(paths[name], name, spark) if paths[name] else None for name in ("users", "items")])
+    others = [_entities(paths[name], name, spark) if paths[name] else None for name in ("users", "items")]
+    return Source(_interactions(paths["interactions"], spark), *others)
 
 
 def explain_damage(path: Path, error: PySparkException) -> DataError:
@@ -69,7 +69,8 @@ def explain_damage(path: Path, error: PySparkException) -> DataError:
                 try:
                     reader.read_row_group(group, columns=[name])
                 except (pa.ArrowException, OSError) as damage:
-                    return DataError(f"{file}: column {name} is damaged in row group {group}: {_first_line(damage)}")
+                    return DataError(f"{file}: column {name} is damaged in row group {group}: "
+                                     f"{_first_line(damage)}")
     return DataError(f"{path} could not be read: {_first_line(error)}")
 
 
@@ -83,7 +84,8 @@ def _table(path: Path, name: str, spark: SparkSession) -> DataFrame:
         schema = parquet_schema(file)
         missing = [column for column in _NEEDED[name] if column not in schema.names]
         if missing:
-            raise DataError(f"{file} has no column {', '.join(missing)} (columns found: {', '.join(schema.names)})")
+            raise DataError(f"{file} has no column {', '.join(missing)} "
+                            f"(columns found: {', '.join(schema.names)})")
     if any(field.type == pa.timestamp("ns", getattr(field.type, "tz", None)) for field in schema):
         spark.conf.set(_NANOS, "true")  # pandas writes nanoseconds, which Spark only takes as a number
     read = spark.read.parquet(*[str(file.absolute()) for file in files])

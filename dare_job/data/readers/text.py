@@ -22,9 +22,9 @@ def lines(spark: SparkSession, path: Path) -> DataFrame:
     line = (F.col("_row") + 1 if _is_one_split(path) else _numbers(read)).cast("long")
     latin = F.decode(F.col("value").cast("binary"), "ISO-8859-1")
     text = F.when(F.is_valid_utf8("value"), F.col("value")).otherwise(latin)
-    return read.select(
-        F.regexp_replace(text, "^\ufeff", "").alias("raw"), F.lit(path.name).alias("source"), line.alias("line"),
-    ).where(F.trim("raw") != "")
+    unmarked = F.regexp_replace(text, "^\ufeff", "")
+    named = read.select(unmarked.alias("raw"), F.lit(path.name).alias("source"), line.alias("line"))
+    return named.where(F.trim("raw") != "")
 
 
 def _is_one_split(path: Path) -> bool:
@@ -49,14 +49,14 @@ def _literal(path: Path) -> str:
 def split(table: DataFrame, separator: str, names: list[str]) -> DataFrame:
     """Add the fields of ``raw`` by name, and ``problem`` where their number is wrong. No quotes."""
     parts = F.split("raw", re.escape(separator), -1)
-    problem = F.when(F.size(parts) != len(names),
-                     F.concat(F.lit(f"expected {len(names)} fields between '{separator}', found "), F.size(parts)))
+    expected = F.lit(f"expected {len(names)} fields between '{separator}', found ")
+    problem = F.when(F.size(parts) != len(names), F.concat(expected, F.size(parts)))
     fields = [F.when(F.size(parts) == len(names), F.trim(F.get(parts, place))).alias(name)
               for place, name in enumerate(names)]
     return table.select("source", "line", "raw", problem.alias("problem"), *fields)
 
 
-def comma_separated(table: DataFrame, path: Path, needed: list[str]) -> tuple[DataFrame, list[str]]:
+def comma_separated(table: DataFrame, needed: list[str]) -> tuple[DataFrame, list[str]]:
     """Take the fields of a csv with a header line apart. Returns the table and the missing names."""
     first = table.where("line = 1").select("raw").first()
     header = next(csv.reader([first["raw"]]), []) if first else []
@@ -65,8 +65,8 @@ def comma_separated(table: DataFrame, path: Path, needed: list[str]) -> tuple[Da
     if missing:
         return table, missing
     schema = ", ".join(f"`{name}` string" for name in [*names, "_bad"])
-    parsed = F.from_csv("raw", schema, {"columnNameOfCorruptRecord": "_bad", "escape": '"', "mode": "PERMISSIVE"})
-    read = table.where("line > 1").withColumn("_csv", parsed)
+    options = {"columnNameOfCorruptRecord": "_bad", "escape": '"', "mode": "PERMISSIVE"}
+    read = table.where("line > 1").withColumn("_csv", F.from_csv("raw", schema, options))
     problem = F.when(F.col("_csv._bad").isNotNull(), F.lit(f"expected {len(names)} comma separated fields"))
     fields = [F.trim(F.col(f"_csv.`{name}`")).alias(name) for name in needed]
     return read.select("source", "line", "raw", problem.alias("problem"), *fields), []
