@@ -1,0 +1,53 @@
+"""What all tests share: one Spark session for the whole run, and jobs on small inputs."""
+
+import os
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from dare_job import tables  # noqa: E402
+from dare_job.config import JobConfig, SparkSettings  # noqa: E402
+from dare_job.job import Job  # noqa: E402
+from dare_job.workspace import Workspace  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """A local session of two cores; starting one takes seconds, so every test uses the same."""
+    from dare_job.spark.session import session
+
+    running = session(SparkSettings(master="local[2]", driver_memory="1g", conf={
+        "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def make_job(spark, tmp_path):
+    """Factory: settings as a nested dict, a date and a model hash make a Job in the test's folder."""
+    def make(settings: dict | None = None, day: str = "2026-01-02", model: str = "model-1", **job) -> Job:
+        config = JobConfig.model_validate({"out": str(tmp_path / "out"), **(settings or {})})
+        made = Job(config, Workspace(Path(config.out), date.fromisoformat(day)), "run-1", **job)
+        made.__dict__.update(spark=spark, model_hash=model)  # as the cached properties would
+        return made
+    return make
+
+
+@pytest.fixture
+def write_input(tmp_path):
+    """Factory: rows of interactions, users and items become a Parquet input folder."""
+    def write(interactions: list[tuple], users: list[tuple] = (), items: list[tuple] = (),
+              name: str = "input") -> Path:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        for table, schema, rows in (("interactions", tables.INTERACTIONS, interactions),
+                                    ("users", tables.USERS, users), ("items", tables.ITEMS, items)):
+            columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(schema)]
+            pq.write_table(pa.table(columns, schema=schema), folder / f"{table}.parquet")
+        return folder
+    return write
