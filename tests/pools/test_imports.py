@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 HEAVY = ("torch", "pyspark", "faiss", "transformers", "sklearn", "dare_job")
-MODULES = ("attributes blend draft errors frontier index jit kernel live lookup manifest router scratch store "
-           "suffix")
+MODULES = ("attributes blend draft errors frontier index jit kernel live lookup manifest router scratch "
+           "store suffix")
 
 
 def test_nothing_heavy_is_imported():
