@@ -31,6 +31,7 @@ def read(settings: InputSettings, into: Path, spark) -> InputCounts:
     Raises DataError where the path is missing, its format is not known, a file or column is damaged or
     missing, or more rows than ``max_reject_share`` are unusable.
     """
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     if not settings.path:
@@ -44,8 +45,8 @@ def read(settings: InputSettings, into: Path, spark) -> InputCounts:
     reader = {"parquet": parquet, "movielens": movielens, "amazon": amazon}[chosen]
     try:
         counts = checks.write(reader.read(_inner(folder), spark), into, settings.max_reject_share)
-    except PySparkException as error:
-        raise parquet.explain_damage(folder, error) from error
+    except (PySparkException, Py4JError) as error:
+        raise parquet.explain_damage(_inner(folder), error) from error
     finally:
         shutil.rmtree(into / _ARCHIVE, ignore_errors=True)
     tables = counts.values()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
@@ -60,9 +59,12 @@ def read(folder: Path, spark: SparkSession) -> Source:
     return Source(_interactions(paths["interactions"], spark), *others)
 
 
-def explain_damage(path: Path, error: PySparkException) -> DataError:
+def explain_damage(path: Path, error: Exception) -> DataError:
     """What Spark's failure to read means for the user: the damaged file and column, found by reading all."""
-    for file in parquet_files(path) if path.is_file() or path.is_dir() else []:
+    tables = [path] if path.is_file() else [table_path(path, name) for name in _NEEDED]
+    for file in [file for table in tables if table for file in parquet_files(table)]:
+        if file.suffix != ".parquet":
+            continue
         reader = pq.ParquetFile(file)
         for name in reader.schema_arrow.names:
             for group in range(reader.num_row_groups):

@@ -1,0 +1,97 @@
+"""Parquet input in contract shape and close to it, and every way in which a file can be wrong."""
+
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dare_job.config import InputSettings
+from dare_job.data.readers import identity, read
+from dare_job.errors import DataError
+
+
+def get(folder, name):
+    return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def test_odd_ids_and_titles_survive(spark, tmp_path, write_input):
+    odd = 'a,"b"\'::|\t\\ ☃ /x=1?%20'
+    folder = write_input([(odd, odd, 4.0, 100)], [(odd, [("k", odd)])], [(odd, odd, [("k", odd)])])
+    read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    assert get(tmp_path / "into", "interactions")[0]["user_id"] == odd
+    assert get(tmp_path / "into", "items") == [{"item_id": odd, "title": odd, "attributes": [("k", odd)]}]
+
+
+def test_lenient_types(spark, tmp_path):
+    folder = tmp_path / "input"
+    (folder / "interactions").mkdir(parents=True)
+    for part, unit in enumerate(("us", "us")):
+        pq.write_table(pa.table({
+            "user_id": pa.array([part], pa.int64()), "item_id": pa.array([7], pa.int32()),
+            "timestamp": pa.array([datetime(2020, 1, 1)], pa.timestamp(unit))}),
+            folder / "interactions" / f"part {part}.parquet")
+    pq.write_table(pa.table({"item_id": [7], "title": ["x"], "price": [1.5], "colour": ["red"]}),
+                   folder / "items.parquet")
+    pq.write_table(pa.table({"user_id": [0], "attributes": [{"age": 30, "city": None}]}), folder / "users.parquet")
+    counts = read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    assert (counts.interactions, counts.users, counts.items) == (2, 1, 1)
+    assert get(tmp_path / "into", "interactions")[0] == {
+        "user_id": "0", "item_id": "7", "rating": None, "timestamp": 1577836800}
+    assert dict(get(tmp_path / "into", "items")[0]["attributes"]) == {"price": "1.5", "colour": "red"}
+    assert dict(get(tmp_path / "into", "users")[0]["attributes"]) == {"age": "30"}
+
+
+def test_nanoseconds_as_pandas_writes_them(spark, tmp_path):
+    pq.write_table(pa.table({"user_id": ["u"], "item_id": ["i"], "timestamp": pa.array(
+        [1577836800 * 10**9 + 5], pa.timestamp("ns"))}), tmp_path / "interactions.parquet")
+    read(InputSettings(path=str(tmp_path / "interactions.parquet")), tmp_path / "into", spark)
+    assert get(tmp_path / "into", "interactions")[0]["timestamp"] == 1577836800
+
+
+def test_bad_rows(spark, tmp_path):
+    pq.write_table(pa.table({
+        "user_id": ["u", None, "u", "u", " "], "item_id": ["i"] * 5,
+        "rating": [1.0, 2.0, float("nan"), 3.0, 4.0], "timestamp": [1, 2, 3, 1577836800000, 5]}),
+        tmp_path / "interactions.parquet")
+    settings = InputSettings(path=str(tmp_path / "interactions.parquet"), max_reject_share=0.8)
+    counts = read(settings, tmp_path / "into", spark)
+    assert (counts.interactions, counts.broken) == (1, 4)
+    assert sorted((row["line"], row["reason"]) for row in get(tmp_path / "into", "rejects")) == [
+        (2, "user_id is missing"), (3, "rating is not a finite number"),
+        (4, "timestamp is not in seconds from 1970 to 2100"), (5, "user_id is missing")]
+
+
+def test_a_missing_column_names_file_and_column(spark, tmp_path, write_input):
+    folder = write_input([("u", "i", 1.0, 1)])
+    pq.write_table(pa.table({"user_id": ["u"], "item": ["i"]}), folder / "interactions.parquet")
+    with pytest.raises(DataError, match=r"interactions.parquet has no column item_id, timestamp \(columns found: "):
+        read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+
+
+def test_a_truncated_file_is_named(spark, tmp_path, write_input):
+    folder = write_input([("u", "i", 1.0, 1)])
+    whole = (folder / "interactions.parquet").read_bytes()
+    (folder / "interactions.parquet").write_bytes(whole[:len(whole) // 2])
+    with pytest.raises(DataError, match="interactions.parquet is not a readable Parquet file"):
+        read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+
+
+def test_a_damaged_page_names_file_and_column(spark, tmp_path, write_input):
+    folder = write_input([(f"user-{i}", f"item-{i}", 1.0, i) for i in range(5000)])
+    file = folder / "interactions.parquet"
+    column = pq.ParquetFile(file).metadata.row_group(0).column(1)
+    content = bytearray(file.read_bytes())
+    start = min(place for place in (column.dictionary_page_offset, column.data_page_offset) if place)
+    content[start:start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="interactions.parquet: column item_id is damaged"):
+        read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+
+
+def test_identity_sees_a_changed_file(tmp_path, write_input):
+    folder = write_input([("u", "i", 1.0, 1)])
+    before = identity(InputSettings(path=str(folder)))
+    assert [name for name, _, _ in before] == ["interactions.parquet", "items.parquet", "users.parquet"]
+    write_input([("u", "i", 1.0, 1), ("u", "j", 1.0, 2)])
+    assert identity(InputSettings(path=str(folder))) != before
