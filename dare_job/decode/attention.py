@@ -14,10 +14,15 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
 
     Without a mask a single query sees every key, and several see each other causally (a prompt).
     """
-    grouped = key.shape[1] != query.shape[1]
+    rows, heads, queries, _ = query.shape
+    groups = key.shape[1]
+    if queries == 1:  # the heads of a group become the queries of one
+        out = scaled_dot_product_attention(query.view(rows, groups, heads // groups, -1), key, value,
+                                           attn_mask=attention_mask, scale=scaling)
+        return out.reshape(rows, 1, heads, -1), None
     out = scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=grouped,
-        is_causal=attention_mask is None and query.shape[2] > 1,
+        query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=groups != heads,
+        is_causal=attention_mask is None,
     )
     return out.transpose(1, 2), None
 

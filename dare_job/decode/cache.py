@@ -80,9 +80,13 @@ class TreeCache(Cache):
 
     def keep(self, rows: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer."""
-        rows = rows[:, None]
+        columns = torch.stack((sources, targets))[:, None, :, None]  # (2, 1, M, 1, K)
         for stack in self._stacks:
-            stack[:, rows, :, targets] = stack[:, rows, :, sources]
+            layers, slots, heads, capacity, dim = stack.shape
+            lines = torch.arange(layers * slots * heads, device=rows.device).view(layers, slots, heads)
+            places = (lines[:, rows, :, None] * capacity + columns).view(2, -1)
+            flat = stack.view(-1, dim)
+            flat.index_copy_(0, places[1], flat.index_select(0, places[0]))
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` entries to another slot."""

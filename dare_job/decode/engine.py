@@ -16,6 +16,7 @@ from dare_job.decode.scores import Scorer
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import verifier
+from dare_job.decode.verify.verdict import longest
 from dare_job.errors import RowError
 from pools.tree import empty
 
@@ -59,9 +60,10 @@ class Engine:
         drafts = self.drafter.draft(rows.requests[: len(slots)], context, lengths.astype(np.int32),
                                     budgets, depths)
         drafted = time.perf_counter()
-        tree = build(context[slots, lengths - 1], drafts, depths).to(self.target.device)
-        logits = self.target.forward(cache, tree, lengths - 1)
-        verdict, ends = self._emit(rows, slots, tree, logits)
+        tree = build(context[slots, lengths - 1], drafts, depths)
+        on_device = tree.to(self.target.device)
+        logits = self.target.forward(cache, on_device, lengths - 1)
+        verdict, ends = self._emit(rows, slots, tree, on_device, logits)
         self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
         rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
         return self._finish(rows, slots, ends, started)
@@ -72,23 +74,20 @@ class Engine:
         depths = np.minimum(room, self.settings.depth).astype(np.int32)
         return np.where(depths > 0, self.settings.nodes, 0).astype(np.int32), depths
 
-    def _emit(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor):
-        """Verify and write. Returns the verdict as numpy arrays and {slot: (finish reason, error)}."""
+    def _emit(self, rows: Rows, slots: np.ndarray, tree: Tree, on_device: Tree, logits: torch.Tensor):
+        """Verify and write. Returns the verdict and {slot: (finish reason, error)} of rows that end."""
         lengths = rows.length[slots]
         processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-        scores = self._scorer(logits, tree, rows.tokens[slots, : int(lengths.max())], lengths,
-                              rows.least[slots], processors)
-        verdict = self._verify(scores, tree).numpy()
-        drafted = tree.tokens.cpu().numpy()[np.arange(len(slots))[:, None], verdict.paths[:, 1:]]
-        ended = rows.write(slots, drafted, verdict.relaxed[:, 1:], verdict.counts, verdict.bonus,
-                           self._is_eos)
-        full = rows.length[slots] >= rows.longest[slots]
+        scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
+        verdict = longest(tree, self._verify(scores, on_device))
+        ended = rows.write(slots, verdict, self._is_eos)
+        over = ended | (rows.length[slots] >= rows.longest[slots]) | ~verdict.finite
         ends = {}
-        for place in np.flatnonzero(ended | full | ~verdict.finite):
-            if verdict.finite[place]:
-                ends[int(slots[place])] = ("eos" if ended[place] else "length", None)
-            else:
-                ends[int(slots[place])] = ("error", "the model's logits are not finite")
+        for place in np.flatnonzero(over):
+            reason = ("eos" if ended[place] else "length", None)
+            if not verdict.finite[place]:
+                reason = ("error", "the model's logits are not finite")
+            ends[int(slots[place])] = reason
         return verdict, ends
 
     def _finish(self, rows: Rows, slots: np.ndarray, ends: dict, started: float) -> list[Result]:
@@ -152,6 +151,6 @@ class Engine:
         lengths = rows.length[slots]
         ids = np.where(np.arange(lengths.max()) < lengths[:, None], rows.tokens[slots, : lengths.max()], 0)
         logits = self.target.prefill(cache, slots, ids.astype(np.int64), lengths)
-        roots = build(rows.tokens[slots, lengths - 1], empty(len(slots)), lengths).to(self.target.device)
-        _, ends = self._emit(rows, slots, roots, logits[:, None])
+        roots = build(rows.tokens[slots, lengths - 1], empty(len(slots)), lengths)
+        _, ends = self._emit(rows, slots, roots, roots.to(self.target.device), logits[:, None])
         return self._finish(rows, slots, ends, started)

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 
 from dare_job.decode.request import Request, Result
+from dare_job.decode.verify.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -50,31 +52,14 @@ class Rows:
         self.forwards[slot] = self.accepted[slot] = 0
         self.retrieval_ms[slot] = self.decode_ms[slot] = 0.0
 
-    def write(self, slots: np.ndarray, drafted: np.ndarray, relaxed: np.ndarray, counts: np.ndarray,
-              bonus: np.ndarray, is_eos: np.ndarray) -> np.ndarray:
-        """Append the accepted draft tokens and the bonus token, up to the end of text or the row's limit.
+    def write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> np.ndarray:
+        """Append the accepted tokens and the model's own, up to the end of text or the row's limit.
 
-        drafted int (R, D) and relaxed bool (R, D) along the accepted branch, counts (R,), bonus (R,),
-        is_eos bool (V,). Returns bool (R,): the row ended with an end-of-text token.
+        slots (R,), is_eos bool (V,). Returns bool (R,): the row ended with an end-of-text token.
         """
-        row = np.arange(len(slots))
-        new = np.zeros((len(slots), int(counts.max()) + 1), np.int32)
-        new[:, :-1] = drafted[:, : new.shape[1] - 1]
-        new[row, counts] = bonus
-        columns = np.arange(new.shape[1])
-        emitted = np.minimum(counts + 1, self.longest[slots] - self.length[slots])
-        stops = is_eos[new] & (columns < emitted[:, None])
-        ended = stops.any(1)
-        emitted = np.where(ended, stops.argmax(1) + 1, emitted)
-        r, c = np.nonzero(columns < emitted[:, None])
-        places = slots[r], self.length[slots][r] + c
-        self.tokens[places] = new[r, c]
-        self.relaxed[places] = (relaxed[r, np.minimum(c, relaxed.shape[1] - 1)] & (c < counts[r])
-                                if relaxed.shape[1] else False)
-        self.step_tokens[slots, self.forwards[slots]] = emitted
-        self.forwards[slots] += 1
-        self.accepted[slots] += np.minimum(counts, emitted)
-        self.length[slots] += emitted
+        ended = np.zeros(len(slots), np.bool_)
+        _write(slots, verdict.counts, verdict.tokens, verdict.relaxed, is_eos, self.longest, self.tokens,
+               self.relaxed, self.step_tokens, self.length, self.forwards, self.accepted, ended)
         return ended
 
     def finish(self, slot: int, reason: str, error: str | None = None) -> Result:
@@ -104,3 +89,21 @@ class Rows:
             more = ((0, 0), (0, longest + 64 - self.tokens.shape[1]))
             self.tokens, self.relaxed, self.step_tokens = (
                 np.pad(x, more) for x in (self.tokens, self.relaxed, self.step_tokens))
+
+
+@numba.njit(cache=True)
+def _write(slots, counts, new, new_relaxed, is_eos, longest, tokens, relaxed, step_tokens, length, forwards,
+           accepted, ended):
+    for r, slot in enumerate(slots):
+        start = length[slot]
+        written = 0
+        while written <= counts[r] and start + written < longest[slot] and not ended[r]:
+            token = new[r, written]
+            tokens[slot, start + written] = token
+            relaxed[slot, start + written] = new_relaxed[r, written]
+            ended[r] = is_eos[token]
+            written += 1
+        step_tokens[slot, forwards[slot]] = written
+        forwards[slot] += 1
+        accepted[slot] += min(counts[r], written)
+        length[slot] = start + written

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
 from decode_models import ARCHITECTURES, generate, oracle, prompts, tiny, write
-from transformers import LogitsProcessorList
 
 from dare_job.decode import Target
 

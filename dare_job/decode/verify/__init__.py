@@ -1,4 +1,4 @@
-"""Verifiers: scores and a tree in, the branch to go on with out. Pure functions of tensors."""
+"""Rules: scores (R, Q, V) and a tree in, what passes out. Pure functions of tensors."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,9 +7,9 @@ import torch
 
 from dare_job.decode.tree import Tree
 from dare_job.decode.verify import relaxed, strict
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.verdict import Judgement
 
-Verifier = Callable[[torch.Tensor, Tree], Verdict]
+Verifier = Callable[[torch.Tensor, Tree], Judgement]
 
 
 def verifier(rule: str, k: int, p: float, eos: torch.Tensor) -> Verifier:

@@ -13,12 +13,12 @@ and an end-of-text token only as the first choice. x is in TopK when fewer than 
 import torch
 
 from dare_job.decode.tree import Tree
-from dare_job.decode.verify.verdict import Verdict, first_choice, longest
+from dare_job.decode.verify.verdict import Judgement, judge
 
 
-def verify(scores: torch.Tensor, tree: Tree, rule: str, k: int, p: float, eos: torch.Tensor) -> Verdict:
+def verify(scores: torch.Tensor, tree: Tree, rule: str, k: int, p: float, eos: torch.Tensor) -> Judgement:
     """scores float32 (R, Q, V); eos int64 (E,): end-of-text tokens."""
-    choices = first_choice(scores)
+    choices, finite = judge(scores)
     parents = tree.parents
     first = tree.tokens == choices.gather(1, parents)
     own = scores.flatten(0, 1)[_flat(parents, scores), tree.tokens.flatten()].view_as(parents)
@@ -35,7 +35,7 @@ def verify(scores: torch.Tensor, tree: Tree, rule: str, k: int, p: float, eos: t
             if rule == "relaxed":
                 passed = first | passed
     passed = passed & (first | ~torch.isin(tree.tokens, eos))
-    return longest(tree, passed, choices, scores, logp)
+    return Judgement(choices, passed, finite, logp)
 
 
 def _flat(parents: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""What a verifier answers, and the longest accepted branch of each tree."""
+"""What a rule says of each node, and the longest accepted branch that follows from it."""
 
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import torch
 
@@ -9,67 +10,101 @@ from dare_job.decode.tree import Tree
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The branch each row goes on with, on the logits' device.
+class Judgement:
+    """A rule's answer, on the device of the scores.
 
-    paths    int64 (R, Q)  its columns, the root first; columns behind ``counts`` mean nothing
-    counts   int64 (R,)    accepted draft tokens: paths[r, 1 : 1 + counts[r]]
-    bonus    int64 (R,)    the model's own token behind them
-    relaxed  bool (R, Q)   along ``paths``: accepted although not the model's first choice
-    finite   bool (R,)     the scores at the branch's end are numbers
+    choices  int64 (R, Q)           the model's first choice behind each node
+    passed   bool (R, Q)            the node alone passes, whatever its ancestors do; the root is not asked
+    finite   bool (R, Q)            the first choice's score is a number
+    logp     float32 (R, Q) | None  log probability of each node's token; None where it cannot matter
     """
 
-    paths: torch.Tensor
-    counts: torch.Tensor
-    bonus: torch.Tensor
-    relaxed: torch.Tensor
+    choices: torch.Tensor
+    passed: torch.Tensor
     finite: torch.Tensor
+    logp: torch.Tensor | None = None
 
-    def numpy(self) -> "Verdict":
-        """The same as numpy arrays, in one transfer."""
-        columns = (self.counts, self.bonus, self.finite)
-        packed = torch.cat((*(x[:, None] for x in columns), self.paths, self.relaxed), 1).cpu().numpy()
-        counts, bonus, finite = packed[:, 0], packed[:, 1], packed[:, 2].astype(bool)
-        paths, relaxed = np.split(packed[:, 3:], 2, axis=1)
-        return Verdict(paths, counts, bonus, relaxed.astype(bool), finite)
-
-
-def first_choice(scores: torch.Tensor) -> torch.Tensor:
-    """argmax (R, Q) of scores (R, Q, V), the first of equals: the same answer as ``torch.argmax``."""
-    if scores.device.type == "cpu":
-        return torch.from_numpy(scores.numpy().argmax(-1))  # ten times torch's speed there
-    return scores.argmax(-1)
+    def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """All four as arrays; from a GPU in one transfer (two with logp)."""
+        none = np.zeros((0, 0), np.float32)
+        logp = none if self.logp is None else self.logp.cpu().numpy()
+        if self.choices.device.type == "cpu":
+            return self.choices.numpy(), self.passed.numpy(), self.finite.numpy(), logp
+        choices, passed, finite = torch.stack((self.choices, self.passed, self.finite)).cpu().numpy()
+        return choices, passed.astype(np.bool_), finite.astype(np.bool_), logp
 
 
-def longest(tree: Tree, passed: torch.Tensor, choices: torch.Tensor, scores: torch.Tensor,
-            logp: torch.Tensor | None = None) -> Verdict:
-    """The longest branch without a node that failed; of equally long ones the more probable.
+@dataclass(frozen=True)
+class Verdict:
+    """The branch each row goes on with, on the host. D is the depth of the deepest tree.
 
-    passed (R, Q): the node alone passes (roots and padding are set here); choices (R, Q): the model's first
-    choices; logp (R, Q): log probability of each node's token, only for ties.
+    counts   int64 (R,)        accepted draft tokens
+    paths    int64 (R, D + 1)  columns of the root and the accepted nodes
+    tokens   int32 (R, D + 1)  the accepted tokens, then the model's own behind them
+    relaxed  bool (R, D + 1)   token is not the model's first choice
+    finite   bool (R,)         the scores behind the branch are numbers
+
+    Entries behind ``counts`` mean nothing.
     """
-    passed = passed & tree.valid
-    passed[:, 0] = True
-    accepted = ~(tree.ancestors & ~passed[:, None]).any(-1)  # (R, Q)
-    rank = torch.where(accepted, tree.depths, -1)
-    if logp is not None:
-        rank = _break_ties(tree, rank, logp)
-    best = rank.argmax(1, keepdim=True)  # (R, 1)
-    queries = rank.shape[1]
-    columns = torch.arange(queries, device=rank.device)
-    on_path = tree.ancestors.gather(1, best[:, :, None].expand(-1, 1, queries))[:, 0]
-    paths = torch.where(on_path, columns, queries - 1).sort(1).values
-    relaxed = (tree.tokens != choices.gather(1, tree.parents)).gather(1, paths)
-    end = scores.gather(1, best[:, :, None].expand(-1, 1, scores.shape[2]))[:, 0]
-    bonus = choices.gather(1, best)
-    return Verdict(paths, tree.depths.gather(1, best)[:, 0], bonus[:, 0], relaxed,
-                   end.gather(1, bonus)[:, 0].isfinite())
+
+    counts: np.ndarray
+    paths: np.ndarray
+    tokens: np.ndarray
+    relaxed: np.ndarray
+    finite: np.ndarray
 
 
-def _break_ties(tree: Tree, rank: torch.Tensor, logp: torch.Tensor) -> torch.Tensor:
-    """Among the deepest accepted nodes keep the most probable path's."""
-    logp = torch.where(tree.valid, logp, 0.0)
-    logp[:, 0] = 0.0
-    path = torch.where(tree.ancestors, logp[:, None], 0.0).sum(-1)
-    deepest = rank == rank.amax(1, keepdim=True)
-    return torch.where(deepest, path, -torch.inf)
+def judge(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """First choices (R, Q) of scores (R, Q, V), of equals the first as in ``torch.argmax``; ``finite``."""
+    if scores.device.type == "cpu":
+        choices = torch.from_numpy(scores.numpy().argmax(-1))  # ten times torch's speed there
+    else:
+        choices = scores.argmax(-1)
+    return choices, scores.gather(2, choices[:, :, None])[:, :, 0].isfinite()
+
+
+def longest(tree: Tree, judgement: Judgement) -> Verdict:
+    """The longest branch without a node that failed; of equally long ones the more probable, then the first.
+
+    ``tree`` on the CPU.
+    """
+    tokens, parents, depths, valid = (x.numpy() for x in (tree.tokens, tree.parents, tree.depths, tree.valid))
+    rows, width = len(tokens), int(depths.max()) + 1
+    verdict = Verdict(np.empty(rows, np.int64), np.zeros((rows, width), np.int64),
+                      np.zeros((rows, width), np.int32), np.zeros((rows, width), np.bool_),
+                      np.empty(rows, np.bool_))
+    _longest(tokens, parents, depths, valid, *judgement.numpy(), verdict.counts, verdict.paths,
+             verdict.tokens, verdict.relaxed, verdict.finite)
+    return verdict
+
+
+@numba.njit(cache=True)
+def _longest(tokens, parents, depths, valid, choices, passed, finite, logp,
+             counts, paths, out, relaxed, out_finite):
+    rows, queries = tokens.shape
+    accepted = np.empty(queries, np.bool_)
+    path = np.zeros(queries, np.float32)  # log probability of the branch down to the node
+    for r in range(rows):
+        accepted[0] = True
+        best = 0
+        for i in range(1, queries):
+            parent = parents[r, i]
+            accepted[i] = valid[r, i] and passed[r, i] and accepted[parent]
+            if not accepted[i]:
+                continue
+            if logp.size:
+                path[i] = path[parent] + logp[r, i]
+            longer = depths[r, i] - depths[r, best]
+            if longer > 0 or (longer == 0 and path[i] > path[best]):
+                best = i
+        depth = depths[r, best]
+        counts[r] = depth
+        out[r, depth] = choices[r, best]
+        out_finite[r] = finite[r, best]
+        node = best
+        for place in range(depth, 0, -1):
+            parent = parents[r, node]
+            paths[r, place] = node
+            out[r, place - 1] = tokens[r, node]
+            relaxed[r, place - 1] = choices[r, parent] != tokens[r, node]
+            node = parent
