@@ -19,6 +19,7 @@ class Target:
     model        the transformers model, in evaluation mode
     traits       ``support.Traits``: mask kinds, window, context
     vocabulary   tokens that have an embedding; a prompt may hold no other
+    fused        whether it runs our attention, or must keep its own
     """
 
     def __init__(self, model: PreTrainedModel, check: bool = True):
@@ -32,7 +33,7 @@ class Target:
         self.dtype, self.device = model.dtype, model.device
         self._shapes = selfcheck.cache_shapes(model)
         self._original_attention = model.config._attn_implementation
-        self._fused = attention.use(model)
+        self.fused = attention.use(model)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         if check:
             selfcheck.compare(self)
@@ -77,7 +78,7 @@ class Target:
         """
         longest = ids.shape[1]
         cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest)
-        plain = self._fused and (self.traits.window is None or self.traits.window >= longest)
+        plain = self.fused and (self.traits.window is None or self.traits.window >= longest)
         mask = None if plain else masks.prompt(self.traits, longest, self.dtype, self.device)
         positions = torch.arange(longest, device=self.device).expand(len(slots), -1)
         last, column = np.unique(lengths - 1, return_inverse=True)
@@ -98,7 +99,7 @@ class Target:
         cache.begin(rows, longest, queries)
         before = torch.from_numpy(lengths).to(self.device)
         positions = before[:, None] + tree.depths
-        if self._fused and rows == 1 and queries == 1 and self.traits.window is None:
+        if self.fused and rows == 1 and queries == 1 and self.traits.window is None:
             mask = None
         else:
             mask = masks.tree(self.traits, before, longest, positions, tree, self.dtype)

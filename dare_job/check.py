@@ -1,0 +1,174 @@
+"""Does the engine write what transformers writes with this model? The command ``dare-job check``."""
+
+import json
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoTokenizer
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.oracle import OracleDrafter
+from dare_job.decode.latency import latency_ms
+from dare_job.decode.prompt import prompt_ids
+from dare_job.errors import DataError, ModelError
+from dare_job.model_files import resolve
+
+_PROMPTS = (
+    "Describe this user's taste in films.",
+    "A user watched Alien, Blade Runner and Brazil, and rated each of them five of five. What do they like?",
+    "Hello",
+    "Write what you know about the film The Third Man: its mood, its themes and who would like it. " * 3,
+    "The user's history, oldest first: Heat; Ronin; Sneakers; The Conversation. Describe the preferences.",
+    "1, 2, 3,",
+    "Given the item's title, category and release year, say in a few words what kind of viewer it suits, and "
+    "which mood it is for, without repeating the title.",
+    "Summarise:",
+)
+_NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # of the largest logit: a few roundings
+_QUERIES, _BATCHES = (1, 4, 16, 64), (1, 8)
+
+
+def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revision: str | None = None,
+              dtype: str = "float32", device: str = "auto", max_new_tokens: int = 48,
+              chat_template: str = "auto", trust_remote_code: bool = False,
+              console: Console | None = None) -> dict:
+    """Strict decoding against transformers' greedy ``generate`` on the same prompts and weights.
+
+    Drafts come from an oracle that knows ``generate``'s answer and hides it among wrong branches, so that
+    trees, compaction and refill are exercised whatever the model says. Runs one row at a time, then batches
+    of rows of different lengths with fewer slots than rows, with and without drafts.
+
+    prompts  file with one prompt a line, or JSON lines with "prompt"; None: a few built-in ones
+    rows     how many prompts, repeated where there are fewer
+    Returns {"equal", "rows", "first_difference", "latency_ms"}. In float32 equal means every token; in a
+    narrower type a row may leave ``generate``'s text at a near-tie of the two logits, which is shown. Raises
+    ModelError, DataError.
+    """
+    console = console or Console(stderr=True)
+    path = resolve(model, revision)
+    target = Target.load(path, dtype, device, trust_remote_code)
+    console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
+                  f"supported, {'fused' if target.fused else 'its own'} attention, context "
+                  f"{target.traits.context or 'without limit'}")
+    texts = _prompts(path, prompts, rows, chat_template, trust_remote_code)
+    room = (target.traits.context or 1 << 30) - max_new_tokens
+    texts = [text[:room] for text in texts]
+    expected = [_generate(target, text, max_new_tokens) for text in texts]
+    differences = []
+    for batch, nodes in ((1, 0), (1, 16), (3, 0), (3, 16)):
+        written = _write(target, texts, expected, batch, nodes, max_new_tokens)
+        differences += [
+            _difference(target, texts, expected, written[row], row, batch, nodes, dtype)
+            for row in range(len(texts)) if not np.array_equal(written[row], expected[row])
+        ]
+    _report(console, differences, len(texts))
+    latency = latency_ms(target, _BATCHES, _QUERIES)
+    _print_curve(console, latency)
+    wrong = [d for d in differences if not d["near_tie"]]
+    return {"equal": not wrong, "rows": len(texts), "first_difference": (wrong or differences or [None])[0],
+            "latency_ms": latency}
+
+
+def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust: bool) -> list[np.ndarray]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"{path} has no tokenizer that can be loaded: {error}") from error
+    texts = list(_PROMPTS) if file is None else read_prompts(file)
+    texts = [texts[i % len(texts)] for i in range(rows)]
+    return [prompt_ids(tokenizer, text, chat_template) for text in texts]
+
+
+def read_prompts(file: Path) -> list[str]:
+    """Prompts of a file: JSON lines with "prompt", or plain lines. Raises DataError."""
+
+    try:
+        lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"prompts file {file} cannot be read: {error}") from None
+    if not lines:
+        raise DataError(f"prompts file {file} holds no prompt")
+    if not lines[0].lstrip().startswith("{"):
+        return lines
+    try:
+        return [json.loads(line)["prompt"] for line in lines]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"prompts file {file}: a line is no JSON object with \"prompt\" ({error})") from None
+
+
+def _options(target: Target, ids: torch.Tensor, max_new_tokens: int) -> dict:
+    pad = target.generation_config.pad_token_id
+    return {"max_new_tokens": max_new_tokens, "do_sample": False, "attention_mask": torch.ones_like(ids),
+            "pad_token_id": 0 if pad is None else pad}
+
+
+@torch.inference_mode()
+def _generate(target: Target, prompt: np.ndarray, max_new_tokens: int) -> np.ndarray:
+    ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
+    with target.as_transformers() as model, _full_float32():
+        out = model.generate(ids, **_options(target, ids, max_new_tokens))
+    return out[0, len(prompt):].cpu().numpy()
+
+
+@contextmanager
+def _full_float32():
+    """No TF32, which would make equality a matter of luck."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _write(target: Target, texts, expected, batch: int, nodes: int, max_new_tokens: int) -> dict:
+    drafter = OracleDrafter(dict(enumerate(expected)), target.vocabulary) if nodes else None
+    settings = EngineSettings(max_new_tokens=max_new_tokens, batch_size=batch, nodes=nodes)
+    with _full_float32():
+        results = list(Engine(target, settings, drafter).run(Request(i, t) for i, t in enumerate(texts)))
+    for result in results:
+        if result.error:
+            raise ModelError(f"prompt {result.id} cannot be decoded: {result.error}")
+    return {result.id: result.token_ids for result in results}
+
+
+@torch.inference_mode()
+def _difference(target: Target, texts, expected, written, row: int, batch: int, nodes: int,
+                dtype: str) -> dict:
+    """Where a row first leaves ``generate``'s text, and how far apart the two tokens' logits are there."""
+    theirs = expected[row]
+    same = min(len(theirs), len(written))
+    place = next((i for i in range(same) if theirs[i] != written[i]), same)
+    found = {"row": row, "position": place, "batch": batch, "nodes": nodes}
+    if place == same:
+        return {**found, "expected": None, "written": None, "logit_gap": None, "near_tie": False}
+    ids = torch.from_numpy(np.concatenate((texts[row], theirs[:place])).astype(np.int64))[None]
+    with target.as_transformers() as model:
+        logits = model(input_ids=ids.to(target.device), use_cache=False).logits[0, -1].float()
+    gap = (logits[theirs[place]] - logits[written[place]]).item()
+    size = logits.abs().max().item()
+    return {**found, "expected": int(theirs[place]), "written": int(written[place]), "logit_gap": gap,
+            "near_tie": dtype != "float32" and abs(gap) <= _NEAR_TIE[dtype] * size}
+
+
+def _report(console: Console, differences: Sequence[dict], rows: int) -> None:
+    if not differences:
+        console.print(f"[green]equal[/green]: {rows} rows, singly and batched, with and without drafts")
+    for d in differences[:10]:
+        kind = "near-tie" if d["near_tie"] else "[red]different[/red]"
+        console.print(f"{kind}: row {d['row']}, position {d['position']} (batch {d['batch']}, {d['nodes']} "
+                      f"nodes): generate {d['expected']}, engine {d['written']}, logit gap {d['logit_gap']}")
+
+
+def _print_curve(console: Console, latency: dict) -> None:
+    table = Table(title="milliseconds a forward", title_justify="left")
+    for name in ("batch", *(f"{n} queries a row" for n in _QUERIES)):
+        table.add_column(name, justify="right")
+    for batch, curve in latency.items():
+        table.add_row(batch, *(f"{curve[str(n)]:.2f}" for n in _QUERIES))
+    console.print(table)

@@ -1,0 +1,39 @@
+"""How long a forward of this model takes on this device, against rows and queries a row."""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from dare_job.decode.target import Target
+from dare_job.decode.tree import build
+from pools.tree import ROOT, DraftBatch
+
+CONTEXT = 128  # tokens before the root, where the model takes as many
+
+
+def latency_ms(target: Target, batches: Sequence[int], queries: Sequence[int],
+               repeats: int = 5) -> dict[str, dict[str, float]]:
+    """Median milliseconds of a forward: {batch: {queries a row: ms}}, keys as text for JSON."""
+    context = min(CONTEXT, (target.traits.context or CONTEXT + max(queries)) - max(queries))
+    if context < 1:
+        return {}
+    return {str(b): {str(q): _forward_ms(target, b, q, context, repeats) for q in queries} for b in batches}
+
+
+def _forward_ms(target: Target, batch: int, queries: int, context: int, repeats: int) -> float:
+    nodes, lengths = queries - 1, np.full(batch, context)
+    chain = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (batch, 1))
+    zeros = np.zeros((batch, nodes), np.int32)
+    drafts = DraftBatch(zeros, chain, np.full(batch, nodes, np.int32), zeros.astype(np.float32),
+                        zeros.astype(np.uint8))
+    tree = build(np.zeros(batch, np.int64), drafts, lengths).to(target.device)
+    cache = target.new_cache(batch)
+    target.prefill(cache, np.arange(batch), np.zeros((batch, context), np.int64), lengths)
+    times = []
+    for _ in range(repeats + 2):
+        started = time.perf_counter()
+        target.forward(cache, tree, lengths)[0, 0, 0].item()  # waits for the device
+        times.append(1e3 * (time.perf_counter() - started))
+    return round(statistics.median(times[2:]), 3)
