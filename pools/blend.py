@@ -11,7 +11,7 @@ from collections import namedtuple
 import numpy as np
 
 from pools import frontier
-from pools.jit import array_at, compiled
+from pools.jit import array_at, compiled, inlined
 from pools.lookup import DEPTH, code_at, code_of, first, locate, narrow, shared_before, shorter, token_of
 from pools.tree import SOURCE_LIVE
 
@@ -62,7 +62,7 @@ def enter(z, a, s, known):
     z.shortest[0, s] = z.longest[0, s] = shorter_one
 
 
-@compiled
+@inlined
 def descend(z, a, s, row, above, token):
     """Find a child's longest context in pool ``s``: a continuation of one of its parent's."""
     z.shortest[row, s] = z.longest[row, s] = 0
@@ -89,7 +89,7 @@ def descend(z, a, s, row, above, token):
     z.shortest[row, s] = z.longest[row, s] = 1
 
 
-@compiled
+@inlined
 def occurrences(z, a, s, row, order):
     """How often the last ``order`` tokens of a node occur in pool ``s``; order <= longest."""
     while z.shortest[row, s] > order:
@@ -99,7 +99,7 @@ def occurrences(z, a, s, row, order):
     return z.count[row, s, order]
 
 
-@compiled
+@inlined
 def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, row, found):
     """Add up what may follow a node; return how many tokens. ``found`` occurrences are in branch ``b``."""
     orders = z.history.size
@@ -139,7 +139,7 @@ def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, row, fou
     return size
 
 
-@compiled
+@inlined
 def _from_row(z, b, t, stamp, found, lowest):
     """Continuations in the row's own text: an occurrence has its part of each order that it matches."""
     size = 0
@@ -156,7 +156,7 @@ def _from_row(z, b, t, stamp, found, lowest):
     return size
 
 
-@compiled
+@inlined
 def _read(a, low, count, order, gain, kind, t, stamp, size):
     """Add the continuations of one interval, each by its share of the occurrences."""
     if count <= SAMPLES:

@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from pools.jit import array_at, compiled
+from pools.jit import array_at, compiled, inlined
 
 SLOTS = 4096  # of the table of one node's continuations; a power of two
 
@@ -32,7 +32,7 @@ def frontier(at, nodes):
                     array_at(at[2], n, np.int32), array_at(at[3], n, np.int32), array_at(at[4], n, np.uint8))
 
 
-@compiled
+@inlined
 def add(t, stamp, size, token, share, source):
     """Add ``share`` to a continuation's probability; return how many continuations there are.
 
@@ -65,7 +65,7 @@ def _before(f, place, score, parent, token):
     return token < f.tokens[place]
 
 
-@compiled
+@inlined
 def offer(f, head, tail, free, room, score, parent, token, source):
     """Keep a candidate if it is among the best ``room``; return the new tail and free place."""
     if tail - head >= room:

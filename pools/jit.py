@@ -13,6 +13,11 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 
+def inlined(function):
+    """A part of a compiled function, where passing the scratch arrays would cost more than the work."""
+    return njit(nogil=True, error_model="numpy", inline="always")(function)
+
+
 def compiled(function):
     """``numba.njit`` without the interpreter lock, cached on disk where any cache folder is writable.
 

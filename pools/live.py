@@ -9,7 +9,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from pools.jit import array_at, compiled
+from pools.jit import array_at, compiled, inlined
 
 LIMIT = 32
 SLOTS = 8192  # of the token table; a power of two, at least twice the longest window
@@ -54,7 +54,7 @@ def chain(b, buffer, length, window, stamp):
     return first
 
 
-@compiled
+@inlined
 def occurrences(b, buffer, length, first, history, known, stamp):
     """Fill ``b.nexts`` and ``b.orders`` with what followed a node's context, nearest first; return how many.
 
