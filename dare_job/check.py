@@ -86,7 +86,6 @@ def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust
 
 def read_prompts(file: Path) -> list[str]:
     """Prompts of a file: JSON lines with "prompt", or plain lines. Raises DataError."""
-
     try:
         lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

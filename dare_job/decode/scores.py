@@ -45,24 +45,26 @@ def _penalise(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np
     rows, queries = tree.tokens.shape
     path = torch.where(tree.ancestors, tree.tokens[:, None], seen[:, :1, None])  # (R, Q, Q)
     seen = torch.cat((seen[:, None].expand(rows, queries, longest), path), 2)
-    known = seen < vocabulary  # the embedding may hold tokens that the model cannot write
-    seen = seen.clamp_max(vocabulary - 1)
+    unwritable = filled.max() >= vocabulary  # the embedding may hold tokens that the model cannot write
+    if unwritable:
+        last_seen = (seen == vocabulary - 1).any(2, keepdim=True)
+        unknown = seen >= vocabulary
+        seen = seen.clamp_max(vocabulary - 1)
     old = scores.gather(2, seen)
     new = torch.where(old < 0, old * penalty, old / penalty)
-    if not known.all():
-        # The clamped ones share the last token's column: it is penalised only if it was seen itself.
-        own = (known & (seen == vocabulary - 1)).any(2, keepdim=True)
-        new = torch.where(known | own, new, old)
+    if unwritable:  # they share the last token's column, which is penalised only if it was seen itself
+        new = torch.where(unknown & ~last_seen, old, new)
     scores.scatter_(2, seen, new)
 
 
 def _by_objects(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, processors):
     """Each row's own processors on the prefixes of its nodes, those of one depth together."""
-    ancestors, tokens, depths = (x.cpu().numpy() for x in (tree.ancestors, tree.tokens, tree.depths))
+    ancestors, tokens, depths, valid = (
+        x.cpu().numpy() for x in (tree.ancestors, tree.tokens, tree.depths, tree.valid))
     for row, length in enumerate(lengths):
         text = context[row, :length].astype(np.int64)
-        for depth in np.unique(depths[row]):
-            nodes = np.flatnonzero(depths[row] == depth)
+        for depth in range(depths[row].max() + 1):
+            nodes = np.flatnonzero(valid[row] & (depths[row] == depth))
             prefixes = [np.concatenate((text, _drafted(tokens[row], ancestors[row, node]))) for node in nodes]
             ids = torch.from_numpy(np.stack(prefixes)).to(scores.device)
             scores[row, nodes] = processors[row](ids, scores[row, nodes])

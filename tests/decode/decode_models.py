@@ -47,8 +47,8 @@ ARCHITECTURES = {
 def tiny(name: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changes):
     """A random model whose first choices vary: weights wide enough that no token always wins."""
     kind, options = ARCHITECTURES[name]
-    config = kind(**{**options, "initializer_range": 0.3, "tie_word_embeddings": False, "eos_token_id": None,
-                       "bos_token_id": None, **changes})
+    config = kind(**{**options, "tie_word_embeddings": False, "eos_token_id": None, "bos_token_id": None,
+                     **changes})
     if getattr(config, "pad_token_id", None) is not None and config.pad_token_id >= VOCABULARY:
         config.pad_token_id = 0
     torch.manual_seed(seed)
@@ -73,6 +73,7 @@ def generate(model, prompt: np.ndarray, **options) -> np.ndarray:
     """What transformers writes for one prompt, greedily."""
     ids = torch.from_numpy(prompt.astype(np.int64))[None]
     options = {"max_new_tokens": 40, "do_sample": False, "attention_mask": torch.ones_like(ids), **options}
+    options = {key: value for key, value in options.items() if value is not None}
     with torch.inference_mode():
         return model.generate(ids, **options)[0, len(prompt):].numpy()
 

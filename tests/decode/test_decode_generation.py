@@ -1,0 +1,114 @@
+"""Every field of a generation config is honoured as ``generate`` does, without effect, or refused by name."""
+
+import numpy as np
+import pytest
+from decode_models import VOCABULARY, generate, oracle, prompts, tiny, write
+from transformers import GenerationConfig
+
+from dare_job.decode import Engine, EngineSettings, Target, generation
+from dare_job.errors import ModelError
+
+MODEL = tiny("qwen2", seed=3)
+PLAIN = [generate(MODEL, prompt) for prompt in prompts()]
+COMMON = [int(token) for token in np.bincount(np.concatenate(PLAIN)).argsort()[::-1][:6]]
+
+
+def test_every_field_is_classified_once():
+    tables = (generation.LENGTHS, generation.NATIVE, generation.PROCESSORS, generation.WITHOUT_EFFECT,
+              set(generation.REFUSED))
+    names = [name for table in tables for name in table]
+    assert len(names) == len(set(names))
+    fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    assert fields <= set(names), f"new fields to classify: {sorted(fields - set(names))}"
+
+
+def _configured(**fields):
+    config = GenerationConfig(pad_token_id=0, **fields)
+    MODEL.generation_config = config
+    return MODEL
+
+
+@pytest.mark.parametrize("fields", [
+    {"repetition_penalty": 1.05},
+    {"repetition_penalty": 3.0},
+    {"repetition_penalty": 0.7, "min_new_tokens": 12, "eos_token_id": COMMON[:2]},
+    {"eos_token_id": COMMON[0]},
+    {"eos_token_id": COMMON[:3], "min_new_tokens": 10},
+    {"eos_token_id": COMMON[:3], "min_length": 25},
+    {"no_repeat_ngram_size": 2},
+    {"bad_words_ids": [[COMMON[0]], [COMMON[1], COMMON[2]]], "eos_token_id": 1},
+    {"suppress_tokens": COMMON},
+    {"begin_suppress_tokens": [int(text[0]) for text in PLAIN]},
+    {"forced_bos_token_id": 7},
+    {"forced_eos_token_id": 1, "eos_token_id": 1},
+    {"sequence_bias": [[[COMMON[3]], 1.5], [[COMMON[0], COMMON[1]], -4.0]]},
+    {"exponential_decay_length_penalty": (5, 1.3), "eos_token_id": 1},
+    {"encoder_repetition_penalty": 1.5},
+    {"encoder_no_repeat_ngram_size": 1},
+    {"remove_invalid_values": True, "renormalize_logits": True},
+    {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "eos_token_id": COMMON[:2], "min_new_tokens": 9},
+], ids=lambda fields: "+".join(fields))
+def test_honoured_like_generate(fields):
+    model = _configured(**fields)
+    texts = prompts()
+    expected = [generate(model, prompt) for prompt in texts]
+    if set(fields) - {"forced_bos_token_id", "remove_invalid_values", "renormalize_logits"}:
+        changed = [not np.array_equal(a, b) for a, b in zip(expected, PLAIN, strict=True)]
+        assert any(changed), "without effect here"
+    target = Target(model, check=False)
+    for nodes in (0, 15):
+        results = write(target, texts, oracle(expected) if nodes else None, nodes=nodes)
+        for row, text in enumerate(expected):
+            assert np.array_equal(results[row].token_ids, text), row
+    assert sum(r.accepted_tokens for r in results.values()) > 20
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_new_tokens": 13}, {"max_length": 33}])
+def test_length_of_the_config_where_nothing_else_is_set(fields):
+    model = _configured(**fields)
+    texts = prompts()
+    expected = [generate(model, prompt, max_new_tokens=None) for prompt in texts]
+    results = write(Target(model, check=False), texts, oracle(expected), max_new_tokens=None)
+    for row, text in enumerate(expected):
+        assert np.array_equal(results[row].token_ids, text)
+
+
+def test_sampling_fields_do_not_matter():
+    model = _configured(do_sample=True, temperature=0.7, top_k=20, top_p=0.8)
+    results = write(Target(model, check=False), prompts(), oracle(PLAIN))
+    assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(PLAIN))
+
+
+REFUSABLE = {
+    "max_time": 1.0, "stop_strings": ["."], "num_beams": 4, "num_beam_groups": 2, "num_return_sequences": 2,
+    "use_mtp": True, "token_healing": True, "guidance_scale": 1.5, "watermarking_config": {"bias": 2.0},
+    "penalty_alpha": 0.6, "dola_layers": "low", "constraints": [1], "force_words_ids": [[1]],
+    "cache_implementation": "quantized",
+}
+
+
+@pytest.mark.parametrize("field", generation.REFUSED)
+def test_refused_by_name(field):
+    config = GenerationConfig()
+    setattr(config, field, REFUSABLE[field])
+    MODEL.generation_config = config
+    with pytest.raises(ModelError, match=f"generation_config.{field} is"):
+        Engine(Target(MODEL, check=False), EngineSettings())
+
+
+def test_an_unknown_field_of_a_new_release_is_refused(monkeypatch):
+    original = GenerationConfig.__init__
+
+    def newer(self, **kwargs):
+        original(self, **kwargs)
+        self.brand_new = getattr(self, "brand_new", None)
+
+    monkeypatch.setattr(GenerationConfig, "__init__", newer)
+    config = GenerationConfig()
+    config.brand_new = 3
+    with pytest.raises(ModelError, match="brand_new"):
+        generation.rules(config)
+
+
+def test_vocabulary_is_wide_enough_for_the_tests():
+    assert len(set(np.concatenate(PLAIN))) > 20 and max(COMMON) < VOCABULARY

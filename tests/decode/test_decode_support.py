@@ -1,0 +1,133 @@
+"""What cannot be decoded is refused by name; what says it can and cannot is found out at loading."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from decode_models import GROUPED, VOCABULARY, generate, oracle, prompts, tiny, write
+
+from dare_job.decode import Target
+from dare_job.decode.attention import NAME
+from dare_job.errors import ConfigError, ModelError
+
+REFUSED = {
+    "BloomForCausalLM": (hf.BloomConfig(vocab_size=99, hidden_size=32, n_layer=2, n_head=4), "ALiBi"),
+    "MptForCausalLM": (hf.MptConfig(vocab_size=99, d_model=32, n_layers=2, n_heads=4), "ALiBi"),
+    "FalconForCausalLM": (hf.FalconConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2,
+                                          num_attention_heads=4, alibi=True), "ALiBi"),
+    "MambaForCausalLM": (hf.MambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2), "recurrent"),
+    "RwkvForCausalLM": (hf.RwkvConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2), "recurrent"),
+    "JambaForCausalLM": (hf.JambaConfig(**GROUPED, num_experts=2, mamba_d_state=4), "recurrent"),
+    "Qwen3NextForCausalLM": (
+        hf.Qwen3NextConfig(**dict(GROUPED, num_hidden_layers=4), head_dim=8, num_experts=2,
+                           num_experts_per_tok=1, moe_intermediate_size=16,
+                           shared_expert_intermediate_size=16), "recurrent"),
+    "Llama4ForCausalLM": (
+        hf.Llama4TextConfig(**GROUPED, head_dim=8, intermediate_size_mlp=32, num_local_experts=2,
+                            attention_chunk_size=8), "chunked_attention"),
+    "GPTNeoForCausalLM": (hf.GPTNeoConfig(vocab_size=99, hidden_size=32, num_layers=2, num_heads=4,
+                                          attention_types=[[["global", "local"], 1]], window_size=4),
+                          "differ from a plain forward"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name):
+    config, reason = REFUSED[name]
+    torch.manual_seed(0)
+    model = hf.AutoModelForCausalLM.from_config(config)
+    assert type(model).__name__ == name
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, 0, 0.2)
+    with pytest.raises(ModelError, match=f"{name} is not supported.*{reason}"):
+        Target(model)
+
+
+def test_encoder_decoder_is_refused():
+    config = hf.T5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4)
+    with pytest.raises(ModelError, match="T5ForConditionalGeneration is not supported: .*encoder-decoder"):
+        Target(hf.T5ForConditionalGeneration(config))
+
+
+def test_a_model_that_ignores_the_mask_is_found_out():
+    model = tiny("llama")
+    forward = model.model.forward
+    model.model.forward = lambda *args, attention_mask=None, **kwargs: forward(*args, **kwargs)
+    with pytest.raises(ModelError, match="LlamaForCausalLM is not supported"):
+        Target(model)
+
+
+def test_a_wrong_window_is_found_out(monkeypatch):
+    from dare_job.decode import support
+
+    monkeypatch.setattr(support, "_kinds", lambda config: ("full_attention",))
+    with pytest.raises(ModelError, match="differ from a plain forward"):
+        Target(tiny("mistral-window"))
+
+
+@pytest.mark.parametrize("rope", [
+    {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4},
+    {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4},
+    {"rope_type": "llama3", "factor": 8.0, "rope_theta": 1e4, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 64},
+    {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 64},
+    {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
+     "short_factor": [1.0] * 4, "long_factor": [4.0] * 4},
+], ids=lambda rope: rope["rope_type"])
+def test_rotary_types(rope):
+    model = tiny("llama", rope_parameters=rope)
+    target = Target(model)
+    texts = prompts((5, 17, 8))
+    expected = [generate(model, text) for text in texts]
+    results = write(target, texts, oracle(expected))
+    assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
+    assert target.traits.context == (64 if rope["rope_type"] == "longrope" else 256)
+    if rope["rope_type"] == "longrope":
+        assert "longrope" in write(target, [np.full(64, 5)])[0].error
+
+
+def test_attention_is_ours_only_where_it_is_equal():
+    model = tiny("llama")
+    target = Target(model)
+    assert target.fused and model.config._attn_implementation == NAME
+    with target.as_transformers():
+        assert model.config._attn_implementation == "sdpa"
+    assert model.config._attn_implementation == NAME
+    assert not Target(tiny("gemma2")).fused and not Target(tiny("gpt_oss")).fused
+
+
+def test_bfloat16_leaves_generate_only_at_near_ties():
+    model = tiny("llama", dtype=torch.bfloat16)
+    target, texts = Target(model), prompts()
+    with target.as_transformers():
+        expected = [generate(model, text) for text in texts]
+    results = write(target, texts, oracle(expected))
+    for row, text in enumerate(expected):
+        ours = results[row].token_ids
+        place = next((i for i, (a, b) in enumerate(zip(text, ours, strict=True)) if a != b), None)
+        if place is None:
+            continue
+        ids = torch.from_numpy(np.concatenate((texts[row], text[:place])).astype(np.int64))[None]
+        with target.as_transformers(), torch.inference_mode():
+            logits = model(input_ids=ids, use_cache=False).logits[0, -1].float()
+        assert abs(logits[text[place]] - logits[ours[place]]) <= 0.03 * logits.abs().max()
+
+
+def test_loading_says_what_is_missing(tmp_path):
+    with pytest.raises(ModelError, match="does not exist"):
+        Target.load(tmp_path / "nothing")
+    with pytest.raises(ModelError, match="holds no config.json"):
+        Target.load(tmp_path)
+    tiny("llama").save_pretrained(tmp_path / "whole", max_shard_size="20KB")
+    shards = sorted((tmp_path / "whole").glob("*.safetensors"))
+    assert len(shards) > 1
+    assert Target.load(tmp_path / "whole").vocabulary == VOCABULARY
+    shards[1].unlink()
+    with pytest.raises(ModelError, match=shards[1].name):
+        Target.load(tmp_path / "whole")
+    hf.ViTConfig().save_pretrained(tmp_path / "vision")
+    with pytest.raises(ModelError, match="no causal language model|not a causal language model"):
+        Target.load(tmp_path / "vision")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="model.device"):
+            Target.load(tmp_path / "whole", device="cuda")
