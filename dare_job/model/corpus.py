@@ -16,6 +16,7 @@ from dare_job.prompts import PromptSet
 FIRST_TRAINING_SEED = 1_000_000  # worlds for use and evaluation have smaller seeds, so none was trained on
 IGNORED = -100
 _WIDTH_STEP = 32
+_DRILL_WIDTH = 256
 _USERS, _ITEMS = 400, 300
 _SHARE_OF_ITEM_TEXTS = 0.25  # of each world's; descriptions are shorter and easier than profiles
 
@@ -58,6 +59,25 @@ def batches(
             waiting[width].append((prompt, text))
             if len(waiting[width]) == max(1, batch_tokens // width):
                 yield _pad(waiting.pop(width), width, tokenizer.pad_token_id)
+
+
+def copy_drills(first_id: int, vocabulary: int, batch_tokens: int, seed: int) -> Iterator[Batch]:
+    """Batches of random tokens that repeat: each row is one random segment over and over, without end.
+
+    Nothing but copying predicts them, so a small model learns to copy in minutes, and any token rather than
+    the words of one grammar. Ids are drawn from ``first_id`` to ``vocabulary - 1``. Only tokens that repeat
+    an earlier segment are targets.
+    """
+    rng = np.random.default_rng((seed, 1))
+    rows = max(1, batch_tokens // _DRILL_WIDTH)
+    while True:
+        tokens = np.empty((rows, _DRILL_WIDTH + 1), np.int64)
+        targets = np.full((rows, _DRILL_WIDTH), IGNORED, np.int64)
+        for row, length in enumerate(rng.integers(4, _DRILL_WIDTH // 2, size=rows)):
+            segment = rng.integers(first_id, vocabulary, size=length)
+            tokens[row] = np.resize(segment, _DRILL_WIDTH + 1)
+            targets[row, length:] = tokens[row, length + 1 :]
+        yield Batch(torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(targets))
 
 
 def _pad(rows: list[tuple[list[int], list[int]]], width: int, pad: int) -> Batch:

@@ -18,12 +18,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from dare_job import prompts
 from dare_job.data.world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.data.world.words import MOOD_OF, MOODS, PLACES, THEME_OF, THEMES
+from dare_job.errors import ConfigError
 from dare_job.model import embedded_path
+from dare_job.model.corpus import FIRST_TRAINING_SEED
+from dare_job.model.replay import Texts, accepted_per_step, llama_profiles
 
 _TITLE = re.compile(rf"\b({'|'.join(MOOD_OF)}) ([A-Z][a-z]+)( in (?:{'|'.join(PLACES)}))?\b")
 _MOOD = re.compile(rf"\b({'|'.join(MOODS)})\b")
 _THEME = re.compile(rf"\b({'|'.join(THEMES)})\b")
 _BATCH_ROWS = 25
+_ITEMS = 300
+_SPARE_USERS = 40  # some users have no history
+_REFERENCE_HELD_OUT = 1000
 
 
 @dataclass(frozen=True)
@@ -99,17 +105,50 @@ def tally(text: str, shown: Sequence[str]) -> Tally:
     return total
 
 
-def measure(folder: Path, users: int, items: int, seed: int) -> dict[str, object]:
-    """Figures on the first ``users`` users with a history and ``items`` items of the world ``seed``."""
+def measure(
+    folder: Path, users: int, items: int, pool: int, seed: int, reference: Path | None
+) -> dict[str, object]:
+    """Figures of the model in ``folder`` on the world ``seed``.
+
+    ``users`` profiles of the last day and ``items`` descriptions are checked. The profiles are then replayed
+    against the model's profiles of ``pool`` other users as of the day before; 0 leaves this out. With
+    ``reference`` (see ``replay.llama_profiles``) an 8B model's real profiles are replayed by the same rule.
+    """
+    if seed >= FIRST_TRAINING_SEED:
+        raise ConfigError(f"seed {seed} may have been trained on: use one below {FIRST_TRAINING_SEED}")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    world, prompt_set = simulate(max(400, users + 40), 300, seed), prompts.load("kar")
+    world, prompt_set = simulate(users + pool + _SPARE_USERS, _ITEMS, seed), prompts.load("kar")
     profiles = list(user_examples(world, prompt_set, DAYS))[:users]
     descriptions = list(item_examples(world, prompt_set, DAYS))[:items]
-    return {
+    written = generate(model, tokenizer, [x.prompt for x in profiles])
+    described = generate(model, tokenizer, [x.prompt for x in descriptions])
+    result: dict[str, object] = {
         "seed": seed,
-        "users": _figures(profiles, generate(model, tokenizer, [x.prompt for x in profiles])),
-        "items": _figures(descriptions, generate(model, tokenizer, [x.prompt for x in descriptions])),
+        "users": _figures(profiles, written),
+        "items": _figures(descriptions, described),
+    }
+    if pool:
+        others = [x for x in user_examples(world, prompt_set, DAYS - 1) if x.row > profiles[-1].row][:pool]
+        old = [g.token_ids for g in generate(model, tokenizer, [x.prompt for x in others])]
+        result["accepted_per_step"] = {
+            "pool_texts": len(old),
+            **_replayed([g.token_ids for g in written], old),
+        }
+    if reference is not None:
+        real = llama_profiles(reference)
+        result["accepted_per_step_of_reference"] = {
+            "pool_texts": len(real) - _REFERENCE_HELD_OUT,
+            **_replayed(real[:_REFERENCE_HELD_OUT], real[_REFERENCE_HELD_OUT:]),
+        }
+    return result
+
+
+def _replayed(texts: Texts, pool: Texts) -> dict[str, float]:
+    return {
+        f"{nodes}_nodes_context_{context}": accepted_per_step(texts, pool, nodes, context)
+        for nodes in (16, 64)
+        for context in (2, 12)
     }
 
 
@@ -136,9 +175,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=embedded_path())
     parser.add_argument("--users", type=int, default=200)
     parser.add_argument("--items", type=int, default=200)
+    parser.add_argument("--pool", type=int, default=600)
     parser.add_argument("--seed", type=int, default=7)
-    arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.model, arguments.users, arguments.items, arguments.seed), indent=1))
+    parser.add_argument("--reference", type=Path)
+    a = parser.parse_args()
+    print(json.dumps(measure(a.model, a.users, a.items, a.pool, a.seed, a.reference)))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from torch.nn.functional import cross_entropy, pad
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dare_job import prompts
-from dare_job.model.corpus import IGNORED, Batch, batches, worlds
+from dare_job.model.corpus import IGNORED, Batch, batches, copy_drills, worlds
+from dare_job.model.initialise import add_copy_circuit
 from dare_job.model.tokenizer import train_tokenizer
 
 CONTEXT_TOKENS = 1024
@@ -29,6 +30,8 @@ _PEAK_RATE = 2e-3
 _WARMUP_STEPS = 100
 _BATCH_TOKENS = 4096
 _LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
+_DRILL_STEPS = 60  # copying first
+_DRILL_EVERY = 10
 _SAVE_EVERY_S = 180.0
 _LOG = logging.getLogger(__name__)
 
@@ -62,6 +65,7 @@ def train(out: Path, minutes: float, seed: int) -> None:
     texts = [text for world in sample for example in world for text in (example.prompt, example.text)]
     tokenizer = train_tokenizer(texts, VOCABULARY, CONTEXT_TOKENS)
     model = LlamaForCausalLM(make_config(tokenizer))
+    add_copy_circuit(model, torch.Generator().manual_seed(seed))
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() != 2]
     optimizer = torch.optim.AdamW(
@@ -72,8 +76,10 @@ def train(out: Path, minutes: float, seed: int) -> None:
     )
     _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
     start = saved = time.monotonic()
-    tokens, running = 0, math.nan
-    for step, batch in enumerate(batches(prompt_set, tokenizer, _BATCH_TOKENS, seed)):
+    tokens, running = 0, {}
+    texts_left = batches(prompt_set, tokenizer, _BATCH_TOKENS, seed)
+    drills_left = copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
+    for step in itertools.count():
         used = (time.monotonic() - start) / (60 * minutes)
         if used >= 1:
             break
@@ -81,15 +87,18 @@ def train(out: Path, minutes: float, seed: int) -> None:
         rate = _PEAK_RATE * warmup * (0.02 + 0.98 * cosine)
         for group in optimizer.param_groups:
             group["lr"] = rate
+        drill = step < _DRILL_STEPS or step % _DRILL_EVERY == 0
+        batch = next(drills_left if drill else texts_left)
         loss = _loss(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         tokens += batch.tokens.numel()
-        running = loss.item() if step == 0 else 0.95 * running + 0.05 * loss.item()
-        if step % 50 == 0:
-            _LOG.info("step %d, %.2f M tokens, %.0f %%, loss %.4f", step, tokens / 1e6, 100 * used, running)
+        name = "drill" if drill else "text"
+        running[name] = 0.95 * running.get(name, loss.item()) + 0.05 * loss.item()
+        if step % 20 == 0:
+            _LOG.info("step %d, %.2f M tokens, %.0f %%, loss %s", step, tokens / 1e6, 100 * used, running)
         if time.monotonic() - saved > _SAVE_EVERY_S:
             save(model, tokenizer, out)
             saved = time.monotonic()
