@@ -47,7 +47,8 @@ def write_input(tmp_path):
         folder.mkdir(exist_ok=True)
         for table, schema, rows in (("interactions", tables.INTERACTIONS, interactions),
                                     ("users", tables.USERS, users), ("items", tables.ITEMS, items)):
-            columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(schema)]
-            pq.write_table(pa.table(columns, schema=schema), folder / f"{table}.parquet")
+            columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            pq.write_table(pa.table(arrays, schema=schema), folder / f"{table}.parquet")
         return folder
     return write

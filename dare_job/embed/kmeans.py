@@ -7,8 +7,8 @@ import numpy as np
 
 _ITERATIONS = 25
 _POINTS_PER_CENTROID = 1024  # faiss's 256 leaves large data with a higher inertia than scikit-learn's
-_SHARED_FROM = 1e8  # n * k * d from which threads pay for their start
-_CHEAP = 2e10  # n * k * d up to which three starts are tried
+_SHARED_FROM = 1e10  # n * k * d from which threads are used: on busy cores they cost more than they save
+_CHEAP = 2e9  # n * k * d up to which the best of three starts is taken
 
 
 def clusters(count: int, target_size: int, wanted: int | Literal["auto"] = "auto") -> int:
@@ -26,6 +26,7 @@ def assign(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     model = faiss.Kmeans(
         vectors.shape[1], k, niter=_ITERATIONS, seed=seed, gpu=faiss.get_num_gpus() > 0,
+        init_method=faiss.ClusteringInitMethod_AFK_MC2,  # k-means++ by sampling; a random start splits clouds
         nredo=3 if vectors.size * k <= _CHEAP else 1,
         min_points_per_centroid=1, max_points_per_centroid=_POINTS_PER_CENTROID)
     threads = faiss.omp_get_max_threads()

@@ -8,7 +8,6 @@ from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.workspace import done_record
 
-
 _COMMANDS = {"input": "plan"}  # where a folder is written by a command of another name
 
 

@@ -10,8 +10,10 @@ from dare_job.config import InputSettings
 from dare_job.data.readers import read
 from dare_job.errors import DataError
 
-OLD_REVIEW = {"reviewerID": "A2", "asin": "0001", "overall": 5.0, "reviewText": 'said "it"', "unixReviewTime": 1300000000}
-NEW_REVIEW = {"user_id": "AE", "asin": "B1-red", "parent_asin": "B1", "rating": 4.0, "timestamp": 1588687728923}
+OLD_REVIEW = {"reviewerID": "A2", "asin": "0001", "overall": 5.0, "reviewText": 'said "it"',
+              "unixReviewTime": 1300000000}
+NEW_REVIEW = {"user_id": "AE", "asin": "B1-red", "parent_asin": "B1", "rating": 4.0,
+              "timestamp": 1588687728923}
 
 
 def write(path, rows):
@@ -27,8 +29,8 @@ def get(folder, name):
 def test_old_reviews_and_metadata_in_python_notation(spark, tmp_path):
     write(tmp_path / "beauty" / "reviews_Beauty.json.gz", [OLD_REVIEW])
     write(tmp_path / "beauty" / "meta_Beauty.json.gz", [
-        "{'asin': '0001', 'title': \"Bob's &amp; Lip\", 'categories': [['Beauty', 'Lips'], ['Beauty', 'Gifts']],"
-        " 'brand': 'Acme', 'salesRank': {'Beauty': 3}}"])
+        "{'asin': '0001', 'title': \"Bob's &amp; Lip\", 'brand': 'Acme', 'salesRank': {'Beauty': 3},"
+        " 'categories': [['Beauty', 'Lips'], ['Beauty', 'Gifts']]}"])
     counts = read(InputSettings(path=str(tmp_path / "beauty")), tmp_path / "into", spark)
     assert (counts.format, counts.interactions, counts.items, counts.broken) == ("amazon", 1, 1, 0)
     assert get(tmp_path / "into", "interactions") == [
@@ -43,7 +45,8 @@ def test_new_reviews_with_milliseconds_and_bad_lines(spark, tmp_path):
            json.dumps({**NEW_REVIEW, "rating": 11}), json.dumps({**NEW_REVIEW, "timestamp": None})]
     write(tmp_path / "new" / "All_Beauty.jsonl", [NEW_REVIEW, *bad])
     write(tmp_path / "new" / "meta_All_Beauty.jsonl", [
-        {"parent_asin": "B1", "title": "Brush", "main_category": "All Beauty", "categories": [], "store": "Shop"},
+        {"parent_asin": "B1", "title": "Brush", "main_category": "All Beauty", "categories": [],
+         "store": "Shop"},
         {"parent_asin": "B1", "title": "Brush again", "categories": None}])
     counts = read(InputSettings(path=str(tmp_path / "new"), max_reject_share=0.9), tmp_path / "into", spark)
     assert get(tmp_path / "into", "interactions") == [

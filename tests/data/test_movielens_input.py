@@ -42,7 +42,8 @@ def test_colon_files_in_latin_1(spark, tmp_path):
     assert {"user_id": "1", "item_id": "2", "rating": 3.0, "timestamp": 978302109} in interactions
     assert {row["item_id"]: row["title"] for row in items}["2"] == "Misérables, Les (1995)"
     attributes = {row["item_id"]: dict(row["attributes"]) for row in items}
-    assert attributes["1"] == {"genre": "Animation", "genres": "Animation, Children's, Comedy", "year": "1995"}
+    assert attributes["1"] == {
+        "genre": "Animation", "genres": "Animation, Children's, Comedy", "year": "1995"}
     assert attributes["3"] == {"year": "1986"}
     assert dict(users[0]["attributes"]) == {
         "gender": "female", "age": "under 18", "occupation": "K-12 student"}
@@ -56,8 +57,9 @@ def test_written_tables_keep_the_contract(spark, tmp_path):
                          ("items", tables.ITEMS), ("rejects", tables.REJECTS)):
         written = pq.read_table(tmp_path / "into" / f"{name}.parquet")
         assert written.column_names == schema.names
-        plain = [[str(field.type).split(" (")[0].rstrip(">") for field in s] for s in (written.schema, schema)]
-        assert plain[0] == plain[1]
+        found, expected = ([str(field.type).split(" (")[0].rstrip(">") for field in one]
+                           for one in (written.schema, schema))
+        assert found == expected
 
 
 def test_bad_rows_are_kept_with_line_and_reason(spark, tmp_path):
@@ -89,7 +91,8 @@ def test_too_many_bad_rows_stop_the_run(spark, tmp_path):
 
 
 def test_lines_are_numbered_across_splits(spark, tmp_path):
-    rows = [f"{'a-user-with-a-long-name' * 6}::{line % 5}::4::9783007{line % 10}0" for line in range(30_000)]
+    user = "a-user-with-a-long-name" * 6
+    rows = [f"{user}::{line % 5}::4::9783007{line % 10}0" for line in range(30_000)]
     rows[23_456] = rows[29_999] = "broken"
     folder = put(put(tmp_path / "ml", "ratings.dat", rows), "movies.dat", MOVIES_1M)
     assert (folder / "ratings.dat").stat().st_size > 4 << 20
@@ -114,7 +117,8 @@ def test_100k_shape(spark, tmp_path):
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_latest_shape_with_quotes(spark, tmp_path, zipped):
-    folder = put(tmp_path / "ml-latest", "ratings.csv", ["userId,movieId,rating,timestamp", "1,11,4.5,964982703"])
+    header = "userId,movieId,rating,timestamp"
+    folder = put(tmp_path / "ml-latest", "ratings.csv", [header, "1,11,4.5,964982703"])
     put(folder, "movies.csv", ["movieId,title,genres", '11,"American President, The (1995)",Comedy|Drama',
                                '12,"Say ""Cheese"" Ŝtelo (2001)",(no genres listed)'])
     path = folder
@@ -149,7 +153,8 @@ def test_1m_sequences_map_back_to_original_ids(spark, tmp_path):
 
 def test_1m_pairs_take_their_order_as_time(spark, tmp_path):
     folder = ml_1m_without_ratings(tmp_path)
-    pq.write_table(pa.table({"userID": ["1", "1", "2"], "movieID": ["3", "1", "2"]}), folder / "pairs.parquet")
+    pairs = pa.table({"userID": ["1", "1", "2"], "movieID": ["3", "1", "2"]})
+    pq.write_table(pairs, folder / "pairs.parquet")
     _, interactions, _, _, _ = reading(spark, folder, tmp_path / "into")
     assert [(row["user_id"], row["item_id"], row["timestamp"]) for row in interactions] == [
         ("1", "3", 0), ("1", "1", 1), ("2", "2", 2)]

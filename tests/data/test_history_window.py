@@ -1,0 +1,59 @@
+"""The windows of DARE, by hand and as a property, in Python and in Spark."""
+
+from datetime import date
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+from dare_job.config import HistorySettings
+from dare_job.data.history import end_of_day, histories, window, window_size
+
+
+@given(st.integers(3, 10_000), st.floats(0.5, 1, exclude_min=True, exclude_max=True))
+def test_m_lies_between_half_and_all(n, share):
+    assert n / 2 < window_size(n, share) < n
+
+
+def test_small_n_keeps_everything():
+    assert [window_size(n, 0.7) for n in range(6)] == [0, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    # n = 10, share 0.7: m = 7; old is 0..6, new is 3..9; both are then cut to their last 4
+    ("recent", [6, 7, 8, 9]), ("old", [3, 4, 5, 6]), ("new", [6, 7, 8, 9]),
+])
+def test_windows_by_hand(spark, name, expected):
+    settings = HistorySettings(window=name, share=0.7, max_items=4)
+    events = spark.range(1).select(F.array(*[F.lit(i) for i in range(10)]).alias("events"))
+    assert events.select(window(F.col("events"), settings)).first()[0] == expected
+
+
+@pytest.mark.parametrize("share", [0.51, 0.7, 0.99])
+def test_spark_windows_equal_the_definition(spark, share):
+    table = spark.range(0, 40).select(F.when(F.col("id") > 0, F.sequence(F.lit(1), F.col("id")))
+                                      .otherwise(F.array().cast("array<bigint>")).alias("events"))
+    chosen = [window(F.col("events"), HistorySettings(window=name, share=share, max_items=500)).alias(name)
+              for name in ("old", "new", "recent")]
+    for row in table.select("events", *chosen).collect():
+        m = window_size(len(row["events"]), share)
+        assert row["old"] == row["events"][:m]
+        assert row["new"] == row["events"][len(row["events"]) - m:]
+        assert row["recent"] == row["events"]
+
+
+def test_history_is_sorted_titled_rated_and_without_copies(spark):
+    events = [("u", "b", 5.0, 20), ("u", "a", 5.0, 20), ("u", "c", 4.0, 10), ("u", "c", 4.0, 10),
+              ("u", "poor", 1.0, 30), ("u", "untitled", 5.0, 40), ("v", "poor", 1.0, 1)]
+    table = spark.createDataFrame(events, "user_id string, item_id string, rating float, timestamp long")
+    titled = spark.createDataFrame(pa.table({"item_id": ["a", "b", "c", "poor"]}))
+    found = {row["user_id"]: row for row in histories(table, titled, HistorySettings(min_rating=3)).collect()}
+    assert [event["item_id"] for event in found["u"]["history"]] == ["c", "a", "b"]
+    assert (found["u"]["interactions"], found["v"]["interactions"], found["v"]["history"]) == (6, 1, [])
+
+
+def test_a_day_ends_at_midnight_utc():
+    assert end_of_day(date(1970, 1, 1)) == 86_400
+    assert end_of_day(date(2024, 2, 28)) + 86_400 == end_of_day(date(2024, 2, 29))

@@ -1,0 +1,53 @@
+"""Which settings make text stale."""
+
+import pytest
+
+from dare_job.config import JobConfig
+from dare_job.data.text_key import text_salt
+
+
+def salt(model="m", **sections):
+    return text_salt(JobConfig.model_validate(sections), model)
+
+
+STRICT, RELAXED = salt(), salt(verify={"rule": "relaxed"})
+
+
+@pytest.mark.parametrize("change", [
+    {"model": "another"}, {"decode": {"max_new_tokens": 10}}, {"decode": {"min_new_tokens": 10}},
+    {"verify": {"rule": "relaxed"}}, {"verify": {"rule": "top_k"}},
+])
+def test_strict_text_changes(change):
+    assert salt(**{"model": "m", **change}) != STRICT
+
+
+@pytest.mark.parametrize("section", [{"dtype": "bfloat16"}, {"chat_template": "never"}])
+def test_model_settings_change_text(section):
+    changed = JobConfig.model_validate({"model": section})
+    assert text_salt(changed, "m") != STRICT
+
+
+@pytest.mark.parametrize("change", [
+    {"decode": {"nodes": 64}}, {"decode": {"batch_size": 1}}, {"decode": {"mode": "resd"}},
+    {"decode": {"mode": "autoregressive"}}, {"decode": {"depth": 3}}, {"verify": {"k": 5, "p": 0.5}},
+    {"decode": {"mode": "resd"}, "verify": {"rule": "relaxed"}}, {"embed": {"seed": 3}},
+    {"spark": {"shards": 3}},
+])
+def test_strict_text_stays(change):
+    assert salt(**change) == STRICT
+
+
+@pytest.mark.parametrize("change", [
+    {"verify": {"rule": "relaxed", "k": 3}}, {"verify": {"rule": "relaxed", "p": 0.2}},
+    {"verify": {"rule": "relaxed"}, "decode": {"nodes": 64}},
+    {"verify": {"rule": "relaxed"}, "decode": {"batch_size": 1}},
+])
+def test_relaxed_text_changes(change):
+    assert salt(**change) != RELAXED
+
+
+def test_rules_ignore_what_they_do_not_use():
+    assert salt(verify={"rule": "top_k", "p": 0.3}) == salt(verify={"rule": "top_k"})
+    assert salt(verify={"rule": "threshold", "k": 9}) == salt(verify={"rule": "threshold"})
+    fixed = {"rule": "relaxed", "reproducible": True}
+    assert salt(verify=fixed, decode={"batch_size": 1}) == salt(verify=fixed)

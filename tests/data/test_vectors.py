@@ -1,0 +1,73 @@
+"""k-means and ready-made vectors."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dare_job.embed import kmeans, vectors
+from dare_job.errors import DataError
+from dare_job.tables import VECTORS
+
+
+def test_kmeans_finds_separate_clouds_and_is_seeded():
+    random = np.random.default_rng(0)
+    centres = random.normal(0, 10, (5, 8))
+    points = (centres.repeat(40, axis=0) + random.normal(0, 0.1, (200, 8))).astype(np.float32)
+    labels = kmeans.assign(points, 5, seed=1)
+    assert [len(set(labels[start:start + 40])) for start in range(0, 200, 40)] == [1] * 5
+    assert len(set(labels)) == 5
+    assert np.array_equal(labels, kmeans.assign(points, 5, seed=1))
+
+
+@pytest.mark.parametrize(("count", "target", "wanted", "k"), [
+    (1001, 500, "auto", 3), (10, 500, "auto", 1), (10, 500, 4, 4), (3, 2, 8, 3), (0, 500, "auto", 1)])
+def test_number_of_clusters(count, target, wanted, k):
+    assert kmeans.clusters(count, target, wanted) == k
+
+
+def test_names_sort_as_numbers():
+    assert kmeans.names(np.array([0, 7, 12345])) == ["0000", "0007", "12345"]
+
+
+def test_vectors_survive_a_round_trip(tmp_path):
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    vectors.write(tmp_path / "v" / "part-0.parquet", ["d", "c", "b", "a"], table)
+    assert pq.read_schema(tmp_path / "v" / "part-0.parquet").equals(VECTORS)
+    ids, read = vectors.read(tmp_path / "v")
+    assert ids.to_pylist() == ["d", "c", "b", "a"] and np.array_equal(read, table)
+
+
+@pytest.mark.parametrize(("rows", "message"), [
+    ([("a", [1.0, 2.0]), ("b", [1.0])],
+     r"row 2 \(entity_id 'b'\) has another dimension than the first row's 2"),
+    ([("a", [1.0]), ("b", None)], r"row 2 \(entity_id 'b'\) has no vector"),
+    ([(None, [1.0])], "row 1 .* has no entity_id"),
+    ([("a", [1.0, float("nan")])], "missing or not finite"),
+    ([("a", [1.0, None])], "missing or not finite"),
+    ([("a", [1.0]), ("a", [2.0])], "entity_id 'a' is there more than once"),
+])
+def test_bad_vectors_name_their_row(tmp_path, rows, message):
+    ids = pa.array([row[0] for row in rows], pa.string())
+    lists = pa.array([row[1] for row in rows], pa.list_(pa.float64()))
+    pq.write_table(pa.table({"entity_id": ids, "vector": lists}), tmp_path / "v.parquet")
+    with pytest.raises(DataError, match=message):
+        vectors.read(tmp_path / "v.parquet")
+
+
+def test_integer_ids_and_fixed_size_lists_are_taken(tmp_path):
+    lists = pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2))
+    pq.write_table(pa.table({"entity_id": [3, 4], "vector": lists}), tmp_path / "v.parquet")
+    ids, read = vectors.read(tmp_path / "v.parquet")
+    assert ids.to_pylist() == ["3", "4"] and read.tolist() == [[1, 2], [3, 4]]
+
+
+def test_missing_files_and_columns_are_named(tmp_path):
+    with pytest.raises(DataError, match="no such file of vectors"):
+        vectors.read(tmp_path / "absent.parquet")
+    pq.write_table(pa.table({"id": ["a"], "vector": [[1.0]]}), tmp_path / "v.parquet")
+    with pytest.raises(DataError, match="must have the columns entity_id and vector|entity_id"):
+        vectors.read(tmp_path / "v.parquet")
+    pq.write_table(pa.table({"entity_id": ["a"], "vector": ["text"]}), tmp_path / "v.parquet")
+    with pytest.raises(DataError, match="must hold lists of numbers, not string"):
+        vectors.read(tmp_path / "v.parquet")

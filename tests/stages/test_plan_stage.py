@@ -1,0 +1,132 @@
+"""Plan: who is stale, with which prompt, and what a broken row costs."""
+
+import hashlib
+import json
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from dare_job import tables
+from dare_job.errors import DataError
+from dare_job.stages import embed, plan
+from dare_job.workspace import MANIFEST
+
+DAY = 86_400
+JAN_2 = 1_767_312_000  # 2026-01-02 00:00 UTC
+
+INTERACTIONS = [("ann", "i1", 5.0, JAN_2 - 3), ("ann", "i2", 1.0, JAN_2 - 2),
+                ("ann", "i3", 4.0, JAN_2 + DAY - 1), ("bob", "i3", 4.0, JAN_2 + DAY), ("eve", "ghost", 4.0, JAN_2)]
+USERS = [("ann", [("age", "25-34")]), ("bob", None), ("zoë ☃", None)]
+ITEMS = [("i1", "Toy Story (1995)", [("genre", "Comedy")]), ("i2", 'Say "Cheese"', None),
+         ("i3", "Les Misérables", None), ("i4", None, [("genre", "Drama")])]
+
+
+def rows(job, entity):
+    folder = job.space.stage("plan") / f"entity={entity}"
+    return {row["entity_id"]: row for row in pq.read_table(folder).to_pylist()}
+
+
+def publish(job, entity, planned, day, **changes):
+    """A snapshot of an earlier date with the text keys of a plan."""
+    folder = job.space.knowledge(entity, day)
+    folder.mkdir(parents=True)
+    table = [{"entity_id": row["entity_id"], "knowledge": "text", "text_key": row["text_key"],
+              "prompt_sha256": row["prompt_sha256"], "error": None, "run_id": "old",
+              **changes.get(row["entity_id"], {})} for row in planned]
+    pq.write_table(pa.Table.from_pylist(table, schema=tables.KNOWLEDGE), folder / "part-0.parquet")
+    (folder / MANIFEST).write_text(json.dumps({"date": day}))
+
+
+def stale(job, entity="user"):
+    return {id_ for id_, row in rows(job, entity).items() if row["stale"]}
+
+
+@pytest.fixture
+def inputs(write_input):
+    return {"input": {"path": str(write_input(INTERACTIONS, USERS, ITEMS))}}
+
+
+def test_every_known_entity_has_a_row_and_the_future_has_none(make_job, inputs):
+    job = make_job(inputs)
+    record = plan.run(job)
+    users, items = rows(job, "user"), rows(job, "item")
+    assert {id_: row["interactions"] for id_, row in users.items()} == {
+        "ann": 3, "bob": 0, "eve": 1, "zoë ☃": 0}
+    assert {id_: row["interactions"] for id_, row in items.items()} == {
+        "i1": 1, "i2": 1, "i3": 1, "i4": 0, "ghost": 1}
+    assert users["bob"]["error"] == users["eve"]["error"] == "empty history"
+    assert items["i4"]["error"] == items["ghost"]["error"] == "empty title"
+    assert items["i4"]["prompt"] is None and items["i4"]["text_key"] is None
+    assert record["user"] == {"rows": 4, "stale": 4, "errors": 3} and record["item"]["errors"] == 2
+    prompt = users["ann"]["prompt"]
+    places = [prompt.index(title) for title in ("Les Misérables", 'Say "Cheese"', "Toy Story (1995)")]
+    assert places == sorted(places) and "25-34" in prompt  # newest first
+    assert users["ann"]["prompt_sha256"] == hashlib.sha256(prompt.encode()).hexdigest()
+    assert dict(items["i1"]["attributes"]) == {"genre": "Comedy"}
+
+
+def test_plan_keeps_its_schema(make_job, inputs):
+    job = make_job(inputs)
+    plan.run(job)
+    written = pq.read_table(job.space.stage("plan") / "entity=user")
+    assert written.select(tables.PLAN.names).cast(tables.PLAN).schema.equals(tables.PLAN)
+
+
+def test_only_what_changed_is_stale(make_job, inputs):
+    first = make_job(inputs)
+    plan.run(first)
+    old = rows(first, "user")
+    gone = {"entity_id": "gone", "text_key": "key", "prompt_sha256": "sha"}
+    publish(first, "user", [old["ann"], gone], "2026-01-02")
+    publish(first, "item", [rows(first, "item")[id_] for id_ in ("i1", "i2")], "2026-01-02",
+            i2={"error": "out of memory"})
+
+    same = make_job(inputs, day="2026-01-03")
+    plan.run(same)
+    assert stale(same) == {"bob", "eve", "zoë ☃"}
+    assert stale(same, "item") == {"i2", "i3", "i4", "ghost"}  # the text of i2 had failed
+    kept = rows(same, "user")["gone"]
+    assert (kept["stale"], kept["prompt"], kept["text_key"], kept["interactions"]) == (False, None, "key", 0)
+
+
+def test_staleness_by_setting(make_job, inputs):
+    first = make_job(inputs)
+    plan.run(first)
+    publish(first, "user", [rows(first, "user")["ann"]], "2026-01-02")
+    for settings, model, expected in (
+            ({"decode": {"nodes": 64, "batch_size": 2}, "pools": {"seed": 5}}, "model-1", False),
+            ({}, "model-2", True), ({"history": {"max_items": 1}}, "model-1", True)):
+        second = make_job({**inputs, **settings}, day="2026-01-03", model=model)
+        plan.run(second)
+        assert ("ann" in stale(second)) is expected, (settings, model)
+
+
+def test_a_second_run_does_nothing_and_a_changed_input_runs_again(make_job, inputs, write_input):
+    job = make_job(inputs)
+    first = plan.run(job)
+    files = {file: file.stat().st_mtime_ns for file in job.space.work.rglob("*.parquet")}
+    assert plan.run(job) == first
+    assert {file: file.stat().st_mtime_ns for file in job.space.work.rglob("*.parquet")} == files
+    write_input([*INTERACTIONS, ("new", "i1", 3.0, JAN_2)], USERS, ITEMS)
+    assert plan.run(job)["user"]["rows"] == 5
+    assert "Toy Story" in rows(job, "user")["new"]["prompt"]
+
+
+def test_todo_takes_the_first_stale_rows_that_have_a_prompt(make_job, inputs):
+    job = make_job(inputs)
+    plan.run(job)
+    planned = ds.dataset(job.space.stage("plan") / "entity=item", format="parquet")
+    assert plan.todo(planned)["entity_id"].to_pylist() == ["i1", "i2", "i3"]
+    assert plan.todo(planned, 2)["entity_id"].to_pylist() == ["i1", "i2"]
+
+
+def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, write_input):
+    folder = write_input([("ann", "i1", float("nan"), JAN_2)])
+    job = make_job({"input": {"path": str(folder)}})
+    with pytest.raises(DataError, match="1 of 1 rows of interactions"):
+        plan.run(job)
+    assert not job.space.stage("plan").exists() and not job.space.stage("input").exists()
+    with pytest.raises(DataError, match="run `dare-job plan` with --date 2026-01-02 first"):
+        embed.run(job)
