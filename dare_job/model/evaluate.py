@@ -26,7 +26,7 @@ from dare_job.model.replay import Texts, accepted_per_step, llama_profiles
 _TITLE = re.compile(rf"\b({'|'.join(MOOD_OF)}) ([A-Z][a-z]+)( in (?:{'|'.join(PLACES)}))?\b")
 _MOOD = re.compile(rf"\b({'|'.join(MOODS)})\b")
 _THEME = re.compile(rf"\b({'|'.join(THEMES)})\b")
-_BATCH_ROWS = 25
+_BATCH_ROWS = 64
 _ITEMS = 300
 _SPARE_USERS = 40  # some users have no history
 _REFERENCE_HELD_OUT = 1000
