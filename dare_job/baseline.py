@@ -26,18 +26,12 @@ _STATS = "method string, tokens long, seconds double"
 
 def measure(job: Job, cut) -> dict | None:
     """Rates by method and ``tokens_per_s`` of the faster, measured once a cut and setting; None: no rows."""
-    from pyspark.errors import PySparkException
-
     settings = job.config.baseline
     folder = job.space.stage("baseline")
-    task = Task.of(job, pools_version="")
+    task = Task.of(job)
     fingerprint = digest([cut.fingerprint, settings.model_dump(), job.config.decode.batch_size, task.threads])
     if not is_done(folder, fingerprint):
-        try:
-            measured = _measure(job, cut, task) if settings.rows and cut.rows else None
-        except PySparkException as error:  # a figure is missing, the texts are not
-            _LOG.warning("plain decoding could not be measured: %s", str(error).strip().splitlines()[-1])
-            return None
+        measured = _measure(job, cut, task) if settings.rows and cut.rows else None
         with committing(folder, fingerprint, {"measured": measured}):
             pass
     return done_record(folder)["measured"]
@@ -73,12 +67,18 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
+    context = loading.loaded(task).target.traits.context or np.inf
     requests = [loading.request(row, task, drafted=False) for row in rows]
+    requests = [request for request in requests if 0 < len(request.prompt_ids) < context]
     requests.sort(key=lambda request: len(request.prompt_ids))
     stats = []
-    for method, decode in ((ENGINE, _by_engine), (GENERATE, _by_generate)):
+    for method, decode in ((ENGINE, _by_engine), (GENERATE, by_generate)):
         began = time.perf_counter()
-        tokens = decode(requests, task)
+        try:
+            tokens = decode(requests, task)
+        except Exception as error:  # a figure is missing, the texts are not
+            _LOG.warning("plain decoding by %s could not be measured: %s", method, error)
+            continue
         stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
     yield from pa.Table.from_pylist(stats, pa.schema([
         ("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])).to_batches()
@@ -88,7 +88,7 @@ def _by_engine(requests, task: Task) -> int:
     return sum(len(result.token_ids) for result in loading.engine(task, mode="autoregressive").run(requests))
 
 
-def _by_generate(requests, task: Task) -> int:
+def by_generate(requests, task: Task) -> int:
     """New tokens, the end-of-text token included, of greedy ``generate`` on left-padded batches."""
     import torch
 

@@ -59,7 +59,7 @@ def _yesterday(job: Job, entity: str) -> _Cost | None:
 
 def _probe(job: Job, entity: str, rows) -> _Cost:
     """Decode some rows without drafts, in this process and with a worker's threads."""
-    task = loading.Task.of(job, pools_version="")
+    task = loading.Task.of(job)
     requests = [loading.request({"entity": entity, **row}, task, drafted=False) for row in rows.to_pylist()]
     engine = loading.engine(task, mode="autoregressive")
     began = time.perf_counter()

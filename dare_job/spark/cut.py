@@ -15,12 +15,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from dare_job import errors
+from dare_job.errors import DareJobError
 from dare_job.job import Job
 from dare_job.spark import chunks, parts, shards
 from dare_job.tables import ENTITIES
 from dare_job.workspace import replace_folder, write_json
 
 RECORD = "_cut.json"
+FAILED = "_failed.json"  # left by a worker that stopped the run
 RETRY = "_retry.json"  # left by publish when too many rows failed: the next cut tries them again
 COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind")
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
@@ -71,6 +74,26 @@ def read(folder: Path) -> Cut | None:
         return Cut(folder=folder, **json.loads((folder / RECORD).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def stop(folder: Path, error: DareJobError) -> None:
+    """Called by a worker that met what every row would meet: the other workers stop at their next chunk."""
+    write_json(folder / FAILED, {"error": type(error).__name__, "message": str(error)})
+
+
+def goes_on(folder: Path, fingerprint: str) -> bool:
+    """False where a worker must write no more: another one stopped the run, or a later run cut anew."""
+    found = read(folder)
+    return found is not None and found.fingerprint == fingerprint and not (folder / FAILED).exists()
+
+
+def raise_failure(folder: Path) -> None:
+    """Raise what a worker stopped the run with, if one did."""
+    try:
+        failure = json.loads((folder / FAILED).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    raise getattr(errors, failure["error"])(failure["message"])
 
 
 def remaining(job: Job, cut: Cut):

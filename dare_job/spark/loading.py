@@ -27,6 +27,7 @@ class Task:
     """Plain values that tell a worker everything; equal tasks share one loaded model.
 
     folder, pools  the stages' folders; pools_version changes when pools are built anew
+    cut            fingerprint of the cut that the rows belong to
     tokenizer      hash that the pools must have
     threads        torch threads of one worker
     """
@@ -37,16 +38,17 @@ class Task:
     folder: str
     pools: str
     pools_version: str
+    cut: str
     dt: str
     run_id: str
     threads: int
 
     @classmethod
-    def of(cls, job: Job, pools_version: str) -> "Task":
+    def of(cls, job: Job, pools_version: str = "", cut: str = "") -> "Task":
         pools = job.space.stage("pools")
         return cls(job.config, str(job.model_path), tokenizer_hash(job.model_path),
                    str(job.space.stage("generate").resolve()), str(pools.resolve()),
-                   pools_version, job.space.dt, job.run_id, threads(job))
+                   pools_version, cut, job.space.dt, job.run_id, threads(job))
 
 
 def threads(job: Job) -> int:
@@ -73,6 +75,7 @@ def _load(model: str, dtype: str, device: str, trust_remote_code: bool, threads:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     torch.set_num_threads(threads)
     warm_up()
     target = Target.load(Path(model), dtype, device, trust_remote_code)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dare_job import errors
 from dare_job.decode import Request, Result
 from dare_job.errors import DareJobError, RowError
-from dare_job.spark import chunks, loading
+from dare_job.spark import chunks, cut, loading
 from dare_job.spark.loading import Task
 from pools.errors import PoolError
 
@@ -25,21 +25,30 @@ STATS = "shard int, chunk int, rows long"
 _STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64())])
 
 
+class _Stopped(Exception):
+    """Another worker, or a later run, ended this one."""
+
+
 def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
     """Decode a shard's rows, in order of position, and commit each chunk; yields one small row a chunk.
 
     A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
-    model that does not load) is raised.
+    model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
     """
     rows = (row for batch in batches for row in batch.to_pylist())
     first = next(rows, None)
-    if first is None:
+    if first is None or not cut.goes_on(Path(task.folder), task.cut):
         return
-    loading.loaded(task)  # before the clock starts
-    collector = Collector(task)
-    for row, result in decode(collector.watched(chain([first], rows)), task):
-        yield from collector.add(row, knowledge_row(row, result, task))
-    yield from collector.finish()
+    try:
+        loading.loaded(task)  # before the clock starts
+        collector = Collector(task)
+        for row, result in decode(collector.watched(chain([first], rows)), task):
+            yield from collector.add(row, knowledge_row(row, result, task))
+        yield from collector.finish()
+    except DareJobError as error:
+        cut.stop(Path(task.folder), error)
+    except _Stopped:
+        return
 
 
 class Collector:
@@ -61,11 +70,10 @@ class Collector:
         self._newest = -1
 
     def add(self, row: dict, finished: dict) -> Iterator[pa.RecordBatch]:
-        """Take a finished row; commits its chunk where that is complete."""
-        chunk = row["chunk"]
-        self._waiting[chunk] -= 1
-        self._ready.setdefault(chunk, []).append((row, finished))
-        if chunk != self._newest and not self._waiting[chunk]:
+        """Take a finished row; commits the chunks that are complete: no later row can belong to them."""
+        self._waiting[row["chunk"]] -= 1
+        self._ready.setdefault(row["chunk"], []).append((row, finished))
+        for chunk in [chunk for chunk in self._ready if chunk != self._newest and not self._waiting[chunk]]:
             yield self._commit(chunk)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -74,10 +82,14 @@ class Collector:
             yield self._commit(chunk)
 
     def _commit(self, chunk: int) -> pa.RecordBatch:
+        busy_s = time.perf_counter() - self._began
         entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
         first = entries[0][0]
-        path = Path(self._task.folder) / f"entity={first['entity']}" / chunks.name(first["shard"], chunk)
-        chunks.write(path, [finished for _, finished in entries], time.perf_counter() - self._began)
+        folder = Path(self._task.folder)
+        if not cut.goes_on(folder, self._task.cut):
+            raise _Stopped
+        path = folder / f"entity={first['entity']}" / chunks.name(first["shard"], chunk)
+        chunks.write(path, [finished for _, finished in entries], busy_s)
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
         return pa.RecordBatch.from_pylist([record], schema=_STATS)
@@ -180,7 +192,7 @@ def stop_if_fatal(error: Exception) -> None:
     """Raise again, as one of the project's errors, what would fail every row alike."""
     if isinstance(error, PoolError):
         raise errors.PoolError(str(error)) from error
-    if isinstance(error, DareJobError) and not isinstance(error, RowError):
+    if isinstance(error, DareJobError | _Stopped) and not isinstance(error, RowError):
         raise error
 
 

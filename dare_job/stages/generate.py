@@ -1,9 +1,8 @@
 """Stage generate: writes tonight's texts with the model, in Spark tasks that commit chunk by chunk."""
 
-import re
 from contextlib import contextmanager
+from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -15,8 +14,9 @@ from dare_job.spark.worker import STATS, write_shard
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES
 from dare_job.workspace import DONE, digest, write_json
+from pools.errors import PoolError
+from pools.store import Store
 
-_RAISED = re.compile(r"^\s*(?:dare_job|pools)\.errors\.(\w+): (.*)$", re.MULTILINE)
 _ROUTE_OF_MODE = {"resd": GLOBAL, "autoregressive": GLOBAL}  # the modes that use no group's pool
 
 
@@ -68,13 +68,27 @@ def _fingerprint(job: Job) -> str:
 
 
 def _write(job: Job, work: cut.Cut) -> None:
-    task = Task.of(job, upstream.require(job, "pools")["fingerprint"])
+    task = Task.of(job, upstream.require(job, "pools")["fingerprint"], work.fingerprint)
+    _check_pools(task)
 
     def write(batches):
         yield from write_shard(batches, task)
 
-    with small_batches(job), progress.watching(work.entities, work.rows), raising_ours():
+    (work.folder / cut.FAILED).unlink(missing_ok=True)
+    with small_batches(job), progress.watching(work.entities, work.rows):
         cut.remaining(job, work).mapInArrow(write, STATS).collect()
+    cut.raise_failure(work.folder)
+
+
+def _check_pools(task: Task) -> None:
+    """Stop before a model is loaded where a pool is damaged; sizes only, workers compare checksums."""
+    for entity in ENTITIES:
+        store = Store(Path(task.pools) / f"entity={entity}", task.tokenizer, verify=False, capacity=1)
+        for name in store.names():
+            try:
+                store.get(name)
+            except PoolError as error:
+                raise errors.PoolError(str(error)) from None
 
 
 @contextmanager
@@ -87,16 +101,3 @@ def small_batches(job: Job):
         yield
     finally:
         job.spark.conf.set(key, before)
-
-
-@contextmanager
-def raising_ours():
-    """Raise the project's error that a worker raised, instead of Spark's report of it."""
-    try:
-        yield
-    except PySparkException as error:
-        raised = _RAISED.findall(str(error))
-        if not raised:
-            raise
-        name, message = raised[-1]
-        raise getattr(errors, name, errors.DareJobError)(message) from None

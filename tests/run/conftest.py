@@ -1,0 +1,61 @@
+"""Two nights of the whole job on a small sample world, shared by the tests of this folder."""
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, settings
+
+from dare_job import pipeline
+from dare_job.config import JobConfig
+from dare_job.data.world import write_world
+from dare_job.job import Job
+from dare_job.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Nights:
+    """An output folder with two published dates, and the two runs' summaries."""
+
+    world: Path
+    out: Path
+    first: dict
+    second: dict
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """A sample world without old text, with one user and one item that cannot be written."""
+    folder = tmp_path_factory.mktemp("world")
+    write_world(folder, users=36, items=24, seed=5, date=date.fromisoformat(NIGHT_2))
+    _append(folder / "users.parquet", {"user_id": LOST_USER, "attributes": [("age", "25-34")]})
+    _append(folder / "items.parquet", {"item_id": LONG_ITEM, "title": "Endless " * 1500, "attributes": []})
+    (folder / "knowledge").rename(folder / "unused")
+    return folder
+
+
+def _append(path: Path, row: dict) -> None:
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table, pa.Table.from_pylist([row], schema=table.schema)]), path)
+
+
+@pytest.fixture(scope="session")
+def job_of(spark, world):
+    """Factory: a Job on the small world for a date and an output folder, settings by section."""
+    def make(out: Path, day: str, limit: int | None = None, run_id: str | None = None, **sections) -> Job:
+        config = JobConfig.model_validate(settings(world, out, **sections))
+        job = Job(config, Workspace(Path(out), date.fromisoformat(day)), run_id or f"run-{day}", limit)
+        job.__dict__["spark"] = spark
+        return job
+    return make
+
+
+@pytest.fixture(scope="session")
+def nights(job_of, world, tmp_path_factory):
+    """The job for two consecutive dates: the first has no old text, the second the first's."""
+    out = tmp_path_factory.mktemp("nights") / "out"
+    first, second = (pipeline.run(job_of(out, night)) for night in (NIGHT_1, NIGHT_2))
+    return Nights(world, out, first, second)

@@ -1,0 +1,39 @@
+"""Small settings of a whole run, and readers of what it leaves."""
+
+import os
+from pathlib import Path
+
+import pyarrow.dataset as ds
+
+NIGHT_1, NIGHT_2, NIGHT_3 = "2026-01-01", "2026-01-02", "2026-01-03"
+MODEL = os.environ.get("DARE_TEST_MODEL", "embedded")
+LOST_USER, LONG_ITEM = "u-lost", "i-long"  # no history; a title longer than the model's context
+
+
+def settings(world: Path, out: Path, **sections) -> dict:
+    """Small settings; a section given in ``sections`` is laid over it key by key."""
+    base = {
+        "out": str(out), "input": {"path": str(world)}, "model": {"name": MODEL},
+        "decode": {"max_new_tokens": 48, "batch_size": 4, "nodes": 12},
+        "embed": {"epochs": 3, "dim": 8}, "group": {"target_size": 20},
+        "spark": {"rows_per_commit": 5, "shards": 4}, "baseline": {"rows": 8},
+        "limits": {"max_error_share": 0.2},
+    }
+    for name, section in sections.items():
+        base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
+    return base
+
+
+def snapshot(out: Path, entity: str, day: str) -> dict[str, dict]:
+    """Rows of a published date by id; fails where an id is there twice."""
+    folder = out / "knowledge" / f"entity={entity}" / f"dt={day}"
+    rows = ds.dataset(folder, format="parquet").to_table().to_pylist()
+    found = {row["entity_id"]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Modification time and content of every Parquet file below a folder."""
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+            for path in sorted(folder.rglob("*.parquet")) if path.is_file()}

@@ -1,0 +1,102 @@
+"""Command line: options, exit codes and messages, without Spark."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dare_job import cli, errors
+
+
+def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command in this process."""
+    monkeypatch.setattr(sys, "argv", ["dare-job", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(f"out: {tmp_path / 'out'}\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--date", "2026-1-2"], "--date '2026-1-2' is not a date"),
+    (["--date", "2026-02-30"], "'2026-02-30' is not a date"),
+    (["--date", "2026-01-02", "--set", "decode.nods=1"], "unknown key decode.nods (did you mean nodes?)"),
+    (["--date", "2026-01-02", "--set", "verify.rule=loose"], "verify.rule = 'loose'"),
+    (["--date", "2026-01-02", "--set", "decode.nodes"], "write it as section.key=value"),
+])
+def test_impossible_settings_exit_with_2_and_one_line(monkeypatch, capsys, config, arguments, message):
+    code, out, err = run(monkeypatch, capsys, "run", "--config", config, *arguments)
+    assert code == 2 and message in err
+    assert out == "" and err.count("\n") == 1
+
+
+def test_a_missing_configuration_and_an_unknown_option_exit_with_2(monkeypatch, capsys, tmp_path):
+    missing = str(tmp_path / "no.yaml")
+    code, _, err = run(monkeypatch, capsys, "plan", "--config", missing, "--date", "2026-01-02")
+    assert code == 2 and "no.yaml does not exist" in err
+    assert run(monkeypatch, capsys, "run", "--nonsense")[0] == 2
+
+
+@pytest.mark.parametrize("error, code", [
+    (errors.ThresholdError, 3), (errors.DataError, 4), (errors.InfrastructureError, 5),
+    (errors.ModelError, 6), (errors.PoolError, 7)])
+def test_each_error_has_its_exit_code(monkeypatch, capsys, config, error, code):
+    def fail(job):
+        raise error("first\nsecond")
+
+    monkeypatch.setattr("dare_job.pipeline.run", fail)
+    assert run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02") == (
+        code, "", "dare-job: first second\n")
+
+
+def test_a_pool_error_of_the_pools_package_counts_as_ours(monkeypatch, capsys, config):
+    from pools.errors import PoolError
+
+    def fail(job):
+        raise PoolError("damaged")
+
+    monkeypatch.setattr("dare_job.pipeline.run", fail)
+    assert run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02")[0] == 7
+
+
+def test_an_unexpected_exception_keeps_its_traceback(monkeypatch, config):
+    monkeypatch.setattr("dare_job.pipeline.run", lambda job: 1 / 0)
+    monkeypatch.setattr(sys, "argv", ["dare-job", "run", "--config", config, "--date", "2026-01-02"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_options_lie_over_the_file(monkeypatch, capsys, config):
+    seen = {}
+    monkeypatch.setattr("dare_job.pipeline.run", lambda job: seen.update(job=job) or {"date": job.space.dt})
+    code, out, _ = run(
+        monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02", "--input", "a: b",
+        "--out", "o", "--model", "m", "--limit", "3", "--set", "decode.nodes=4", "--set", "decode.mode=resd")
+    job = seen["job"]
+    assert code == 0 and out == '{"date": "2026-01-02"}\n'
+    assert (job.config.input.path, job.config.out, job.config.model.name) == ("a: b", "o", "m")
+    assert (job.config.decode.nodes, job.config.decode.mode, job.limit) == (4, "resd", 3)
+
+
+def test_help_needs_nothing_heavy():
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "dare_job", "--help"],
+                          capture_output=True, text=True, check=True)
+    assert time.perf_counter() - began < 10
+    assert all(name in done.stdout for name in ("run", "plan", "publish", "sample", "show", "check"))
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert not loaded & {"torch", "pyspark", "pyarrow", "transformers", "numba", "pandas"}
+
+
+def test_sample_writes_a_world(monkeypatch, capsys, tmp_path):
+    code, out, _ = run(monkeypatch, capsys, "sample", "--out", str(tmp_path), "--users", "12", "--items", "8")
+    assert code == 0 and "12 users, 8 items" in out
+    assert (tmp_path / "interactions.parquet").exists()

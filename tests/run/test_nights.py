@@ -1,0 +1,136 @@
+"""The whole job on two consecutive dates, in one process."""
+
+import hashlib
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, NIGHT_3, files, snapshot
+
+from dare_job import errors, pipeline, show
+from dare_job.tables import ENTITIES, KNOWLEDGE
+
+pytestmark = pytest.mark.spark
+
+
+def test_every_entity_has_one_row_and_bad_rows_cost_no_other(nights):
+    users, items = (snapshot(nights.out, entity, NIGHT_1) for entity in ENTITIES)
+    assert len(users) == 37 and len(items) == 25
+    assert users[LOST_USER]["knowledge"] is None and "empty history" in users[LOST_USER]["error"]
+    assert items[LONG_ITEM]["knowledge"] is None and "tokens" in items[LONG_ITEM]["error"]
+    good = [row for rows in (users, items) for row in rows.values() if row["error"] is None]
+    assert nights.first["written"] == len(good)
+    assert nights.first["errors"] == len(users) + len(items) - len(good)
+    assert all(row["knowledge"] and row["tokens"] == len(row["token_ids"]) == sum(row["step_tokens"])
+               for row in good)
+
+
+def test_the_files_have_the_contract_schema_and_the_manifest_their_checksums(nights):
+    for entity in ENTITIES:
+        folder = nights.out / "knowledge" / f"entity={entity}" / f"dt={NIGHT_2}"
+        manifest = json.loads((folder / "_manifest.json").read_text())
+        for name, file in manifest["files"].items():
+            assert pq.read_schema(folder / name).equals(KNOWLEDGE)
+            assert pq.read_schema(folder / name).metadata[b"dare_job.schema_version"] == b"1"
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == file["sha256"]
+        assert manifest["counts"]["rows"] == sum(file["rows"] for file in manifest["files"].values())
+        assert {"config", "model", "tokenizer", "rejects", "pool_kinds", "baseline"} <= set(manifest)
+
+
+def test_the_second_night_writes_only_stale_rows_and_carries_the_others(nights):
+    carried = written = 0
+    for entity in ENTITIES:
+        before, after = snapshot(nights.out, entity, NIGHT_1), snapshot(nights.out, entity, NIGHT_2)
+        assert set(before) <= set(after)
+        for identifier, row in after.items():
+            if row["generated_dt"] == NIGHT_1:
+                carried += 1
+                assert row == before[identifier] | {"run_id": f"run-{NIGHT_2}"}
+                assert row["source_run_id"] == f"run-{NIGHT_1}"
+            elif row["error"] is None:
+                written += 1
+                assert row["source_run_id"] == f"run-{NIGHT_2}"
+    assert written == nights.second["written"] > 0
+    assert carried == nights.second["skipped_fresh"] > 0
+
+
+def test_old_text_is_accepted_and_changes_no_text(nights, job_of, tmp_path):
+    """Night two against the same rows without old text, in other batches, shards and budgets."""
+    alone = pipeline.run(job_of(
+        tmp_path, NIGHT_2, decode={"batch_size": 3, "nodes": 5}, baseline={"rows": 0},
+        spark={"shards": 2, "rows_per_commit": 7}))
+    assert alone["baseline_tokens_per_s"] is None
+    accepted = {"pools": [0, 0], "alone": [0, 0]}
+    for entity in ENTITIES:
+        with_pools, without = snapshot(nights.out, entity, NIGHT_2), snapshot(tmp_path, entity, NIGHT_2)
+        for identifier, row in with_pools.items():
+            if row["generated_dt"] == NIGHT_2:
+                assert row["token_ids"] == without[identifier]["token_ids"]
+                for name, found in (("pools", row), ("alone", without[identifier])):
+                    accepted[name][0] += found["accepted_tokens"]
+                    accepted[name][1] += found["target_steps"]
+    rates = {name: tokens / steps for name, (tokens, steps) in accepted.items()}
+    assert rates["pools"] > 1.2 * rates["alone"]
+
+
+def test_a_second_run_of_a_date_regenerates_and_republishes_nothing(nights, job_of):
+    before = files(nights.out)
+    assert pipeline.run(job_of(nights.out, NIGHT_2, run_id="again")) == nights.second
+    assert files(nights.out) == before
+
+
+def test_too_many_errors_publish_nothing_and_are_tried_again(nights, job_of):
+    """On the third date nothing is stale but the rows that failed."""
+    with pytest.raises(errors.ThresholdError, match="max_error_share = 0.0.*empty history"):
+        pipeline.run(job_of(nights.out, NIGHT_3, limits={"max_error_share": 0}))
+    assert not (nights.out / "knowledge" / "entity=user" / f"dt={NIGHT_3}").exists()
+    for stage in ("generate", "publish"):  # the only item with a prompt fails again: all of those asked
+        report = pipeline.run_stage(job_of(nights.out, NIGHT_3, limits={"max_error_share": 1}), stage)
+    assert report["user"]["counts"]["errors"] == 1 and report["item"]["counts"]["errors"] == 1
+    assert report["user"]["counts"]["written"] == 0
+
+
+def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path):
+    found = pipeline.dry_run(job_of(tmp_path / "out", NIGHT_2, limit=10))
+    assert (found["users"], found["items"]) == (10, 10)
+    assert found["tokens"] > 20 and found["seconds"] > 0
+    assert "10 users and 10 items would be written" in capsys.readouterr().out
+    assert not (tmp_path / "out" / "knowledge").exists()
+    again = pipeline.dry_run(job_of(nights.out, NIGHT_3))
+    assert again["users"] == 0 and again["items"] == 1
+
+
+def test_a_truncated_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tmp_path):
+    """Other text settings make every row stale, on top of the two nights."""
+    shutil.copytree(nights.out / "knowledge", tmp_path / "knowledge")
+    job = job_of(tmp_path, NIGHT_3, decode={"max_new_tokens": 8}, limit=4)
+    for stage in pipeline.STAGES[:5]:
+        pipeline.run_stage(job, stage)
+    suffixes = job.space.stage("pools") / "entity=user" / "global" / "suffixes.npy"
+    whole = suffixes.read_bytes()
+    suffixes.write_bytes(whole[:-8])
+    with pytest.raises(errors.PoolError, match="run the pools stage again"):
+        pipeline.run_stage(job, "generate")
+    suffixes.write_bytes(whole[:-8] + b"\xff" * 8)  # only the checksum tells: found by a worker
+    with pytest.raises(errors.PoolError, match="damaged"):
+        pipeline.run_stage(job, "generate")
+
+
+def test_show_marks_steps_and_drafts_and_names_close_ids(nights, capsys):
+    users = snapshot(nights.out, "user", NIGHT_2)
+    row = next(row for row in users.values() if row["accepted_tokens"] and row["generated_dt"] == NIGHT_2)
+    show.show_text(nights.out, f"user:{row['entity_id']}", NIGHT_2)
+    shown = capsys.readouterr().out
+    heading, pool, text, figures = shown.splitlines()
+    assert heading == f"user:{row['entity_id']}  {NIGHT_2}"
+    assert row["pool"] in pool and "interactions" in pool
+    assert text.count("|") == len(row["step_tokens"]) and "[" in text
+    assert text.translate(str.maketrans("", "", "[]|")).strip() == row["knowledge"]
+    assert f"{row['accepted_tokens'] / row['target_steps']:.2f} accepted a step" in figures
+    with pytest.raises(errors.DataError, match="close: u0000"):
+        show.show_text(nights.out, "user:u00003")
+    with pytest.raises(errors.DataError, match=f"published: {NIGHT_1}"):
+        show.show_text(nights.out, "user:u000003", "2026-02-01")
+    with pytest.raises(errors.ConfigError, match="user:ID"):
+        show.show_text(nights.out, "movie:1")
