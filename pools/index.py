@@ -55,8 +55,8 @@ class Index:
         """
         if kind not in KINDS:
             raise PoolError(f"pool kind {kind!r} is unknown: use one of {', '.join(KINDS)}")
-        if not 2 <= depth <= 255:
-            raise PoolError(f"depth {depth} must be from 2 to 255")
+        if not 2 <= depth <= 127:
+            raise PoolError(f"depth {depth} must be from 2 to 127")
         parts = [np.asarray(text, dtype=np.int32).ravel() for text in texts]
         parts = [part for part in parts if part.size]
         flat = np.concatenate(parts) if parts else np.zeros(0, np.int32)

@@ -48,7 +48,7 @@ def _loader(kind):
     def load(typing_context, address):
         def codegen(context, builder, signature, args):
             pointer = builder.inttoptr(args[0], context.get_value_type(kind).as_pointer())
-            return context.cast(builder, builder.load(pointer), kind, types.int64)
+            return context.cast(builder, builder.load(pointer, align=1), kind, types.int64)
 
         return types.int64(types.int64), codegen
 
@@ -58,6 +58,7 @@ def _loader(kind):
 load_u8 = _loader(types.uint8)  # (address: int64) -> int64
 load_u16 = _loader(types.uint16)
 load_i32 = _loader(types.int32)
+load_i64 = _loader(types.int64)
 
 
 @intrinsic

@@ -3,7 +3,9 @@
 ``a`` is the index's ``addresses`` (int64 (11,)); an interval is (low, count) in its suffix array.
 """
 
-from pools.jit import compiled, load_i32, load_u8, load_u16
+import numpy as np
+
+from pools.jit import compiled, load_i32, load_i64, load_u8, load_u16
 
 TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, LEAST, VOCAB, STARTS, SIZE, DEPTH, COUNT = range(11)
 BLOCK = 64  # suffixes to one entry of LEAST
@@ -61,17 +63,29 @@ def shorter(a, low, order):
     position = load_i32(a[SUFFIXES] + 4 * low) + 1
     if order == 2:
         return first(a, _code(a, position))
-    rank = load_i32(a[RANKS] + 4 * position)
-    begin, end = rank, rank + 1
-    while shared_before(a, begin) >= order - 1:
+    begin = load_i32(a[RANKS] + 4 * position)
+    end, last_block = begin + 1, a[COUNT] // BLOCK * BLOCK
+    least = order - 1
+    while shared_before(a, begin) >= least:
         begin -= 1
-        while begin & (BLOCK - 1) == BLOCK - 1 and load_u8(a[LEAST] + begin // BLOCK) >= order - 1:
-            begin -= BLOCK
-    while end < a[COUNT] and shared_before(a, end) >= order - 1:
+        while begin & 7 == 7 and _eight(a, begin - 7, least):
+            begin -= 8
+            while begin & (BLOCK - 1) == BLOCK - 1 and load_u8(a[LEAST] + begin // BLOCK) >= least:
+                begin -= BLOCK
+    while end < a[COUNT] and shared_before(a, end) >= least:
         end += 1
-        while end & (BLOCK - 1) == 0 and end < a[COUNT] and load_u8(a[LEAST] + end // BLOCK) >= order - 1:
-            end = min(end + BLOCK, a[COUNT])
+        while end & 7 == 0 and end + 8 <= a[COUNT] and _eight(a, end, least):
+            end += 8
+            while end & (BLOCK - 1) == 0 and end < last_block and load_u8(a[LEAST] + end // BLOCK) >= least:
+                end += BLOCK
     return begin, end - begin
+
+
+@compiled
+def _eight(a, suffix, least):
+    """Whether eight suffixes from ``suffix`` on share ``least`` codes with the one before (SHARED < 128)."""
+    tops = np.int64(-0x7F7F7F7F7F7F7F80)  # 0x80 in each byte
+    return ((load_i64(a[SHARED] + suffix) | tops) - least * 0x0101010101010101) & tops == tops
 
 
 @compiled

@@ -66,8 +66,9 @@ def test_suffixes_are_sorted_and_their_shared_codes_counted(texts):
 def test_suffix_links_across_blocks():
     rng = np.random.default_rng(0)
     texts = [np.repeat([1, 2, 3], rng.integers(1, 30, 3)) for _ in range(60)] + [np.arange(40)] * 200
+    texts += [[4, 5, 6]] * 3000
     index, trie = build(texts), trie_of(texts, 4)
-    for context in [(1, 1, 1), (1, 2, 2), (3, 3), (2, 2, 2), (7, 8, 9), (0, 1)]:
+    for context in [(4, 5, 6), (5, 6), (1, 1, 1), (1, 2, 2), (3, 3), (2, 2, 2), (7, 8, 9), (0, 1)]:
         low, count = find(index, context)
         assert count == trie[context] > 0
         assert shorter(index.addresses, low, len(context)) == find(index, context[1:])
