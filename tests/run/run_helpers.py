@@ -1,19 +1,17 @@
 """Small settings of a whole run, and readers of what it leaves."""
 
-import os
 from pathlib import Path
 
 import pyarrow.dataset as ds
 
 NIGHT_1, NIGHT_2, NIGHT_3 = "2026-01-01", "2026-01-02", "2026-01-03"
-MODEL = os.environ.get("DARE_TEST_MODEL", "embedded")
 LOST_USER, LONG_ITEM = "u-lost", "i-long"  # no history; a title longer than the model's context
 
 
 def settings(world: Path, out: Path, **sections) -> dict:
     """Small settings; a section given in ``sections`` is laid over it key by key."""
     base = {
-        "out": str(out), "input": {"path": str(world)}, "model": {"name": MODEL},
+        "out": str(out), "input": {"path": str(world)},
         "decode": {"max_new_tokens": 48, "batch_size": 4, "nodes": 12},
         "embed": {"epochs": 3, "dim": 8}, "group": {"target_size": 20},
         "spark": {"rows_per_commit": 5, "shards": 4}, "baseline": {"rows": 8},

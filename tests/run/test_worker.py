@@ -1,0 +1,128 @@
+"""One task of generate with a made-up engine: chunks, bad rows, and exceptions in a whole batch."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dare_job import errors
+from dare_job.config import JobConfig
+from dare_job.decode import Request, Result
+from dare_job.spark import chunks, cut, loading, worker
+from dare_job.spark.loading import Task
+
+CUT = "cut-1"
+
+
+def result(request: Request) -> Result:
+    ids = np.arange(3, dtype=np.int32)
+    return Result(request.id, ids, "eos", None, 5, 2, 0, 0, np.ones(3, np.int16), ids[:0], 0.5, 2.0)
+
+
+class FakeEngine:
+    """Decodes ``batch_size`` rows at once, the later first; an id in ``bad`` breaks its whole batch."""
+
+    def __init__(self, batch_size: int, bad: set[str]):
+        self.batch_size, self.bad = batch_size, bad
+
+    def run(self, requests):
+        requests = iter(requests)
+        while batch := [request for _, request in zip(range(self.batch_size), requests, strict=False)]:
+            if any(request.id in self.bad for request in batch):
+                raise RuntimeError("device trouble\nand its trace")
+            yield from (result(request) for request in reversed(batch))
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    """Task of a folder with a cut; ``task.bad`` are the ids that break a batch."""
+    bad: set[str] = set()
+    for entity in ("user", "item"):
+        (tmp_path / f"entity={entity}").mkdir()
+    (tmp_path / cut.RECORD).write_text(json.dumps({"fingerprint": CUT, "shards": 1, "rows": 9, "kept": 0}))
+    made = Task(JobConfig(), "m", "t", str(tmp_path), "p", "", CUT, "2026-01-02", "run-1", 1)
+    monkeypatch.setattr(loading, "loaded", lambda task: None)
+    monkeypatch.setattr(loading, "text", lambda ids, task: "a text")
+    monkeypatch.setattr(loading, "engine", lambda task, batch_size=2: FakeEngine(batch_size, bad))
+    monkeypatch.setattr(loading, "request", request)
+    return SimpleNamespace(task=made, bad=bad, folder=tmp_path)
+
+
+def request(row: dict, task) -> Request:
+    if row["prompt"] == "too long":
+        raise errors.RowError("the prompt has too many tokens")
+    if row["prompt"] == "damaged pool":
+        raise errors.PoolError("the pool is damaged")
+    return Request(row["entity_id"], np.ones(2, np.int32))
+
+
+def batches(rows: int, chunk_rows: int, **prompts: str):
+    """Arrow batches of a shard's rows ``r0``, ``r1``, ..., in chunks of ``chunk_rows``."""
+    table = [{"entity": "user", "entity_id": f"r{n}", "prompt": prompts.get(f"r{n}", "hello"),
+              "prompt_sha256": "s", "text_key": "k", "error": "empty history" if f"r{n}" in prompts and
+              prompts[f"r{n}"] == "none" else None, "pool": "global", "pool_kind": "global", "shard": 3,
+              "chunk": n // chunk_rows, "position": n} for n in range(rows)]
+    return pa.Table.from_pylist(table).to_batches(max_chunksize=2)
+
+
+def written(folder) -> dict[str, list[dict]]:
+    return {path.name: pq.read_table(path).to_pylist() for path in sorted((folder / "entity=user").glob("*"))}
+
+
+def test_rows_are_committed_by_chunk_in_order_and_with_totals(task):
+    stats = pa.Table.from_batches(worker.write_shard(batches(8, 3), task.task)).to_pylist()
+    files = written(task.folder)
+    assert {name: [row["entity_id"] for row in rows] for name, rows in files.items()} == {
+        "part-00003-00000.parquet": ["r0", "r1", "r2"], "part-00003-00001.parquet": ["r3", "r4", "r5"],
+        "part-00003-00002.parquet": ["r6", "r7"]}
+    assert [(row["shard"], row["chunk"], row["rows"]) for row in stats] == [(3, 0, 3), (3, 1, 3), (3, 2, 2)]
+    totals = chunks.Tally([task.folder / "entity=user"]).update()
+    assert (totals.rows, totals.tokens, totals.target_steps, totals.errors) == (8, 24, 16, 0)
+    assert totals.busy_s > 0
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 2, 4])
+def test_a_chunk_is_committed_before_later_rows_are_written(task, chunk_rows):
+    stats = worker.write_shard(batches(8, chunk_rows), task.task)
+    next(stats)
+    assert len(written(task.folder)) == 1
+    next(stats)
+    assert len(written(task.folder)) == 2
+
+
+def test_a_batch_that_fails_costs_only_the_row_that_fails_alone(task):
+    task.bad |= {"r2", "r5"}
+    list(worker.write_shard(batches(8, 4), task.task))
+    rows = {row["entity_id"]: row for found in written(task.folder).values() for row in found}
+    assert sorted(rows) == [f"r{n}" for n in range(8)]
+    assert {name for name, row in rows.items() if row["error"]} == {"r2", "r5"}
+    assert rows["r2"]["error"] == "RuntimeError: device trouble" and rows["r2"]["finish_reason"] == "error"
+    assert rows["r2"]["knowledge"] is None and rows["r3"]["knowledge"] == "a text"
+
+
+def test_rows_without_a_usable_prompt_become_rows_with_an_error(task):
+    list(worker.write_shard(batches(5, 9, r0="none", r1="too long", r4="none"), task.task))
+    (rows,) = written(task.folder).values()
+    assert [row["error"] for row in rows] == [
+        "empty history", "the prompt has too many tokens", None, None, "empty history"]
+    assert rows[1]["text_key"] is None and rows[2]["text_key"] == "k"
+
+
+def test_what_concerns_every_row_stops_all_workers_and_reaches_the_driver(task):
+    list(worker.write_shard(batches(6, 2, r4="damaged pool"), task.task))
+    with pytest.raises(errors.PoolError, match="the pool is damaged"):
+        cut.raise_failure(task.folder)
+    before = written(task.folder)
+    assert list(worker.write_shard(batches(6, 2), task.task)) == [] and written(task.folder) == before
+
+
+def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
+    stats = worker.write_shard(batches(8, 2), task.task)
+    next(stats)
+    (task.folder / cut.RECORD).write_text(json.dumps(
+        {"fingerprint": "cut-2", "shards": 1, "rows": 9, "kept": 0}))
+    assert list(stats) == [] and len(written(task.folder)) == 1
+    cut.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed
