@@ -17,7 +17,8 @@ DAY = 86_400
 JAN_2 = 1_767_312_000  # 2026-01-02 00:00 UTC
 
 INTERACTIONS = [("ann", "i1", 5.0, JAN_2 - 3), ("ann", "i2", 1.0, JAN_2 - 2),
-                ("ann", "i3", 4.0, JAN_2 + DAY - 1), ("bob", "i3", 4.0, JAN_2 + DAY), ("eve", "ghost", 4.0, JAN_2)]
+                ("ann", "i3", 4.0, JAN_2 + DAY - 1), ("bob", "i3", 4.0, JAN_2 + DAY),
+                ("eve", "ghost", 4.0, JAN_2)]
 USERS = [("ann", [("age", "25-34")]), ("bob", None), ("zoë ☃", None)]
 ITEMS = [("i1", "Toy Story (1995)", [("genre", "Comedy")]), ("i2", 'Say "Cheese"', None),
          ("i3", "Les Misérables", None), ("i4", None, [("genre", "Drama")])]
