@@ -105,15 +105,18 @@ def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, row, fou
     orders = z.history.size
     weight = 1.0
     z.live_counts[:] = 0
-    for j in range(found):
-        z.live_counts[b.orders[j]] += 1
-    for n in range(orders - 1, 0, -1):
-        z.live_counts[n] += z.live_counts[n + 1]
+    if found > 0:
+        for j in range(found):
+            z.live_counts[b.orders[j]] += 1
+        for n in range(orders - 1, 0, -1):
+            z.live_counts[n] += z.live_counts[n + 1]
     n = orders
     while n > 0 and weight >= FLOOR:
         c = z.live_counts[n]
-        z.live_gains[n] = weight * c / (c + lambdas[SOURCE_LIVE, n])
-        weight -= z.live_gains[n]
+        z.live_gains[n] = 0.0
+        if c > 0:
+            z.live_gains[n] = weight * c / (c + lambdas[SOURCE_LIVE, n])
+            weight -= z.live_gains[n]
         for s in range(row_pools.size):
             z.gains[s, n] = 0.0
             if row_pools[s] >= 0 and n <= z.longest[row, s]:
