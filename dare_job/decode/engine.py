@@ -83,7 +83,7 @@ class Engine:
         ended = rows.write(slots, verdict, self._is_eos)
         over = ended | (rows.length[slots] >= rows.longest[slots]) | ~verdict.finite
         ends = {}
-        for place in np.flatnonzero(over):
+        for place in np.flatnonzero(over) if over.any() else ():
             reason = ("eos" if ended[place] else "length", None)
             if not verdict.finite[place]:
                 reason = ("error", "the model's logits are not finite")

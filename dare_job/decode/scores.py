@@ -59,8 +59,8 @@ def _penalise(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np
 
 def _by_objects(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, processors):
     """Each row's own processors on the prefixes of its nodes, those of one depth together."""
-    ancestors, tokens, depths, valid = (
-        x.cpu().numpy() for x in (tree.ancestors, tree.tokens, tree.depths, tree.valid))
+    tokens, _, depths, valid = tree.host
+    ancestors = tree.ancestors.cpu().numpy()
     for row, length in enumerate(lengths):
         text = context[row, :length].astype(np.int64)
         for depth in range(depths[row].max() + 1):

@@ -118,7 +118,7 @@ class Target:
         sources = np.where(offsets < counts[:, None], int(lengths.max()) + paths[:, :width], targets)
         rows = np.flatnonzero((sources != targets).any(1))
         if len(rows):
-            cache.keep(*(torch.from_numpy(x).to(self.device) for x in (rows, sources[rows], targets[rows])))
+            cache.keep(rows, sources[rows], targets[rows])
 
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
         return self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,

@@ -18,6 +18,8 @@ class Tree:
     depths     int64 (R, Q)     root 0
     ancestors  bool (R, Q, Q)   [r, i, j]: j is i or an ancestor of i
     valid      bool (R, Q)      False in padding, which sees only itself and hangs on the root
+    depth      depth of the deepest node
+    host       tokens, parents, depths and valid as numpy arrays
     """
 
     tokens: torch.Tensor
@@ -25,12 +27,15 @@ class Tree:
     depths: torch.Tensor
     ancestors: torch.Tensor
     valid: torch.Tensor
+    depth: int
+    host: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
     def to(self, device: torch.device) -> "Tree":
+        """The same tree with its tensors on another device."""
         if device.type == "cpu":
             return self
-        return Tree(*(x.to(device, non_blocking=True) for x in
-                      (self.tokens, self.parents, self.depths, self.ancestors, self.valid)))
+        tensors = (self.tokens, self.parents, self.depths, self.ancestors, self.valid)
+        return Tree(*(x.to(device, non_blocking=True) for x in tensors), self.depth, self.host)
 
 
 def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
@@ -45,14 +50,16 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
     depths = np.zeros((rows, queries), np.int64)
     ancestors = np.zeros((rows, queries, queries), np.bool_)
     valid = np.zeros((rows, queries), np.bool_)
-    _fill(roots, deepest, drafts.tokens, drafts.parents, drafts.sizes,
-          tokens, parents, depths, ancestors, valid)
-    return Tree(*map(torch.from_numpy, (tokens, parents, depths, ancestors, valid)))
+    depth = _fill(roots, deepest, drafts.tokens, drafts.parents, drafts.sizes,
+                  tokens, parents, depths, ancestors, valid)
+    tensors = map(torch.from_numpy, (tokens, parents, depths, ancestors, valid))
+    return Tree(*tensors, depth, (tokens, parents, depths, valid))
 
 
 @numba.njit(cache=True)
 def _fill(roots, deepest, draft_tokens, draft_parents, sizes, tokens, parents, depths, ancestors, valid):
     rows, queries = tokens.shape
+    depth = 0
     for r in range(rows):
         tokens[r, 0] = roots[r]
         ancestors[r, 0, 0] = True
@@ -68,6 +75,8 @@ def _fill(roots, deepest, draft_tokens, draft_parents, sizes, tokens, parents, d
             tokens[r, i] = draft_tokens[r, i - 1]
             parents[r, i] = parent
             depths[r, i] = depths[r, parent] + 1
+            depth = max(depth, depths[r, i])
             valid[r, i] = True
             for j in range(i):
                 ancestors[r, i, j] = ancestors[r, parent, j]
+    return depth

@@ -57,25 +57,31 @@ class Verdict:
 def judge(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """First choices (R, Q) of scores (R, Q, V), of equals the first as in ``torch.argmax``; ``finite``."""
     if scores.device.type == "cpu":
-        choices = torch.from_numpy(scores.numpy().argmax(-1))  # ten times torch's speed there
-    else:
-        choices = scores.argmax(-1)
-    return choices, scores.gather(2, choices[:, :, None])[:, :, 0].isfinite()
+        numbers = scores.numpy()
+        choices = numbers.argmax(-1)  # ten times torch's speed there
+        return torch.from_numpy(choices), torch.from_numpy(_finite(numbers, choices))
+    peaks, choices = scores.max(-1)
+    return choices, peaks.isfinite()
 
 
 def longest(tree: Tree, judgement: Judgement) -> Verdict:
-    """The longest branch without a node that failed; of equally long ones the more probable, then the first.
-
-    ``tree`` on the CPU.
-    """
-    tokens, parents, depths, valid = (x.numpy() for x in (tree.tokens, tree.parents, tree.depths, tree.valid))
-    rows, width = len(tokens), int(depths.max()) + 1
+    """The longest branch without a node that failed; of equals the more probable one, then the first."""
+    rows, width = len(tree.host[0]), tree.depth + 1
     verdict = Verdict(np.empty(rows, np.int64), np.zeros((rows, width), np.int64),
                       np.zeros((rows, width), np.int32), np.zeros((rows, width), np.bool_),
                       np.empty(rows, np.bool_))
-    _longest(tokens, parents, depths, valid, *judgement.numpy(), verdict.counts, verdict.paths,
-             verdict.tokens, verdict.relaxed, verdict.finite)
+    _longest(*tree.host, *judgement.numpy(), verdict.counts, verdict.paths, verdict.tokens, verdict.relaxed,
+             verdict.finite)
     return verdict
+
+
+@numba.njit(cache=True)
+def _finite(scores, choices):
+    finite = np.empty(choices.shape, np.bool_)
+    for r in range(choices.shape[0]):
+        for i in range(choices.shape[1]):
+            finite[r, i] = np.isfinite(scores[r, i, choices[r, i]])
+    return finite
 
 
 @numba.njit(cache=True)
