@@ -16,6 +16,7 @@ from torch_geometric.nn.models import LightGCN
 from dare_job.config import EmbedSettings
 from dare_job.embed.pairs import Pairs
 
+_FEWEST_STEPS = 16  # in an epoch: with fewer, small data is hardly trained
 _MOST_STEPS = 64  # in an epoch: each step propagates over the whole graph, so large data takes larger batches
 _SHARED_FROM = 1_000_000  # pairs from which torch may use all its threads
 _L2 = 1e-4
@@ -34,7 +35,7 @@ def train(pairs: Pairs, settings: EmbedSettings, device: str | None = None,
           progress: Progress | None = None) -> Vectors:
     """Learn vectors from pairs by Bayesian personalised ranking; the same seed gives the same on a CPU.
 
-    ``embed.batch_size`` is the least batch: with many pairs it grows so that an epoch has 64 steps.
+    ``embed.batch_size`` bends to the data, so that an epoch has 16 to 64 steps.
     """
     with _threads_for(len(pairs.user)):
         return _train(pairs, settings, device, progress)
@@ -48,7 +49,8 @@ def _train(pairs: Pairs, settings: EmbedSettings, device: str | None, progress: 
     graph = adjacency(pairs).to(device)
     user, item = (torch.from_numpy(side) for side in (pairs.user, pairs.item + len(pairs.users)))
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    batch = max(settings.batch_size, -(-len(user) // _MOST_STEPS))
+    least, most = (-(-len(user) // steps) for steps in (_MOST_STEPS, _FEWEST_STEPS))
+    batch = max(1, min(max(settings.batch_size, least), most))
     task = progress.add_task("LightGCN", total=settings.epochs) if progress else None
     losses = []
     for _ in range(settings.epochs if len(user) else 0):
