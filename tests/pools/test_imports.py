@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pools import jit
+
 HEAVY = ("torch", "pyspark", "faiss", "transformers", "sklearn", "dare_job")
 MODULES = ("attributes blend draft errors frontier index jit kernel live lookup manifest router scratch "
            "store suffix")
@@ -17,6 +19,12 @@ def test_nothing_heavy_is_imported():
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert {path.stem for path in (root / "pools").glob("*.py")} == {*MODULES.split(), "__init__", "tree"}
+
+
+def test_every_compiled_file_is_part_of_the_stamp_of_the_cache():
+    root = Path(__file__).parents[2] / "pools"
+    users = {path.stem for path in root.glob("*.py") if "from pools.jit import" in path.read_text()}
+    assert users | {"jit", "tree"} == set(jit._COMPILED)
 
 
 def test_a_read_only_installation_still_compiles(tmp_path):
