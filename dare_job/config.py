@@ -71,7 +71,7 @@ class EmbedSettings(Section):
     layers: int = Field(2, ge=1, le=8)
     epochs: int = Field(20, ge=1)
     learning_rate: float = Field(0.01, gt=0)
-    batch_size: int = Field(8192, ge=1)
+    batch_size: int = Field(2048, ge=1)
     seed: int = 0
 
 

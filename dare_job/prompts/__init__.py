@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import jinja2
@@ -110,6 +110,12 @@ def _check_template(path: Path, key: str, template: str) -> None:
 
 def _render(set_name: str, key: str, template: str, **values: object) -> str:
     try:
-        return _ENVIRONMENT.from_string(template).render(**values)
+        return _compiled(template).render(**values)
     except (jinja2.TemplateError, TypeError) as error:
         raise ConfigError(f"prompts: set {set_name!r}, template {key}: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def _compiled(template: str) -> jinja2.Template:
+    """Compiling costs a hundred times what rendering does."""
+    return _ENVIRONMENT.from_string(template)
