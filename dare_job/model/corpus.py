@@ -18,7 +18,6 @@ IGNORED = -100
 _WIDTH_STEP = 32
 _DRILL_WIDTH = 256
 _USERS, _ITEMS = 400, 300
-_SHARE_OF_ITEM_TEXTS = 0.25  # of each world's; descriptions are shorter and easier than profiles
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ def worlds(prompts: PromptSet, seed: int) -> Iterator[list[Example]]:
     while True:
         world = simulate(_USERS, _ITEMS, FIRST_TRAINING_SEED + int(rng.integers(2**40)))
         end_day = int(rng.integers(2, DAYS + 1))  # early days: short histories
-        items = [x for x in item_examples(world, prompts, DAYS) if rng.random() < _SHARE_OF_ITEM_TEXTS]
-        yield list(user_examples(world, prompts, end_day)) + items
+        yield [*user_examples(world, prompts, end_day), *item_examples(world, prompts, DAYS)]
 
 
 def batches(

@@ -1,4 +1,5 @@
 """Makes the embedded model anew: ``python -m dare_job.model.train --out DIR [--minutes M] [--seed S]``.
+``--start DIR`` goes on from a model made before, at a lower rate and with its tokenizer.
 
 Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a given time. A copy
 that can be used is written every few minutes, so an early stop loses little.
@@ -16,17 +17,25 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy, pad
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from dare_job import prompts
 from dare_job.model.corpus import IGNORED, Batch, batches, copy_drills, worlds
 from dare_job.model.initialise import add_copy_circuit
 from dare_job.model.tokenizer import train_tokenizer
+from dare_job.prompts import PromptSet
 
 CONTEXT_TOKENS = 1024
 VOCABULARY = 2304
 _TOKENIZER_WORLDS = 6
 _PEAK_RATE = 2e-3
+_PEAK_RATE_GOING_ON = 1e-3
 _WARMUP_STEPS = 100
 _BATCH_TOKENS = 4096
 _LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
@@ -53,7 +62,7 @@ def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def train(out: Path, minutes: float, seed: int) -> None:
+def train(out: Path, minutes: float, seed: int, start_from: Path | None = None) -> None:
     """Train for ``minutes`` of wall time and leave model and tokenizer in ``out``.
 
     AdamW in float32 with bfloat16 autocast; the rate follows a cosine of the time used, so the same seed
@@ -61,16 +70,18 @@ def train(out: Path, minutes: float, seed: int) -> None:
     """
     torch.manual_seed(seed)
     prompt_set = prompts.load("kar")
-    sample = itertools.islice(worlds(prompt_set, seed), _TOKENIZER_WORLDS)
-    texts = [text for world in sample for example in world for text in (example.prompt, example.text)]
-    tokenizer = train_tokenizer(texts, VOCABULARY, CONTEXT_TOKENS)
-    model = LlamaForCausalLM(make_config(tokenizer))
-    add_copy_circuit(model, torch.Generator().manual_seed(seed))
+    if start_from is None:
+        tokenizer, model = _fresh(prompt_set, seed)
+        peak_rate, drills = _PEAK_RATE, _DRILL_STEPS
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(start_from)
+        model = LlamaForCausalLM.from_pretrained(start_from, dtype=torch.float32).train()
+        peak_rate, drills = _PEAK_RATE_GOING_ON, 0
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() != 2]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}],
-        lr=_PEAK_RATE,
+        lr=peak_rate,
         betas=(0.9, 0.98),
         fused=True,
     )
@@ -84,10 +95,10 @@ def train(out: Path, minutes: float, seed: int) -> None:
         if used >= 1:
             break
         warmup, cosine = min(1.0, (step + 1) / _WARMUP_STEPS), 0.5 * (1 + math.cos(math.pi * used))
-        rate = _PEAK_RATE * warmup * (0.02 + 0.98 * cosine)
+        rate = peak_rate * warmup * (0.02 + 0.98 * cosine)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        drill = step < _DRILL_STEPS or step % _DRILL_EVERY == 0
+        drill = step < drills or step % _DRILL_EVERY == 0
         batch = next(drills_left if drill else texts_left)
         loss = _loss(model, batch)
         loss.backward()
@@ -105,6 +116,15 @@ def train(out: Path, minutes: float, seed: int) -> None:
     save(model, tokenizer, out)
     result = {"steps": step, "tokens": tokens, "loss": running, "minutes": minutes, "seed": seed}
     print(json.dumps(result))
+
+
+def _fresh(prompt_set: PromptSet, seed: int) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+    sample = itertools.islice(worlds(prompt_set, seed), _TOKENIZER_WORLDS)
+    texts = [text for world in sample for example in world for text in (example.prompt, example.text)]
+    tokenizer = train_tokenizer(texts, VOCABULARY, CONTEXT_TOKENS)
+    model = LlamaForCausalLM(make_config(tokenizer))
+    add_copy_circuit(model, torch.Generator().manual_seed(seed))
+    return tokenizer, model
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
@@ -138,9 +158,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=40.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=Path)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    train(arguments.out, arguments.minutes, arguments.seed)
+    train(arguments.out, arguments.minutes, arguments.seed, arguments.start)
 
 
 if __name__ == "__main__":
