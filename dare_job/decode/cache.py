@@ -48,36 +48,48 @@ class TreeCache(Cache):
         self.slots = slots
         self.capacity = 0
         self.column = 0  # where the next forward writes
-        self._rows: int | torch.Tensor = 0  # first slots of the cache, or the slots of prompts
+        self._slots: torch.Tensor | None = None  # of the prompts in the next forward
         self._groups = [[i for i, s in enumerate(shapes) if s == shape] for shape in dict.fromkeys(shapes)]
         self._stacks = [
             torch.zeros((len(group), slots, shapes[group[0]][0], 0, dim), dtype=dtype, device=device)
             for group in self._groups for dim in shapes[group[0]][1:]
         ]  # keys, values, keys, values, ...
-        self._keys: list[torch.Tensor] = [None] * len(shapes)  # (slots, heads, capacity, dim): views
-        self._values: list[torch.Tensor] = [None] * len(shapes)
+        # Of each layer, for the next forward: where keys and values are written, and all that is read.
+        self._views: list[tuple[torch.Tensor, ...]] = [()] * len(shapes)
 
     def begin(self, rows: int, column: int, queries: int) -> None:
         """The next forward holds ``queries`` tokens of each of the first ``rows`` slots."""
-        self.reserve(column + queries)
-        self._rows, self.column = rows, column
+        end = column + queries
+        self.reserve(end)
+        self._slots, self.column = None, column
+        self._view([stack[:, :rows, :, column:end] for stack in self._stacks],
+                   [stack[:, :rows, :, :end] for stack in self._stacks])
 
     def begin_prompts(self, slots: torch.Tensor, longest: int) -> None:
-        """The next forward holds the prompts of these slots (F,)."""
+        """The next forward holds the prompts of these slots (F,), padded to ``longest``."""
         self.reserve(longest)
-        self._rows, self.column = slots, 0
+        self._slots, self.column = slots, 0
+        written = [stack[:, :, :, :longest] for stack in self._stacks]
+        self._view(written, written)
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim); return all that the queries may see."""
-        keys, values, rows, start = self._keys[layer_idx], self._values[layer_idx], self._rows, self.column
-        end = start + key_states.shape[2]
-        if isinstance(rows, torch.Tensor):
-            keys[rows, :, :end] = key_states
-            values[rows, :, :end] = value_states
+        new_keys, new_values, keys, values = self._views[layer_idx]
+        if self._slots is not None:  # nothing stands before a prompt
+            new_keys[self._slots] = key_states
+            new_values[self._slots] = value_states
             return key_states, value_states
-        keys[:rows, :, start:end] = key_states
-        values[:rows, :, start:end] = value_states
-        return keys[:rows, :, :end], values[:rows, :, :end]
+        new_keys.copy_(key_states)
+        new_values.copy_(value_states)
+        return keys, values
+
+    def _view(self, written: list[torch.Tensor], read: list[torch.Tensor]) -> None:
+        """Cut stacks into layers, once a forward: indexing in every layer costs more than storing."""
+        for number, group in enumerate(self._groups):
+            pair = slice(2 * number, 2 * number + 2)
+            layers = zip(*(stack.unbind(0) for stack in (*written[pair], *read[pair])), strict=True)
+            for layer, views in zip(group, layers, strict=True):
+                self._views[layer] = views
 
     def keep(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
         """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer."""
@@ -105,7 +117,3 @@ class TreeCache(Cache):
             new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
             new[:, :, :, : old.shape[3]] = old
             self._stacks[index] = new
-        for number, group in enumerate(self._groups):
-            for place, layer in enumerate(group):
-                self._keys[layer] = self._stacks[2 * number][place]
-                self._values[layer] = self._stacks[2 * number + 1][place]

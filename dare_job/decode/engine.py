@@ -37,18 +37,21 @@ class Engine:
         self._scorer = Scorer(self.rules, target.device)
         self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
         self._is_eos[list(self.rules.eos)] = True
+        self._spare: TreeCache | None = None  # of the last run: filling a new one with zeros takes time
 
     @torch.inference_mode()
     def run(self, requests: Iterable[Request]) -> Iterator[Result]:
         """Results in the order in which rows end. A row that cannot be written costs no other row."""
-        queue = iter(requests)
-        slots = self.settings.batch_size
-        rows, cache = Rows(slots), self.target.new_cache(slots)
-        while True:
-            yield from self._refill(queue, rows, cache)
-            if not rows.active:
-                return
-            yield from self._step(rows, cache)
+        queue, rows = iter(requests), Rows(self.settings.batch_size)
+        cache, self._spare = self._spare or self.target.new_cache(self.settings.batch_size), None
+        try:
+            while True:
+                yield from self._refill(queue, rows, cache)
+                if not rows.active:
+                    return
+                yield from self._step(rows, cache)
+        finally:
+            self._spare = cache
 
     def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
         """One forward over the trees of all rows, which stand in the first slots."""

@@ -99,8 +99,8 @@ class Target:
         cache.begin(rows, longest, queries)
         before = torch.from_numpy(lengths).to(self.device)
         positions = before[:, None] + tree.depths
-        if self.fused and rows == 1 and queries == 1 and self.traits.window is None:
-            mask = None
+        if self.fused and queries == 1 and self.traits.window is None and (lengths == longest).all():
+            mask = None  # every row sees every column
         else:
             mask = masks.tree(self.traits, before, longest, positions, tree, self.dtype)
         return self._forward(tree.tokens, positions, mask, cache)
