@@ -28,19 +28,18 @@ def measure(job: Job, cut) -> dict | None:
     """Rates by method and ``tokens_per_s`` of the faster, measured once a cut and setting; None: no rows."""
     settings = job.config.baseline
     folder = job.space.stage("baseline")
-    task = Task.of(job)
-    fingerprint = digest([cut.fingerprint, settings.model_dump(), job.config.decode.batch_size, task.threads])
+    fingerprint = digest([cut.fingerprint, settings.model_dump(), job.config.decode.batch_size])
     if not is_done(folder, fingerprint):
-        measured = _measure(job, cut, task) if settings.rows and cut.rows else None
+        measured = _measure(job, cut) if settings.rows and cut.rows else None
         with committing(folder, fingerprint, {"measured": measured}):
             pass
     return done_record(folder)["measured"]
 
 
-def _measure(job: Job, cut, task: Task) -> dict | None:
+def _measure(job: Job, cut) -> dict | None:
     from pyspark.sql import functions as F
 
-    settings, batch = job.config.baseline, job.config.decode.batch_size
+    task, settings, batch = Task.of(job), job.config.baseline, job.config.decode.batch_size
     rows = job.spark.read.parquet(str((cut.folder / "cut").resolve())).where(F.col("prompt").isNotNull())
     order = F.xxhash64(F.lit(settings.seed), "entity", "entity_id")
     sample = rows.orderBy(order, "entity_id").limit(settings.rows)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dare_job import knowledge
+from dare_job import knowledge, manifest
 from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.spark import cut, parts
@@ -43,11 +43,11 @@ def run(job: Job) -> dict:
     staged = {entity: _stage(job, entity) for entity in ENTITIES}
     manifests = {}
     for entity, written in staged.items():
-        manifests[entity] = _manifest(job, entity, generated, *written, fingerprints[entity])
+        manifests[entity] = manifest.describe(job, entity, generated, *written, fingerprints[entity])
     for entity, (folder, _) in staged.items():
         replace_folder(folder, job.space.knowledge(entity))
-    for entity, manifest in manifests.items():
-        write_json(job.space.knowledge(entity) / MANIFEST, manifest)
+    for entity, record in manifests.items():
+        write_json(job.space.knowledge(entity) / MANIFEST, record)
     return manifests
 
 
@@ -65,12 +65,12 @@ def _generated(job: Job, entity: str) -> Path:
 def _published(job: Job, entity: str, fingerprint: str) -> dict | None:
     """The manifest on disk, where it is of the same rows and its files are there."""
     folder = job.space.knowledge(entity)
-    manifest = knowledge.manifest(folder)
-    if manifest.get("fingerprint") != fingerprint:
+    found = knowledge.manifest(folder)
+    if found.get("fingerprint") != fingerprint:
         return None
     there = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
-                for name, file in manifest["files"].items())
-    return manifest if there else None
+                for name, file in found["files"].items())
+    return found if there else None
 
 
 def _check_errors(job: Job) -> None:
@@ -160,47 +160,3 @@ def _prefixed(table, name: str):
 
     rest = [column for column in KNOWLEDGE.names if column != "entity_id"]
     return table.select("entity_id", F.struct(*rest).alias(name))
-
-
-def _manifest(job: Job, entity: str, generated: dict, folder: Path, files: list[parts.Part],
-              fingerprint: str) -> dict:
-    counts, totals, kinds = _count(job, entity, folder)
-    return {
-        "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
-        "fingerprint": fingerprint, "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
-        "verify": job.config.verify.rule, **knowledge.writer(job),
-        "counts": counts, "totals": totals, "pool_kinds": kinds,
-        "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
-        "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
-        "rejects": upstream.require(job, "plan")["input"]["broken"],
-        "previous": str(knowledge.old_folder(job, entity) or "") or None,
-        "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
-                              "bytes": (folder / part.file).stat().st_size} for part in files},
-    }
-
-
-def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
-    """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
-    sums = ("tokens", "target_steps", "accepted_tokens", "relaxed_tokens")
-    counts, totals, kinds = Counter(), dict.fromkeys(sums, 0), Counter()
-    columns = ["error", "generated_dt", "tokens", "pool_kind", "finish_reason", *sums[1:]]
-    for batch in knowledge.dataset(folder).to_batches(columns=columns):
-        no_text = pc.is_null(batch["generated_dt"])
-        fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
-        counts["rows"] += batch.num_rows
-        counts["written"] += pc.sum(fresh).as_py() or 0
-        counts["errors"] += batch.num_rows - batch["error"].null_count
-        counts["without_text"] += pc.sum(no_text).as_py() or 0
-        new = batch.filter(fresh)
-        kinds.update(kind for kind in new["pool_kind"].to_pylist() if kind)
-        for name in sums:
-            totals[name] += pc.sum(new[name]).as_py() or 0
-    plan = _plan(job, entity)
-    counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
-    counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale"))
-    counts["pending"] = plan.count_rows() - counts["rows"]
-    return dict(counts), totals, dict(kinds)
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

@@ -13,6 +13,7 @@ import yaml
 from run_helpers import NIGHT_2, files, settings, snapshot
 
 import dare_job
+from dare_job import pipeline
 from dare_job.tables import ENTITIES
 
 pytestmark = pytest.mark.spark
@@ -20,14 +21,14 @@ _DEADLINE_S = 240
 
 
 @pytest.fixture(scope="module")
-def command(world, tmp_path_factory):
-    """Arguments of the run, slow enough to be killed in the middle."""
+def command(world, job_of, tmp_path_factory):
+    """Arguments of a run, slow enough to be killed in the middle; the stages before generate are done."""
     folder = tmp_path_factory.mktemp("resume")
-    config = settings(world, folder / "out", decode={"max_new_tokens": 64, "batch_size": 1, "nodes": 0},
-                      spark={"master": "local[2]", "driver_memory": "1g", "rows_per_commit": 3,
-                             "conf": {"spark.sql.shuffle.partitions": "2"}},
-                      baseline={"rows": 0})
-    (folder / "job.yaml").write_text(yaml.safe_dump(config))
+    sections = {"decode": {"max_new_tokens": 64, "batch_size": 1, "nodes": 0}, "baseline": {"rows": 0},
+                "spark": {"master": "local[2]", "driver_memory": "1g", "rows_per_commit": 3}}
+    for stage in pipeline.STAGES[:pipeline.STAGES.index("generate")]:
+        pipeline.run_stage(job_of(folder / "out", NIGHT_2, **sections), stage)
+    (folder / "job.yaml").write_text(yaml.safe_dump(settings(world, folder / "out", **sections)))
     return ["run", "--config", str(folder / "job.yaml"), "--date", NIGHT_2], folder / "out"
 
 

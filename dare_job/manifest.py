@@ -1,0 +1,61 @@
+"""What a published snapshot says about itself in ``_manifest.json``."""
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from dare_job import knowledge
+from dare_job.job import Job
+from dare_job.spark.parts import Part
+from dare_job.stages import upstream
+from dare_job.tables import PLAN, SCHEMA_VERSION
+from dare_job.workspace import digest
+
+
+def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[Part],
+             fingerprint: str) -> dict:
+    """The manifest of a staged snapshot: who wrote it, counts, sums, rates, files with checksums.
+
+    generated    what the stage generate reported; fingerprint: of what the snapshot was made from
+    """
+    counts, totals, kinds = _count(job, entity, folder)
+    return {
+        "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
+        "fingerprint": fingerprint, "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
+        "verify": job.config.verify.rule, **knowledge.writer(job),
+        "counts": counts, "totals": totals, "pool_kinds": kinds,
+        "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
+        "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
+        "rejects": upstream.require(job, "plan")["input"]["broken"],
+        "previous": str(knowledge.old_folder(job, entity) or "") or None,
+        "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
+                              "bytes": (folder / part.file).stat().st_size} for part in files},
+    }
+
+
+def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
+    """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
+    sums = ("tokens", "target_steps", "accepted_tokens", "relaxed_tokens")
+    counts, totals, kinds = Counter(), dict.fromkeys(sums, 0), Counter()
+    columns = ["error", "generated_dt", "tokens", "pool_kind", *sums[1:]]
+    for batch in knowledge.dataset(folder).to_batches(columns=columns):
+        no_text = pc.is_null(batch["generated_dt"])
+        fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
+        counts["rows"] += batch.num_rows
+        counts["written"] += pc.sum(fresh).as_py() or 0
+        counts["errors"] += batch.num_rows - batch["error"].null_count
+        counts["without_text"] += pc.sum(no_text).as_py() or 0
+        new = batch.filter(fresh)
+        kinds.update(kind for kind in new["pool_kind"].to_pylist() if kind)
+        for name in sums:
+            totals[name] += pc.sum(new[name]).as_py() or 0
+    plan = knowledge.dataset(upstream.folder(job, "plan", entity), PLAN)
+    counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
+    counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale"))
+    counts["pending"] = plan.count_rows() - counts["rows"]
+    return dict(counts), totals, dict(kinds)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
