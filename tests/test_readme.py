@@ -81,7 +81,7 @@ def _movielens(path: Path) -> None:
 def _profiles(path: Path) -> None:
     with gzip.open(path, "wt", encoding="utf-8") as file:
         for user in range(40):
-            text = f"The user likes films of kind {user % 3}. The user also enjoys long stories about the sea."
+            text = f"This user likes films of kind {user % 3} and enjoys long stories about the sea."
             file.write(json.dumps({"user": user, "plain": text}) + "\n")
 
 
@@ -91,7 +91,7 @@ def _tokenizer(folder: Path) -> None:
 
     folder.mkdir()
     tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(["The user likes films and long stories about the sea."] * 9, vocab_size=300)
+    tokenizer.train_from_iterator(["This user likes long stories about the sea."] * 9, vocab_size=300)
     vocabulary, merges = tokenizer.save_model(str(folder))
     Path(vocabulary).rename(folder / "gpt2_encoder.json")
     Path(merges).rename(folder / "gpt2_vocab.bpe")

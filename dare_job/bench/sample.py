@@ -24,7 +24,7 @@ from dare_job import baseline, pipeline
 from dare_job.config import load
 from dare_job.data.world import write_world
 from dare_job.job import Job
-from dare_job.spark import cut, loading
+from dare_job.spark import loading
 from dare_job.stages import generate
 from dare_job.workspace import Workspace
 
@@ -55,7 +55,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="Times each method runs.")] = 3,
     users: Annotated[int, typer.Option(help="Users of the sample world.")] = 400,
     items: Annotated[int, typer.Option(help="Items of the sample world.")] = 300,
-    work: Annotated[Path | None, typer.Option(help="Folder to work in; a temporary one if not given.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder to work in; else a temporary one.")] = None,
 ) -> None:
     """Measure tokens a second and accepted tokens a step on the sample world."""
     with TemporaryDirectory() as temporary:
@@ -139,8 +139,8 @@ def _report(found: dict, rows: int, threads: int, repeats: int) -> None:
         table.add_row(*(str(value) for value in line.values()))
     console = Console(width=130)
     console.print(table)
-    console.print(f"{rows} rows, {threads} torch thread(s), medians of {repeats}; plain: the faster of generate "
-                  "and autoregressive; accepted_per_step: the model's own token not counted")
+    console.print(f"{rows} rows, {threads} torch thread(s), medians of {repeats}; plain: the faster of "
+                  "generate and autoregressive; accepted_per_step: the model's own token not counted")
     print(json.dumps({"rows": lines}))
 
 

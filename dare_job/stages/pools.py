@@ -53,8 +53,8 @@ def _warn_of_another_writer(job: Job, old: Path, tokenizer: str, entity: str) ->
     writer = knowledge.manifest(old)
     now = knowledge.writer(job)
     if not writer:
-        _LOG.warning("%s has no manifest: nothing tells which model and prompt wrote it; text of another "
-                     "writer drafts less", old)
+        _LOG.info("%s has no manifest: nothing tells which model and prompt wrote it; text of another "
+                  "writer drafts less", old)
         return
     for what, before, after in (
         ("model", writer.get("model", {}).get("hash"), now["model"]["hash"]),
