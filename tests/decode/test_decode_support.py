@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from decode_models import GROUPED, VOCABULARY, generate, oracle, prompts, tiny, write
+from decode_models import GROUPED, SIZES, VOCABULARY, generate, oracle, prompts, tiny, write
 
 from dare_job.decode import Target
 from dare_job.decode.attention import NAME
@@ -26,8 +26,12 @@ REFUSED = {
         hf.Llama4TextConfig(**GROUPED, head_dim=8, intermediate_size_mlp=32, num_local_experts=2,
                             attention_chunk_size=8), "chunked_attention"),
     "GPTNeoForCausalLM": (hf.GPTNeoConfig(vocab_size=99, hidden_size=32, num_layers=2, num_heads=4,
-                                          attention_types=[[["global", "local"], 1]], window_size=4),
-                          "differ from a plain forward"),
+                                          attention_types=[[["global", "local"], 1]]),
+                          "attention_layers with 'local' of window_size 256"),
+    "DogeForCausalLM": (hf.DogeConfig(**GROUPED, pad_token_id=0), "keep_window_size 2048"),
+    "BigBirdForCausalLM": (hf.BigBirdConfig(**SIZES, is_decoder=True), "attention_type 'block_sparse'"),
+    "BertLMHeadModel": (hf.BertConfig(**SIZES), "is_decoder is false"),
+    "RoFormerForCausalLM": (hf.RoFormerConfig(**SIZES), "is_decoder is false"),
 }
 
 
@@ -41,6 +45,17 @@ def test_refused_by_name(name):
         torch.nn.init.normal_(weight, 0, 0.2)
     with pytest.raises(ModelError, match=f"{name} is not supported.*{reason}"):
         Target(model)
+
+
+@pytest.mark.parametrize("field", ["window_size", "attention_window", "local_window", "blocksparse_block_size"])
+def test_a_window_of_unknown_meaning_is_refused(field):
+    model = tiny("llama")
+    for idle in (None, 0, False):
+        setattr(model.config, field, idle)
+        Target(model, check=False)
+    setattr(model.config, field, 4096)
+    with pytest.raises(ModelError, match=f"LlamaForCausalLM is not supported: {field} 4096 limits"):
+        Target(model, check=False)
 
 
 def test_encoder_decoder_is_refused():
