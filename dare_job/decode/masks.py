@@ -10,11 +10,14 @@ from dare_job.decode.support import SLIDING, Traits
 from dare_job.decode.tree import Tree
 
 
-def prompt(traits: Traits, longest: int, dtype: torch.dtype, device):
-    """Masks (1, 1, P, P) of right-padded prompts: padding stands behind all that a real token sees."""
+def prompt(traits: Traits, rows: int, longest: int, dtype: torch.dtype, device):
+    """Masks (R, 1, P, P) of right-padded prompts: padding stands behind all that a real token sees.
+
+    The rows share one mask's memory; there are as many as prompts because some models insist.
+    """
     index = torch.arange(longest, device=device)
     apart = index[:, None] - index
-    return _by_kind(traits, (apart >= 0)[None], apart[None], dtype)
+    return _by_kind(traits, (apart >= 0)[None], apart[None], dtype, rows)
 
 
 def tree(traits: Traits, lengths: torch.Tensor, longest: int, positions: torch.Tensor, tree: Tree, dtype):
@@ -35,10 +38,10 @@ def tree(traits: Traits, lengths: torch.Tensor, longest: int, positions: torch.T
     return _by_kind(traits, seen, apart, dtype)
 
 
-def _by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dtype):
+def _by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dtype, rows: int = -1):
     masks = {
         kind: _additive(seen & (apart < traits.window) if kind == SLIDING else seen, dtype)
-        for kind in traits.kinds
+        .expand(rows, -1, -1, -1) for kind in traits.kinds
     }
     return masks if len(masks) > 1 else masks[traits.kinds[0]]
 

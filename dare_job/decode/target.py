@@ -79,7 +79,7 @@ class Target:
         longest = ids.shape[1]
         cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest)
         plain = self.fused and (self.traits.window is None or self.traits.window >= longest)
-        mask = None if plain else masks.prompt(self.traits, longest, self.dtype, self.device)
+        mask = None if plain else masks.prompt(self.traits, len(slots), longest, self.dtype, self.device)
         positions = torch.arange(longest, device=self.device).expand(len(slots), -1)
         last, column = np.unique(lengths - 1, return_inverse=True)
         keep = {"logits_to_keep": torch.from_numpy(last).to(self.device)} if self._keeps_logits else {}

@@ -41,6 +41,10 @@ ARCHITECTURES = {
     "cohere": (hf.CohereConfig, GROUPED),
     "granite": (hf.GraniteConfig, GROUPED),
     "smollm3": (hf.SmolLM3Config, GROUPED),
+    "gpt_neo": (hf.GPTNeoConfig, dict(vocab_size=VOCABULARY, hidden_size=32, num_layers=2, num_heads=4,
+                                      attention_types=[[["global"], 2]], max_position_embeddings=256)),
+    "xglm": (hf.XGLMConfig, dict(vocab_size=VOCABULARY, d_model=32, ffn_dim=48, num_layers=2,
+                                 attention_heads=4, max_position_embeddings=256)),
 }
 
 
