@@ -134,3 +134,14 @@ def test_nodes_deeper_than_a_row_may_go_are_left_out():
     scores = torch.tensor([0.0, 1.0]).expand(2, 4, 2).contiguous()
     verdict = longest(tree, verifier("strict", 1, 0.0, torch.tensor([], dtype=torch.long))(scores, tree))
     assert verdict.counts.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_token_without_a_score_does_not_pass(rule):
+    """The embedding may hold tokens that the model cannot write; what hangs on them falls with them."""
+    drafts = DraftBatch(np.array([[9, 1, 1]], np.int32), np.array([[ROOT, 0, ROOT]], np.int32),
+                        np.array([3], np.int32), None, None)
+    tree = build(np.array([0]), drafts, np.array([4]))
+    scores = torch.tensor([0.0, 1.0, -5.0, 0.9]).expand(1, 4, 4).contiguous()
+    verdict = longest(tree, verifier(rule, 4, 0.0, torch.tensor([EOS]))(scores, tree))
+    assert verdict.paths[0, : verdict.counts[0] + 1].tolist() == [0, 3]

@@ -8,6 +8,7 @@ A draft token x passes behind a node with distribution q when
     literal    x in TopK(q, k) and q(x) > p, the first choice too: equation 8 as it is printed
 
 and an end-of-text token only as the first choice. x is in TopK when fewer than k tokens are more probable.
+A token that has an embedding but no score (the embedding may be the wider) does not pass.
 """
 
 import torch
@@ -21,12 +22,14 @@ def verify(scores: torch.Tensor, tree: Tree, rule: str, k: int, p: float, eos: t
     choices, finite = judge(scores)
     parents = tree.parents
     first = tree.tokens == choices.gather(1, parents)
-    own = scores.flatten(0, 1)[_flat(parents, scores), tree.tokens.flatten()].view_as(parents)
+    width = scores.shape[2]
+    own = scores.flatten(0, 1)[_flat(parents, scores), tree.tokens.clamp_max(width - 1).flatten()]
+    own = own.view_as(parents)
     logp = own - scores.logsumexp(-1).gather(1, parents)
     if rule == "threshold":
         passed = first | (logp.exp() > p)
     else:
-        least = scores.topk(min(k, scores.shape[2]), -1).values[..., -1].gather(1, parents)
+        least = scores.topk(min(k, width), -1).values[..., -1].gather(1, parents)
         in_top = (own >= least) & own.isfinite()
         if rule == "top_k":
             passed = in_top
@@ -35,7 +38,7 @@ def verify(scores: torch.Tensor, tree: Tree, rule: str, k: int, p: float, eos: t
             if rule == "relaxed":
                 passed = first | passed
     passed = passed & (first | ~torch.isin(tree.tokens, eos))
-    return Judgement(choices, passed, finite, logp)
+    return Judgement(choices, passed & (tree.tokens < width), finite, logp)
 
 
 def _flat(parents: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
