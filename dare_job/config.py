@@ -60,7 +60,8 @@ class VerifySettings(Section):
     k: int = Field(2, ge=1, le=64)
     p: float = Field(0.1, ge=0, lt=1)
     reproducible: bool = Field(
-        False, description="relaxed text independent of batch and partition: a fixed budget a row")
+        False, description="relaxed text independent of batch and partition: keeps each row's draft budget "
+        "fixed, as it always is today, and leaves batch_size out of what makes a row stale")
 
 
 class EmbedSettings(Section):

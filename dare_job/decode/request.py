@@ -19,8 +19,8 @@ class EngineSettings:
     max_new_tokens  tokens a row may get; None: as the model's generation config has it
     min_new_tokens  no end of text before; 0: as the model's generation config has it
     batch_size      rows decoded together
-    nodes, depth    draft nodes a row and forward, longest draft path; 0 nodes: plain decoding
-    reproducible    relaxed text independent of batch and partition: every row always gets ``nodes``
+    nodes, depth    draft nodes a row and forward, whatever its company, and longest draft path; 0 nodes:
+                    plain decoding
     prefill_tokens  prompt tokens in one forward, at most (one prompt may be longer)
     """
 
@@ -32,7 +32,6 @@ class EngineSettings:
     batch_size: int = 8
     nodes: int = 16
     depth: int = 12
-    reproducible: bool = False
     prefill_tokens: int = 4096
 
     def __post_init__(self):

@@ -122,8 +122,7 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     settings = EngineSettings(
         rule="strict" if mode in ("resd", "autoregressive") else verify.rule, k=verify.k, p=verify.p,
         max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
-        batch_size=batch_size or decode.batch_size, nodes=0 if plain else decode.nodes, depth=decode.depth,
-        reproducible=verify.reproducible)
+        batch_size=batch_size or decode.batch_size, nodes=0 if plain else decode.nodes, depth=decode.depth)
     drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=decode.blend_lambda,
                            threads=task.threads)
     return Engine(loaded(task).target, settings, None if plain else RetrievalDrafter(drafts))
