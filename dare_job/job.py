@@ -34,4 +34,5 @@ class Job:
         """Local folder of the model (downloaded from the hub where the name is not a folder)."""
         from dare_job.model_files import resolve
 
-        return resolve(self.config.model.name, self.config.model.revision)
+        model = self.config.model
+        return resolve(model.name, model.revision, model.trust_remote_code)

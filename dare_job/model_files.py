@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from dare_job import file_digests
 from dare_job.errors import ModelError
 
 EMBEDDED = "embedded"
@@ -11,15 +12,17 @@ _TOKENIZER_FILES = (
     "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
     "chat_template.jinja", "chat_template.json",
 )
-_CONFIG_FILES = ("config.json", "generation_config.json")
-_WEIGHT_SUFFIXES = (".safetensors", ".bin")
-_SAMPLE_BYTES = 1 << 20
+_COUNTED = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
+_WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+_UNWANTED = ["consolidated*", "*/*"]  # the same weights again in another layout; exports to other runtimes
 
 
-def resolve(name: str, revision: str | None = None) -> Path:
+def resolve(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Path:
     """Local folder of a model.
 
-    name  "embedded", a folder, or a hub name ("owner/model"; ``revision`` a branch, tag or commit).
+    name               "embedded", a folder, or a hub name ("owner/model")
+    revision           branch, tag or commit of a hub model
+    trust_remote_code  download a hub model's Python code too
     Raises ModelError when the folder is missing or the hub cannot be reached and has no copy here.
     """
     if name == EMBEDDED:
@@ -31,16 +34,19 @@ def resolve(name: str, revision: str | None = None) -> Path:
         return folder
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"model folder {name} does not exist")
-    return _download(name, revision)
+    return _download(name, revision, trust_remote_code)
 
 
-def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
+def _download(name: str, revision: str | None, trust_remote_code: bool) -> Path:
+    """Weights in pickles (``.bin``) come only from a repository that has no others."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    wanted = [*_WANTED, *(["*.py"] if trust_remote_code else [])]
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        folder = _snapshot(name, revision, wanted)
+        if not any(folder.glob("*.safetensors")):
+            folder = _snapshot(name, revision, [*wanted, "pytorch_model*.bin"])
+        return folder
     except LocalEntryNotFoundError:
         raise ModelError(
             f"model {name} is no local folder, is not in the hub cache, and the hub cannot be reached; give "
@@ -50,20 +56,25 @@ def _download(name: str, revision: str | None) -> Path:
         raise ModelError(f"model {name} is no local folder and cannot be downloaded: {error}") from error
 
 
-def fingerprint(path: str | Path) -> str:
-    """sha256 (hex) of what can change a model's text.
+def _snapshot(name: str, revision: str | None, wanted: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
 
-    Configuration, generation configuration and tokenizer files count by content. Weight files count by name,
-    size, first and last MiB (which holds the header of a safetensors file, with every tensor's name, type and
-    place): reading all of a large model would take minutes on every run.
+    return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=_UNWANTED))
+
+
+def fingerprint(path: str | Path) -> str:
+    """sha256 (hex) of what can change a model's text: names and whole contents of the folder's files.
+
+    Counted are weights, configuration, tokenizer, chat template and the model's own Python code, by their
+    suffix; notes and subfolders are not. Large files are read once for as long as they stay unchanged
+    (``file_digests``). Code that the configuration takes from another repository counts by its name only.
+    Raises ModelError: no model there, or a file that cannot be read (a link to nothing, say).
     """
     path, digest = Path(path), hashlib.sha256()
     _require(path)
     for file in sorted(path.iterdir()):
-        if file.name in _CONFIG_FILES or file.name in _TOKENIZER_FILES:
-            _add(digest, file.name, file.read_bytes())
-        elif file.suffix in _WEIGHT_SUFFIXES:
-            _add(digest, file.name, _sample(file))
+        if file.suffix in _COUNTED and not file.is_dir():
+            _add(digest, file.name, _content_digest(file))
     return digest.hexdigest()
 
 
@@ -85,12 +96,11 @@ def _require(path: Path) -> None:
         raise ModelError(f"model folder {path} {missing}")
 
 
-def _sample(file: Path) -> bytes:
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        first = stream.read(_SAMPLE_BYTES)
-        stream.seek(max(size - _SAMPLE_BYTES, 0))
-        return size.to_bytes(8, "little") + first + stream.read(_SAMPLE_BYTES)
+def _content_digest(file: Path) -> bytes:
+    try:
+        return bytes.fromhex(file_digests.sha256(file))
+    except OSError as error:
+        raise ModelError(f"model file {file} cannot be read: {error}") from error
 
 
 def _add(digest, name: str, content: bytes) -> None:

@@ -1,10 +1,15 @@
 """Model names to folders, and fingerprints that change with what can change a text."""
 
 import json
+import os
+import time
+from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 from decode_models import tiny
 
+from dare_job import file_digests
 from dare_job.errors import ModelError
 from dare_job.model_files import fingerprint, resolve, tokenizer_hash
 
@@ -14,6 +19,26 @@ def folder(tmp_path):
     tiny("llama").save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """An empty cache of digests, on disk and in memory; large means from one byte."""
+    path = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(path))
+    monkeypatch.setattr(file_digests, "_remembered", {})
+    monkeypatch.setattr(file_digests, "_LARGE", 1)
+    monkeypatch.setattr(file_digests, "_SETTLED_S", -1e9)
+    return path / "dare-job" / "file-digests.json"
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Names of the files that are read to be digested."""
+    read, names = file_digests.hashlib.file_digest, []
+    monkeypatch.setattr(file_digests.hashlib, "file_digest",
+                        lambda stream, kind: names.append(Path(stream.name).name) or read(stream, kind))
+    return names
 
 
 def test_folders(folder):
@@ -47,7 +72,7 @@ def test_fingerprint_follows_what_changes_a_text(folder):
 
     weights = folder / "model.safetensors"
     content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
+    content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
     weights.write_bytes(content)
     third = fingerprint(folder)
     assert third != second
@@ -64,3 +89,126 @@ def test_folders_that_hold_no_model(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="no tokenizer"):
         tokenizer_hash(tmp_path)
+
+
+def test_every_byte_of_the_weights_counts(folder):
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes() + bytes(3 << 20))
+    weights.write_bytes(content)
+    first = fingerprint(folder)
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, (0, 0))
+    assert fingerprint(folder) != first
+
+
+def test_custom_code_counts(folder):
+    first = fingerprint(folder)
+    (folder / "modeling_x.py").write_text("x = 1")
+    second = fingerprint(folder)
+    (folder / "modeling_x.py").write_text("x = 2")
+    assert len({first, second, fingerprint(folder)}) == 3
+
+
+def test_an_unchanged_file_is_read_once(folder, cache, reads, monkeypatch):
+    first = fingerprint(folder)
+    assert "model.safetensors" in reads
+    reads.clear()
+    assert fingerprint(folder) == first and reads == []
+    monkeypatch.setattr(file_digests, "_remembered", {})  # as in a new process
+    assert fingerprint(folder) == first and reads == []
+    os.utime(folder / "model.safetensors", (1, 1))
+    assert fingerprint(folder) == first and reads == ["model.safetensors"]
+    assert [path.name for path in cache.parent.iterdir()] == [cache.name]
+
+
+def test_a_change_behind_an_old_time_stamp_is_seen(folder):
+    weights = folder / "model.safetensors"
+    before, first = weights.stat(), fingerprint(folder)
+    time.sleep(0.02)  # time stamps have ticks of some milliseconds
+    with weights.open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"\x7f")
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert fingerprint(folder) != first
+
+
+def test_a_file_changed_just_now_is_not_remembered(folder, cache, monkeypatch):
+    monkeypatch.setattr(file_digests, "_SETTLED_S", 1e9)
+    fingerprint(folder)
+    assert not cache.exists() and file_digests._remembered == {}
+
+
+def test_links_are_followed_and_broken_ones_named(folder, tmp_path_factory, reads):
+    blobs = tmp_path_factory.mktemp("blobs")
+    first = fingerprint(folder)
+    (folder / "model.safetensors").rename(blobs / "abc")
+    (folder / "model.safetensors").symlink_to(blobs / "abc")
+    assert fingerprint(folder) == first and reads[-1] == "abc"
+    (blobs / "abc").unlink()
+    with pytest.raises(ModelError, match="model.safetensors cannot be read"):
+        fingerprint(folder)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}', '{"a": [1, 2, 3, 4, 5]}'])
+def test_a_damaged_cache_is_ignored(folder, cache, content):
+    cache.parent.mkdir()
+    cache.write_text(content)
+    first = fingerprint(folder)
+    assert first == fingerprint(folder) and str(folder / "model.safetensors") in json.loads(cache.read_text())
+
+
+def test_a_cache_folder_that_cannot_be_written(folder, cache, monkeypatch):
+    first = fingerprint(folder)
+    monkeypatch.setattr(file_digests, "_remembered", {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "config.json"))  # no folder: nothing can be made there
+    assert fingerprint(folder) == first
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent.parent))
+    monkeypatch.setattr(file_digests, "_remembered", {})
+    monkeypatch.setattr(file_digests.os, "replace", _no_space)
+    os.utime(folder / "model.safetensors", (1, 1))
+    assert fingerprint(folder) == first
+    assert [path.name for path in cache.parent.iterdir()] == [cache.name]
+
+
+def _no_space(*_):
+    raise OSError("no space left on device")
+
+
+REPOSITORY = ["config.json", "model.safetensors", "pytorch_model.bin", "training_args.bin", "modeling_x.py",
+              "tokenizer.model", "consolidated.safetensors", "consolidated.00.pth",
+              "original/consolidated.00.safetensors", "onnx/config.json", "chat_template.jinja", "README.md"]
+SAFE = {"config.json", "model.safetensors", "tokenizer.model", "chat_template.jinja"}
+
+
+@pytest.mark.parametrize("files, trust, expected", [
+    (REPOSITORY, False, SAFE),
+    (REPOSITORY, True, SAFE | {"modeling_x.py"}),
+    (REPOSITORY[:1] + REPOSITORY[2:], False, SAFE - {"model.safetensors"} | {"pytorch_model.bin"}),
+])
+def test_what_is_downloaded(tmp_path, monkeypatch, files, trust, expected):
+    import huggingface_hub
+
+    def download(name, revision, allow_patterns, ignore_patterns):
+        assert (name, revision) == ("owner/model", "v2")
+        for file in files:
+            wanted = any(fnmatch(file, pattern) for pattern in allow_patterns)
+            if wanted and not any(fnmatch(file, pattern) for pattern in ignore_patterns):
+                (tmp_path / file).write_text("")
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert resolve("owner/model", "v2", trust) == tmp_path
+    assert {file.name for file in tmp_path.iterdir()} == expected
+
+
+def test_a_job_downloads_code_only_where_it_is_trusted(monkeypatch):
+    from dare_job import model_files
+    from dare_job.config import JobConfig
+    from dare_job.job import Job
+
+    monkeypatch.setattr(model_files, "resolve", lambda *given: given)
+    for trust in (True, False):
+        settings = {"name": "owner/model", "revision": "v2", "trust_remote_code": trust}
+        job = Job(JobConfig.model_validate({"out": "o", "model": settings}), None, "run")
+        assert job.model_path == ("owner/model", "v2", trust)
