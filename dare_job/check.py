@@ -44,20 +44,21 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
     of rows of different lengths with fewer slots than rows, with and without drafts.
 
     prompts  file with one prompt a line, or JSON lines with "prompt"; None: a few built-in ones
-    rows     how many prompts, repeated where there are fewer
-    Returns {"equal", "rows", "first_difference", "latency_ms"}. In float32 equal means every token; in a
-    narrower type a row may leave ``generate``'s text at a near-tie of the two logits, which is shown. Raises
-    ModelError, DataError.
+    rows     how many prompts, repeated where there are fewer; cut to what the context leaves for them
+    Returns {"equal", "rows", "first_difference", "latency_ms"}. In float32 equal means every token. In
+    bfloat16 and float16 a row may leave ``generate``'s text at a near-tie: two logits that lie within 3 % and
+    0.4 % of the largest logit's size of each other. Each is shown with its gap; ``first_difference`` is a
+    real difference where there is one, else the first near-tie, else None. Raises ModelError, also where the
+    context leaves no room to compare; DataError; ConfigError.
     """
     console = console or Console(stderr=True)
-    path = resolve(model, revision)
+    path = resolve(model, revision, trust_remote_code)
     target = Target.load(path, dtype, device, trust_remote_code)
     console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
                   f"supported, {'fused' if target.fused else 'its own'} attention, context "
                   f"{target.traits.context or 'without limit'}")
-    texts = _prompts(path, prompts, rows, chat_template, trust_remote_code)
-    room = (target.traits.context or 1 << 30) - max_new_tokens
-    texts = [text[:room] for text in texts]
+    room = _room(target, max_new_tokens)
+    texts = [text[:room] for text in _prompts(path, prompts, rows, chat_template, trust_remote_code)]
     expected = [_generate(target, text, max_new_tokens) for text in texts]
     differences = []
     for batch, nodes in ((1, 0), (1, 16), (3, 0), (3, 16)):
@@ -74,30 +75,60 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
             "latency_ms": latency}
 
 
+def _room(target: Target, max_new_tokens: int) -> int:
+    """Tokens that a prompt may have. Raises ModelError where the context is too short for any."""
+    if target.traits.context is None:
+        return 1 << 30
+    room = target.traits.context - max_new_tokens
+    if room < 1:
+        raise ModelError(f"{target.traits.reason} is {target.traits.context}: the context is too short to "
+                         f"compare {max_new_tokens} tokens behind a prompt, which takes "
+                         f"{max_new_tokens + 1}")
+    return room
+
+
 def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust: bool) -> list[np.ndarray]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"{path} has no tokenizer that can be loaded: {error}") from error
-    texts = list(_PROMPTS) if file is None else read_prompts(file)
+    texts = [(text, f"built-in prompt {i + 1}") for i, text in enumerate(_PROMPTS)]
+    if file is not None:
+        texts = read_prompts(file)
     texts = [texts[i % len(texts)] for i in range(rows)]
-    return [prompt_ids(tokenizer, text, chat_template) for text in texts]
+    ids = [prompt_ids(tokenizer, text, chat_template) for text, _ in texts]
+    for found, (_, place) in zip(ids, texts, strict=True):
+        if not len(found):
+            raise DataError(f"{place}: the prompt has no token in this model's tokenizer")
+    return ids
 
 
-def read_prompts(file: Path) -> list[str]:
-    """Prompts of a file: JSON lines with "prompt", or plain lines. Raises DataError."""
+def read_prompts(file: Path) -> list[tuple[str, str]]:
+    """(prompt, where it stands) of a file: JSON lines with "prompt" where the first begins with a brace, else
+    plain lines. Blank lines are left out.
+
+    Raises DataError naming the file and the line: not to be read, no prompt, or one that is no text.
+    """
     try:
-        lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = Path(file).read_text(encoding="utf-8").split("\n")  # JSON texts may hold other line ends
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"prompts file {file} cannot be read: {error}") from None
-    if not lines:
-        raise DataError(f"prompts file {file} holds no prompt")
-    if not lines[0].lstrip().startswith("{"):
-        return lines
+    found = [(line, f"prompts file {file}, line {i + 1}") for i, line in enumerate(lines) if line.strip()]
+    if not found:
+        raise DataError(f"prompts file {file} holds no prompt: every line is empty")
+    if not found[0][0].lstrip().startswith("{"):
+        return found
+    return [(_prompt_of(line, place), place) for line, place in found]
+
+
+def _prompt_of(line: str, place: str) -> str:
     try:
-        return [json.loads(line)["prompt"] for line in lines]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"prompts file {file}: a line is no JSON object with \"prompt\" ({error})") from None
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{place}: no JSON object with \"prompt\" ({error})") from None
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise DataError(f"{place}: \"prompt\" is {json.dumps(prompt)[:80]}; it must be a non-empty text")
+    return prompt
 
 
 def _options(target: Target, ids: torch.Tensor, max_new_tokens: int) -> dict:
@@ -156,8 +187,9 @@ def _difference(target: Target, texts, expected, written, row: int, batch: int, 
 
 
 def _report(console: Console, differences: Sequence[dict], rows: int) -> None:
-    if not differences:
-        console.print(f"[green]equal[/green]: {rows} rows, singly and batched, with and without drafts")
+    if all(d["near_tie"] for d in differences):
+        but = f" but for {len(differences)} near-ties" if differences else ""
+        console.print(f"[green]equal[/green]{but}: {rows} rows, singly and batched, with and without drafts")
     for d in differences[:10]:
         kind = "near-tie" if d["near_tie"] else "[red]different[/red]"
         console.print(f"{kind}: row {d['row']}, position {d['position']} (batch {d['batch']}, {d['nodes']} "
@@ -165,9 +197,11 @@ def _report(console: Console, differences: Sequence[dict], rows: int) -> None:
 
 
 def _print_curve(console: Console, latency: dict) -> None:
+    """Sizes that do not fit the context are left out of the curve, and of the table."""
     table = Table(title="milliseconds a forward", title_justify="left")
-    for name in ("batch", *(f"{n} queries a row" for n in _QUERIES)):
+    sizes = list(next(iter(latency.values())))
+    for name in ("batch", *(f"{n} queries a row" for n in sizes)):
         table.add_column(name, justify="right")
     for batch, curve in latency.items():
-        table.add_row(batch, *(f"{curve[str(n)]:.2f}" for n in _QUERIES))
+        table.add_row(batch, *(f"{curve[n]:.2f}" for n in sizes))
     console.print(table)

@@ -6,6 +6,7 @@ Standard output ends with one JSON object for ``run`` and ``check``; progress an
 import json
 import sys
 from datetime import date
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -104,11 +105,43 @@ def show(
     show_text(out, entity, _day(date).isoformat() if date else None)
 
 
+class Dtype(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class ChatTemplate(StrEnum):
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
 @app.command()
 def check(
     model: Annotated[str, typer.Option("--model", help="'embedded', a folder or a hub name.")],
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="Text file, one prompt a line.")] = None,
+    prompts: Annotated[Path | None, typer.Option(
+        "--prompts", help="Text file with one prompt a line, or JSON lines with \"prompt\".")] = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of prompts to compare.")] = 8,
+    dtype: Annotated[Dtype, typer.Option(
+        "--dtype", help="Type of the weights. In float32 every token must be equal. In a narrower type a "
+        "row may leave generate's text at a near-tie, shown with its gap: two logits within 3 % (bfloat16) or "
+        "0.4 % (float16) of the largest.")] = Dtype.float32,
+    device: Annotated[Device, typer.Option(
+        "--device", help="auto: cuda where torch finds a GPU.")] = Device.auto,
+    revision: Annotated[str | None, typer.Option(
+        "--revision", help="Branch, tag or commit of a hub model.")] = None,
+    trust_remote_code: Annotated[bool, typer.Option(
+        "--trust-remote-code", help="Run the Python code that comes with the model.")] = False,
+    chat_template: Annotated[ChatTemplate, typer.Option(
+        "--chat-template", help="auto: wrap each prompt as a user's message where the tokenizer has a "
+        "template; always: it must have one; never: the bare text.")] = ChatTemplate.auto,
 ) -> None:
     """Tell whether the engine supports a model: strict decoding must equal `generate` token for token.
 
@@ -116,7 +149,8 @@ def check(
     """
     from dare_job.check import run_check
 
-    result = run_check(model, prompts, rows)
+    result = run_check(model, prompts, rows, revision=revision, dtype=dtype.value, device=device.value,
+                       chat_template=chat_template.value, trust_remote_code=trust_remote_code)
     _print_json(result)
     if not result["equal"]:
         raise typer.Exit(1)

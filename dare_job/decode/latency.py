@@ -15,11 +15,15 @@ CONTEXT = 128  # tokens before the root, where the model takes as many
 
 def latency_ms(target: Target, batches: Sequence[int], queries: Sequence[int],
                repeats: int = 5) -> dict[str, dict[str, float]]:
-    """Median milliseconds of a forward: {batch: {queries a row: ms}}, keys as text for JSON."""
-    context = min(CONTEXT, (target.traits.context or CONTEXT + max(queries)) - max(queries))
-    if context < 1:
-        return {}
-    return {str(b): {str(q): _forward_ms(target, b, q, context, repeats) for q in queries} for b in batches}
+    """Median milliseconds of a forward: {batch: {queries a row: ms}}, keys as text for JSON.
+
+    All with the same number of tokens before the root, so that they can be compared. Sizes of ``queries``
+    that the model's context does not hold with one token before are left out.
+    """
+    limit = target.traits.context or CONTEXT + max(queries)
+    fitting = [q for q in queries if q < limit]
+    context = min(CONTEXT, limit - max(fitting, default=0))
+    return {str(b): {str(q): _forward_ms(target, b, q, context, repeats) for q in fitting} for b in batches}
 
 
 def _forward_ms(target: Target, batch: int, queries: int, context: int, repeats: int) -> float:

@@ -1,29 +1,37 @@
 """``dare-job check``: equal models pass, a wrong one is named with row, position and logit gap."""
 
 import json
+import sys
+from contextlib import nullcontext
 from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from decode_models import tiny
 from rich.console import Console
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dare_job.check import read_prompts, run_check
+from dare_job import cli
+from dare_job.check import _difference, _report, read_prompts, run_check
 from dare_job.errors import DataError, ModelError
 
 LETTERS = {letter: i + 2 for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz ABCDEFGHILMNOPRSTUVWX.,:;'")}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    tiny("mistral-window").save_pretrained(path)
+def _save(path, *model, **changes):
+    tiny(*model, **changes).save_pretrained(path)
     inner = Tokenizer(models.WordLevel({**LETTERS, "[UNK]": 1}, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]").save_pretrained(path)
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return _save(tmp_path_factory.mktemp("model"), "mistral-window")
 
 
 def _check(*args, **options):
@@ -63,8 +71,15 @@ def test_a_difference_is_named(folder, monkeypatch):
 def test_prompts_files(tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("one\n\ntwo\n")
-    assert read_prompts(file) == ["one", "two"]
-    for content, why in (("", "holds no prompt"), ('{"text": 1}', "prompt"), ('{"prompt": "a"}\n{', "line")):
+    assert [text for text, _ in read_prompts(file)] == ["one", "two"]
+    file.write_text('{"prompt": "a\u2028b"}\n', encoding="utf-8")
+    assert read_prompts(file) == [("a\u2028b", f"prompts file {file}, line 1")]
+    for content, why in (
+        ("", "holds no prompt"), ("\n \n", "holds no prompt"), ('{"text": 1}', "line 1: .*prompt"),
+        ('{"prompt": "a"}\n\n{', "prompts.txt, line 3"), ('{"prompt": 5}', "line 1: .* is 5; "),
+        ('{"prompt": "a"}\n{"prompt": ""}', "line 2: .* non-empty"), ('{"prompt": null}', "is null"),
+        ('{"prompt": " "}', "line 1"), ('{"prompt": ["a"]}', "line 1"), ('{"prompt": "a"}\n5', "line 2"),
+    ):
         file.write_text(content)
         with pytest.raises(DataError, match=why):
             read_prompts(file)
@@ -76,3 +91,74 @@ def test_a_folder_without_tokenizer(tmp_path):
     tiny("llama").save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="tokenizer"):
         _check(str(tmp_path), None, 2)
+
+
+def test_a_prompt_without_a_token_is_named(folder, tmp_path, monkeypatch):
+    from dare_job import check
+
+    monkeypatch.setattr(check, "prompt_ids", lambda tokenizer, text, template: np.zeros(0, np.int32))
+    (tmp_path / "p.txt").write_text("\nword\n")
+    with pytest.raises(DataError, match="p.txt, line 2: .* no token"):
+        _check(folder, tmp_path / "p.txt", 1)
+
+
+@pytest.mark.parametrize("context, room", [(32, None), (48, None), (49, 1), (60, 12)])
+def test_short_contexts(tmp_path, context, room):
+    path = _save(tmp_path, "gpt2", n_positions=context)
+    if room is None:
+        with pytest.raises(ModelError, match=f"is {context}: the context is too short to compare 48 tokens"):
+            _check(path, None, 2)
+        return
+    result, shown = _check(path, None, 2)
+    assert result["equal"]
+    sizes = {str(n) for n in (1, 4, 16) if n < context}
+    assert {batch: set(curve) for batch, curve in result["latency_ms"].items()} == {"1": sizes, "8": sizes}
+    assert "16 queries" in shown and "64 queries" not in shown
+
+
+@pytest.mark.parametrize("dtype, share, equal", [
+    ("bfloat16", 0.02, True), ("bfloat16", 0.04, False), ("float16", 0.003, True), ("float16", 0.005, False),
+    ("float32", 0.001, False)])
+def test_only_a_narrow_type_may_leave_the_text_and_only_at_a_near_tie(dtype, share, equal):
+    """The written token's logit lies ``share`` of the largest below that of ``generate``'s."""
+    logits = torch.zeros(1, 3, 9)
+    logits[..., 4], logits[..., 6] = 8.0, 8.0 * (1 - share)
+    target = SimpleNamespace(device="cpu", as_transformers=lambda: nullcontext(
+        lambda input_ids, use_cache: SimpleNamespace(logits=logits)))
+    expected, written = [np.array([3, 4, 5])], np.array([3, 6, 5])
+    found = _difference(target, [np.array([1, 2])], expected, written, 0, 1, 16, dtype)
+    assert (found["position"], found["expected"], found["written"]) == (1, 4, 6)
+    assert found["logit_gap"] == pytest.approx(8 * share, rel=1e-3) and found["near_tie"] == equal
+    out = StringIO()
+    _report(Console(file=out, width=200), [found], 1)
+    assert "logit gap" in out.getvalue() and ("equal but for 1 near-ties" in out.getvalue()) == equal
+
+
+def test_the_command_passes_its_options(folder, monkeypatch, capsys):
+    code, out, err = _command(monkeypatch, capsys, "--model", folder, "--rows", "2", "--dtype", "bfloat16",
+                              "--device", "cpu", "--chat-template", "never", "--trust-remote-code")
+    result = json.loads(out.splitlines()[-1])
+    assert code == 0 and result["equal"] and "in bfloat16 on cpu" in err
+    assert _command(monkeypatch, capsys, "--model", folder, "--chat-template", "always")[0] == 2
+    assert _command(monkeypatch, capsys, "--model", folder, "--dtype", "int8")[0] == 2
+
+    seen = {}
+    monkeypatch.setattr("dare_job.check.run_check",
+                        lambda *_, **options: seen.update(options) or {"equal": True})
+    _command(monkeypatch, capsys, "--model", "owner/model", "--revision", "v2", "--trust-remote-code")
+    assert seen == {"revision": "v2", "dtype": "float32", "device": "auto", "chat_template": "auto",
+                    "trust_remote_code": True}
+
+
+def test_a_wrong_prompts_file_is_one_line(folder, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": 5}\n')
+    code, out, err = _command(monkeypatch, capsys, "--model", folder, "--prompts", str(file))
+    assert (code, out) == (4, "") and "p.jsonl, line 1" in err.splitlines()[-1] and "Traceback" not in err
+
+
+def _command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["dare-job", "check", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code or 0, *capsys.readouterr()
