@@ -131,7 +131,7 @@ def check(
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of prompts to compare.")] = 8,
     dtype: Annotated[Dtype, typer.Option(
         "--dtype", help="Type of the weights. In float32 every token must be equal. In a narrower type a "
-        "row may leave generate's text at a near-tie, shown with its gap: two logits within 3 % (bfloat16) or "
+        "row may leave the text at a near-tie, shown with its gap: two logits within 3 % (bfloat16) or "
         "0.4 % (float16) of the largest.")] = Dtype.float32,
     device: Annotated[Device, typer.Option(
         "--device", help="auto: cuda where torch finds a GPU.")] = Device.auto,
