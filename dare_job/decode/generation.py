@@ -52,6 +52,9 @@ WITHOUT_EFFECT = {
 _NEUTRAL = {"encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
             "remove_invalid_values": False, "renormalize_logits": False}
 
+_LEAST = {"max_length": 1, "max_new_tokens": 1, "min_length": 0, "min_new_tokens": 0,
+          "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0}
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -79,10 +82,37 @@ def rules(config: GenerationConfig) -> Rules:
                 f"generation_config.{field} is {value!r}, which the engine does not support; remove it from "
                 "the model's generation_config.json"
             )
-    eos = config.eos_token_id
-    eos = () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (eos,)
+    _check_values(config)
     penalty = getattr(config, "repetition_penalty", None)
-    return Rules(config, eos, 1.0 if penalty is None else float(penalty), _set_processors(config))
+    return Rules(config, _tokens(config.eos_token_id), 1.0 if penalty is None else float(penalty),
+                 _set_processors(config))
+
+
+def _tokens(value) -> tuple:
+    return () if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _check_values(config: GenerationConfig) -> None:
+    """Raises ModelError naming a field whose value is of no use, such as a number written as text."""
+    def demand(field: str, fits, what: str):
+        value = getattr(config, field, None)
+        if value is not None and not fits(value):
+            raise ModelError(f"generation_config.{field} is {value!r}; it must be {what}: correct the "
+                             "model's generation_config.json")
+
+    for field in ("repetition_penalty", "encoder_repetition_penalty"):
+        demand(field, lambda x: _number(x) and 0 < x < float("inf"), "a number above 0")
+    for field, least in _LEAST.items():
+        demand(field, lambda x, least=least: _whole(x, least), f"a whole number from {least}")
+    demand("eos_token_id", lambda x: all(_whole(token, 0) for token in _tokens(x)), "a token id or several")
+
+
+def _number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(value, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _set_processors(config: GenerationConfig) -> tuple[str, ...]:

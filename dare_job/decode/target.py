@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
-from dare_job.decode import attention, masks, selfcheck, support
+from dare_job.decode import attention, loading, masks, selfcheck, support
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.tree import Tree
-from dare_job.errors import ConfigError, ModelError
 
 
 class Target:
@@ -44,16 +43,11 @@ class Target:
         """Load a local folder or a hub name.
 
         dtype   "float32", "bfloat16" or "float16"; device "auto", "cpu" or "cuda".
-        Raises ModelError: the folder or a weight file is missing, it is no causal language model, or the
-        architecture is not supported; ConfigError: the device is not there.
+        Raises ModelError: the folder, a weight file or a weight is missing or damaged, it is no causal
+        language model, or the architecture is not supported; ConfigError: the device is not there.
         """
-        place = _device(device)
-        options = {"trust_remote_code": trust_remote_code}
-        try:
-            AutoConfig.from_pretrained(path, **options)
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), **options)
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise ModelError(_why(path, error)) from error
+        place = loading.device(device)
+        model = loading.load(path, dtype, trust_remote_code)
         if place.type == "cuda" and dtype == "float32":
             torch.backends.cuda.matmul.allow_tf32 = False
         return cls(model.to(place), check)
@@ -123,24 +117,3 @@ class Target:
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
         return self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,
                           use_cache=True, **options).logits
-
-
-def _device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("model.device is 'cuda' but torch finds no GPU; use 'cpu' or 'auto'")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def _why(path, error: Exception) -> str:
-    folder = Path(path)
-    text = " ".join(str(error).split())
-    if isinstance(path, Path) or folder.is_absolute():
-        if not folder.exists():
-            return f"model folder {path} does not exist"
-        if not (folder / "config.json").exists():
-            return f"{path} is not a model folder: it holds no config.json"
-        if isinstance(error, OSError) and ("safetensors" in text or "pytorch_model" in text):
-            return f"{path} lacks weights: {text}"
-    if "Unrecognized configuration class" in text:
-        return f"{path} is not a causal language model that transformers can load"
-    return f"cannot load model {path}: {text}"

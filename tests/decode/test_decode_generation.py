@@ -96,6 +96,19 @@ def test_refused_by_name(field):
         Engine(Target(MODEL, check=False), EngineSettings())
 
 
+@pytest.mark.parametrize(("field", "value"), [
+    ("repetition_penalty", "1.1"), ("repetition_penalty", -1.0), ("repetition_penalty", 0),
+    ("repetition_penalty", float("nan")), ("encoder_repetition_penalty", True), ("eos_token_id", "2"),
+    ("eos_token_id", [1, -1]), ("eos_token_id", 2.0), ("max_new_tokens", "5"), ("max_length", -1),
+    ("min_new_tokens", 1.5), ("no_repeat_ngram_size", "2"),
+])
+def test_a_value_of_no_use_is_refused_by_name(field, value):
+    config = GenerationConfig()
+    setattr(config, field, value)
+    with pytest.raises(ModelError, match=f"generation_config.{field} is .*{value}.*; it must be"):
+        generation.rules(config)
+
+
 def test_an_unknown_field_of_a_new_release_is_refused(monkeypatch):
     original = GenerationConfig.__init__
 

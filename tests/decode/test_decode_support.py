@@ -47,7 +47,7 @@ def test_refused_by_name(name):
         Target(model)
 
 
-@pytest.mark.parametrize("field", ["window_size", "attention_window", "local_window", "blocksparse_block_size"])
+@pytest.mark.parametrize("field", ["window_size", "attention_window", "local_window", "blocksparse_size"])
 def test_a_window_of_unknown_meaning_is_refused(field):
     model = tiny("llama")
     for idle in (None, 0, False):

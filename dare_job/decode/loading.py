@@ -1,0 +1,96 @@
+"""A model from a folder or the hub, whole and as it was saved, or one line that says what is wrong."""
+
+import json
+import pickle
+from pathlib import Path
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import cached_file
+
+from dare_job.errors import ConfigError, ModelError
+
+_NAMED = 3  # weights named in a message; the rest is counted
+_ERRORS = (OSError, ValueError, KeyError, ImportError, RuntimeError, EOFError, TypeError, AttributeError,
+           pickle.UnpicklingError, SafetensorError, StrictDataclassError)
+
+
+def load(path: str | Path, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
+    """A causal language model with every weight from its files. Raises ModelError."""
+    options = {"trust_remote_code": trust_remote_code}
+    try:
+        AutoConfig.from_pretrained(path, **options)
+        _check_generation_config(path)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, dtype), output_loading_info=True, ignore_mismatched_sizes=True,
+            **options)
+    except _ERRORS as error:
+        raise ModelError(_why(path, error)) from error
+    _check_weights(path, report)
+    return model
+
+
+def device(name: str) -> torch.device:
+    """The device that "auto", "cpu" or "cuda" stands for. Raises ConfigError where it is not there."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("model.device is 'cuda' but torch finds no GPU; use 'cpu' or 'auto'")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _check_generation_config(path) -> None:
+    """transformers would go on with defaults behind a file that it cannot read."""
+    file = cached_file(path, "generation_config.json", _raise_exceptions_for_gated_repo=False,
+                       _raise_exceptions_for_missing_entries=False,
+                       _raise_exceptions_for_connection_errors=False)
+    if file is None:
+        return
+    try:
+        fields = json.loads(Path(file).read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is not JSON ({error}); mend it or remove it") from error
+    if not isinstance(fields, dict):
+        raise ModelError(f"{file} holds no JSON object; mend it or remove it")
+
+
+def _check_weights(path, report: dict) -> None:
+    """transformers would fill a weight that the files lack, or hold in another shape, with random numbers."""
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(f"{path} lacks weights of a causal language model: {_listed(missing)}")
+    if wrong := sorted(f"{name} is {tuple(found)}, not {tuple(needed)}"
+                       for name, found, needed in report["mismatched_keys"]):
+        raise ModelError(f"{path} holds weights of other shapes than its config.json: {_listed(wrong)}")
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _why(path, error: Exception) -> str:
+    folder = Path(path)
+    text = " ".join(str(error).split())
+    if isinstance(path, Path) or folder.is_absolute():
+        if not folder.exists():
+            return f"model folder {path} does not exist"
+        if not (folder / "config.json").exists():
+            return f"{path} is not a model folder: it holds no config.json"
+        if isinstance(error, SafetensorError):
+            return f"weight file {_damaged(folder)} is damaged: {text}"
+        if isinstance(error, OSError) and ("safetensors" in text or "pytorch_model" in text):
+            return f"{path} lacks weights: {text}"
+    if "Unrecognized configuration class" in text:
+        return f"{path} is not a causal language model that transformers can load"
+    return f"cannot load model {path}: {text}"
+
+
+def _damaged(folder: Path) -> Path:
+    """The first weight file that does not open; the folder where all do."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except SafetensorError:
+            return file
+    return folder

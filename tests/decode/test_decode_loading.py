@@ -1,0 +1,80 @@
+"""A model is loaded whole and as it was saved, or not at all."""
+
+import json
+
+import pytest
+import transformers as hf
+from decode_models import GROUPED, tiny
+from safetensors.torch import load_file, save_file
+
+from dare_job.decode import Target
+from dare_job.errors import ModelError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tiny("llama").save_pretrained(tmp_path)
+    return tmp_path
+
+
+def _edit(folder, change) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_a_missing_weight_is_named(folder):
+    _edit(folder, lambda weights: weights.pop("lm_head.weight"))
+    with pytest.raises(ModelError, match=f"{folder} lacks weights .*: lm_head.weight$"):
+        Target.load(folder)
+
+
+def test_many_missing_weights_are_counted(folder):
+    _edit(folder, lambda weights: [weights.pop(name) for name in list(weights) if "layers.1" in name])
+    with pytest.raises(ModelError, match="layers.1.* and 6 more$"):
+        Target.load(folder)
+
+
+def test_tied_weights_are_not_missing(tmp_path):
+    tiny("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    Target.load(tmp_path)
+
+
+def test_a_classifier_is_no_language_model(tmp_path):
+    config = hf.LlamaConfig(**GROUPED, tie_word_embeddings=False)
+    hf.LlamaForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="lm_head.weight"):
+        Target.load(tmp_path)
+
+
+def test_a_weight_of_another_shape_is_named(folder):
+    name = "model.norm.weight"
+    _edit(folder, lambda weights: weights.update({name: weights[name][:-1].clone()}))
+    with pytest.raises(ModelError, match=r"other shapes.*model.norm.weight is \(31,\), not \(32,\)"):
+        Target.load(folder)
+
+
+@pytest.mark.parametrize("length", [0, 4, 200, -100])
+def test_a_damaged_weight_file_is_named(folder, length):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(ModelError, match=f"{file} is damaged"):
+        Target.load(folder)
+
+
+@pytest.mark.parametrize("text", ['{"repetition_penalty": 1.', "", "[1]"])
+def test_a_broken_generation_config_is_named(folder, text):
+    file = folder / "generation_config.json"
+    file.write_text(text)
+    with pytest.raises(ModelError, match=f"{file} .*mend it or remove it"):
+        Target.load(folder)
+    file.unlink()
+    Target.load(folder)
+
+
+def test_a_field_of_the_wrong_kind_is_one_line(folder):
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**fields, "num_hidden_layers": "two"}))
+    with pytest.raises(ModelError, match=f"cannot load model {folder}"):
+        Target.load(folder)
