@@ -1,9 +1,13 @@
-"""The compiled drafter: best-first growth of one tree a row."""
+"""The compiled drafter: best-first growth of one tree a row.
+
+Scratch arrays are passed one by one: in a tuple of tuples numba counts references again, which makes a call
+half as slow again.
+"""
 
 import numpy as np
 
 from pools import blend, frontier, live
-from pools.jit import array_at, compiled, unowned
+from pools.jit import array_at, compiled, inlined, unowned
 from pools.tree import ROOT
 
 
@@ -32,44 +36,62 @@ def draft_rows(begin, end, memory, context, lengths, budgets, depths, pools, row
     depth = array_at(memory[26], most + 1, np.int32)
     depth[0] = 0
     for r in range(begin, end):
-        length, budget = lengths[r], min(budgets[r], most)
-        size, head, tail, free, start = 0, 0, 0, 0, 0
-        node, score = ROOT, 1.0
         stamps[0] += 1
-        grow = length > 0 and budget > 0 and depths[r] > 0
-        if grow and window > 0:
-            start = live.chain(b, context[r], length, window, stamps[0])
-        while grow:
-            known = _history(z.history, tokens[r], parents[r], node, context[r], length)
-            for s in range(row_pools.shape[1]):
-                if row_pools[r, s] >= 0:
-                    if node == ROOT:
-                        blend.enter(z, pools[row_pools[r, s]], s, known)
-                    else:
-                        blend.descend(z, pools[row_pools[r, s]], s, node + 1, parents[r, node] + 1,
-                                      tokens[r, node])
-            found = 0
-            if window > 0:
-                found = live.occurrences(b, context[r], length, start, z.history, known, stamps[0])
-            stamps[1] += 1
-            candidates = blend.continuations(z, b, t, stamps[1], pools, row_pools[r], row_kinds[r], lambdas,
-                                             node + 1, found)
-            for j in range(candidates):
-                slot = t.used[j]
-                tail, free = frontier.offer(f, head, tail, free, budget - size, score * t.shares[slot], node,
-                                            t.tokens[slot], t.sources[slot])
-            grow = False
-            while head < tail and size < budget and not grow:  # the best become nodes until one can grow
-                best = f.queue[head]
-                head += 1
-                node, score = size, f.scores[best]
-                tokens[r, node], parents[r, node] = f.tokens[best], f.parents[best]
-                scores[r, node], sources[r, node] = score, f.sources[best]
-                depth[node + 1] = depth[f.parents[best] + 1] + 1
-                size += 1
-                beaten = tail - head >= budget - size and tail > head and score <= f.scores[f.queue[tail - 1]]
-                grow = size < budget and depth[node + 1] < depths[r] and not beaten
-        sizes[r] = size
+        budget = min(budgets[r], most)
+        grow = lengths[r] > 0 and budget > 0 and depths[r] > 0
+        sizes[r] = _grow(z, b, t, f, stamps, depth, pools, row_pools[r], row_kinds[r], lambdas, window,
+                         context[r], lengths[r], budget, depths[r], grow, tokens[r], parents[r], scores[r],
+                         sources[r])
+
+
+@inlined
+def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, window, context, length, budget,
+          deepest, grow, tokens, parents, scores, sources):
+    """Fill one row's tree; return its number of nodes.
+
+    depth  int32 (K + 1,)  scratch: of node j in place j + 1, of the root in place 0
+    """
+    size, head, tail, free, start = 0, 0, 0, 0, 0
+    node, score = ROOT, 1.0
+    if grow and window > 0:
+        start = live.chain(b, context, length, window, stamps[0])
+    while grow:
+        candidates = _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length,
+                             start, node, tokens, parents)
+        for j in range(candidates):
+            slot = t.used[j]
+            tail, free = frontier.offer(f, head, tail, free, budget - size, score * t.shares[slot], node,
+                                        t.tokens[slot], t.sources[slot])
+        grow = False
+        while head < tail and size < budget and not grow:  # the best become nodes until one can grow
+            best = f.queue[head]
+            head += 1
+            node, score = size, f.scores[best]
+            tokens[node], parents[node] = f.tokens[best], f.parents[best]
+            scores[node], sources[node] = score, f.sources[best]
+            depth[node + 1] = depth[f.parents[best] + 1] + 1
+            size += 1
+            beaten = tail - head >= budget - size and tail > head and score <= f.scores[f.queue[tail - 1]]
+            grow = size < budget and depth[node + 1] < deepest and not beaten
+    return size
+
+
+@inlined
+def _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length, start, node,
+            tokens, parents):
+    """Add up what may follow a node in the table ``t``; return how many tokens."""
+    known = _history(z.history, tokens, parents, node, context, length)
+    for s in range(row_pools.size):
+        if row_pools[s] >= 0:
+            if node == ROOT:
+                blend.enter(z, pools[row_pools[s]], s, known)
+            else:
+                blend.descend(z, pools[row_pools[s]], s, node + 1, parents[node] + 1, tokens[node])
+    found = 0
+    if window > 0:
+        found = live.occurrences(b, context, length, start, z.history, known, stamps[0])
+    stamps[1] += 1
+    return blend.continuations(z, b, t, stamps[1], pools, row_pools, row_kinds, lambdas, node + 1, found)
 
 
 @compiled
