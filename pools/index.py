@@ -28,6 +28,7 @@ DEPTH = 16  # tokens on which suffixes are sorted: contexts of up to 15 and the 
 KINDS = {"own": SOURCE_OWN, "collaborative": SOURCE_GROUP, "attribute": SOURCE_GROUP, "global": SOURCE_GLOBAL}
 _ARRAYS = ("tokens", "suffixes", "ranks", "shared", "least", "vocab", "starts")
 _MAX_TOKENS = 2**31 - 2**24
+_MAX_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,19 +52,15 @@ class Index:
 
         An end-of-text token is an ordinary token here: include it where it should be drafted.
         kind is one of KINDS: how near the texts are to the rows that will read them.
-        Raises PoolError for negative ids, an unknown kind, or more tokens than 32 bits address.
+        Raises PoolError for ids that are no integers from 0 to 2**31 - 1, naming the text's place; an unknown
+        kind; an impossible depth; or more tokens than 32 bits address.
         """
-        if kind not in KINDS:
-            raise PoolError(f"pool kind {kind!r} is unknown: use one of {', '.join(KINDS)}")
-        if not 2 <= depth <= 127:
-            raise PoolError(f"depth {depth} must be from 2 to 127")
-        parts = [np.asarray(text, dtype=np.int32).ravel() for text in texts]
-        parts = [part for part in parts if part.size]
+        if problem := _problem(kind, depth):
+            raise PoolError(problem)
+        parts = [part for i, text in enumerate(texts) if (part := _ids(text, i)).size]
         flat = np.concatenate(parts) if parts else np.zeros(0, np.int32)
         if flat.size + len(parts) > _MAX_TOKENS:
             raise PoolError(f"{flat.size} tokens are too many for one pool: lower pools.max_texts")
-        if flat.size and flat.min() < 0:
-            raise PoolError(f"token id {flat.min()} is negative: texts must hold ids of the tokenizer")
         vocab, codes = _encode(flat)
         codes = _with_ends(codes, np.array([part.size for part in parts], np.int64))
         suffixes = sort_suffixes(codes, depth)
@@ -91,9 +88,12 @@ class Index:
     def open(cls, folder: str | Path, expect_tokenizer: str | None = None, verify: bool = True) -> "Index":
         """Map a saved pool. ``verify`` reads every byte once to compare checksums; sizes always are.
 
-        Raises PoolError when it is damaged, unfinished, of another version or of another tokenizer.
+        Raises PoolError when it is damaged, unfinished, of another version or of another tokenizer, or when
+        its manifest holds an impossible kind or depth.
         """
         manifest = manifests.read(folder, verify=verify)
+        if problem := _problem(manifest.get("kind"), manifest.get("depth")):
+            raise PoolError(f"{folder}: {problem}; remove the folder and run the pools stage again")
         if expect_tokenizer is not None and manifest.get("tokenizer") != expect_tokenizer:
             raise PoolError(f"{folder} was built with tokenizer {manifest.get('tokenizer')}, the model has "
                             f"{expect_tokenizer}: run the pools stage again with this model")
@@ -124,6 +124,32 @@ class Index:
         where = [getattr(self, name).ctypes.data for name in _ARRAYS]
         sizes = [self.vocab.size, self.depth, self.token_count]
         return np.array([where[0], self.tokens.itemsize, *where[1:], *sizes], np.int64)
+
+
+def _problem(kind, depth) -> str | None:
+    """What is wrong with a pool's kind or depth, if anything."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        return f"pool kind {kind!r} is unknown: use one of {', '.join(KINDS)}"
+    if not isinstance(depth, int | np.integer) or not 2 <= depth <= 127:
+        return f"depth {depth!r} must be an integer from 2 to 127"
+    return None
+
+
+def _ids(text, place: int) -> np.ndarray:
+    """Token ids int32 (tokens,) of the text in ``place``. Raises PoolError naming it."""
+    try:
+        ids = np.asarray(text)
+    except ValueError:  # rows of different lengths
+        ids = np.empty(1, object)
+    if not ids.size:
+        return np.zeros(0, np.int32)
+    if ids.dtype.kind not in "iu":
+        raise PoolError(f"text {place} (the first is 0) must hold integer token ids, not {ids.dtype}")
+    if (least := ids.min()) < 0:
+        raise PoolError(f"text {place} (the first is 0) has token id {least}, which is negative")
+    if (most := ids.max()) > _MAX_ID:
+        raise PoolError(f"text {place} (the first is 0) has token id {most}: more than {_MAX_ID}")
+    return ids.astype(np.int32, copy=False).ravel()
 
 
 def _encode(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -69,6 +69,8 @@ def read(folder: str | Path, *, verify: bool) -> dict:
                         f"{_REBUILD}")
     if manifest.get("manifest_sha256") != _own_digest(manifest):
         raise PoolError(f"{path} is damaged (checksum differs): {_REBUILD}")
+    if not _lists_files(manifest.get("files")):
+        raise PoolError(f"{path} lists no file, or one without size and SHA-256: {_REBUILD}")
     for name, expected in manifest["files"].items():
         _check_file(Path(folder) / name, expected, verify)
     return manifest
@@ -86,6 +88,11 @@ def array(folder: str | Path, name: str) -> np.ndarray:
 def digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _lists_files(files) -> bool:
+    return isinstance(files, dict) and bool(files) and all(
+        isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry) for entry in files.values())
 
 
 def _check_file(path: Path, expected: dict, verify: bool) -> None:

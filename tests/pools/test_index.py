@@ -100,8 +100,27 @@ def test_more_distinct_tokens_than_two_bytes_hold():
 @pytest.mark.parametrize("options, message", [
     ({"texts": [[-1]]}, "negative"),
     ({"texts": [], "kind": "x"}, "kind"),
+    ({"texts": [], "kind": None}, "kind"),
     ({"texts": [], "depth": 1}, "depth"),
+    ({"texts": [], "depth": 2.5}, "depth"),
 ])
 def test_refused(options, message):
     with pytest.raises(PoolError, match=message):
         build(**options)
+
+
+@pytest.mark.parametrize("text, message", [
+    ([1.5, 2.0], "text 2 .*float64"), (np.array([2**31, 1]), "text 2 .*id 2147483648"),
+    (np.array([2**40], np.uint64), "text 2 .*1099511627776"), ([2**70], "text 2 .*object"),
+    (np.array([3, -1]), "text 2 .*id -1, which is negative"), ("ab", "text 2 .*<U2"), (["a"], "text 2 "),
+    ([True], "text 2 .*bool"), ([[1], [2, 3]], "text 2 .*object"), (None, "text 2 .*object"),
+])
+def test_ids_that_are_no_token_ids_are_refused_with_their_place(text, message):
+    with pytest.raises(PoolError, match=message):
+        Index.build([[1], [], text, [1]])
+
+
+def test_integers_of_any_width_are_token_ids():
+    texts = [np.array([1, 2, 3], kind) for kind in (np.uint8, np.int16, np.uint32, np.int64, np.uint64)]
+    index = Index.build([*texts, (1, 2, 3), []])
+    assert (index.texts, index.vocab.tolist()) == (6, [1, 2, 3])

@@ -101,6 +101,20 @@ def test_damaged_manifests_are_refused(folder):
         open_pool(folder)
 
 
+@pytest.mark.parametrize("changes, message", [
+    ({"kind": "weird"}, "kind 'weird'"), ({"kind": None}, "kind None"), ({"kind": ["own"]}, "kind"),
+    ({"depth": "x"}, "depth 'x'"), ({"depth": 1}, "depth 1 "), ({"depth": 200}, "depth 200 "),
+    ({"depth": None}, "depth None"), ({"files": None}, "lists no file"), ({"files": {}}, "lists no file"),
+    ({"files": {"tokens.npy": 5}}, "lists no file"),
+    ({"files": {"tokens.npy": {"bytes": 1}}}, "lists no file"),
+])
+def test_a_manifest_that_agrees_with_itself_but_is_impossible_is_refused(folder, changes, message):
+    rewrite(folder, **changes)
+    rewrite(folder, manifest_sha256=manifest._own_digest(json.loads((folder / "manifest.json").read_text())))
+    with pytest.raises(PoolError, match=message):
+        open_pool(folder)
+
+
 def test_foreign_tokenizer_is_refused_and_foreign_text_warned_about(folder, caplog):
     with pytest.raises(PoolError, match="tokenizer t1, the model has t2"):
         open_pool(folder, "t2")
