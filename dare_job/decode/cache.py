@@ -108,6 +108,11 @@ class TreeCache(Cache):
         for stack in self._stacks:
             stack[:, target, :, :length] = stack[:, source, :, :length]
 
+    def clear(self, slot: int, start: int = 0) -> None:
+        """Zero a slot from this position on: a masked entry still counts where it is no number (0 * nan)."""
+        for stack in self._stacks:
+            stack[:, slot, :, start:] = 0
+
     def reserve(self, capacity: int) -> None:
         """Make room for this many positions in each slot."""
         if capacity <= self.capacity:

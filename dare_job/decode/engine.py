@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,9 +17,9 @@ from dare_job.decode.scores import Scorer
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import verifier
-from dare_job.decode.verify.verdict import longest
+from dare_job.decode.verify.verdict import Verdict, longest
 from dare_job.errors import RowError
-from pools.tree import empty
+from pools.tree import DraftBatch, empty
 
 
 class Engine:
@@ -63,13 +64,34 @@ class Engine:
         drafts = self.drafter.draft(rows.requests[: len(slots)], context, lengths.astype(np.int32),
                                     budgets, depths)
         drafted = time.perf_counter()
-        tree = build(context[slots, lengths - 1], drafts, depths)
-        on_device = tree.to(self.target.device)
-        logits = self.target.forward(cache, on_device, lengths - 1)
-        verdict, ends = self._emit(rows, slots, tree, on_device, logits)
+        verdict = self._verified(rows, slots, cache, context, drafts, depths)
+        ends = self._write(rows, slots, verdict)
         self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
         rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
-        return self._finish(rows, slots, ends, started)
+        return self._finish(rows, cache, slots, ends, started)
+
+    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, context: np.ndarray,
+                  drafts: DraftBatch, depths: np.ndarray) -> Verdict:
+        """One forward over the drafts' trees, and a second one where some scores were no numbers.
+
+        A node's key or value that is no number reaches its whole row through masked entries (0 * nan). The
+        second forward shows which rows fail by themselves: it does without those rows' drafts, and without
+        what stands behind their text in the cache.
+        """
+        lengths = rows.length[slots]
+        roots = context[slots, lengths - 1]
+        verdict = self._forward(rows, slots, cache, build(roots, drafts, depths))
+        if verdict.sound.all():
+            return verdict
+        for slot in np.flatnonzero(~verdict.sound):
+            cache.clear(slot, lengths[slot] - 1)
+        drafts = replace(drafts, sizes=np.where(verdict.sound, drafts.sizes, np.int32(0)))
+        return self._forward(rows, slots, cache, build(roots, drafts, depths))
+
+    def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, tree: Tree) -> Verdict:
+        on_device = tree.to(self.target.device)
+        logits = self.target.forward(cache, on_device, rows.length[slots] - 1)
+        return self._verdict(rows, slots, tree, on_device, logits)
 
     def _schedule(self, rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draft nodes and longest path of each row: the last token of a step is the model's own."""
@@ -77,12 +99,16 @@ class Engine:
         depths = np.minimum(room, self.settings.depth).astype(np.int32)
         return np.where(depths > 0, self.settings.nodes, 0).astype(np.int32), depths
 
-    def _emit(self, rows: Rows, slots: np.ndarray, tree: Tree, on_device: Tree, logits: torch.Tensor):
-        """Verify and write. Returns the verdict and {slot: (finish reason, error)} of rows that end."""
+    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, on_device: Tree,
+                 logits: torch.Tensor) -> Verdict:
+        """The branch that each row goes on with, by logits (R, Q, V) of its tree."""
         lengths = rows.length[slots]
         processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
         scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
-        verdict = longest(tree, self._verify(scores, on_device))
+        return longest(tree, self._verify(scores, on_device))
+
+    def _write(self, rows: Rows, slots: np.ndarray, verdict: Verdict) -> dict:
+        """Append what was accepted. Returns {slot: (finish reason, error)} of the rows that end."""
         ended = rows.write(slots, verdict, self._is_eos)
         over = ended | (rows.length[slots] >= rows.longest[slots]) | ~verdict.finite
         ends = {}
@@ -91,10 +117,14 @@ class Engine:
             if not verdict.finite[place]:
                 reason = ("error", "the model's logits are not finite")
             ends[int(slots[place])] = reason
-        return verdict, ends
+        return ends
 
-    def _finish(self, rows: Rows, slots: np.ndarray, ends: dict, started: float) -> list[Result]:
+    def _finish(self, rows: Rows, cache: TreeCache, slots: np.ndarray, ends: dict,
+                started: float) -> list[Result]:
         """Share out the time since ``started`` and take the rows that ended out of their slots."""
+        for slot, (reason, _) in ends.items():
+            if reason == "error":
+                cache.clear(slot)  # for the rows that come after
         rows.decode_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
         return [rows.finish(slot, *end) for slot, end in ends.items()]
 
@@ -152,8 +182,10 @@ class Engine:
         """Prompts of newly admitted rows, and their first token."""
         started = time.perf_counter()
         lengths = rows.length[slots]
-        ids = np.where(np.arange(lengths.max()) < lengths[:, None], rows.tokens[slots, : lengths.max()], 0)
-        logits = self.target.prefill(cache, slots, ids.astype(np.int64), lengths)
+        # Padded with a token of its own: another one's values could be no numbers.
+        columns = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
+        ids = rows.tokens[slots[:, None], columns].astype(np.int64)
+        logits = self.target.prefill(cache, slots, ids, lengths)
         roots = build(rows.tokens[slots, lengths - 1], empty(len(slots)), lengths)
-        _, ends = self._emit(rows, slots, roots, roots.to(self.target.device), logits[:, None])
-        return self._finish(rows, slots, ends, started)
+        verdict = self._verdict(rows, slots, roots, roots.to(self.target.device), logits[:, None])
+        return self._finish(rows, cache, slots, self._write(rows, slots, verdict), started)

@@ -43,6 +43,7 @@ class Verdict:
     tokens   int32 (R, D + 1)  the accepted tokens, then the model's own behind them
     relaxed  bool (R, D + 1)   token is not the model's first choice
     finite   bool (R,)         the scores behind the branch are numbers
+    sound    bool (R,)         those behind every node of the tree are
 
     Entries behind ``counts`` mean nothing.
     """
@@ -52,6 +53,7 @@ class Verdict:
     tokens: np.ndarray
     relaxed: np.ndarray
     finite: np.ndarray
+    sound: np.ndarray
 
 
 def judge(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,9 +71,9 @@ def longest(tree: Tree, judgement: Judgement) -> Verdict:
     rows, width = len(tree.host[0]), tree.depth + 1
     verdict = Verdict(np.empty(rows, np.int64), np.zeros((rows, width), np.int64),
                       np.zeros((rows, width), np.int32), np.zeros((rows, width), np.bool_),
-                      np.empty(rows, np.bool_))
+                      np.empty(rows, np.bool_), np.empty(rows, np.bool_))
     _longest(*tree.host, *judgement.numpy(), verdict.counts, verdict.paths, verdict.tokens, verdict.relaxed,
-             verdict.finite)
+             verdict.finite, verdict.sound)
     return verdict
 
 
@@ -86,7 +88,7 @@ def _finite(scores, choices):
 
 @numba.njit(cache=True)
 def _longest(tokens, parents, depths, valid, choices, passed, finite, logp,
-             counts, paths, out, relaxed, out_finite):
+             counts, paths, out, relaxed, out_finite, sound):
     rows, queries = tokens.shape
     accepted = np.empty(queries, np.bool_)
     path = np.zeros(queries, np.float32)  # log probability of the branch down to the node
@@ -107,6 +109,7 @@ def _longest(tokens, parents, depths, valid, choices, passed, finite, logp,
         counts[r] = depth
         out[r, depth] = choices[r, best]
         out_finite[r] = finite[r, best]
+        sound[r] = finite[r].all()
         node = best
         for place in range(depth, 0, -1):
             parent = parents[r, node]
