@@ -10,13 +10,16 @@ NAME = "dare_tree_sdpa"
 
 
 def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
-    """query (R, H, Q, D), key and value (R, G, L, D), additive mask (R, 1, Q, L) or None -> (R, Q, H, D).
+    """query (R, H, Q, D), key and value (R, G, L, D), additive mask or None -> (R, Q, H, D).
 
+    The mask is (R, 1, Q, L), or (R, H, Q, L) where a model adds a part of its own for each head.
     Without a mask a single query sees every key, and several see each other causally (a prompt).
     """
     rows, heads, queries, _ = query.shape
     groups = key.shape[1]
     if queries == 1:  # the heads of a group become the queries of one
+        if attention_mask is not None and attention_mask.shape[1] != 1:
+            attention_mask = attention_mask.reshape(rows, groups, heads // groups, -1)
         out = scaled_dot_product_attention(query.view(rows, groups, heads // groups, -1), key, value,
                                            attn_mask=attention_mask, scale=scaling)
         return out.reshape(rows, 1, heads, -1), None

@@ -6,7 +6,7 @@ import torch
 import transformers as hf
 from decode_models import GROUPED, SIZES, VOCABULARY, generate, oracle, prompts, tiny, write
 
-from dare_job.decode import Target
+from dare_job.decode import Target, attention, support
 from dare_job.decode.attention import NAME
 from dare_job.errors import ConfigError, ModelError
 
@@ -73,11 +73,62 @@ def test_a_model_that_ignores_the_mask_is_found_out():
 
 
 def test_a_wrong_window_is_found_out(monkeypatch):
-    from dare_job.decode import support
-
     monkeypatch.setattr(support, "_kinds", lambda config: ("full_attention",))
     with pytest.raises(ModelError, match="differ from a plain forward"):
         Target(tiny("mistral-window"))
+
+
+def test_a_wrong_answer_for_a_single_token_is_found_out(monkeypatch):
+    right = attention.tree_sdpa
+
+    def wrong(module, query, key, value, attention_mask, **kwargs):
+        return right(module, query, key[:, :, : key.shape[2] - (query.shape[2] == 1)],
+                     value[:, :, : key.shape[2] - (query.shape[2] == 1)],
+                     None if query.shape[2] == 1 else attention_mask, **kwargs)
+
+    monkeypatch.setattr(attention, "tree_sdpa", wrong)
+    with pytest.raises(ModelError, match="differ from a plain forward"):
+        Target(tiny("llama"))
+
+
+@pytest.mark.parametrize("name", ["mistral", "mistral-window"])
+def test_a_prompt_without_a_mask_is_checked(monkeypatch, name):
+    right = attention.tree_sdpa
+
+    def blind(module, query, key, value, attention_mask, **kwargs):
+        if attention_mask is None:  # a model that adds a part of its own takes the rest for not causal
+            attention_mask = query.new_zeros((len(query), 1, query.shape[2], key.shape[2]))
+        return right(module, query, key, value, attention_mask, **kwargs)
+
+    monkeypatch.setattr(attention, "tree_sdpa", blind)
+    with pytest.raises(ModelError, match="differ from a plain forward"):
+        Target(tiny(name))
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_masks_of_each_head(groups, queries):
+    rng = torch.Generator().manual_seed(0)
+    query, key, value, mask = (torch.randn(shape, generator=rng) for shape in (
+        (2, 4, queries, 8), (2, groups, 7, 8), (2, groups, 7, 8), (2, 4, queries, 7)))
+    ours, _ = attention.tree_sdpa(None, query, key, value, mask)
+    repeated = [x.repeat_interleave(4 // groups, 1) for x in (key, value)]
+    plain = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=mask)
+    assert torch.allclose(ours, plain.transpose(1, 2), atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.25])
+def test_an_encoder_without_a_switch_is_found_out(monkeypatch, scale):
+    """Small weights make attention nearly uniform and its part of the logits tiny."""
+    monkeypatch.setattr(support, "_has_switch", lambda model: False)
+    torch.manual_seed(0)
+    model = hf.BertLMHeadModel(hf.BertConfig(**SIZES))
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, 0, scale)
+    with pytest.raises(ModelError, match="not causal"):
+        Target(model)
+    Target(hf.BertLMHeadModel(hf.BertConfig(**SIZES, is_decoder=True)))
 
 
 @pytest.mark.parametrize("rope", [
