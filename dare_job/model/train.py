@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -77,45 +78,64 @@ def train(out: Path, minutes: float, seed: int, start_from: Path | None = None) 
         tokenizer = AutoTokenizer.from_pretrained(start_from)
         model = LlamaForCausalLM.from_pretrained(start_from, dtype=torch.float32).train()
         peak_rate, drills = _PEAK_RATE_GOING_ON, 0
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    vectors = [p for p in model.parameters() if p.dim() != 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}],
-        lr=peak_rate,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
+    optimizer = _optimizer(model)
     _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
     start = saved = time.monotonic()
-    tokens, running = 0, {}
-    texts_left = batches(prompt_set, tokenizer, _BATCH_TOKENS, seed)
-    drills_left = copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
+    tokens, losses = 0, {}
+    work = _schedule(prompt_set, tokenizer, seed, drills)
     for step in itertools.count():
         used = (time.monotonic() - start) / (60 * minutes)
         if used >= 1:
             break
-        warmup, cosine = min(1.0, (step + 1) / _WARMUP_STEPS), 0.5 * (1 + math.cos(math.pi * used))
-        rate = peak_rate * warmup * (0.02 + 0.98 * cosine)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        drill = step < drills or step % _DRILL_EVERY == 0
-        batch = next(drills_left if drill else texts_left)
-        loss = _loss(model, batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        kind, batch = next(work)
+        loss = _step(model, optimizer, batch, peak_rate * _share_of_rate(step, used))
         tokens += batch.tokens.numel()
-        name = "drill" if drill else "text"
-        running[name] = 0.95 * running.get(name, loss.item()) + 0.05 * loss.item()
+        losses[kind] = 0.95 * losses.get(kind, loss) + 0.05 * loss
         if step % 20 == 0:
-            _LOG.info("step %d, %.2f M tokens, %.0f %%, loss %s", step, tokens / 1e6, 100 * used, running)
+            _LOG.info("step %d, %.2f M tokens, %.0f %%, loss %s", step, tokens / 1e6, 100 * used, losses)
         if time.monotonic() - saved > _SAVE_EVERY_S:
             save(model, tokenizer, out)
             saved = time.monotonic()
     save(model, tokenizer, out)
-    result = {"steps": step, "tokens": tokens, "loss": running, "minutes": minutes, "seed": seed}
-    print(json.dumps(result))
+    print(json.dumps({"steps": step, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
+
+
+def _schedule(prompt_set: PromptSet, tokenizer: PreTrainedTokenizerFast, seed: int,
+              drills: int) -> Iterator[tuple[str, Batch]]:
+    """("drill" or "text", batch) without end: ``drills`` copy drills first, then one in ten."""
+    texts_left = batches(prompt_set, tokenizer, _BATCH_TOKENS, seed)
+    drills_left = copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
+    for step in itertools.count():
+        if step < drills or step % _DRILL_EVERY == 0:
+            yield "drill", next(drills_left)
+        else:
+            yield "text", next(texts_left)
+
+
+def _share_of_rate(step: int, used: float) -> float:
+    """Of the peak rate: linear warm-up by steps, cosine by the share of the time used, 2 % at the end."""
+    warmup, cosine = min(1.0, (step + 1) / _WARMUP_STEPS), 0.5 * (1 + math.cos(math.pi * used))
+    return warmup * (0.02 + 0.98 * cosine)
+
+
+def _optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
+    """Weight decay on matrices only."""
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
+
+
+def _step(model: LlamaForCausalLM, optimizer: torch.optim.AdamW, batch: Batch, rate: float) -> float:
+    """One update at this learning rate; return the loss before it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss = _loss(model, batch)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.item()
 
 
 def _fresh(prompt_set: PromptSet, seed: int) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
