@@ -1,5 +1,6 @@
 """The embedded model: its files, its tokenizer, what it writes; and that the training script runs."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -12,11 +13,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from dare_job import prompts
 from dare_job.data.world.simulate import DAYS, item_examples, simulate, user_examples
 from dare_job.data.world.words import MOOD_OF, THEME_OF
-from dare_job.model import embedded_path
-from dare_job.model.evaluate import Tally, generate, tally
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.model import embedded_path, train
+from dare_job.model.evaluate import Generated, Tally, generate, tally
 from dare_job.model.replay import accepted_per_step
+from pools.draft import DraftSettings
+from pools.index import Index
 
-USERS, ITEMS, SEED = 24, 12, 11
+USERS, OTHERS, ITEMS, SEED = 200, 300, 12, 11  # worlds below 1,000,000 were never trained on
+SPARE_USERS = 40  # some have no history
+# Accepted a step with 16 nodes, by longest context, of profiles that an 8B Llama 3 wrote for ML-1M users:
+#   python -m dare_job.model.evaluate --reference $DARE_DATA
+REAL_PROFILES = {2: 2.73, 12: 3.94}
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +34,59 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def examples():
-    world, kar = simulate(USERS + 2, 300, SEED), prompts.load("kar")
+def world():
+    return simulate(USERS + OTHERS + SPARE_USERS, 300, SEED)
+
+
+@pytest.fixture(scope="module")
+def examples(world):
+    kar = prompts.load("kar")
     return list(user_examples(world, kar, DAYS))[:USERS], list(item_examples(world, kar, DAYS))[:ITEMS]
 
 
 @pytest.fixture(scope="module")
-def written(tokenizer, examples):
-    model = AutoModelForCausalLM.from_pretrained(embedded_path(), dtype=torch.float32).eval()
-    return [generate(model, tokenizer, [x.prompt for x in part]) for part in examples]
+def others(world, examples):
+    """Other users, as of the day before."""
+    after = examples[0][-1].row
+    found = [x for x in user_examples(world, prompts.load("kar"), DAYS - 1) if x.row > after][:OTHERS]
+    assert len(found) == OTHERS
+    return found
+
+
+@pytest.fixture(scope="module")
+def target():
+    return Target.load(embedded_path())
+
+
+@pytest.fixture(scope="module")
+def profiles(target, tokenizer, examples):
+    return _write(target, tokenizer, examples[0])
+
+
+@pytest.fixture(scope="module")
+def descriptions(tokenizer, examples):
+    return generate(_plain_model(), tokenizer, [x.prompt for x in examples[1]])
+
+
+def _plain_model():
+    return AutoModelForCausalLM.from_pretrained(embedded_path(), dtype=torch.float32).eval()
+
+
+def _write(target, tokenizer, examples) -> list[Generated]:
+    """The model's greedy texts. The grammar's text of each user drafts, which changes the time alone."""
+    texts = tokenizer([x.text for x in examples], add_special_tokens=False)["input_ids"]
+    rows = tokenizer([x.prompt for x in examples])["input_ids"]
+    settings = EngineSettings(rule="strict", max_new_tokens=320, batch_size=32, nodes=16, depth=16)
+    engine = Engine(target, settings, RetrievalDrafter(DraftSettings(depth=16)))
+    requests = (Request(i, np.array(rows[i], np.int32), (Index.build([texts[i] + [tokenizer.eos_token_id]]),))
+                for i in range(len(rows)))
+    written = {result.id: result for result in engine.run(requests)}
+    out = []
+    for i in range(len(rows)):
+        ended = written[i].finish_reason == "eos"
+        kept = written[i].token_ids.tolist()[: -1 if ended else None]
+        out.append(Generated(tokenizer.decode(kept), tuple(kept), ended))
+    return out
 
 
 def test_size_and_files():
@@ -61,20 +114,33 @@ def test_title_words_are_single_tokens(tokenizer):
         assert len(tokenizer.encode(f" {word}", add_special_tokens=False)) == 1
 
 
-def test_profiles_name_what_the_prompt_shows(written, examples):
-    total = sum((tally(g.text, x.titles) for g, x in zip(written[0], examples[0], strict=True)), Tally())
+def test_profiles_name_what_the_prompt_shows(profiles, examples):
+    total = sum((tally(g.text, x.titles) for g, x in zip(profiles, examples[0], strict=True)), Tally())
     assert total.titles >= 4 * USERS
-    assert total.titles_shown >= 0.9 * total.titles
+    assert total.titles_shown >= 0.8 * total.titles
     assert total.statements_true >= 0.9 * total.statements
-    assert len({g.text for g in written[0]}) >= 0.95 * USERS
-    assert all(g.ended for g in written[0])
+    assert len({g.text for g in profiles}) >= 0.95 * USERS
+    assert all(g.ended for g in profiles)
 
 
-def test_descriptions_name_the_title_and_true_facts(written, examples):
-    total = sum((tally(g.text, x.titles) for g, x in zip(written[1], examples[1], strict=True)), Tally())
+def test_the_engine_wrote_what_generate_writes(profiles, tokenizer, examples):
+    rows = [0, USERS // 2, USERS - 1]
+    assert generate(_plain_model(), tokenizer, [examples[0][r].prompt for r in rows]) == [
+        profiles[r] for r in rows]
+
+
+def test_profiles_repeat_those_of_others_as_real_ones_do(profiles, others, target, tokenizer):
+    pool = [g.token_ids for g in _write(target, tokenizer, others)]
+    for context, real in REAL_PROFILES.items():
+        accepted = accepted_per_step([g.token_ids for g in profiles], pool, nodes=16, context=context)
+        assert accepted == pytest.approx(real, rel=0.3)
+
+
+def test_descriptions_name_the_title_and_true_facts(descriptions, examples):
+    total = sum((tally(g.text, x.titles) for g, x in zip(descriptions, examples[1], strict=True)), Tally())
     assert total.titles_shown >= ITEMS - 1
     assert total.statements_true >= 0.9 * total.statements
-    assert all(g.ended for g in written[1])
+    assert all(g.ended for g in descriptions)
 
 
 def test_tally_sees_wrong_titles_and_wrong_facts():
@@ -99,3 +165,15 @@ def test_training_script_makes_a_loadable_model(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.dtype == torch.bfloat16 or model.dtype == torch.float32
     assert AutoTokenizer.from_pretrained(tmp_path).eos_token_id == model.generation_config.eos_token_id
+
+
+def test_the_rate_rises_by_steps_and_falls_with_the_time():
+    assert train._share_of_rate(0, 0.0) == pytest.approx(0.01)
+    assert train._share_of_rate(99, 0.0) == pytest.approx(1.0)
+    assert train._share_of_rate(5000, 1.0) == pytest.approx(0.02)
+
+
+def test_copying_is_drilled_first_and_now_and_then(tokenizer):
+    work = train._schedule(prompts.load("kar"), tokenizer, seed=0, drills=2)
+    kinds = [kind for kind, _ in itertools.islice(work, 12)]
+    assert kinds == ["drill"] * 2 + ["text"] * 8 + ["drill", "text"]
