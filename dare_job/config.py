@@ -35,7 +35,8 @@ class HistorySettings(Section):
         "recent", description="recent: last items; old/new: the first/last m of n, n/2 < m < n (DARE)")
     share: float = Field(0.7, gt=0.5, lt=1, description="m / n of the windows old and new")
     max_items: int = Field(20, ge=1, le=500)
-    min_rating: float | None = Field(None, description="keep interactions rated at least this")
+    min_rating: float | None = Field(
+        None, description="keep interactions rated at least this, and those without a rating")
 
 
 class PromptSettings(Section):

@@ -25,13 +25,14 @@ def window_size(n: int, share: float) -> int:
 def histories(interactions: DataFrame, titled: DataFrame, settings: HistorySettings) -> DataFrame:
     """user_id, interactions (all), history: array of (item_id, rating), oldest first, cut to the window.
 
-    Only items of ``titled`` (item_id) can be in a history, and rows rated below ``min_rating`` cannot.
+    Only items of ``titled`` (item_id) can be in a history, and rows rated below ``min_rating`` cannot;
+    an event without a rating is no low rating and stays.
     An interaction that is there twice counts once.
     """
     marked = interactions.join(titled.select("item_id", F.lit(True).alias("_titled")), "item_id", "left")
     usable = F.col("_titled")
     if settings.min_rating is not None:
-        usable = usable & (F.col("rating") >= settings.min_rating)
+        usable = usable & (F.col("rating").isNull() | (F.col("rating") >= settings.min_rating))
     event = F.struct("timestamp", "item_id", "rating")
     collected = marked.groupBy("user_id").agg(
         F.count("*").cast("int").alias("interactions"),

@@ -54,6 +54,15 @@ def test_history_is_sorted_titled_rated_and_without_copies(spark):
     assert (found["u"]["interactions"], found["v"]["interactions"], found["v"]["history"]) == (6, 1, [])
 
 
+def test_an_event_without_a_rating_is_no_low_rating(spark):
+    events = [("u", "a", None, 1), ("u", "b", 2.0, 2), ("u", "c", 4.0, 3), ("v", "a", None, 1)]
+    table = spark.createDataFrame(events, "user_id string, item_id string, rating float, timestamp long")
+    titled = spark.createDataFrame(pa.table({"item_id": ["a", "b", "c"]}))
+    found = histories(table, titled, HistorySettings(min_rating=3.5)).collect()
+    kept = {row["user_id"]: [event["item_id"] for event in row["history"]] for row in found}
+    assert kept == {"u": ["a", "c"], "v": ["a"]}
+
+
 def test_a_day_ends_at_midnight_utc():
     assert end_of_day(date(1970, 1, 1)) == 86_400
     assert end_of_day(date(2024, 2, 28)) + 86_400 == end_of_day(date(2024, 2, 29))
