@@ -63,6 +63,85 @@ def test_bad_rows(spark, tmp_path):
         (4, "timestamp is not in seconds from 1970 to 2100"), (5, "user_id is missing")]
 
 
+def test_no_attribute_columns_at_all(spark, tmp_path):
+    folder = tmp_path / "input"
+    folder.mkdir()
+    pq.write_table(pa.table({"user_id": ["u"], "item_id": ["i"], "timestamp": [1]}),
+                   folder / "interactions.parquet")
+    pq.write_table(pa.table({"user_id": ["u"]}), folder / "users.parquet")
+    pq.write_table(pa.table({"item_id": ["i"], "title": ["t"]}), folder / "items.parquet")
+    counts = read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    assert (counts.users, counts.items, counts.broken) == (1, 1, 0)
+    assert get(tmp_path / "into", "users") == [{"user_id": "u", "attributes": []}]
+
+
+def test_a_column_name_with_a_dot_or_a_back_quote(spark, tmp_path):
+    folder = tmp_path / "input"
+    folder.mkdir()
+    pq.write_table(pa.table({"user_id": ["u"], "item_id": ["i"], "timestamp": [1], "session.id": ["s"]}),
+                   folder / "interactions.parquet")
+    pq.write_table(pa.table({"item_id": ["i"], "title": ["t"], "release.year": [1999], "a`b": ["x"]}),
+                   folder / "items.parquet")
+    pq.write_table(pa.table({"user_id": ["u"], "attributes": [{"home.city": "Bonn", "a`b": "y"}]}),
+                   folder / "users.parquet")
+    read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    item, user = (dict(get(tmp_path / "into", name)[0]["attributes"]) for name in ("items", "users"))
+    assert item == {"release.year": "1999", "a`b": "x"} and user == {"home.city": "Bonn", "a`b": "y"}
+
+
+def mixed(folder, name, *parts):
+    (folder / name).mkdir(parents=True)
+    for place, part in enumerate(parts):
+        pq.write_table(pa.table(part), folder / name / f"part-{place}.parquet")
+    return folder
+
+
+def test_files_of_one_table_may_differ_in_types(spark, tmp_path):
+    folder = mixed(
+        tmp_path / "input", "interactions",
+        {"user_id": [1], "item_id": [7], "timestamp": [1577836800]},
+        {"user_id": ["u"], "item_id": ["i"], "timestamp": pa.array([1577836800 * 10**9], pa.timestamp("ns")),
+         "rating": [4.5]},
+        {"timestamp": [datetime(2020, 1, 1)], "item_id": [8.0], "user_id": pa.array([2], pa.int16())})
+    mixed(folder, "items", {"item_id": [7], "title": ["x"]},
+          {"title": ["y"], "item_id": ["i"], "colour": ["red"]})
+    counts = read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    events = sorted(tuple(row.values()) for row in get(tmp_path / "into", "interactions"))
+    assert events == [("1", "7", None, 1577836800), ("2", "8", None, 1577836800),
+                      ("u", "i", 4.5, 1577836800)]
+    assert {row["item_id"]: dict(row["attributes"]) for row in get(tmp_path / "into", "items")} == {
+        "7": {}, "i": {"colour": "red"}}
+    assert counts.broken == 0
+
+
+def test_whole_numbers_stored_as_floats_are_the_same_ids(spark, tmp_path):
+    folder = mixed(tmp_path / "input", "interactions", {
+        "user_id": [1.0, 2.5, float("nan"), 1e300], "item_id": pa.array([12345678, 1, 1, 1], pa.float64()),
+        "timestamp": [1, 1, 1, 1]})
+    mixed(folder, "items", {"item_id": [12345678], "title": ["x"]})
+    counts = read(InputSettings(path=str(folder), max_reject_share=0.9), tmp_path / "into", spark)
+    row, = get(tmp_path / "into", "interactions")
+    assert (row["user_id"], row["item_id"], counts.broken) == ("1", "12345678", 3)
+    assert {row["reason"] for row in get(tmp_path / "into", "rejects")} == {
+        "user_id is not a whole number", "user_id is missing"}
+
+
+def test_bytes_that_are_no_utf_8_are_rejected(spark, tmp_path):
+    folder = mixed(tmp_path / "input", "interactions", {
+        "user_id": pa.array([b"u", b"\xff\xfe"]), "item_id": pa.array([b"i", b"i"]), "timestamp": [1, 1]})
+    mixed(folder, "items", {"item_id": ["i", "j"], "title": pa.array([b"t", b"\xe9"])})
+    counts = read(InputSettings(path=str(folder), max_reject_share=0.9), tmp_path / "into", spark)
+    assert (counts.interactions, counts.items, counts.broken) == (1, 1, 2)
+    assert sorted(row["reason"] for row in get(tmp_path / "into", "rejects")) == [
+        "title is not UTF-8", "user_id is not UTF-8"]
+
+
+def test_a_folder_named_like_a_pattern(spark, tmp_path):
+    folder = mixed(tmp_path / "in[1]{x}", "interactions",
+                   {"user_id": ["u"], "item_id": ["i"], "timestamp": [1]})
+    assert read(InputSettings(path=str(folder)), tmp_path / "into[1]", spark).interactions == 1
+
+
 def test_a_missing_column_names_file_and_column(spark, tmp_path, write_input):
     folder = write_input([("u", "i", 1.0, 1)])
     pq.write_table(pa.table({"user_id": ["u"], "item": ["i"]}), folder / "interactions.parquet")

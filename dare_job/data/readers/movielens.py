@@ -21,6 +21,7 @@ from dare_job.data.readers.parquet import parquet_schema
 from dare_job.data.readers.source import Source
 from dare_job.data.readers.text import attributes, comma_separated, lines, split
 from dare_job.errors import DataError
+from dare_job.spark.reading import read_parquet
 
 RATINGS = ("ratings.dat", "u.data", "ratings.csv")
 _ITEMS = ("movies.dat", "u.item", "movies.csv")
@@ -167,7 +168,7 @@ def _pairs(path: Path, spark: SparkSession) -> DataFrame:
     missing = {"userID", "movieID"} - set(parquet_schema(path).names)
     if missing:
         raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
-    read = spark.read.parquet(str(path.absolute())).select(
+    read = read_parquet(spark, path).select(
         F.col("userID").cast("string").alias("user_id"), F.col("movieID").cast("string").alias("item_id"),
         F.col("_metadata.row_index").alias("timestamp"))
     return read.select(

@@ -2,8 +2,9 @@
 
 ``interactions`` (user_id, item_id, timestamp in seconds or a timestamp type, optionally rating), ``users``
 (user_id) and ``items`` (item_id, title), each a file ``NAME.parquet`` or a folder ``NAME`` or
-``NAME.parquet``; the last two may be missing. Ids may be integers. Attributes come from a map or struct
-column ``attributes``; where there is none, from all other columns of plain type.
+``NAME.parquet``; the last two may be missing. Ids may be numbers, and the files of one folder may differ in
+their types. Attributes come from a map or struct column ``attributes``; where there is none, from all other
+columns of plain type.
 """
 
 from pathlib import Path
@@ -12,11 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import MapType, StringType, StructType
 
+from dare_job.data.readers.columns import Part, column_of, quoted, union
 from dare_job.data.readers.source import Source
 from dare_job.data.readers.text import attributes
 from dare_job.errors import DataError
+from dare_job.spark.reading import read_parquet
 
 _NEEDED = {"interactions": ("user_id", "item_id", "timestamp"), "users": ("user_id",),
            "items": ("item_id", "title")}
@@ -80,53 +83,67 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _table(path: Path, name: str, spark: SparkSession) -> DataFrame:
-    files = parquet_files(path)
-    for file in files:
+def _parts(path: Path, name: str, spark: SparkSession) -> list[Part]:
+    alike: dict[tuple, list[Path]] = {}
+    schemas: dict[tuple, pa.Schema] = {}
+    for file in parquet_files(path):
         schema = parquet_schema(file)
-        missing = [column for column in _NEEDED[name] if column not in schema.names]
-        if missing:
-            raise DataError(f"{file} has no column {', '.join(missing)} "
-                            f"(columns found: {', '.join(schema.names)})")
-    if any(field.type == pa.timestamp("ns", getattr(field.type, "tz", None)) for field in schema):
-        spark.conf.set(_NANOS, "true")  # pandas writes nanoseconds, which Spark only takes as a number
-    read = spark.read.parquet(*[str(file.absolute()) for file in files])
-    fields = [F.col(column).cast("string") for column, kind in _plain(read)]
-    return read.withColumns({
-        "source": F.col("_metadata.file_name"), "line": F.col("_metadata.row_index") + 1,
-        "raw": F.concat_ws(",", *fields), "problem": F.lit(None).cast("string")})
+        _require(file, schema, _NEEDED[name])
+        if any(pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in schema):
+            spark.conf.set(_NANOS, "true")  # pandas writes nanoseconds, which Spark only takes as a number
+        key = tuple(sorted((field.name, str(field.type)) for field in schema))
+        alike.setdefault(key, []).append(file)
+        schemas[key] = schema
+    return [Part(read_parquet(spark, *files), schemas[key]) for key, files in alike.items()]
 
 
-def _plain(table: DataFrame) -> list[tuple[str, DataType]]:
-    nested = (ArrayType, MapType, StructType, BinaryType)
-    return [(field.name, field.dataType) for field in table.schema if not isinstance(field.dataType, nested)]
+def _require(file: Path, schema: pa.Schema, needed: tuple[str, ...]) -> None:
+    missing = [column for column in needed if column not in schema.names]
+    if missing:
+        raise DataError(f"{file} has no column {', '.join(missing)} "
+                        f"(columns found: {', '.join(schema.names)})")
+    for column in needed:
+        if pa.types.is_nested(schema.field(column).type):
+            raise DataError(f"{file}: column {column} must hold plain values, not "
+                            f"{schema.field(column).type}")
 
 
 def _interactions(path: Path, spark: SparkSession) -> DataFrame:
-    table = _table(path, "interactions", spark)
-    stamp = parquet_schema(parquet_files(path)[0]).field("timestamp").type
-    if pa.types.is_timestamp(stamp) and stamp.unit == "ns":
-        table = table.withColumn("timestamp", F.floor(F.col("timestamp") / F.lit(1_000_000_000)))
-    if "rating" not in table.columns:
-        table = table.withColumn("rating", F.lit(None).cast("float"))
-    return table.withColumns({name: F.col(name).cast("string") for name in ("user_id", "item_id")})
+    return union([_events(part) for part in _parts(path, "interactions", spark)])
+
+
+def _events(part: Part) -> DataFrame:
+    (user, user_problem), (item, item_problem) = part.text("user_id"), part.text("item_id")
+    rating = F.col("rating") if "rating" in part.table.columns else F.lit(None).cast("float")
+    return part.table.select(
+        *part.marks(user_problem, item_problem), user.alias("user_id"), item.alias("item_id"),
+        rating.alias("rating"), part.seconds().alias("timestamp"))
 
 
 def _entities(path: Path, name: str, spark: SparkSession) -> DataFrame:
-    table = _table(path, name, spark)
-    key = _NEEDED[name][0]
-    known = {*_NEEDED[name], "source", "line", "raw", "problem"}
-    return table.withColumns({
-        key: F.col(key).cast("string"), "attributes": _attributes(table, known),
-        **({"title": F.col("title").cast("string")} if name == "items" else {})})
+    return union([_described(part, _NEEDED[name]) for part in _parts(path, name, spark)])
 
 
-def _attributes(table: DataFrame, known: set[str]) -> Column:
+def _described(part: Part, needed: tuple[str, ...]) -> DataFrame:
+    found = {name: _title(part) if name == "title" else part.text(name) for name in needed}
+    return part.table.select(
+        *part.marks(*[problem for _, problem in found.values()]),
+        *[column.alias(name) for name, (column, _) in found.items()],
+        _attributes(part, needed).alias("attributes"))
+
+
+def _title(part: Part) -> tuple[Column, Column]:
+    title = F.col("title").cast("string")
+    return title, F.when(~F.is_valid_utf8(title), F.lit("title is not UTF-8"))
+
+
+def _attributes(part: Part, needed: tuple[str, ...]) -> Column:
+    table = part.table
     if "attributes" not in table.columns:
-        return attributes(**{name: F.col(name) for name, _ in _plain(table) if name not in known})
+        return attributes(**{name: column_of(name) for name in part.plain() if name not in needed})
     kind = table.schema["attributes"].dataType
     if isinstance(kind, StructType):
-        return attributes(**{name: F.col(f"attributes.`{name}`") for name in kind.names})
+        return attributes(**{name: F.col(f"attributes.{quoted(name)}") for name in kind.names})
     if not isinstance(kind, MapType):
         shown = "text" if isinstance(kind, StringType) else kind.simpleString()
         raise DataError(f"column attributes must be a map or a struct of strings, not {shown}")

@@ -7,6 +7,8 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dare_job.spark.reading import literal
+
 _ONE_SPLIT_BYTES = 4 << 20  # Spark's spark.sql.files.openCostInBytes: a smaller file is never cut
 
 
@@ -16,7 +18,7 @@ def lines(spark: SparkSession, path: Path) -> DataFrame:
     A line that is not UTF-8 is read as Latin-1 (the older MovieLens files). Blank lines are left out but
     counted in the numbering.
     """
-    read = spark.read.text(_literal(path)).select(
+    read = spark.read.text(literal(path)).select(
         "value", F.col("_metadata.file_block_start").alias("_start"),
         F.monotonically_increasing_id().alias("_row"))
     line = (F.col("_row") + 1 if _is_one_split(path) else _numbers(read)).cast("long")
@@ -39,11 +41,6 @@ def _numbers(read: DataFrame) -> Column:
         shifts += [F.lit(split["_start"]), F.lit(before - split["first"] + 1)]
         before += split["rows"]
     return F.col("_row") + F.create_map(*shifts)[F.col("_start")]
-
-
-def _literal(path: Path) -> str:
-    """The path as Spark takes it: without its glob characters' meaning."""
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", str(path.absolute()))
 
 
 def split(table: DataFrame, separator: str, names: list[str]) -> DataFrame:
@@ -74,7 +71,9 @@ def comma_separated(table: DataFrame, needed: list[str]) -> tuple[DataFrame, lis
 
 def attributes(**columns: Column) -> Column:
     """map<string,string> of the columns that are neither null nor empty, in the given order."""
-    pairs = [F.struct(F.lit(name).alias("key"), column.cast("string").alias("value"))
+    if not columns:
+        return F.map_from_entries(F.array().cast("array<struct<key:string,value:string>>"))
+    pairs = [F.struct(F.lit(name).alias("key"), F.make_valid_utf8(column.cast("string")).alias("value"))
              for name, column in columns.items()]
     kept = F.filter(F.array(*pairs), lambda pair: pair["value"].isNotNull() & (F.trim(pair["value"]) != ""))
     return F.map_from_entries(kept)
