@@ -1,4 +1,9 @@
-"""Writes prompts from Arrow batches inside Spark's Python workers. Knows nothing about stages."""
+"""Writes prompts from Arrow batches inside Spark's Python workers. Knows nothing about stages.
+
+One endless title must not put every user who met it over the model's context: in a user's history a title
+shows its first HISTORY_CHARACTERS, in the item's own prompt TITLE_CHARACTERS, and an attribute
+HISTORY_CHARACTERS everywhere. An ellipsis ends what was cut.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -13,6 +18,8 @@ from dare_job.prompts import HistoryItem
 Batches = Iterator[pa.RecordBatch]
 Written = tuple[str | None, str | None]  # prompt, error: one of the two
 RENDERED = "entity_id string, interactions int, attributes map<string,string>, prompt string, error string"
+HISTORY_CHARACTERS = 200
+TITLE_CHARACTERS = 1000
 _KEPT = ["entity_id", "interactions", "attributes"]
 
 
@@ -35,8 +42,7 @@ def items(prompt_set: str) -> Callable[[Batches], Batches]:
         known = prompts.load(prompt_set)
         for batch in batches:
             rows = zip(batch["title"].to_pylist(), batch["attributes"].to_pylist(), strict=True)
-            yield _extended(batch, [_caught(known.item, title or "", dict(attributes or ()))
-                                    for title, attributes in rows])
+            yield _extended(batch, [_item_prompt(known, *row) for row in rows])
     return render
 
 
@@ -54,7 +60,8 @@ class _Shelf:
         place = self._place.get(item_id)
         if place is None:
             return None
-        return HistoryItem(self._titles[place].as_py(), rating, dict(self._attributes[place].as_py() or ()))
+        title = capped(self._titles[place].as_py(), HISTORY_CHARACTERS)
+        return HistoryItem(title, rating, _shown(self._attributes[place].as_py()))
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +71,20 @@ def _shelf(path: str, version: str) -> _Shelf:
 
 def _user_prompt(known: prompts.PromptSet, shelf: _Shelf, attributes, history) -> Written:
     entries = [shelf.entry(event["item_id"], event["rating"]) for event in history or ()]
-    return _caught(known.user, dict(attributes or ()), [entry for entry in entries if entry])
+    return _caught(known.user, _shown(attributes), [entry for entry in entries if entry])
+
+
+def _item_prompt(known: prompts.PromptSet, title, attributes) -> Written:
+    return _caught(known.item, capped(title or "", TITLE_CHARACTERS), _shown(attributes))
+
+
+def capped(text: str, most: int) -> str:
+    """The text, or as much of it as fits with an ellipsis into ``most`` characters."""
+    return text if len(text) <= most else text[:most - 1].rstrip() + "…"
+
+
+def _shown(attributes: list[tuple[str, str]] | None) -> dict[str, str]:
+    return {name: capped(value, HISTORY_CHARACTERS) for name, value in attributes or () if value is not None}
 
 
 def _caught(render: Callable[..., str], *arguments) -> Written:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from dare_job.config import GroupSettings
 from dare_job.embed import kmeans, vectors
 from dare_job.job import Job
+from dare_job.spark.reading import read_parquet
 from dare_job.stages.upstream import folder, report, require, table
 from dare_job.tables import ENTITIES, GROUPS
 from dare_job.workspace import committing, digest, done_record, is_done
@@ -69,7 +70,7 @@ def _collaborative(job: Job, entity: str, settings: GroupSettings, path: Path) -
     path.mkdir()
     pq.write_table(pa.table([ids, pa.array(names, pa.string())], names=["entity_id", "collaborative_group"]),
                    path / "part-0.parquet")
-    return job.spark.read.parquet(str(path)), k if len(ids) else 0
+    return read_parquet(job.spark, path), k if len(ids) else 0
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dare_job.data.prepare import prepare
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
 from dare_job.knowledge import old_folder, read_table
+from dare_job.spark.reading import read_parquet
 from dare_job.stages.upstream import report
 from dare_job.tables import ENTITIES, PLAN
 from dare_job.workspace import MANIFEST, committing, digest, done_record, is_done
@@ -63,7 +64,7 @@ def _identity(path: Path | None) -> list | None:
 
 
 def _read(job: Job, source: Path, name: str) -> DataFrame:
-    return job.spark.read.parquet(str(source / f"{name}.parquet"))
+    return read_parquet(job.spark, source / f"{name}.parquet")
 
 
 def _interactions(job: Job, source: Path) -> DataFrame:

@@ -6,24 +6,29 @@ from pyspark.sql import DataFrame
 
 from dare_job.errors import DataError
 from dare_job.job import Job
-from dare_job.workspace import done_record
+from dare_job.spark.reading import read_parquet
+from dare_job.workspace import FILES, done_record, is_whole
 
 _COMMANDS = {"input": "plan"}  # where a folder is written by a command of another name
 
 
 def require(job: Job, stage: str) -> dict:
-    """The done-record of a stage, with its fingerprint. Raises DataError where it has not run."""
+    """The done-record of a stage, with its fingerprint. Raises DataError where it has not run to its end."""
+    folder = job.space.stage(stage)
     try:
-        return done_record(job.space.stage(stage))
+        record = done_record(folder)
     except (OSError, ValueError):
-        command = _COMMANDS.get(stage, stage)
-        raise DataError(f"{job.space.stage(stage)} has no finished {stage}: run `dare-job {command}` "
-                        f"with --date {job.space.dt} first") from None
+        record = None
+    if record is None or not is_whole(folder, record):
+        what = "has no finished" if record is None else "lacks files of the stage"
+        raise DataError(f"{folder} {what} {stage}: run `dare-job {_COMMANDS.get(stage, stage)}` "
+                        f"with --date {job.space.dt} first")
+    return record
 
 
 def table(job: Job, stage: str, entity: str) -> DataFrame:
     """A stage's table of one entity type."""
-    return job.spark.read.parquet(str(folder(job, stage, entity)))
+    return read_parquet(job.spark, folder(job, stage, entity))
 
 
 def folder(job: Job, stage: str, entity: str) -> Path:
@@ -32,6 +37,6 @@ def folder(job: Job, stage: str, entity: str) -> Path:
 
 def report(record: dict) -> dict:
     """What a stage returns: its done-record without the book-keeping."""
-    return {key: value for key, value in record.items() if key != "fingerprint"}
+    return {key: value for key, value in record.items() if key not in ("fingerprint", FILES)}
 
 

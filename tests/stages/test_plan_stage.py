@@ -10,7 +10,7 @@ import pytest
 
 from dare_job import tables
 from dare_job.errors import DataError
-from dare_job.stages import embed, plan
+from dare_job.stages import embed, group, plan, route
 from dare_job.workspace import MANIFEST
 
 DAY = 86_400
@@ -30,14 +30,17 @@ def rows(job, entity):
 
 
 def publish(job, entity, planned, day, **changes):
-    """A snapshot of an earlier date with the text keys of a plan."""
-    folder = job.space.knowledge(entity, day)
-    folder.mkdir(parents=True)
+    """A snapshot of an earlier date with the text keys of a plan; the other entity type's at least empty."""
     table = [{"entity_id": row["entity_id"], "knowledge": "text", "text_key": row["text_key"],
               "prompt_sha256": row["prompt_sha256"], "error": None, "run_id": "old",
               **changes.get(row["entity_id"], {})} for row in planned]
-    pq.write_table(pa.Table.from_pylist(table, schema=tables.KNOWLEDGE), folder / "part-0.parquet")
-    (folder / MANIFEST).write_text(json.dumps({"date": day}))
+    for name in tables.ENTITIES:
+        folder = job.space.knowledge(name, day)
+        if name == entity or not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            written = pa.Table.from_pylist(table if name == entity else [], schema=tables.KNOWLEDGE)
+            pq.write_table(written, folder / "part-0.parquet")
+            (folder / MANIFEST).write_text(json.dumps({"date": day}))
 
 
 def stale(job, entity="user"):
@@ -66,6 +69,23 @@ def test_every_known_entity_has_a_row_and_the_future_has_none(make_job, inputs):
     assert places == sorted(places) and "25-34" in prompt  # newest first
     assert users["ann"]["prompt_sha256"] == hashlib.sha256(prompt.encode()).hexdigest()
     assert dict(items["i1"]["attributes"]) == {"genre": "Comedy"}
+
+
+def test_an_endless_title_costs_no_user_its_prompt(make_job, write_input):
+    items = [("long", "x" * 15_000, [("genre", "y" * 15_000)]), ("short", "Toy Story", None)]
+    events = [("ann", "long", 5.0, JAN_2 - 3), ("ann", "short", 5.0, JAN_2 - 2)]
+    job = make_job({"input": {"path": str(write_input(events, [("ann", None)], items))}})
+    plan.run(job)
+    prompt = rows(job, "user")["ann"]["prompt"]
+    assert "x" * 199 + "…" in prompt and "Toy Story" in prompt and len(prompt) < 2000
+    assert "x" * 999 + "…" in rows(job, "item")["long"]["prompt"]
+
+
+def test_a_folder_named_like_a_pattern(make_job, inputs, tmp_path):
+    job = make_job({**inputs, "out": str(tmp_path / "o[1]{x}")})
+    assert plan.run(job)["user"]["rows"] == 4
+    assert embed.run(job)["user"] and group.run(job)["user"]["rows"] == 4
+    assert route.run(job)["user"]["rows"] == 4
 
 
 def test_plan_keeps_its_schema(make_job, inputs):
