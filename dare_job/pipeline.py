@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
-from dare_job import knowledge, show
+from dare_job import knowledge, lock, show
 from dare_job.job import Job
 from dare_job.tables import ENTITIES
 
@@ -19,7 +19,9 @@ _LOG = logging.getLogger("dare_job")
 
 def run(job: Job) -> dict:
     """All stages for one date, then the last screen on standard output; returns the run's summary."""
-    manifests = [run_stage(job, stage) for stage in STAGES][-1]
+    with lock.held(job.space.work):
+        _name_unpublished(job)
+        manifests = [_run_stage(job, stage) for stage in STAGES][-1]
     summary = summarise(job, manifests)
     _last_screen(job, manifests, summary)
     return summary
@@ -27,6 +29,11 @@ def run(job: Job) -> dict:
 
 def run_stage(job: Job, stage: str) -> dict:
     """One stage, and one line on standard error: what was done and how long it took."""
+    with lock.held(job.space.work):
+        return _run_stage(job, stage)
+
+
+def _run_stage(job: Job, stage: str) -> dict:
     _log_to_stderr()
     began = time.perf_counter()
     report = importlib.import_module(f"dare_job.stages.{stage}").run(job)
@@ -40,11 +47,21 @@ def dry_run(job: Job) -> dict:
     """Plan only: rows, tokens and time of tonight; publishes nothing."""
     from dare_job.estimate import estimate
 
-    run_stage(job, "plan")
+    with lock.held(job.space.work):
+        _name_unpublished(job)
+        _run_stage(job, "plan")
     found = estimate(job)
     print(f"{found['users']} users and {found['items']} items would be written: about {found['tokens']} "
           f"tokens in {_duration(found['seconds'])} ({found['basis']})")
     return {"date": job.space.dt, "out": str(job.space.out), "dry_run": True, **found}
+
+
+def _name_unpublished(job: Job) -> None:
+    """Say which earlier dates have finished texts that no later date sees, because publishing was cut off."""
+    _log_to_stderr()
+    for dt in job.space.unpublished():
+        _LOG.warning("the texts of %s are written but not (all) published, %s starts from older ones: run "
+                     "`dare-job publish --date %s` with the same options first", dt, job.space.dt, dt)
 
 
 def summarise(job: Job, manifests: dict) -> dict:

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from dare_job.tables import ENTITIES
+
 DONE = "_done.json"
 MANIFEST = "_manifest.json"
+FILES = "_files"  # in a done-record: how many files of data were committed
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,20 @@ class Workspace:
         return self.out / "knowledge" / f"entity={entity}" / f"dt={dt or self.dt}"
 
     def previous(self, entity: str) -> Path | None:
-        """Newest published snapshot before this date, or None."""
-        dates = sorted(p for p in self.knowledge(entity).parent.glob("dt=*")
-                       if p.name < f"dt={self.dt}" and (p / MANIFEST).exists())
-        return dates[-1] if dates else None
+        """Snapshot of the newest date before this one for which every entity type is published, or None."""
+        dates = sorted(path.name[3:] for path in self.knowledge(entity).parent.glob("dt=*")
+                       if path.name < f"dt={self.dt}" and self.published(path.name[3:]))
+        return self.knowledge(entity, dates[-1]) if dates else None
+
+    def published(self, dt: str) -> bool:
+        """True where the snapshots of all entity types of a date are there."""
+        return all((self.knowledge(entity, dt) / MANIFEST).exists() for entity in ENTITIES)
+
+    def unpublished(self) -> list[str]:
+        """Dates before this one, after the newest published, whose texts are written and not published."""
+        newest = self.previous(ENTITIES[0])
+        done = (path.parents[1].name for path in self.work.parent.glob(f"dt=*/generate/{DONE}"))
+        return sorted(name[3:] for name in done if (newest.name if newest else "") < name < f"dt={self.dt}")
 
 
 def digest(value) -> str:
@@ -53,9 +66,20 @@ def digest(value) -> str:
 def is_done(folder: Path, fingerprint: str) -> bool:
     """True where a complete output with the same fingerprint is there already."""
     try:
-        return json.loads((folder / DONE).read_text())["fingerprint"] == fingerprint
+        record = done_record(folder)
+        return record["fingerprint"] == fingerprint and is_whole(folder, record)
     except (OSError, ValueError, KeyError):
         return False
+
+
+def is_whole(folder: Path, record: dict) -> bool:
+    """False where files of a finished stage were removed or emptied since."""
+    return record.get(FILES) in (None, _filled(folder))
+
+
+def _filled(folder: Path) -> int:
+    """Number of files with content below a folder, hidden ones and book-keeping not counted."""
+    return sum(1 for path in folder.rglob("[!._]*") if path.is_file() and path.stat().st_size)
 
 
 def done_record(folder: Path) -> dict:
@@ -73,7 +97,7 @@ def committing(folder: Path, fingerprint: str, record: dict) -> Iterator[Path]:
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     yield staging
-    write_json(staging / DONE, {"fingerprint": fingerprint, **record})
+    write_json(staging / DONE, {"fingerprint": fingerprint, FILES: _filled(staging), **record})
     replace_folder(staging, folder)
 
 

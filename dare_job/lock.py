@@ -1,0 +1,95 @@
+"""One writer a date: ``OUT/_work/dt=D/_lock`` is there while a command writes, and names its process."""
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dare_job.errors import InfrastructureError
+
+NAME = "_lock"
+_LOG = logging.getLogger("dare_job")
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a date's work folder while the block runs.
+
+    Raises InfrastructureError, naming process and file, where another process holds it. The lock of a
+    process that ended on this host is taken over.
+    """
+    path = folder / NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    if not _created(path):
+        _retire(path, _read(path))
+        if not _created(path):
+            raise _refusal(path, _read(path))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _created(path: Path) -> bool:
+    """Create the lock in this process's name; False where it is there already."""
+    try:
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    own = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
+           "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    with open(file, "w", encoding="utf-8") as lock:
+        json.dump(own, lock)
+    return True
+
+
+def _retire(path: Path, owner: dict) -> None:
+    """Move a dead process's lock away. Raises InfrastructureError where its process may be alive."""
+    if owner.get("host") != socket.gethostname() or _alive(owner):
+        raise _refusal(path, owner)
+    moved = path.with_name(f"{NAME}.{os.getpid()}")
+    try:
+        os.rename(path, moved)
+    except FileNotFoundError:
+        return
+    if _read(moved) != owner:  # another process took it over first: it is that one's again
+        os.rename(moved, path)
+        raise _refusal(path, _read(path))
+    moved.unlink()
+    _LOG.warning("%s was left by process %s, which has ended: taken over", path, owner["pid"])
+
+
+def _alive(owner: dict) -> bool:
+    try:
+        os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return owner.get("born") == _born(owner["pid"])  # else the number went to another process
+
+
+def _born(pid: int) -> str | None:
+    """When a process began, as Linux counts it; None elsewhere."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _read(path: Path) -> dict:
+    """Who holds a lock; empty where it cannot be told."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _refusal(path: Path, owner: dict) -> InfrastructureError:
+    who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}, since {owner.get('since', '?')}"
+    return InfrastructureError(f"another command writes this date ({who}): wait until it ends, or remove "
+                               f"{path} if that process is no longer this job's")

@@ -1,0 +1,60 @@
+"""Two commands on one date: the second is refused, a dead one's lock is taken over."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from datetime import date
+
+import pytest
+
+from dare_job import lock, pipeline
+from dare_job.config import JobConfig
+from dare_job.errors import InfrastructureError
+from dare_job.job import Job
+from dare_job.workspace import Workspace
+
+
+def leave(path, **changes):
+    """A lock as a process would leave it; by default of one that ended on this host."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    owner = {"pid": ended.pid, "born": "1", "host": socket.gethostname(), "since": "then", **changes}
+    path.write_text(json.dumps(owner))
+
+
+def test_a_second_writer_is_refused_and_the_lock_goes_with_the_first(tmp_path):
+    with lock.held(tmp_path / "work"):
+        owner = json.loads((tmp_path / "work" / lock.NAME).read_text())
+        assert owner["pid"] == os.getpid() and owner["host"] == socket.gethostname()
+        with (pytest.raises(InfrastructureError, match=f"process {os.getpid()} on .*{lock.NAME}"),
+              lock.held(tmp_path / "work")):
+            pass
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("changes", [{}, {"pid": os.getpid()}])
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path, caplog, monkeypatch, changes):
+    """Also where its number belongs to another process now."""
+    monkeypatch.setattr(lock._LOG, "propagate", True)
+    leave(tmp_path / lock.NAME, **changes)
+    with lock.held(tmp_path):
+        assert json.loads((tmp_path / lock.NAME).read_text())["since"] != "then"
+    assert "has ended: taken over" in caplog.text and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [json.dumps({"pid": 1, "host": "elsewhere", "since": "then"}), ""])
+def test_a_lock_of_another_host_or_a_half_written_one_stays(tmp_path, content):
+    (tmp_path / lock.NAME).write_text(content)
+    with pytest.raises(InfrastructureError, match="remove"), lock.held(tmp_path):
+        pass
+    assert (tmp_path / lock.NAME).read_text() == content
+
+
+@pytest.mark.parametrize("command", [
+    pipeline.run, pipeline.dry_run, lambda job: pipeline.run_stage(job, "publish")])
+def test_commands_that_write_take_the_lock(tmp_path, command):
+    job = Job(JobConfig(out=str(tmp_path)), Workspace(tmp_path, date(2026, 1, 2)), "run-1")
+    with lock.held(job.space.work), pytest.raises(InfrastructureError, match="another command writes"):
+        command(job)
