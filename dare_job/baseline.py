@@ -10,6 +10,7 @@ rows of like length together) and the engine's own batched plain mode.
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,9 @@ import pyarrow as pa
 from dare_job.job import Job
 from dare_job.spark import loading
 from dare_job.spark.loading import Task
+from dare_job.spark.reading import read_parquet
+from dare_job.stages import upstream
+from dare_job.tables import ENTITIES
 from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
@@ -28,7 +32,7 @@ def measure(job: Job, cut) -> dict | None:
     """Rates by method and ``tokens_per_s`` of the faster, measured once a cut and setting; None: no rows."""
     settings = job.config.baseline
     folder = job.space.stage("baseline")
-    fingerprint = digest([cut.fingerprint, settings.model_dump(), job.config.decode.batch_size])
+    fingerprint = digest([cut.fingerprint, cut.rows, settings.model_dump(), job.config.decode.batch_size])
     if not is_done(folder, fingerprint):
         measured = _measure(job, cut) if settings.rows and cut.rows else None
         with committing(folder, fingerprint, {"measured": measured}):
@@ -40,7 +44,7 @@ def _measure(job: Job, cut) -> dict | None:
     from pyspark.sql import functions as F
 
     task, settings, batch = Task.of(job), job.config.baseline, job.config.decode.batch_size
-    rows = job.spark.read.parquet(str((cut.folder / "cut").resolve())).where(F.col("prompt").isNotNull())
+    rows = _written(job, cut)
     order = F.xxhash64(F.lit(settings.seed), "entity", "entity_id")
     sample = rows.orderBy(order, "entity_id").limit(settings.rows)
     workers = max(1, min(job.spark.sparkContext.defaultParallelism, settings.rows // (2 * batch)))
@@ -59,6 +63,21 @@ def _measure(job: Job, cut) -> dict | None:
         return None
     return {"rows": settings.rows, "workers": workers, "batch_size": batch, "rates": rates,
             "method": max(rates, key=rates.get), "tokens_per_s": max(rates.values())}
+
+
+def _written(job: Job, cut):
+    """``entity, entity_id, prompt`` of the rows of a cut that have a text."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
+    frames = []
+    for entity, folder in zip(ENTITIES, cut.entities, strict=True):
+        asked = upstream.table(job, "plan", entity).where(F.col("prompt").isNotNull())
+        if any(folder.glob("*.parquet")):
+            done = read_parquet(job.spark, folder).where(F.col("error").isNull()).select("entity_id")
+            frames.append(asked.join(done, "entity_id", "left_semi").select(
+                F.lit(entity).alias("entity"), "entity_id", "prompt"))
+    return reduce(DataFrame.unionByName, frames)
 
 
 def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from dare_job import knowledge
+from dare_job.data.text_key import text_salt
 from dare_job.job import Job
 from dare_job.spark import loading
 from dare_job.stages import plan, upstream
@@ -24,8 +25,8 @@ class _Cost:
 def estimate(job: Job) -> dict:
     """Rows to write, their tokens and the seconds on all workers; the stage plan must have run.
 
-    Figures come from yesterday's manifest where the same model wrote it; else a few rows are decoded
-    plainly in this process, which is an upper bound.
+    Figures come from yesterday's manifest where the same model and text settings wrote it; else a few
+    rows are decoded plainly in this process, which is an upper bound.
     """
     rows = {entity: _todo(job, entity) for entity in ENTITIES}
     workers = job.spark.sparkContext.defaultParallelism
@@ -49,7 +50,8 @@ def _todo(job: Job, entity: str):
 def _yesterday(job: Job, entity: str) -> _Cost | None:
     old = knowledge.old_folder(job, entity)
     written = knowledge.manifest(old) if old else {}
-    if written.get("model", {}).get("hash") != job.model_hash or not written.get("tokens_per_s"):
+    same = written.get("text_settings") == text_salt(job.config, job.model_hash)
+    if not same or not written.get("tokens_per_s"):
         return None
     if not written["counts"]["written"]:
         return None

@@ -87,8 +87,10 @@ def read_table(job: Job, folder: Path):
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_type
 
+    from dare_job.spark.reading import read_parquet
+
     try:
-        table = job.spark.read.parquet(str(folder.resolve()))
+        table = read_parquet(job.spark, folder)
     except PySparkException as error:
         raise DataError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
     missing = {"entity_id", "knowledge"} - set(table.columns)

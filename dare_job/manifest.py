@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from dare_job import knowledge
+from dare_job.data.text_key import text_salt
 from dare_job.job import Job
 from dare_job.spark.parts import Part
 from dare_job.stages import upstream
@@ -20,14 +21,16 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
     generated    what the stage generate reported; fingerprint: of what the snapshot was made from
     """
     counts, totals, kinds = _count(job, entity, folder)
+    read = upstream.require(job, "plan")["input"]
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
         "fingerprint": fingerprint, "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "verify": job.config.verify.rule, **knowledge.writer(job),
+        "text_settings": text_salt(job.config, job.model_hash),
         "counts": counts, "totals": totals, "pool_kinds": kinds,
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
-        "rejects": upstream.require(job, "plan")["input"]["broken"],
+        "rejects": {"broken": read["broken"], "duplicate": read["duplicates"]},
         "previous": str(knowledge.old_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
                               "bytes": (folder / part.file).stat().st_size} for part in files},

@@ -5,6 +5,7 @@ a second time replaces the same rows. Knows nothing of models or Spark.
 """
 
 import json
+import logging
 import os
 import uuid
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from dare_job.tables import KNOWLEDGE
 
+_LOG = logging.getLogger("dare_job")
 _FOOTER = b"dare_job.totals"
 
 
@@ -87,6 +89,16 @@ def write(path: Path, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0) -> T
 def read_totals(path: Path) -> Totals:
     """Totals from a file's footer, without its rows."""
     return Totals(**json.loads(pq.read_schema(path).metadata[_FOOTER]))
+
+
+def discard_unreadable(folder: Path) -> None:
+    """Delete files without readable totals (a disk was full, say): they are missing, and written anew."""
+    for path in sorted(folder.glob("*.parquet")):
+        try:
+            read_totals(path)
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            _LOG.warning("%s cannot be read and is written again: %s", path, str(error).partition("\n")[0])
+            path.unlink()
 
 
 class Tally:

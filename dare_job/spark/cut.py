@@ -1,7 +1,8 @@
 """The cut: which row of tonight is written in which shard and chunk, persisted before the model starts.
 
-A re-run reads the same cut and goes on with the chunks that are missing. When plan or routes changed
-since, a new cut is made, and finished rows whose text would come out the same are kept.
+A re-run reads the same cut and goes on with the chunks that are missing. When plan, routes or ``--limit``
+changed since, a new cut is made. Every finished row whose text would come out the same is kept, whatever
+the limit, which only says what is written besides.
 
     generate/_cut.json                       fingerprint, shards, rows; written last
     generate/cut/*.parquet                   the rows, with shard, chunk and position
@@ -15,10 +16,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from dare_job import errors
 from dare_job.errors import DareJobError
 from dare_job.job import Job
 from dare_job.spark import chunks, parts, shards
+from dare_job.spark.reading import read_parquet
 from dare_job.tables import ENTITIES
 from dare_job.workspace import replace_folder, write_json
 
@@ -38,6 +43,7 @@ class Cut:
     shards: int
     rows: int
     kept: int
+    limit: int | None = None
 
     @property
     def entities(self) -> list[Path]:
@@ -45,27 +51,50 @@ class Cut:
 
 
 def prepare(job: Job, fingerprint: str, tonight) -> Cut:
-    """The cut of this fingerprint: the one on disk, or a new one of the rows that ``tonight()`` returns.
+    """The cut of this fingerprint: the one on disk, or a new one of the rows of ``tonight(job.limit)``.
 
-    ``tonight()`` is a DataFrame with ``entity`` and COLUMNS, one row for each text to write.
+    ``tonight(limit)`` is a DataFrame with ``entity`` and COLUMNS, one row for each text to write.
     """
     folder = job.space.stage("generate")
     staging = folder.with_name(f".{folder.name}.staging")
     if not folder.exists() and (staging / RECORD).exists():  # killed between the two renames
         os.rename(staging, folder)
+    for entity in ENTITIES:
+        chunks.discard_unreadable(folder / f"entity={entity}")
     found = read(folder)
-    if found and found.fingerprint == fingerprint and not (folder / RETRY).exists():
+    if found and found.fingerprint == fingerprint and _serves(found, job.limit):
         return found
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    rows = tonight().cache()
-    kept = _keep(job, rows, found, staging) if found else 0
-    record = _write(job, rows, found, staging)
+    kept = _keep(job, tonight(None), folder, staging)
+    rows = tonight(job.limit).cache()
+    record = _write(job, rows, staging)
     rows.unpersist()
-    write_json(staging / RECORD, {"fingerprint": fingerprint, "kept": kept, **record,
+    write_json(staging / RECORD, {"fingerprint": fingerprint, "limit": job.limit, "kept": kept, **record,
                                   "rows": record["rows"] + kept})
     replace_folder(staging, folder)
     return read(folder)
+
+
+def _serves(found: Cut, limit: int | None) -> bool:
+    """True where a cut is the right one for a limit: made for it, or for more rows, which are all there."""
+    if (found.folder / RETRY).exists() or not _is_whole(found):
+        return False
+    if found.limit == limit:
+        return True
+    covers = found.limit is None or (limit is not None and limit < found.limit)
+    return covers and chunks.Tally(found.entities).update().rows == found.rows
+
+
+def _is_whole(found: Cut) -> bool:
+    """False where files of the cut itself, or of the kept rows, are gone or damaged."""
+    kept = (path for entity in found.entities for path in entity.glob("kept-*.parquet"))
+    try:
+        waiting = sum(pq.read_metadata(path).num_rows for path in (found.folder / "cut").glob("*.parquet"))
+    except (pa.ArrowException, OSError):
+        return False
+    return (waiting == found.rows - found.kept and all(entity.is_dir() for entity in found.entities)
+            and sum(chunks.read_totals(path).rows for path in kept) == found.kept)
 
 
 def read(folder: Path) -> Cut | None:
@@ -100,7 +129,7 @@ def remaining(job: Job, cut: Cut):
     """DataFrame of the rows whose chunk is not committed, one partition a shard, in order of position."""
     from pyspark.sql import functions as F
 
-    rows = job.spark.read.parquet(str((cut.folder / "cut").resolve()))
+    rows = read_parquet(job.spark, cut.folder / "cut")
     done = sorted({(entity, *chunk) for entity in ENTITIES
                    for chunk in chunks.committed(cut.folder / f"entity={entity}")})
     if done:
@@ -109,17 +138,16 @@ def remaining(job: Job, cut: Cut):
     return rows.repartitionById(max(1, cut.shards), "shard").sortWithinPartitions("position")
 
 
-def _write(job: Job, rows, found: Cut | None, staging: Path) -> dict:
+def _write(job: Job, rows, staging: Path) -> dict:
     """Place the rows that are not kept and write them under ``staging/cut``."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     settings, spark = job.config.spark, job.spark
     for entity in ENTITIES:
-        (staging / f"entity={entity}").mkdir(exist_ok=True)
         kept = staging / f"entity={entity}"
-        if found and any(kept.glob("*.parquet")):
-            ids = spark.read.parquet(str(kept.resolve())).select(F.lit(entity).alias("entity"), "entity_id")
+        if any(kept.glob("*.parquet")):
+            ids = read_parquet(spark, kept).select(F.lit(entity).alias("entity"), "entity_id")
             rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
     counted = rows.groupBy("entity", "pool").count().collect()
     counts = {(row["entity"], row["pool"]): row["count"] for row in counted}
@@ -144,20 +172,21 @@ def _write(job: Job, rows, found: Cut | None, staging: Path) -> dict:
     return {"shards": len(used), "rows": total}
 
 
-def _keep(job: Job, rows, found: Cut, staging: Path) -> int:
+def _keep(job: Job, wanted, old: Path, staging: Path) -> int:
     """Copy finished rows whose text key is wanted again; rows with an error are tried again."""
     from pyspark.sql import functions as F
 
     kept = 0
     for entity in ENTITIES:
-        old = found.folder / f"entity={entity}"
-        if not any(old.glob("*.parquet")):
-            continue
-        finished = job.spark.read.parquet(str(old.resolve())).where(F.col("error").isNull())
-        wanted = rows.where(F.col("entity") == entity).select("entity_id", "text_key")
-        table = finished.join(wanted, ["entity_id", "text_key"], "left_semi")
         folder = staging / f"entity={entity}"
         folder.mkdir()
-        partitions = 1 + found.rows // _KEPT_ROWS
-        kept += sum(part.rows for part in parts.write_parts(table, folder, "kept", partitions))
+        before = chunks.Tally([old / folder.name]).update()
+        if not before.rows:
+            continue
+        finished = read_parquet(job.spark, old / folder.name).where(F.col("error").isNull())
+        keys = wanted.where(F.col("entity") == entity).select("entity_id", "text_key")
+        table = finished.join(keys, ["entity_id", "text_key"], "left_semi")
+        files = parts.write_parts(table, folder, "kept", 1 + before.rows // _KEPT_ROWS,
+                                  before.busy_s / max(1, before.tokens))
+        kept += sum(part.rows for part in files)
     return kept

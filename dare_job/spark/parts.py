@@ -30,8 +30,11 @@ class Part:
     repeated: str | None
 
 
-def write_parts(table, folder: Path, prefix: str, partitions: int = 1) -> list[Part]:
+def write_parts(table, folder: Path, prefix: str, partitions: int = 1,
+                token_s: float = 0.0) -> list[Part]:
     """Write a DataFrame with the columns of KNOWLEDGE as ``folder/prefix-<n>.parquet``, sorted by id.
+
+    token_s    decoding seconds that a token took; the files' totals count their time by it
 
     All rows of an id meet in one file, so ``Part.repeated`` finds every id that is there twice.
     Partitions without rows write no file; a table without rows is one file without rows.
@@ -41,7 +44,7 @@ def write_parts(table, folder: Path, prefix: str, partitions: int = 1) -> list[P
     folder = folder.resolve()
 
     def write(batches):
-        yield from write_partition(batches, folder, prefix)
+        yield from write_partition(batches, folder, prefix, token_s)
 
     rows = cut.mapInArrow(write, "file string, rows long, sha256 string, repeated string").collect()
     if not rows:
@@ -49,7 +52,8 @@ def write_parts(table, folder: Path, prefix: str, partitions: int = 1) -> list[P
     return sorted((Part(*row) for row in rows), key=lambda part: part.file)
 
 
-def write_partition(batches: Iterator[pa.RecordBatch], folder: Path, prefix: str) -> Iterator[pa.RecordBatch]:
+def write_partition(batches: Iterator[pa.RecordBatch], folder: Path, prefix: str,
+                    token_s: float) -> Iterator[pa.RecordBatch]:
     """Runs in a Spark task: one file of this partition's rows, sorted by id; yields its ``Part``."""
     from pyspark import TaskContext
 
@@ -57,12 +61,12 @@ def write_partition(batches: Iterator[pa.RecordBatch], folder: Path, prefix: str
     if not filled:
         return
     path = folder / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
-    part = _write(path, pa.Table.from_batches(filled).cast(KNOWLEDGE))
+    part = _write(path, pa.Table.from_batches(filled).cast(KNOWLEDGE), token_s)
     yield from pa.Table.from_pylist([asdict(part)], schema=_STATS).to_batches()
 
 
-def _write(path: Path, table: pa.Table) -> Part:
-    chunks.write(path, table)
+def _write(path: Path, table: pa.Table, token_s: float = 0.0) -> Part:
+    chunks.write(path, table, token_s * chunks.totals_of(table).tokens)
     with open(path, "rb") as file:
         return Part(path.name, len(table), hashlib.file_digest(file, "sha256").hexdigest(), _repeated(table))
 

@@ -1,6 +1,7 @@
 """Stage generate: writes tonight's texts with the model, in Spark tasks that commit chunk by chunk."""
 
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -25,7 +26,7 @@ def run(job: Job) -> dict:
 
     Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, and the baseline's.
     """
-    work = cut.prepare(job, _fingerprint(job), lambda: tonight(job))
+    work = cut.prepare(job, _fingerprint(job), partial(tonight, job))
     tally = chunks.Tally(work.entities)
     before = tally.update().rows
     if before < work.rows:
@@ -40,17 +41,17 @@ def run(job: Job) -> dict:
     return record
 
 
-def tonight(job: Job) -> DataFrame:
+def tonight(job: Job, limit: int | None) -> DataFrame:
     """``entity`` and ``cut.COLUMNS`` of the rows to write: stale ones with their pool.
 
-    ``job.limit`` cuts the rows that have a prompt; those that have none cost nothing and are always there.
+    ``limit`` cuts the rows that have a prompt; those that have none cost nothing and are always there.
     """
     frames = []
     for entity in ENTITIES:
         stale = upstream.table(job, "plan", entity).where("stale")
         asked = stale.where(F.col("prompt").isNotNull())
-        if job.limit is not None:
-            asked = asked.orderBy("entity_id").limit(job.limit)
+        if limit is not None:
+            asked = asked.orderBy("entity_id").limit(limit)
         rows = asked.unionByName(stale.where(F.col("prompt").isNull()))
         routes = upstream.table(job, "route", entity).select("entity_id", "pool", "pool_kind")
         frames.append(rows.join(routes, "entity_id", "left").withColumn("entity", F.lit(entity)))
@@ -62,22 +63,35 @@ def tonight(job: Job) -> DataFrame:
 
 
 def _fingerprint(job: Job) -> str:
-    """Changes with the rows and with what can change their text, not with batch sizes or budgets."""
+    """Changes with the rows and with what can change their text, not with limit, batch sizes or budgets."""
     return digest(["generate", upstream.require(job, "plan")["fingerprint"],
-                   upstream.require(job, "route")["fingerprint"], job.limit, job.config.decode.mode])
+                   upstream.require(job, "route")["fingerprint"], job.config.decode.mode])
 
 
 def _write(job: Job, work: cut.Cut) -> None:
     task = Task.of(job, upstream.require(job, "pools")["fingerprint"], work.fingerprint)
-    _check_pools(task)
 
     def write(batches):
         yield from write_shard(batches, task)
 
+    (work.folder / DONE).unlink(missing_ok=True)
     (work.folder / cut.FAILED).unlink(missing_ok=True)
-    with small_batches(job), progress.watching(work.entities, work.rows):
-        cut.remaining(job, work).mapInArrow(write, STATS).collect()
-    cut.raise_failure(work.folder)
+    with _marking_damage(job):
+        _check_pools(task)
+        with small_batches(job), progress.watching(work.entities, work.rows):
+            cut.remaining(job, work).mapInArrow(write, STATS).collect()
+        cut.raise_failure(work.folder)
+
+
+@contextmanager
+def _marking_damage(job: Job):
+    """A damaged pool makes the stage pools unfinished, so that the next run builds them anew."""
+    try:
+        yield
+    except errors.PoolError as error:
+        (job.space.stage("pools") / DONE).unlink(missing_ok=True)
+        raise errors.PoolError(f"{error} (the pools of {job.space.dt} now count as unfinished: the next "
+                               "`dare-job run` builds them anew and goes on)") from None
 
 
 def _check_pools(task: Task) -> None:

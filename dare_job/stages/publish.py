@@ -8,13 +8,14 @@ Every entity of the plan that has a text or an error gets one row:
 - not stale, or not reached because of ``--limit``: yesterday's row as it was (``generated_dt`` and
   ``source_run_id`` stay). An entity never written and not reached has no row.
 
-Both entity types are staged and checked before either is shown; manifests are written last.
+Both entity types are staged with their manifests and checked before either is shown, each by one rename.
 """
 
 import shutil
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
@@ -22,6 +23,7 @@ from dare_job import knowledge, manifest
 from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.spark import cut, parts
+from dare_job.spark.reading import read_parquet
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.workspace import MANIFEST, digest, replace_folder, write_json
@@ -35,20 +37,41 @@ def run(job: Job) -> dict:
     Raises ThresholdError where too many rows failed, DataError where an id would be there twice.
     """
     generated = upstream.require(job, "generate")
+    _check_rows(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
     published = {entity: _published(job, entity, fingerprints[entity]) for entity in ENTITIES}
     if all(published.values()):
-        return published
+        return {entity: _with_baseline(job, entity, found, generated) for entity, found in published.items()}
     _check_errors(job)
     staged = {entity: _stage(job, entity) for entity in ENTITIES}
     manifests = {}
     for entity, written in staged.items():
         manifests[entity] = manifest.describe(job, entity, generated, *written, fingerprints[entity])
     for entity, (folder, _) in staged.items():
+        write_json(folder / MANIFEST, manifests[entity])
+    for entity, (folder, _) in staged.items():
         replace_folder(folder, job.space.knowledge(entity))
-    for entity, record in manifests.items():
-        write_json(job.space.knowledge(entity) / MANIFEST, record)
     return manifests
+
+
+def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
+    """The manifest of rows that stay as they are, with a baseline that was measured since."""
+    if generated["baseline"] in (None, found["baseline"]):
+        return found
+    found = found | {name: generated[name] for name in ("tokens_per_s", "baseline")}
+    write_json(job.space.knowledge(entity) / MANIFEST, found)
+    return found
+
+
+def _check_rows(job: Job, generated: dict) -> None:
+    """Raise DataError where files of the stage generate are gone or damaged."""
+    try:
+        rows = sum(knowledge.dataset(_generated(job, entity)).count_rows() for entity in ENTITIES)
+    except (pa.ArrowException, OSError):
+        rows = "not all readable"
+    if rows != generated["rows"]:
+        raise DataError(f"{job.space.stage('generate')}: {rows} of {generated['rows']} finished rows: run "
+                        f"`dare-job generate` with --date {job.space.dt}, which writes what is missing")
 
 
 def _fingerprint(job: Job, entity: str, generated: dict) -> str:
@@ -74,30 +97,26 @@ def _published(job: Job, entity: str, fingerprint: str) -> dict | None:
 
 
 def _check_errors(job: Job) -> None:
-    """Stop where more than ``limits.max_error_share`` failed: of the rows with a prompt, or of all rows.
+    """Stop where more than ``limits.max_error_share`` of tonight's rows with a prompt failed.
 
-    Rows without a prompt (an empty history) come back every night, so they count only among all entities.
+    Rows without a prompt (an empty history, no title) are no fault of the run and come back every night.
     """
     limit = job.config.limits.max_error_share
-    known = failed = asked = failed_asked = 0
+    asked = 0
     reasons: Counter[str] = Counter()
     for entity in ENTITIES:
-        known += _plan(job, entity).count_rows()
         rows = knowledge.dataset(_generated(job, entity))
-        for batch in rows.to_batches(columns=["error", "prompt_sha256"]):
-            with_prompt, bad = pc.is_valid(batch["prompt_sha256"]), pc.is_valid(batch["error"])
-            asked += pc.sum(with_prompt).as_py() or 0
-            failed += pc.sum(bad).as_py() or 0
-            failed_asked += pc.sum(pc.and_(bad, with_prompt)).as_py() or 0
+        for batch in rows.to_batches(columns=["error"], filter=pc.field("prompt_sha256").is_valid()):
+            asked += batch.num_rows
             reasons.update(reason for reason in batch["error"].to_pylist() if reason)
-    if failed_asked <= limit * asked and failed <= limit * known:
+    failed = reasons.total()
+    if failed <= limit * asked:
         return
     write_json(job.space.stage("generate") / cut.RETRY, {"run_id": job.run_id})
     commonest = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(10))
     raise ThresholdError(
-        f"{failed_asked} of {asked} rows with a prompt and {failed} of {known} entities failed, more than "
-        f"limits.max_error_share = {limit}: nothing was published; the next run tries these rows again. "
-        f"Commonest: {commonest}")
+        f"{failed} of {asked} rows with a prompt failed, more than limits.max_error_share = {limit}: "
+        f"nothing was published; the next run tries these rows again. Commonest: {commonest}")
 
 
 def _plan(job: Job, entity: str) -> ds.Dataset:
@@ -146,7 +165,7 @@ def _rows(job: Job, entity: str):
     folder = _generated(job, entity)
     if not any(folder.glob("*.parquet")):
         return _empty(job)
-    return job.spark.read.parquet(str(folder.resolve()))
+    return read_parquet(job.spark, folder)
 
 
 def _empty(job: Job):

@@ -15,7 +15,6 @@ def settings(world: Path, out: Path, **sections) -> dict:
         "decode": {"max_new_tokens": 48, "batch_size": 4, "nodes": 12},
         "embed": {"epochs": 3, "dim": 8}, "group": {"target_size": 20},
         "spark": {"rows_per_commit": 5, "shards": 4}, "baseline": {"rows": 8},
-        "limits": {"max_error_share": 0.2},
     }
     for name, section in sections.items():
         base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
@@ -35,3 +34,10 @@ def files(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Modification time and content of every Parquet file below a folder."""
     return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
             for path in sorted(folder.rglob("*.parquet")) if path.is_file()}
+
+
+def text(identifier: str, words: str, day: str = NIGHT_2) -> dict:
+    """A row of KNOWLEDGE that holds a text."""
+    return {"entity_id": identifier, "knowledge": words, "token_ids": [1, 2], "tokens": 2, "target_steps": 1,
+            "accepted_tokens": 0, "relaxed_tokens": 0, "finish_reason": "eos", "generated_dt": day,
+            "source_run_id": f"run-{day}", "prompt_sha256": "s", "text_key": "k", "run_id": f"run-{day}"}

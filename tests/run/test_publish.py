@@ -1,27 +1,21 @@
 """Publishing from hand-made tables: which row wins, what is refused, what a new cut keeps."""
 
 import json
+from datetime import date
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_helpers import files, snapshot
+from run_helpers import files, snapshot, text
 
-from dare_job import errors
-from dare_job.spark import chunks, cut
+from dare_job import errors, pipeline
+from dare_job.job import Job
 from dare_job.stages import publish
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN
-from dare_job.workspace import write_json
+from dare_job.workspace import Workspace, write_json
 
 pytestmark = pytest.mark.spark
 DAY, BEFORE = "2026-01-02", "2026-01-01"
-
-
-def text(identifier: str, words: str, day: str = DAY) -> dict:
-    """A row of KNOWLEDGE that holds a text."""
-    return {"entity_id": identifier, "knowledge": words, "token_ids": [1, 2], "tokens": 2, "target_steps": 1,
-            "accepted_tokens": 0, "relaxed_tokens": 0, "finish_reason": "eos", "generated_dt": day,
-            "source_run_id": f"run-{day}", "prompt_sha256": "s", "text_key": "k", "run_id": f"run-{day}"}
 
 
 def failed(identifier: str, reason: str, prompt: str | None = "s") -> dict:
@@ -44,9 +38,10 @@ def prepared(make_job):
                 folder.mkdir(parents=True, exist_ok=True)
                 pq.write_table(pa.Table.from_pylist(list(content), schema=schema), folder / "part-0.parquet")
             write_json(job.space.knowledge(entity, BEFORE) / "_manifest.json", {"run_id": "before"})
-        write_json(job.space.stage("plan") / "_done.json", {"fingerprint": "p", "input": {"broken": 3}})
+        write_json(job.space.stage("plan") / "_done.json",
+                   {"fingerprint": "p", "input": {"broken": 3, "duplicates": 2}})
         write_json(job.space.stage("generate") / "_done.json",
-                   {"fingerprint": "g", "tokens_per_s": 10.0, "baseline": None})
+                   {"fingerprint": "g", "rows": len(new), "tokens_per_s": 10.0, "baseline": None})
         return job
     return make
 
@@ -65,7 +60,7 @@ def test_which_row_is_published(prepared):
     assert {row["run_id"] for row in rows.values()} == {"run-1"}
     assert manifest["counts"] == {"rows": 5, "written": 1, "errors": 2, "without_text": 1, "carried": 3,
                                   "skipped_fresh": 1, "pending": 1}
-    assert manifest["rejects"] == 3
+    assert manifest["rejects"] == {"broken": 3, "duplicate": 2}
 
 
 def test_an_id_that_would_be_there_twice_is_refused_before_anything_is_shown(prepared):
@@ -87,33 +82,57 @@ def test_too_many_errors_leave_the_published_date_as_it_was(prepared):
     assert files(job.space.out / "knowledge") == before
 
 
-def test_rows_without_a_prompt_do_not_stop_an_idle_night(prepared):
-    """An empty history fails every night; on a night without other rows it is all there is."""
-    names = [f"u{n}" for n in range(40)]
-    job = prepared({**dict.fromkeys(names, False), "lost": True}, [failed("lost", "empty history", None)],
-                   [text(name, "old", BEFORE) for name in names], limits={"max_error_share": 0.05})
-    assert publish.run(job)["user"]["counts"]["errors"] == 1
+def test_rows_without_a_prompt_never_count_as_failed(prepared):
+    """Most users may have no history; on a quiet night they are all there is."""
+    lost = [f"lost{n}" for n in range(40)]
+    job = prepared({"fresh": False, **dict.fromkeys(lost, True)},
+                   [failed(name, "empty history", None) for name in lost], [text("fresh", "old", BEFORE)])
+    assert publish.run(job)["user"]["counts"]["errors"] == 40
 
 
-def test_a_new_cut_keeps_finished_rows_whose_text_would_be_the_same(make_job, spark):
-    job = make_job({"spark": {"rows_per_commit": 2, "shards": 2}})
+def test_a_baseline_measured_later_changes_the_manifest_alone(prepared):
+    job = prepared({"a": True}, [text("a", "x")])
+    publish.run(job)
+    before = files(job.space.out / "knowledge")
+    record = {"fingerprint": "g", "rows": 1, "tokens_per_s": 10.0, "baseline": {"tokens_per_s": 4.0}}
+    for measured in (record, record | {"baseline": None}):
+        write_json(job.space.stage("generate") / "_done.json", measured)
+        assert publish.run(job)["item"]["baseline"] == {"tokens_per_s": 4.0}
+        assert files(job.space.out / "knowledge") == before
+    assert json.loads((job.space.knowledge("user") / "_manifest.json").read_text())["baseline"]
 
-    def tonight(keys: dict[str, str]):
-        rows = [("user", name, "prompt", "s", key, None, "global", "global") for name, key in keys.items()]
-        columns = "entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
-        return lambda: spark.createDataFrame(rows, columns + "error string, pool string, pool_kind string")
 
-    work = cut.prepare(job, "first", tonight({f"u{n}": "k" for n in range(6)}))
-    assert (work.shards, work.rows, work.kept) == (2, 6, 0)
-    rows = sorted(cut.remaining(job, work).toPandas().to_dict("records"), key=lambda row: row["entity_id"])
-    assert cut.prepare(job, "first", None) == work
-    for row in rows[:2]:  # two chunks of one row each stand for what a killed run left
-        chunks.write(work.entities[0] / chunks.name(row["shard"], 90 + row["position"]),
-                     [text(row["entity_id"], "done")])
-    again = cut.prepare(job, "second", tonight({"u0": "k", "u1": "other", "u2": "k", "u7": "k"}))
-    assert (again.rows, again.kept) == (4, 1)
-    left = {row.entity_id for row in cut.remaining(job, again).collect()}
-    assert left == {"u1", "u2", "u7"}
-    kept = pq.read_table(next(again.entities[0].glob("kept-*"))).to_pylist()
-    assert [row["entity_id"] for row in kept] == ["u0"]
-    assert json.loads((again.folder / cut.RECORD).read_text())["fingerprint"] == "second"
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_finished_rows_that_went_missing_are_named(prepared, damage):
+    job = prepared({"a": True}, [text("a", "x")])
+    damage(job.space.stage("generate") / "entity=user" / "part-0.parquet")
+    with pytest.raises(errors.DataError, match="of 1 finished rows: run `dare-job generate`"):
+        publish.run(job)
+
+
+def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatch, caplog):
+    job = prepared({"a": True}, [text("a", "x")])
+    tomorrow = Workspace(job.space.out, date.fromisoformat("2026-01-03"))
+    rename = publish.replace_folder
+
+    def killed(new, old):
+        assert (new / "_manifest.json").exists()  # data and manifest appear by one rename
+        if "entity=item" in str(old):
+            raise KeyboardInterrupt
+        rename(new, old)
+
+    monkeypatch.setattr(publish, "replace_folder", killed)
+    with pytest.raises(KeyboardInterrupt):
+        publish.run(job)
+    assert (job.space.knowledge("user") / "_manifest.json").exists()
+    assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={BEFORE}"] * 2
+    assert tomorrow.unpublished() == [DAY] and job.space.unpublished() == []
+    monkeypatch.setattr(pipeline._LOG, "propagate", True)
+    monkeypatch.setattr(pipeline, "_log_to_stderr", lambda: None)
+    pipeline._name_unpublished(Job(job.config, tomorrow, "run-2"))
+    assert f"`dare-job publish --date {DAY}`" in caplog.text
+
+    monkeypatch.setattr(publish, "replace_folder", rename)
+    publish.run(job)
+    assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={DAY}"] * 2
+    assert tomorrow.unpublished() == []
