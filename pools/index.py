@@ -89,7 +89,7 @@ class Index:
         """Map a saved pool. ``verify`` reads every byte once to compare checksums; sizes always are.
 
         Raises PoolError when it is damaged, unfinished, of another version or of another tokenizer, or when
-        its manifest holds an impossible kind or depth.
+        its manifest holds an impossible kind or depth, or with ``verify`` another depth than its arrays.
         """
         manifest = manifests.read(folder, verify=verify)
         if problem := _problem(manifest.get("kind"), manifest.get("depth")):
@@ -98,6 +98,9 @@ class Index:
             raise PoolError(f"{folder} was built with tokenizer {manifest.get('tokenizer')}, the model has "
                             f"{expect_tokenizer}: run the pools stage again with this model")
         arrays = {name: manifests.array(folder, name) for name in _ARRAYS}
+        if verify and not _sorted_to(manifest["depth"], **arrays):
+            raise PoolError(f"{folder} is not sorted to depth {manifest['depth']}, which its manifest names: "
+                            "remove the folder and run the pools stage again")
         return cls(**arrays, depth=manifest["depth"], kind=manifest["kind"], manifest=manifest)
 
     @property
@@ -133,6 +136,16 @@ def _problem(kind, depth) -> str | None:
     if not isinstance(depth, int | np.integer) or not 2 <= depth <= 127:
         return f"depth {depth!r} must be an integer from 2 to 127"
     return None
+
+
+def _sorted_to(depth: int, tokens: np.ndarray, suffixes: np.ndarray, shared: np.ndarray, **_) -> bool:
+    """Whether ``shared`` was counted to ``depth``: no further, and where it stops before, to the end."""
+    most = int(shared.max(initial=0))
+    if most >= depth:
+        return most == depth
+    pairs = np.flatnonzero(shared[1:] == most) + 1
+    after = tokens[suffixes[pairs] + most]
+    return not ((after == tokens[suffixes[pairs - 1] + most]) & (after != 0)).any()
 
 
 def _ids(text, place: int) -> np.ndarray:

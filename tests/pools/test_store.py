@@ -115,6 +115,22 @@ def test_a_manifest_that_agrees_with_itself_but_is_impossible_is_refused(folder,
         open_pool(folder)
 
 
+def test_a_depth_that_the_arrays_were_not_sorted_to_is_refused(tmp_path):
+    def opened(text, built, said):
+        folder = tmp_path / "deep"
+        Index.build([text, text], depth=built).save(folder, META)
+        rewrite(folder, depth=said)
+        whole = json.loads((folder / "manifest.json").read_text())
+        rewrite(folder, manifest_sha256=manifest._own_digest(whole))
+        return open_pool(folder).depth
+
+    for built, said in ((4, 99), (4, 3), (4, 5), (19, 20), (16, 2)):
+        with pytest.raises(PoolError, match="not sorted to depth"):
+            opened(np.arange(20), built, said)
+    assert [opened(np.arange(20), depth, depth) for depth in (2, 19, 20, 99)] == [2, 19, 20, 99]
+    assert opened(np.arange(3), 4, 99) == 99  # texts so short that they are sorted to the end
+
+
 def test_foreign_tokenizer_is_refused_and_foreign_text_warned_about(folder, caplog):
     with pytest.raises(PoolError, match="tokenizer t1, the model has t2"):
         open_pool(folder, "t2")
