@@ -17,7 +17,7 @@ from dare_job.decode.scores import Scorer
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import verifier
-from dare_job.decode.verify.verdict import Verdict, longest
+from dare_job.decode.verify.verdict import Verdict, longest, undrafted
 from dare_job.errors import RowError
 from pools.tree import DraftBatch, empty
 
@@ -47,7 +47,8 @@ class Engine:
         cache, self._spare = self._spare or self.target.new_cache(self.settings.batch_size), None
         try:
             while True:
-                yield from self._refill(queue, rows, cache)
+                if rows.active < self.settings.batch_size:
+                    yield from self._refill(queue, rows, cache)
                 if not rows.active:
                     return
                 yield from self._step(rows, cache)
@@ -105,6 +106,8 @@ class Engine:
         lengths = rows.length[slots]
         processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
         scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
+        if scores.shape[1] == 1:
+            return undrafted(scores)
         return longest(tree, self._verify(scores, on_device))
 
     def _write(self, rows: Rows, slots: np.ndarray, verdict: Verdict) -> dict:

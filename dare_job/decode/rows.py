@@ -24,6 +24,7 @@ class Rows:
 
     def __init__(self, slots: int):
         self.used = np.zeros(slots, np.bool_)
+        self.active = 0  # slots in use
         self.requests: list[Request | None] = [None] * slots
         self.processors: list = [None] * slots
         self.tokens = np.zeros((slots, 0), np.int32)
@@ -33,10 +34,6 @@ class Rows:
             np.zeros(slots, np.int64) for _ in range(6))
         self.retrieval_ms, self.decode_ms = np.zeros(slots), np.zeros(slots)
 
-    @property
-    def active(self) -> int:
-        return int(self.used.sum())
-
     def free(self) -> np.ndarray:
         """Slots without a row, ascending."""
         return np.flatnonzero(~self.used)
@@ -44,6 +41,7 @@ class Rows:
     def admit(self, slot: int, row: Admission) -> None:
         prompt = row.request.prompt_ids
         self._reserve(row.longest)
+        self.active += 1
         self.used[slot], self.requests[slot], self.processors[slot] = True, row.request, row.processors
         self.tokens[slot, : len(prompt)] = prompt
         self.relaxed[slot] = False
@@ -71,6 +69,7 @@ class Rows:
             int(self.accepted[slot]), len(relaxed), self.step_tokens[slot, :forwards].copy(), relaxed,
             float(self.retrieval_ms[slot]), float(self.decode_ms[slot]),
         )
+        self.active -= 1
         self.used[slot], self.requests[slot], self.processors[slot] = False, None, None
         return result
 

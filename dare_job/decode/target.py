@@ -105,7 +105,7 @@ class Target:
         lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
         """
         width = int(counts.max()) if len(counts) else 0
-        if not width:
+        if not width or width == 1 and (lengths == lengths.max()).all():  # the roots stand where they belong
             return
         offsets = np.arange(width)
         targets = lengths[:, None] + offsets

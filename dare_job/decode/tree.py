@@ -1,6 +1,7 @@
 """Draft trees as the target model and the verifiers need them: one query a node, and who sees whom."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numba
 import numpy as np
@@ -45,6 +46,10 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
     """
     rows = len(roots)
     queries = 1 + (int(drafts.sizes.max()) if drafts.nodes else 0)
+    if queries == 1:
+        tokens = roots.astype(np.int64)[:, None]
+        tensors, host = _root_only(rows)
+        return Tree(torch.from_numpy(tokens), *tensors, 0, (tokens, *host))
     tokens = np.empty((rows, queries), np.int64)
     parents = np.zeros((rows, queries), np.int64)
     depths = np.zeros((rows, queries), np.int64)
@@ -54,6 +59,14 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
                   tokens, parents, depths, ancestors, valid)
     tensors = map(torch.from_numpy, (tokens, parents, depths, ancestors, valid))
     return Tree(*tensors, depth, (tokens, parents, depths, valid))
+
+
+@lru_cache(maxsize=8)
+def _root_only(rows: int) -> tuple[tuple[torch.Tensor, ...], tuple[np.ndarray, ...]]:
+    """All of trees without drafts but their tokens, as tensors and as arrays: nobody writes to them."""
+    zeros, ones = np.zeros((rows, 1), np.int64), np.ones((rows, 1), np.bool_)
+    tensors = map(torch.from_numpy, (zeros, zeros, ones[:, None], ones))
+    return tuple(tensors), (zeros, zeros, ones)
 
 
 @numba.njit(cache=True)

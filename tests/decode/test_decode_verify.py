@@ -1,5 +1,7 @@
 """Verification rules against a plain reference, on every tree of random small vocabularies."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,8 @@ import torch
 from dare_job.decode.request import RULES
 from dare_job.decode.tree import build
 from dare_job.decode.verify import verifier
-from dare_job.decode.verify.verdict import longest
-from pools.tree import ROOT, DraftBatch
+from dare_job.decode.verify.verdict import longest, undrafted
+from pools.tree import ROOT, DraftBatch, empty
 
 EOS = 2
 
@@ -104,6 +106,18 @@ def test_contract(rule):
     assert verdict.finite.all()
     scores[1] = torch.nan
     assert longest(tree, verify(scores, tree)).finite.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_tree_without_drafts_has_the_same_verdict_without_a_rule(rule):
+    scores = torch.randn((5, 1, 7), generator=torch.Generator().manual_seed(0))
+    scores[1], scores[2, 0, 3], scores[3] = torch.nan, torch.inf, -torch.inf
+    tree = build(np.arange(5), empty(5), np.full(5, 4))
+    full = longest(tree, verifier(rule, 2, 0.1, torch.tensor([EOS]))(scores, tree))
+    shortcut = undrafted(scores)
+    for field in dataclasses.fields(full):
+        a, b = getattr(shortcut, field.name), getattr(full, field.name)
+        assert np.array_equal(a, b) and a.dtype == b.dtype, field.name
 
 
 def test_the_more_probable_of_equally_long_branches_wins():

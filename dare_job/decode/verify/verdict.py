@@ -77,6 +77,14 @@ def longest(tree: Tree, judgement: Judgement) -> Verdict:
     return verdict
 
 
+def undrafted(scores: torch.Tensor) -> Verdict:
+    """The verdict of every rule on trees without drafts: the model's own token. scores float32 (R, 1, V)."""
+    choices, finite = (x.cpu().numpy() for x in judge(scores))
+    counts, paths = np.zeros(len(choices), np.int64), np.zeros(choices.shape, np.int64)
+    return Verdict(counts, paths, choices.astype(np.int32), np.zeros(choices.shape, np.bool_),
+                   finite[:, 0], finite[:, 0])
+
+
 @numba.njit(cache=True)
 def _finite(scores, choices):
     finite = np.empty(choices.shape, np.bool_)
