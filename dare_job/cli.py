@@ -5,7 +5,7 @@ Standard output ends with one JSON object for ``run`` and ``check``; progress an
 
 import json
 import sys
-from datetime import date
+from datetime import date, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -58,17 +58,24 @@ def run(config: Config, date: Day, input: Input = None, out: Out = None, model: 
     The last line of standard output is one JSON object.
     """
     from dare_job import pipeline
+    from dare_job.output import writing
 
     job = _job(config, date, input, out, model, limit, set_)
-    _print_json(pipeline.dry_run(job) if dry_run else pipeline.run(job))
+    with writing(job.space.out):
+        result = pipeline.dry_run(job) if dry_run else pipeline.run(job)
+    _print_json(result)
 
 
 def _stage_command(name: str):
     def command(config: Config, date: Day, input: Input = None, out: Out = None, model: Model = None,
                 limit: Limit = None, set_: Set = None) -> None:
         from dare_job import pipeline
+        from dare_job.output import writing
 
-        _print_json(pipeline.run_stage(_job(config, date, input, out, model, limit, set_), name))
+        job = _job(config, date, input, out, model, limit, set_)
+        with writing(job.space.out):
+            result = pipeline.run_stage(job, name)
+        _print_json(result)
 
     return command
 
@@ -86,8 +93,10 @@ def sample(
 ) -> None:
     """Write a sample world: users, items, interactions and yesterday's knowledge, as Parquet."""
     from dare_job.data.world import write_world
+    from dare_job.output import writing
 
-    world = write_world(out, users=users, items=items, seed=seed)
+    with writing(out):
+        world = write_world(out, users=users, items=items, seed=seed)
     print(f"{world.out}: {world.users} users, {world.items} items, {world.interactions} interactions up to "
           f"{world.date}, {world.old_user_texts} + {world.old_item_texts} texts of the day before")
 
@@ -162,9 +171,8 @@ def _job(config, day, input_path, out, model, limit, overrides):
     from dare_job.job import Job
     from dare_job.workspace import Workspace
 
-    given = {"input.path": input_path, "out": out, "model.name": model}
-    extra = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    settings = load(config, [*(overrides or []), *extra])
+    given = {"input.path": ("--input", input_path), "out": ("--out", out), "model.name": ("--model", model)}
+    settings = load(config, overrides, {key: flag for key, flag in given.items() if flag[1] is not None})
     space = Workspace(Path(settings.out), _day(day))
     return Job(settings, space, _run_id(space.dt), limit)
 
@@ -176,6 +184,8 @@ def _day(text: str) -> date:
         day = None
     if day is None or day.isoformat() != text:
         raise ConfigError(f"--date {text!r} is not a date; write it as YYYY-MM-DD, for example 2026-01-02")
+    if day == date.max:  # its end is a day that no calendar here has
+        raise ConfigError(f"--date {text!r} is too late: the last night is {date.max - timedelta(days=1)}")
     return day
 
 

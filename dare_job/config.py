@@ -1,17 +1,24 @@
 """The job's settings: typed models, and the reader that turns YAML into them."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from dare_job import config_source
 from dare_job.config_errors import explain
+from dare_job.config_source import Override
 from dare_job.errors import ConfigError
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    """Strict: `true` is no number and `"8"` is none either; a whole number is a float, NaN is not."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), strict=True, allow_inf_nan=False)
+
+
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 class InputSettings(Section):
@@ -22,7 +29,7 @@ class InputSettings(Section):
 
 
 class ModelSettings(Section):
-    name: str = Field("embedded", description="'embedded', a local folder, or a hub name")
+    name: str = Field("embedded", min_length=1, description="'embedded', a local folder, or a hub name")
     revision: str | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -54,6 +61,13 @@ class DecodeSettings(Section):
     context: int = Field(12, ge=1, le=32, description="longest context looked up")
     blend_lambda: float = Field(8.0, gt=0)
 
+    @model_validator(mode="after")
+    def _tokens_fit(self):
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(f"decode.min_new_tokens = {self.min_new_tokens} is more than "
+                             f"decode.max_new_tokens = {self.max_new_tokens}")
+        return self
+
 
 class VerifySettings(Section):
     rule: Literal["strict", "relaxed", "top_k", "threshold", "literal"] = Field(
@@ -76,9 +90,16 @@ class EmbedSettings(Section):
     batch_size: int = Field(2048, ge=1)
     seed: int = 0
 
+    @model_validator(mode="after")
+    def _has_files(self):
+        if self.source == "parquet" and not (self.users or self.items):
+            raise ValueError("embed.source = parquet needs embed.users or embed.items, or both")
+        return self
+
 
 class GroupSettings(Section):
-    clusters: int | Literal["auto"] = Field("auto", description="k of k-means; auto: entities / target_size")
+    clusters: AtLeastOne | Literal["auto"] = Field(
+        "auto", description="k of k-means; auto: entities / target_size")
     target_size: int = Field(500, ge=2)
     max_group_size: int = Field(2000, ge=2, description="a larger attribute group is divided further")
     user_attributes: list[str] | Literal["learned"] = "learned"
@@ -100,10 +121,10 @@ class PoolSettings(Section):
 
 class SparkSettings(Section):
     master: str = "local[*]"
-    shards: int | Literal["auto"] = "auto"
+    shards: AtLeastOne | Literal["auto"] = "auto"
     rows_per_commit: int = Field(64, ge=1, description="rows lost at most when a worker is killed")
     driver_memory: str = "2g"
-    conf: dict[str, str] = {}
+    conf: Annotated[dict[str, str], BeforeValidator(config_source.spark_conf)] = {}
 
 
 class BaselineSettings(Section):
@@ -116,7 +137,7 @@ class LimitSettings(Section):
 
 
 class JobConfig(Section):
-    out: str = "out"
+    out: str = Field("out", min_length=1)
     input: InputSettings = InputSettings()
     model: ModelSettings = ModelSettings()
     history: HistorySettings = HistorySettings()
@@ -132,38 +153,20 @@ class JobConfig(Section):
     limits: LimitSettings = LimitSettings()
 
 
-def load(path: str | Path, overrides: list[str] | None = None) -> JobConfig:
-    """Read a YAML file and apply ``section.key=value`` overrides (values are YAML too).
+def load(path: str | Path, overrides: list[str] | None = None,
+         flags: dict[str, tuple[str, str]] | None = None) -> JobConfig:
+    """Read a YAML file and apply ``section.key=value`` overrides (values are YAML too), then flags.
 
-    Raises ConfigError naming the key, the file and the valid choices.
+    ``flags`` are values by key, each with the name of its flag, as in ``{"out": ("--out", "o")}``.
+    Raises ConfigError naming the key, the file or flag, and the valid choices.
     """
-    path = Path(path)
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except FileNotFoundError:
-        raise ConfigError(f"configuration file {path} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold a mapping of sections, found {type(data).__name__}")
-    for override in overrides or []:
-        _apply(data, override)
+    data = config_source.read(Path(path))
+    given = [config_source.parse(text) for text in overrides or []]
+    given += [Override(key, value, f"{flag} {value}") for key, (flag, value) in (flags or {}).items()]
+    for override in given:
+        config_source.apply(data, override, JobConfig)
+    data = {name: value for name, value in data.items() if value is not None}  # `decode:` alone: defaults
     try:
         return JobConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, JobConfig, str(path))) from None
-
-
-def _apply(data: dict, override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {override!r}: write it as section.key=value")
-    *sections, name = key.strip().split(".")
-    for section in sections:
-        data = data.setdefault(section, {})
-        if not isinstance(data, dict):
-            raise ConfigError(f"--set {override!r}: {section} is not a section")
-    try:
-        data[name] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {override!r}: the value is not valid YAML") from None
+        raise ConfigError(explain(error, JobConfig, str(path), given)) from None

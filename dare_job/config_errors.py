@@ -2,45 +2,92 @@
 
 import difflib
 import typing
+from collections.abc import Sequence
 
 from pydantic import BaseModel, ValidationError
 
+from dare_job.config_source import Override
 
-def explain(error: ValidationError, root: type[BaseModel], file: str) -> str:
-    """One line for each failure: the key, its value, the file, and the valid choices or keys."""
-    lines = [_line(failure, root) for failure in error.errors()]
-    return f"{file}: " + "; ".join(dict.fromkeys(lines))
+_QUOTE = "; write it in quotes (in a shell: --set 'KEY=\"VALUE\"')"
 
 
-def _line(failure, root: type[BaseModel]) -> str:
-    path = [part for part in failure["loc"] if isinstance(part, str)]
-    section, names = _resolve(root, path)
-    key = ".".join(names)
-    if failure["type"] == "extra_forbidden":
-        known = sorted(section.model_fields)
-        close = difflib.get_close_matches(names[-1], known, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        return f"unknown key {key}{hint}; valid keys: {', '.join(known)}"
-    message = failure["msg"][0].lower() + failure["msg"][1:]
-    field = section.model_fields.get(names[-1]) if names else None
-    choices = _choices(field.annotation) if field else []
-    hint = f"; valid choices: {', '.join(choices)}" if choices and "input should be '" not in message else ""
-    return f"{key} = {failure['input']!r}: {message}{hint}"
+def explain(error: ValidationError, root: type[BaseModel], file: str,
+            overrides: Sequence[Override] = ()) -> str:
+    """One line for each failure: the key, its value, its file or flag, and the valid choices or keys."""
+    lines: dict[str, list[str]] = {}
+    for key, failures in _by_key(error, root).items():
+        origin = _origin(key, failures[0], overrides) or file
+        lines.setdefault(origin, []).append(_line(key, failures, root))
+    return "; ".join(f"{origin}: " + "; ".join(dict.fromkeys(found)) for origin, found in lines.items())
 
 
-def _resolve(root: type[BaseModel], path: list[str]) -> tuple[type[BaseModel], list[str]]:
-    """The section that holds the failing key, and the key's path without union branches."""
+def _by_key(error: ValidationError, root: type[BaseModel]) -> dict[tuple[str, ...], list]:
+    """The failures of each key; one that may be of several types has a failure for each."""
+    found: dict[tuple[str, ...], list] = {}
+    for failure in error.errors():
+        found.setdefault(_names(root, failure), []).append(failure)
+    return found
+
+
+def _names(root: type[BaseModel], failure) -> tuple[str, ...]:
+    """The key's path, without the branches of a union, list positions and the like behind it."""
     section, names = root, []
-    for part in path:
-        field = section.model_fields.get(part)
-        names.append(part)
-        if field is None:
+    for part in failure["loc"]:
+        names.append(str(part))
+        field = section.model_fields.get(part) if section else None
+        kind = field.annotation if field else None
+        if typing.get_origin(kind) is dict:
+            return (*names, *map(str, failure["loc"][len(names):][:1]))
+        section = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        if section is None:
             break
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            section = field.annotation
-        else:
-            break
-    return section, names
+    return tuple(names)
+
+
+def _origin(names: tuple[str, ...], failure, overrides: Sequence[Override]) -> str | None:
+    """The flag that gave the value, if one did. A section as a whole fails for the keys that it names."""
+    key = ".".join(names)
+    for override in reversed(overrides):
+        below = f"{override.key}.".startswith(f"{key}.")
+        blamed = override.key in failure["msg"] if failure["type"] == "value_error" else below
+        if blamed or f"{key}.".startswith(f"{override.key}."):
+            return override.origin
+    return None
+
+
+def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
+    key, failure, section = ".".join(names), failures[0], _section(root, names[:-1])
+    if failure["type"] in ("extra_forbidden", "invalid_key") and section:
+        return _unknown(key, failure, sorted(section.model_fields))
+    if failure["type"] == "value_error":
+        return str(failure["ctx"]["error"])
+    messages = list(dict.fromkeys(found["msg"].removeprefix("Input should be ") for found in failures))
+    reason = " or ".join(messages)
+    reason = f"should be {reason}" if any("Input should be" in found["msg"] for found in failures) else reason
+    field = section.model_fields.get(names[-1]) if section else None
+    choices = _choices(field.annotation) if field else []
+    choices = [choice for choice in choices if f"'{choice}'" not in reason]
+    hint = f"; valid choices: {', '.join(choices)}" if choices else ""
+    number = failure["type"] == "string_type" and isinstance(failure["input"], int | float)
+    return f"{key} = {failure['input']!r}: {reason}{hint}{_QUOTE if number else ''}"
+
+
+def _unknown(key: str, failure, known: list[str]) -> str:
+    if failure["type"] == "invalid_key":
+        return f"key {failure['input']!r} is not text; valid keys: {', '.join(known)}"
+    close = difflib.get_close_matches(key.rsplit(".", 1)[-1], known, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"unknown key {key}{hint}; valid keys: {', '.join(known)}"
+
+
+def _section(root: type[BaseModel], names: Sequence[str]) -> type[BaseModel] | None:
+    section = root
+    for name in names:
+        field = section.model_fields.get(name)
+        section = field.annotation if field else None
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+    return section
 
 
 def _choices(annotation) -> list[str]:

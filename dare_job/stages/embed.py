@@ -9,7 +9,6 @@ from rich.progress import Progress
 from dare_job.config import EmbedSettings
 from dare_job.data.history import end_of_day
 from dare_job.embed import lightgcn, pairs, vectors
-from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.stages.upstream import report, require
 from dare_job.tables import ENTITIES
@@ -46,8 +45,6 @@ def _identity(path: str | None) -> list | None:
 
 
 def _copy(given: dict[str, str | None], staging: Path) -> dict:
-    if not any(given.values()):
-        raise ConfigError("embed.source = parquet needs embed.users or embed.items, or both")
     record = {}
     for entity, path in given.items():
         ids, found = vectors.read(Path(path)) if path else ([], np.zeros((0, 1), dtype=np.float32))

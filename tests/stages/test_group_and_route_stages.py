@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import tables
-from dare_job.errors import ConfigError, DataError
+from dare_job.errors import DataError
 from dare_job.stages import embed, group, plan, route
 
 JAN_2 = 1_767_312_000
@@ -98,8 +98,6 @@ def test_ready_made_vectors(make_job, world, tmp_path):
     assert groups["u00"]["collaborative_group"] != groups["u01"]["collaborative_group"]
     assert groups["few"]["collaborative_group"] is None
     assert routed["item"].get("collaborative", 0) == 0  # no vectors of items were given
-    with pytest.raises(ConfigError, match="embed.users or embed.items"):
-        embed.run(make_job({**world, "embed": {"source": "parquet"}}))
     with pytest.raises(DataError, match="no such file of vectors"):
         embed.run(make_job({**world, "embed": {"source": "parquet", "items": "absent.parquet"}}))
 

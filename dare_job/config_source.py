@@ -1,0 +1,98 @@
+"""Where settings come from: the YAML file, and what the command line puts on top. Knows no key by name."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
+
+import yaml
+from pydantic import BaseModel
+
+from dare_job.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Override:
+    """A value from the command line, and the words that brought it."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: 1e-3 is a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
+
+
+def read(path: Path) -> dict:
+    """The file's mapping. Raises ConfigError where it is missing, unreadable, or holds anything else."""
+    try:
+        data = _yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"configuration file {path} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:  # the latter from bytes and from dates that are none
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold a mapping of sections, found {type(data).__name__}")
+    return data
+
+
+def parse(text: str) -> Override:
+    """``section.key=value`` of the command line. Raises ConfigError where it has another shape."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: write it as section.key=value")
+    try:
+        return Override(key.strip(), _yaml(value), f"--set {text}")
+    except (yaml.YAMLError, ValueError):
+        raise ConfigError(f"--set {text!r}: the value is not valid YAML") from None
+
+
+def apply(data: dict, override: Override, root: type[BaseModel]) -> None:
+    """Put a value where its key says. Below a field that is a mapping, the rest of the key is one name."""
+    *sections, name = _split(override.key, root)
+    for section in sections:
+        if data.get(section) is None:
+            data[section] = {}
+        data = data[section]
+        if not isinstance(data, dict):
+            raise ConfigError(f"{override.origin}: {section} is not a section")
+    data[name] = override.value
+
+
+def spark_conf(value):
+    """Spark's settings as the texts that Spark takes. An empty section is no setting."""
+    if not isinstance(value, dict):
+        return {} if value is None else value
+    return {key: _spark_text(entry) for key, entry in value.items()}
+
+
+def _spark_text(value):
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _split(key: str, root: type[BaseModel]) -> list[str]:
+    names: list[str] = []
+    rest, section = key, root
+    while rest:
+        name, _, rest = rest.partition(".")
+        names.append(name)
+        kind = section.model_fields[name].annotation if section and name in section.model_fields else None
+        if get_origin(kind) is dict and rest:
+            return [*names, rest]
+        section = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return names
+
+
+def _yaml(text: str):
+    return yaml.load(text, _Loader)  # a SafeLoader

@@ -1,0 +1,146 @@
+"""Settings: what is accepted, what is refused, and what the refusal says."""
+
+from pathlib import Path
+
+import pytest
+
+from dare_job.config import JobConfig, load
+from dare_job.errors import ConfigError
+
+SHIPPED = sorted((Path(__file__).parents[1] / "conf").glob("*.yaml"))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Factory: text becomes a file, read with overrides."""
+    def read(text: str = "", *overrides: str, **flags) -> JobConfig:
+        (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+        return load(tmp_path / "job.yaml", list(overrides), **flags)
+    return read
+
+
+def refused(settings, *arguments, **flags) -> str:
+    with pytest.raises(ConfigError) as found:
+        settings(*arguments, **flags)
+    return str(found.value)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_files_load(path):
+    assert load(path).out
+
+
+def test_there_are_shipped_files():
+    assert {"demo.yaml", "movielens.yaml", "nightly.yaml"} <= {path.name for path in SHIPPED}
+
+
+@pytest.mark.parametrize("text, parts", [
+    ("spark: {shards: 0}", ["spark.shards = 0", "greater than or equal to 1", "auto"]),
+    ("group: {clusters: 0}", ["group.clusters = 0", "greater than or equal to 1", "auto"]),
+    ("group: {clusters: many}", ["group.clusters = 'many'", "integer", "'auto'"]),
+    ("decode: {min_new_tokens: 9, max_new_tokens: 8}",
+     ["decode.min_new_tokens = 9", "decode.max_new_tokens = 8"]),
+    ("embed: {learning_rate: .nan}", ["embed.learning_rate = nan", "finite"]),
+    ("decode: {blend_lambda: .inf}", ["decode.blend_lambda = inf", "finite"]),
+    ("history: {min_rating: .nan}", ["history.min_rating = nan", "finite"]),
+    ("decode: {nodes: true}", ["decode.nodes = True", "integer"]),
+    ("decode: {nodes: 8.5}", ["decode.nodes = 8.5", "integer"]),
+    ("decode: {nodes: '8'}", ["decode.nodes = '8'", "integer"]),
+    ("decode: {nodes: }", ["decode.nodes = None", "integer"]),
+    ("decode: {blend_lambda: true}", ["decode.blend_lambda = True", "number"]),
+    ("verify: {reproducible: 1}", ["verify.reproducible = 1", "boolean"]),
+    ("model: {name: ''}", ["model.name = ''", "at least 1 character"]),
+    ("model: {revision: 12345}", ["model.revision = 12345", "string", "quotes"]),
+    ("embed: {source: parquet}", ["embed.source = parquet", "embed.users", "embed.items"]),
+    ("1: foo", ["key 1 is not text", "decode"]),
+    ("decode: {true: 4}", ["key True is not text", "nodes"]),
+    ("spark: {conf: {1: x}}", ["spark.conf.1"]),
+    ("spark: {conf: {spark: {foo: 1}}}", ["spark.conf.spark", "string"]),
+    ("decode: 3", ["decode = 3"]),
+    ("decode: {nods: 3}", ["unknown key decode.nods (did you mean nodes?)", "valid keys: batch_size"]),
+    ("decoding: {}", ["unknown key decoding (did you mean decode?)"]),
+    ("verify: {rule: loose}", ["verify.rule = 'loose'", "'strict', 'relaxed'"]),
+    ("group: {user_attributes: [a, 1]}", ["group.user_attributes = 1", "string"]),
+    ("- a", ["must hold a mapping", "list"]),
+    ("3", ["must hold a mapping", "int"]),
+    ("a: [", ["not valid YAML"]),
+    ("out: 2026-02-31", ["not valid YAML"]),
+    ("decode: {nodes: -1, depth: 0}", ["decode.nodes = -1", "decode.depth = 0"]),
+])
+def test_refusals_name_key_file_and_choices(settings, text, parts):
+    message = refused(settings, text)
+    assert all(part in message for part in parts), message
+    assert message.count("job.yaml") == 1
+
+
+@pytest.mark.parametrize("override, parts", [
+    ("decode.nodes=true", ["decode.nodes = True"]),
+    ("decode.nods=1", ["unknown key decode.nods"]),
+    ("decode=3", ["decode = 3"]),
+    ("decode.nodes.deep=3", ["decode.nodes"]),
+    ("decode.max_new_tokens=1", ["decode.min_new_tokens = 2"]),
+    ("embed.source=parquet", ["embed.users"]),
+    ("spark.shards=0", ["spark.shards = 0"]),
+])
+def test_a_refused_override_names_itself_and_not_the_file(settings, override, parts):
+    message = refused(settings, "decode: {min_new_tokens: 2}", override)
+    assert message.startswith(f"--set {override}: ") and "job.yaml" not in message
+    assert all(part in message for part in parts), message
+
+
+def test_file_and_override_each_answer_for_their_own(settings):
+    message = refused(settings, "decode: {nodes: -1}", "decode.depth=0")
+    file, _, flag = message.partition("; --set ")
+    assert "job.yaml: decode.nodes = -1" in file and flag.startswith("decode.depth=0: decode.depth = 0")
+
+
+def test_a_refused_flag_names_itself(settings):
+    message = refused(settings, "", flags={"model.name": ("--model", "")})
+    assert message.startswith("--model : model.name = ''")
+
+
+@pytest.mark.parametrize("override", ["decode.nodes", "=3", " =3", "decode.nodes=[", "out.x=1"])
+def test_overrides_of_the_wrong_shape(settings, override):
+    assert "--set" in refused(settings, "out: o", override)
+
+
+@pytest.mark.parametrize("text, overrides, key, expected", [
+    ("decode:", [], "decode.nodes", 16),
+    ("decode:", ["decode.nodes=4"], "decode.nodes", 4),
+    ("decode: {depth: 3}", ["decode="], "decode.depth", 12),
+    ("", [], "decode.nodes", 16),
+    ("decode: {blend_lambda: 4}", [], "decode.blend_lambda", 4.0),
+    ("embed: {learning_rate: 1e-3}", [], "embed.learning_rate", 0.001),
+    ("", ["embed.learning_rate=5E-2"], "embed.learning_rate", 0.05),
+    ("spark: {shards: 3}", ["spark.shards=auto"], "spark.shards", "auto"),
+    ("", ['model.revision="12345"'], "model.revision", "12345"),
+    ("", ["group.user_attributes=[age, city]"], "group.user_attributes", ["age", "city"]),
+    ("", ["spark.conf.spark.foo=1"], "spark.conf", {"spark.foo": "1"}),
+    ("spark: {conf: }", ["spark.conf.spark.a.b=true"], "spark.conf", {"spark.a.b": "true"}),
+    ("spark: {conf: {spark.x: 1.5, spark.y: no}}", ["spark.conf.spark.x=z"], "spark.conf",
+     {"spark.x": "z", "spark.y": "false"}),
+    ("", ["spark.conf={spark.x: 2}"], "spark.conf", {"spark.x": "2"}),
+    ("spark: {conf: }", [], "spark.conf", {}),
+    ("embed: {source: parquet, items: i}", [], "embed.items", "i"),
+])
+def test_accepted(settings, text, overrides, key, expected):
+    found = settings(text, *overrides)
+    for name in key.split("."):
+        found = getattr(found, name)
+    assert found == expected and type(found) is type(expected)
+
+
+def test_flags_win_and_are_taken_as_they_are(settings):
+    found = settings("out: a", "out=b", flags={"out": ("--out", "c: 🙂"), "input.path": ("--input", "1")})
+    assert (found.out, found.input.path) == ("c: 🙂", "1")
+
+
+@pytest.mark.parametrize("make, part", [
+    (lambda path: None, "does not exist"), (Path.mkdir, "cannot be read"),
+    (lambda path: path.write_bytes(b"out: \xff"), "not valid YAML"),
+])
+def test_files_that_cannot_be_read(tmp_path, make, part):
+    make(tmp_path / "c.yaml")
+    with pytest.raises(ConfigError, match=part) as found:
+        load(tmp_path / "c.yaml")
+    assert "c.yaml" in str(found.value)
