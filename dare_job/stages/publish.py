@@ -97,18 +97,23 @@ def _published(job: Job, entity: str, fingerprint: str) -> dict | None:
 
 
 def _check_errors(job: Job) -> None:
-    """Stop where more than ``limits.max_error_share`` of tonight's rows with a prompt failed.
+    """Stop where more than ``limits.max_error_share`` of tonight's rows with a prompt failed anew.
 
-    Rows without a prompt (an empty history, no title) are no fault of the run and come back every night.
+    Rows that come back every night do not count, or a quiet night could never be published: those without
+    a prompt (an empty history, no title), and those that the snapshot before has with the same error.
     """
     limit = job.config.limits.max_error_share
     asked = 0
     reasons: Counter[str] = Counter()
     for entity in ENTITIES:
+        known = _errors(knowledge.old_folder(job, entity))
         rows = knowledge.dataset(_generated(job, entity))
-        for batch in rows.to_batches(columns=["error"], filter=pc.field("prompt_sha256").is_valid()):
-            asked += batch.num_rows
-            reasons.update(reason for reason in batch["error"].to_pylist() if reason)
+        prompted = pc.field("prompt_sha256").is_valid()
+        for batch in rows.to_batches(columns=["entity_id", "error"], filter=prompted):
+            found = zip(batch["entity_id"].to_pylist(), batch["error"].to_pylist(), strict=True)
+            new = [reason for name, reason in found if not reason or known.get(name) != reason]
+            asked += len(new)
+            reasons.update(filter(None, new))
     failed = reasons.total()
     if failed <= limit * asked:
         return
@@ -117,6 +122,15 @@ def _check_errors(job: Job) -> None:
     raise ThresholdError(
         f"{failed} of {asked} rows with a prompt failed, more than limits.max_error_share = {limit}: "
         f"nothing was published; the next run tries these rows again. Commonest: {commonest}")
+
+
+def _errors(snapshot: Path | None) -> dict[str, str]:
+    """Errors by id of a published date; none where the text came from elsewhere."""
+    if snapshot is None or not knowledge.manifest(snapshot):
+        return {}
+    failed = pc.field("error").is_valid()
+    rows = knowledge.dataset(snapshot).to_table(columns=["entity_id", "error"], filter=failed)
+    return dict(zip(rows["entity_id"].to_pylist(), rows["error"].to_pylist(), strict=True))
 
 
 def _plan(job: Job, entity: str) -> ds.Dataset:

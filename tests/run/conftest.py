@@ -32,7 +32,7 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     write_world(folder, users=36, items=24, seed=5, date=date.fromisoformat(NIGHT_2))
     _append(folder / "users.parquet", {"user_id": LOST_USER, "attributes": [("age", "25-34")]})
-    _append(folder / "items.parquet", {"item_id": LONG_ITEM, "title": "Endless " * 1500, "attributes": []})
+    _append(folder / "items.parquet", {"item_id": LONG_ITEM, "title": "🦣" * 1000, "attributes": []})
     (folder / "knowledge").rename(folder / "unused")
     return folder
 

@@ -90,6 +90,16 @@ def test_rows_without_a_prompt_never_count_as_failed(prepared):
     assert publish.run(job)["user"]["counts"]["errors"] == 40
 
 
+def test_a_row_that_fails_every_night_is_counted_once(prepared):
+    """A prompt beyond the model's context would stop every night on which little else is stale."""
+    old = text("long", "old", BEFORE) | {"error": "too long"}
+    job = prepared({"long": True}, [failed("long", "too long")], [old])
+    assert publish.run(job)["user"]["counts"]["errors"] == 1
+    other = prepared({"long": True}, [failed("long", "out of memory")], [old])
+    with pytest.raises(errors.ThresholdError, match="1 of 1 rows with a prompt failed"):
+        publish.run(other)
+
+
 def test_a_baseline_measured_later_changes_the_manifest_alone(prepared):
     job = prepared({"a": True}, [text("a", "x")])
     publish.run(job)
