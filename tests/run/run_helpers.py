@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 NIGHT_1, NIGHT_2, NIGHT_3 = "2026-01-01", "2026-01-02", "2026-01-03"
-LOST_USER, LONG_ITEM = "u-lost", "i-long"  # no history; a title of more tokens than the context
+LOST_USER, LONG_ITEM = "u-lost", "z-long"  # no history; a title of more tokens than the context
 
 
 def settings(world: Path, out: Path, **sections) -> dict:

@@ -75,6 +75,18 @@ def test_a_limit_adds_rows_and_never_takes_finished_ones_away(cutting):
     assert finished(changed) == set(keys) and changed.rows == 6
 
 
+def test_rows_that_failed_are_tried_again_once_publish_asks_for_it(cutting):
+    work, left, job = cutting("first", {"u0": "k", "u1": "k"})
+    write(job, work, 1)
+    (row,) = cut.remaining(job, work).collect()
+    chunks.write(work.entities[0] / chunks.name(row.shard, row.chunk),
+                 [{"entity_id": "u1", "error": "out of memory", "run_id": "run-1"}])
+    assert cutting("first", {"u0": "k", "u1": "k"})[1] == []
+    (work.folder / cut.RETRY).write_text("{}")
+    again, left, _ = cutting("first", {"u0": "k", "u1": "k"})
+    assert (again.rows, again.kept) == (2, 1) and left == ["u1"]
+
+
 def test_unreadable_and_lost_files_are_written_again(cutting):
     keys = {f"u{n}": "k" for n in range(4)}
     work, _, job = cutting("first", keys)
