@@ -55,12 +55,37 @@ def test_the_second_night_writes_only_stale_rows_and_carries_the_others(nights):
     assert carried == nights.second["skipped_fresh"] > 0
 
 
-def test_old_text_is_accepted_and_changes_no_text(nights, job_of, tmp_path):
-    """Night two against the same rows without old text, in other batches, shards and budgets."""
-    alone = pipeline.run(job_of(
-        tmp_path, NIGHT_2, decode={"batch_size": 3, "nodes": 5}, baseline={"rows": 0},
-        spark={"shards": 2, "rows_per_commit": 7}))
-    assert alone["baseline_tokens_per_s"] is None
+@pytest.fixture(scope="module")
+def alone(job_of, tmp_path_factory):
+    """Factory: runs of night two without old text, in other batches, shards and budgets than ``nights``."""
+    out = tmp_path_factory.mktemp("alone") / "o[1]{x}*"  # Spark's patterns stand for themselves
+
+    def run(limit: int | None = None, **sections):
+        budgets = {"decode": {"batch_size": 3, "nodes": 5}, "spark": {"shards": 2, "rows_per_commit": 7}}
+        job = job_of(out, NIGHT_2, limit, f"limit-{limit}", **budgets, **sections)
+        return pipeline.run(job), out
+    return run
+
+
+def test_a_limited_run_then_a_full_one_writes_only_the_rest(alone):
+    limited, out = alone(2, baseline={"rows": 0})
+    assert limited["written"] == 4 and limited["baseline_tokens_per_s"] is None
+    few = {entity: snapshot(out, entity, NIGHT_2) for entity in ENTITIES}
+    full, _ = alone(baseline={"rows": 0})
+    assert full["written"] == 60 and full["baseline_tokens_per_s"] is None
+    for entity in ENTITIES:
+        rows = snapshot(out, entity, NIGHT_2)
+        early = {name: row for name, row in rows.items() if row["source_run_id"] == "limit-2"}
+        assert len(early) == 2
+        assert all(row == few[entity][name] | {"run_id": "limit-None"} for name, row in early.items())
+    before = files(out)
+    assert alone(2, baseline={"rows": 0})[0] == full and files(out) == before
+    measured, _ = alone(baseline={"rows": 4})  # rows that were all written before are enough
+    assert measured["baseline_tokens_per_s"] > 0 and files(out) == before
+
+
+def test_old_text_is_accepted_and_changes_no_text(nights, alone):
+    tmp_path = alone(baseline={"rows": 0})[1]
     accepted = {"pools": [0, 0], "alone": [0, 0]}
     for entity in ENTITIES:
         with_pools, without = snapshot(nights.out, entity, NIGHT_2), snapshot(tmp_path, entity, NIGHT_2)
@@ -80,15 +105,10 @@ def test_a_second_run_of_a_date_regenerates_and_republishes_nothing(nights, job_
     assert files(nights.out) == before
 
 
-def test_too_many_errors_publish_nothing_and_are_tried_again(nights, job_of):
-    """On the third date nothing is stale but the rows that failed."""
-    with pytest.raises(errors.ThresholdError, match="max_error_share = 0.0.*empty history"):
-        pipeline.run(job_of(nights.out, NIGHT_3, limits={"max_error_share": 0}))
-    assert not (nights.out / "knowledge" / "entity=user" / f"dt={NIGHT_3}").exists()
-    for stage in ("generate", "publish"):  # the only item with a prompt fails again: all of those asked
-        report = pipeline.run_stage(job_of(nights.out, NIGHT_3, limits={"max_error_share": 1}), stage)
-    assert report["user"]["counts"]["errors"] == 1 and report["item"]["counts"]["errors"] == 1
-    assert report["user"]["counts"]["written"] == 0
+def test_a_night_on_which_only_the_failed_rows_are_left_is_published(nights, job_of):
+    """Neither the user without a history nor the endless title can hold up a quiet night."""
+    summary = pipeline.run(job_of(nights.out, NIGHT_3))
+    assert (summary["written"], summary["errors"]) == (0, 2)
 
 
 def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path):
@@ -99,6 +119,11 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert not (tmp_path / "out" / "knowledge").exists()
     again = pipeline.dry_run(job_of(nights.out, NIGHT_3))
     assert again["users"] == 0 and again["items"] == 1
+    same = pipeline.dry_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
+    assert same["users"] > 5 and f"figures of {NIGHT_2}" in same["basis"]
+    shorter = pipeline.dry_run(job_of(nights.out, NIGHT_3, decode={"max_new_tokens": 8}))
+    assert shorter["users"] == 37 - 1 and "decoded plainly" in shorter["basis"]
+    assert shorter["tokens"] <= 8 * (shorter["users"] + shorter["items"])
 
 
 def test_a_truncated_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tmp_path):
@@ -110,11 +135,21 @@ def test_a_truncated_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tm
     suffixes = job.space.stage("pools") / "entity=user" / "global" / "suffixes.npy"
     whole = suffixes.read_bytes()
     suffixes.write_bytes(whole[:-8])
-    with pytest.raises(errors.PoolError, match="run the pools stage again"):
+    with pytest.raises(errors.PoolError, match="the next `dare-job run` builds them anew"):
         pipeline.run_stage(job, "generate")
+    shutil.rmtree(suffixes.parent)  # as the message of the package `pools` says
+    names = pipeline.run_stage(job, "pools")["user"]["pools"]
+    assert suffixes.read_bytes() == whole and len(list(suffixes.parents[1].glob("*/"))) == names
+    shutil.rmtree(suffixes.parent)
+    with pytest.raises(errors.DataError, match="run `dare-job pools`"):
+        pipeline.run_stage(job, "generate")
+    pipeline.run_stage(job, "pools")
     suffixes.write_bytes(whole[:-8] + b"\xff" * 8)  # only the checksum tells: found by a worker
-    with pytest.raises(errors.PoolError, match="damaged"):
+    with pytest.raises(errors.PoolError, match="damaged.*builds them anew"):
         pipeline.run_stage(job, "generate")
+    for stage in pipeline.STAGES:  # as the same `run` would
+        report = pipeline.run_stage(job, stage)
+    assert [report[entity]["counts"]["written"] for entity in ENTITIES] == [4, 4]
 
 
 def test_show_marks_steps_and_drafts_and_names_close_ids(nights, capsys):
