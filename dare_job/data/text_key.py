@@ -11,7 +11,9 @@ def text_salt(config: JobConfig, model_hash: str) -> str:
     """Digest of the model and of every setting that can change text.
 
     Strict verification equals greedy decoding whatever is drafted, so neither the mode nor budgets count
-    there; relaxed text depends on what was drafted, and on its batch unless ``verify.reproducible``.
+    there: ``dare`` under the strict rule, ``resd`` and ``autoregressive`` (strict always, whatever the rule
+    says) share one key, and a change between them makes nothing stale. Any other rule under ``dare`` has a
+    key of its own: its text depends on what was drafted, and on its batch unless ``verify.reproducible``.
     """
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,

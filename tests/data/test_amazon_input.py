@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config import InputSettings
-from dare_job.data.readers import read
+from dare_job.data.readers import python_lines, read
 from dare_job.errors import DataError
 
 OLD_REVIEW = {"reviewerID": "A2", "asin": "0001", "overall": 5.0, "reviewText": 'said "it"',
@@ -38,6 +38,23 @@ def test_old_reviews_and_metadata_in_python_notation(spark, tmp_path):
     item, = get(tmp_path / "into", "items")
     assert item["title"] == "Bob's & Lip"
     assert dict(item["attributes"]) == {"category": "Beauty", "subcategory": "Lips", "brand": "Acme"}
+
+
+def test_python_notation_with_none_true_unicode_and_escapes(spark, tmp_path):
+    write(tmp_path / "old" / "reviews.json", [OLD_REVIEW])
+    write(tmp_path / "old" / "meta.json.gz", [
+        "{'asin': '1', 'title': None, 'imported': True}",
+        r"{u'asin': u'2', u'title': u'caf\xe9 \u2603 \ud83d\ude00', 'brand': 'A\'s \d'}",
+        '{"asin": "3", "title": "plain"}',
+        "{'asin': '4', 'title': __import__('os').getcwd()}",
+        "{'asin': '5', 'title': '" + "x" * (python_lines.MOST_CHARACTERS + 1) + "'}",
+        "{'asin': '6', 'title': " + "[" * 5000 + "]" * 5000 + "}"])
+    settings = InputSettings(path=str(tmp_path / "old"), max_reject_share=0.9)
+    assert read(settings, tmp_path / "into", spark).broken == 3
+    titles = {row["item_id"]: row["title"] for row in get(tmp_path / "into", "items")}
+    assert titles == {"1": None, "2": "café ☃ 😀", "3": "plain"}
+    assert {(row["line"], row["reason"]) for row in get(tmp_path / "into", "rejects")} == {
+        (4, "not a JSON object"), (5, "not a JSON object"), (6, "not a JSON object")}
 
 
 def test_new_reviews_with_milliseconds_and_bad_lines(spark, tmp_path):

@@ -46,6 +46,14 @@ def test_relaxed_text_changes(change):
     assert salt(**change) != RELAXED
 
 
+@pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal"])
+@pytest.mark.parametrize("mode", ["resd", "autoregressive"])
+def test_modes_differ_exactly_where_their_text_can(rule, mode):
+    strict = salt(decode={"mode": mode}, verify={"rule": rule})
+    assert strict == STRICT  # these modes are strict under every rule
+    assert salt(decode={"mode": "dare"}, verify={"rule": rule}) != strict
+
+
 def test_rules_ignore_what_they_do_not_use():
     assert salt(verify={"rule": "top_k", "p": 0.3}) == salt(verify={"rule": "top_k"})
     assert salt(verify={"rule": "threshold", "k": 9}) == salt(verify={"rule": "threshold"})

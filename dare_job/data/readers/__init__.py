@@ -1,15 +1,19 @@
 """Reads any supported input into the contract tables. One file a format."""
 
+import errno
+import lzma
 import shutil
 import zipfile
+import zlib
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from dare_job.config import InputSettings
 from dare_job.data.readers import amazon, checks, movielens, parquet
 from dare_job.errors import DataError
 
 _ARCHIVE = ".archive"
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # not the archive's fault
 
 
 @dataclass(frozen=True)
@@ -58,18 +62,21 @@ def read(settings: InputSettings, into: Path, spark) -> InputCounts:
 
 def detect(path: Path) -> str:
     """Name of the format of a folder or file. Raises DataError where none fits."""
-    inner = _inner(path)
+    chosen = _format_of(_inner(path))
+    if chosen is None:
+        raise DataError(f"input.path = {path}: none of the supported formats (Parquet with "
+                        "interactions.parquet, MovieLens, Amazon review JSON lines); input.format names one")
+    return chosen
+
+
+def _format_of(inner: Path) -> str | None:
     if inner.is_file():
         found = {"parquet": inner.suffix == ".parquet", "amazon": bool(amazon.json_files(inner))}
     else:
         found = {"parquet": parquet.table_path(inner, "interactions") is not None,
                  "movielens": any((inner / mark).exists() for mark in movielens.MARKS),
                  "amazon": bool(amazon.json_files(inner))}
-    chosen = next((name for name, fits in found.items() if fits), None)
-    if chosen is None:
-        raise DataError(f"input.path = {path}: none of the supported formats (Parquet with "
-                        "interactions.parquet, MovieLens, Amazon review JSON lines); input.format names one")
-    return chosen
+    return next((name for name, fits in found.items() if fits), None)
 
 
 def identity(settings: InputSettings) -> list[list]:
@@ -93,7 +100,10 @@ def _inner(path: Path) -> Path:
 
 
 def _unpacked(path: Path, into: Path) -> Path:
-    """The path itself, or the folder into which a zip's files were unpacked (names only, no paths)."""
+    """The path itself, or the folder of the input among a zip's files, which are unpacked below ``into``.
+
+    Raises DataError where the archive cannot be read or a name leads out of it.
+    """
     if not zipfile.is_zipfile(path):
         if path.suffix == ".zip":
             raise DataError(f"{path} is not a readable zip archive")
@@ -102,10 +112,30 @@ def _unpacked(path: Path, into: Path) -> Path:
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                target = into / Path(member.filename).name
+                target = into / _inside(path, member.filename)
                 if not member.is_dir():
+                    target.parent.mkdir(parents=True, exist_ok=True)
                     with archive.open(member) as packed, open(target, "wb") as file:
                         shutil.copyfileobj(packed, file)
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except RuntimeError as error:  # encrypted, or packed with a method that Python does not have
+        raise DataError(f"{path} cannot be unpacked: {error}") from error
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno in _DISK:
+            raise
         raise DataError(f"{path} is damaged: {error}") from error
-    return into
+    return _data_folder(into)
+
+
+def _inside(archive: Path, name: str) -> PurePosixPath:
+    """A member's relative path, which must not lead out of the archive."""
+    found = PurePosixPath(name.replace("\\", "/").lstrip("/"))
+    if ".." in found.parts:
+        raise DataError(f"{archive}: its member {name!r} leads out of the archive")
+    return found
+
+
+def _data_folder(unpacked: Path) -> Path:
+    """The highest folder that holds a format: an archive may have a note beside the folder of its data."""
+    below = sorted((path for path in unpacked.rglob("*") if path.is_dir() and "__MACOSX" not in path.parts),
+                   key=lambda path: (len(path.parts), path))
+    return next((path for path in (unpacked, *below) if _format_of(path)), unpacked)

@@ -3,16 +3,19 @@
 Reviews: ``reviewerID asin overall unixReviewTime``, or ``user_id parent_asin rating timestamp`` with
 milliseconds.
 Metadata: ``asin`` or ``parent_asin``, ``title``, ``categories`` or ``main_category``, ``brand`` or ``store``.
-The 2014 metadata is not strict JSON (single quotes); it is read all the same.
+The 2014 metadata is not JSON but Python notation (single quotes, None); it is read all the same.
 """
 
 import gzip
+import re
+import zlib
 from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dare_job.data.readers import python_lines
 from dare_job.data.readers.source import Source
 from dare_job.data.readers.text import attributes, lines
 from dare_job.errors import DataError
@@ -21,8 +24,9 @@ SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
 _METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
 _MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
-_LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad", "allowSingleQuotes": "true",
+_LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
             "allowBackslashEscapingAnyCharacter": "true"}
+_PYTHON = re.compile(rb"^\s*\{\s*u?'", re.MULTILINE)
 _LEAF = r'"((?:[^"\\]|\\.)*)"'  # a text in a list of one or two levels
 _PEEK_BYTES = 1 << 16
 _RANGE = (0.0, 5.0)
@@ -45,19 +49,31 @@ def read(path: Path, spark: SparkSession) -> Source:
                   _items(_parsed(metadata, _METADATA, spark)) if metadata else None, _RANGE)
 
 
-def _is_reviews(file: Path) -> bool:
+def _start(file: Path) -> bytes:
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as stream:
-            start = stream.read(_PEEK_BYTES)
-    except (OSError, EOFError) as error:
+            return stream.read(_PEEK_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file} cannot be read: {error}") from None
+
+
+def _is_reviews(file: Path) -> bool:
+    start = _start(file)
     return any(mark in start for mark in (b'"reviewerID"', b"'reviewerID'", b'"user_id"'))
 
 
+def _lines(file: Path, spark: SparkSession) -> DataFrame:
+    """source, line, raw, and ``text``: the line as JSON. Files of plain JSON do not pass through Python."""
+    table = lines(spark, file)
+    if _PYTHON.search(_start(file)):
+        return python_lines.with_json(table)
+    return table.select("source", "line", "raw", F.col("raw").alias("text"))
+
+
 def _parsed(files: list[Path], names: tuple[str, ...], spark: SparkSession) -> DataFrame:
-    table = reduce(DataFrame.unionByName, [lines(spark, file) for file in files])
+    table = reduce(DataFrame.unionByName, [_lines(file, spark) for file in files])
     schema = ", ".join(f"`{name}` string" for name in (*names, "_bad"))
-    read = table.withColumn("_json", F.from_json("raw", schema, _LENIENT))
+    read = table.withColumn("_json", F.from_json("text", schema, _LENIENT))
     problem = F.when(F.col("_json._bad").isNotNull(), F.lit("not a JSON object"))
     return read.select("source", "line", "raw", problem.alias("problem"),
                        *[F.nullif(F.trim(F.col(f"_json.`{name}`")), F.lit("")).alias(name) for name in names])
