@@ -56,6 +56,7 @@ def test_a_killed_run_goes_on_and_writes_every_id_once(command):
     again = subprocess.run([sys.executable, "-m", "dare_job", *arguments], env=environment,
                            capture_output=True, text=True, timeout=_DEADLINE_S)
     assert again.returncode == 0, again.stderr[-3000:]
+    assert f"left by process {run.pid}, which has ended: taken over" in " ".join(again.stderr.split())
     summary = json.loads(again.stdout.splitlines()[-1])
     assert list(summary) == ["date", "out", "written", "errors", "skipped_fresh", "accepted_per_step",
                              "tokens_per_s", "baseline_tokens_per_s"]
