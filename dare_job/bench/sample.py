@@ -1,6 +1,6 @@
 """Every decoding mode beside plain decoding on the sample world, in one run: the README's speed figures.
 
-    python -m dare_job.bench.sample [--rows 32] [--batch 1,8] [--threads 1] [--repeats 3] [--work DIR]
+    python -m dare_job.bench.sample [--rows 32] [--batch 1,8] [--nodes 16,8] [--threads 1] [--repeats 3] [--work DIR]
 
 The job itself runs for the day before (a first night, without pools), so that yesterday's text is the
 model's own; then tonight's plan, groups, routes and pools are made by the job's stages. A seeded sample of
@@ -51,6 +51,7 @@ class Measured:
 def main(
     rows: Annotated[int, typer.Option(help="Rows decoded by each method.")] = 32,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
+    nodes: Annotated[str, typer.Option(help="Draft nodes a row for each batch size.")] = "16,8",
     threads: Annotated[int, typer.Option(help="torch threads, as one Spark worker has.")] = 1,
     repeats: Annotated[int, typer.Option(help="Times each method runs.")] = 3,
     users: Annotated[int, typer.Option(help="Users of the sample world.")] = 400,
@@ -60,8 +61,8 @@ def main(
     """Measure tokens a second and accepted tokens a step on the sample world."""
     with TemporaryDirectory() as temporary:
         task, sample = _prepare(work or Path(temporary), rows, users, items, threads)
-        batches = [int(size) for size in batch.split(",")]
-        found = _measure(task, sample, batches, repeats)
+        budgets = dict(zip(map(int, batch.split(",")), map(int, nodes.split(",")), strict=False))
+        found = _measure(task, sample, budgets, repeats)
         _report(found, rows, threads, repeats)
 
 
@@ -76,7 +77,7 @@ def _prepare(folder: Path, rows: int, users: int, items: int, threads: int):
     job = Job(config, Workspace(folder / "out", NIGHT), "bench-1")
     for stage in ("plan", "embed", "group", "route", "pools"):
         pipeline.run_stage(job, stage)
-    asked = generate.tonight(job).where(F.col("prompt").isNotNull())
+    asked = generate.tonight(job, None).where(F.col("prompt").isNotNull())
     order = F.xxhash64(F.lit(config.baseline.seed), "entity", "entity_id")
     sample = [row.asDict() for row in asked.orderBy(order, "entity_id").limit(rows).collect()]
     task = replace(loading.Task.of(job), threads=threads)
@@ -84,19 +85,20 @@ def _prepare(folder: Path, rows: int, users: int, items: int, threads: int):
     return task, sample
 
 
-def _measure(task: loading.Task, sample: list[dict], batches: list[int], repeats: int) -> dict:
-    found = {(method, batch): Measured(seconds=[]) for batch in batches for method in METHODS}
-    _once("dare relaxed", task, sample[:2], 2)  # compiled and warm
-    _once("generate", task, sample[:2], 2)
+def _measure(task: loading.Task, sample: list[dict], budgets: dict[int, int], repeats: int) -> dict:
+    """Measured by (method, batch size); ``budgets`` has the draft nodes a row of each batch size."""
+    found = {(method, batch): Measured(seconds=[]) for batch in budgets for method in METHODS}
+    _once("dare relaxed", task, sample[:2], 2, 8)  # compiled and warm
+    _once("generate", task, sample[:2], 2, 8)
     for _ in range(repeats):
         for method, batch in found:
-            seen, measured = found[method, batch], _once(method, task, sample, batch)
+            seen, measured = found[method, batch], _once(method, task, sample, batch, budgets[batch])
             found[method, batch] = replace(measured, seconds=seen.seconds + measured.seconds)
     return found
 
 
-def _once(method: str, task: loading.Task, sample: list[dict], batch: int) -> Measured:
-    task = _with(method, task, batch)
+def _once(method: str, task: loading.Task, sample: list[dict], batch: int, nodes: int) -> Measured:
+    task = _with(method, task, batch, nodes)
     requests = sorted((loading.request(row, task) for row in sample), key=lambda r: len(r.prompt_ids))
     began = time.perf_counter()
     if method == "generate":
@@ -113,13 +115,13 @@ def _once(method: str, task: loading.Task, sample: list[dict], batch: int) -> Me
                     total("retrieval_ms"), [seconds])
 
 
-def _with(method: str, task: loading.Task, batch: int) -> loading.Task:
+def _with(method: str, task: loading.Task, batch: int, nodes: int) -> loading.Task:
     """The task with the settings of a method; every row keeps the same pools folder."""
     mode, _, rule = method.partition(" ")
     mode = "autoregressive" if mode == "generate" else mode
     config = task.config
     return replace(task, config=config.model_copy(update={
-        "decode": config.decode.model_copy(update={"mode": mode, "batch_size": batch}),
+        "decode": config.decode.model_copy(update={"mode": mode, "batch_size": batch, "nodes": nodes}),
         "verify": config.verify.model_copy(update={"rule": rule or "strict"})}))
 
 
