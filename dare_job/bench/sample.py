@@ -1,6 +1,6 @@
 """Every decoding mode beside plain decoding on the sample world, in one run: the README's speed figures.
 
-    python -m dare_job.bench.sample [--rows 32] [--batch 1,8] [--nodes 16,8] [--threads 1] [--repeats 3] [--work DIR]
+    python -m dare_job.bench.sample [--rows 32] [--batch 1,8] [--nodes 16,8] [--threads 1] [--work DIR]
 
 The job itself runs for the day before (a first night, without pools), so that yesterday's text is the
 model's own; then tonight's plan, groups, routes and pools are made by the job's stages. A seeded sample of
