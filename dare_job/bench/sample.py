@@ -1,6 +1,6 @@
 """Every decoding mode beside plain decoding on the sample world, in one run: the README's speed figures.
 
-    python -m dare_job.bench.sample [--rows 32] [--batch 1,8] [--nodes 16,8] [--threads 1] [--work DIR]
+    python -m dare_job.bench.sample [--rows 32] [--batch 1,8] [--nodes 8,8] [--threads 1] [--work DIR]
 
 The job itself runs for the day before (a first night, without pools), so that yesterday's text is the
 model's own; then tonight's plan, groups, routes and pools are made by the job's stages. A seeded sample of
@@ -51,7 +51,7 @@ class Measured:
 def main(
     rows: Annotated[int, typer.Option(help="Rows decoded by each method.")] = 32,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
-    nodes: Annotated[str, typer.Option(help="Draft nodes a row for each batch size.")] = "16,8",
+    nodes: Annotated[str, typer.Option(help="Draft nodes a row for each batch size.")] = "8,8",
     threads: Annotated[int, typer.Option(help="torch threads, as one Spark worker has.")] = 1,
     repeats: Annotated[int, typer.Option(help="Times each method runs.")] = 3,
     users: Annotated[int, typer.Option(help="Users of the sample world.")] = 400,
