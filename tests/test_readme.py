@@ -42,7 +42,8 @@ def newcomer(tmp_path_factory):
     _profiles(data / "knowledge" / "ml1m_users_llama3chatqa.jsonl.gz")
     _tokenizer(data / "tokenizer")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return folder, {**os.environ, "DARE_DATA": str(data), "PATH": path}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return folder, {**ours, "DARE_DATA": str(data), "PATH": path}
 
 
 @pytest.mark.parametrize("command", commands())
