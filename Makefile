@@ -5,7 +5,6 @@
 DEVICE ?= auto
 OUT ?= out
 export PYTHON
-MAKEFLAGS += --no-print-directory
 DARE := .venv/bin/dare-job
 
 .PHONY: demo test lint clean

@@ -96,3 +96,8 @@ def _tokenizer(folder: Path) -> None:
     vocabulary, merges = tokenizer.save_model(str(folder))
     Path(vocabulary).rename(folder / "gpt2_encoder.json")
     Path(merges).rename(folder / "gpt2_vocab.bpe")
+
+
+def test_no_placeholder_is_left():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not re.search(r"^[A-Z]{6,}$", text, re.MULTILINE), "a placeholder"
