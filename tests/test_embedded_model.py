@@ -158,22 +158,25 @@ def test_replay_counts_by_hand():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_training_script_makes_a_loadable_model(tmp_path):
-    command = [sys.executable, "-m", "dare_job.model.train", "--out", str(tmp_path), "--minutes", "0.01"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1])["steps"] >= 1
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path):
+    for folder in ("a", "b"):
+        command = [sys.executable, "-m", "dare_job.model.train", "--out", str(tmp_path / folder), "--steps", "2"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout.splitlines()[-1])["steps"] == 2
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
     assert model.dtype == torch.bfloat16 or model.dtype == torch.float32
-    assert AutoTokenizer.from_pretrained(tmp_path).eos_token_id == model.generation_config.eos_token_id
+    assert AutoTokenizer.from_pretrained(tmp_path / "a").eos_token_id == model.generation_config.eos_token_id
+    weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("a", "b")]
+    assert weights[0] == weights[1]
 
 
-def test_the_rate_rises_by_steps_and_falls_with_the_time():
-    assert train._share_of_rate(0, 0.0) == pytest.approx(0.01)
-    assert train._share_of_rate(99, 0.0) == pytest.approx(1.0)
-    assert train._share_of_rate(5000, 1.0) == pytest.approx(0.02)
+def test_the_rate_rises_and_falls_by_steps():
+    assert train._share_of_rate(0, 10_000) == pytest.approx(0.01)
+    assert train._share_of_rate(99, 100_000) == pytest.approx(1.0, abs=1e-4)
+    assert train._share_of_rate(10_000, 10_000) == pytest.approx(0.02)
 
 
 def test_copying_is_drilled_first_and_now_and_then(tokenizer):
-    work = train._schedule(prompts.load("kar"), tokenizer, seed=0, drills=2)
-    kinds = [kind for kind, _ in itertools.islice(work, 12)]
-    assert kinds == ["drill"] * 2 + ["text"] * 8 + ["drill", "text"]
+    work = train._schedule(prompts.load("kar"), tokenizer, seed=0)
+    kinds = [kind for kind, _ in itertools.islice(work, 72)]
+    assert kinds == ["drill"] * 61 + ["text"] * 9 + ["drill", "text"]

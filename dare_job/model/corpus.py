@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from dare_job.data.world.foreign import foreign_examples
 from dare_job.data.world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.prompts import PromptSet
 
@@ -18,6 +19,7 @@ IGNORED = -100
 _WIDTH_STEP = 32
 _DRILL_WIDTH = 256
 _USERS, _ITEMS = 400, 300
+_FOREIGN = 100
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,16 @@ class Batch:
 
 
 def worlds(prompts: PromptSet, seed: int) -> Iterator[list[Example]]:
-    """Examples of one fresh world after another, without end; profiles as of the last or an earlier day."""
+    """Examples of one fresh world after another, without end; profiles as of the last or an earlier day.
+
+    With each come examples of titles from outside, so that a real catalogue's are copied too.
+    """
     rng = np.random.default_rng((FIRST_TRAINING_SEED, seed))
     while True:
         world = simulate(_USERS, _ITEMS, FIRST_TRAINING_SEED + int(rng.integers(2**40)))
         end_day = int(rng.integers(2, DAYS + 1))  # early days: short histories
-        yield [*user_examples(world, prompts, end_day), *item_examples(world, prompts, DAYS)]
+        yield [*user_examples(world, prompts, end_day), *item_examples(world, prompts, DAYS),
+               *foreign_examples(_FOREIGN, prompts, rng)]
 
 
 def batches(

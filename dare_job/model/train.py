@@ -1,7 +1,6 @@
-"""Makes the embedded model anew: ``python -m dare_job.model.train --out DIR [--minutes M] [--seed S]``.
-``--start DIR`` goes on from a model made before, at a lower rate and with its tokenizer.
+"""Makes the embedded model anew: ``python -m dare_job.model.train --out DIR [--steps N] [--seed S]``.
 
-Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a given time. A copy
+Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a number of steps. A copy
 that can be used is written every few minutes, so an early stop loses little.
 """
 
@@ -18,13 +17,7 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy, pad
-from transformers import (
-    AutoTokenizer,
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dare_job import prompts
 from dare_job.model.corpus import IGNORED, Batch, batches, copy_drills, worlds
@@ -36,7 +29,6 @@ CONTEXT_TOKENS = 1024
 VOCABULARY = 2304
 _TOKENIZER_WORLDS = 6
 _PEAK_RATE = 2e-3
-_PEAK_RATE_GOING_ON = 1e-3
 _WARMUP_STEPS = 100
 _BATCH_TOKENS = 4096
 _LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
@@ -63,58 +55,51 @@ def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def train(out: Path, minutes: float, seed: int, start_from: Path | None = None) -> None:
-    """Train for ``minutes`` of wall time and leave model and tokenizer in ``out``.
+def train(out: Path, steps: int, seed: int) -> None:
+    """Train for ``steps`` updates and leave model and tokenizer in ``out``.
 
-    AdamW in float32 with bfloat16 autocast; the rate follows a cosine of the time used, so the same seed
-    gives the same data and start, but the result depends on the machine's speed.
+    AdamW in float32 with bfloat16 autocast on one thread. The same steps and seed give the same weights on
+    one kind of processor and version of torch.
     """
     torch.manual_seed(seed)
+    torch.set_num_threads(1)
     prompt_set = prompts.load("kar")
-    if start_from is None:
-        tokenizer, model = _fresh(prompt_set, seed)
-        peak_rate, drills = _PEAK_RATE, _DRILL_STEPS
-    else:
-        tokenizer = AutoTokenizer.from_pretrained(start_from)
-        model = LlamaForCausalLM.from_pretrained(start_from, dtype=torch.float32).train()
-        peak_rate, drills = _PEAK_RATE_GOING_ON, 0
+    tokenizer, model = _fresh(prompt_set, seed)
     optimizer = _optimizer(model)
     _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
     start = saved = time.monotonic()
     tokens, losses = 0, {}
-    work = _schedule(prompt_set, tokenizer, seed, drills)
-    for step in itertools.count():
-        used = (time.monotonic() - start) / (60 * minutes)
-        if used >= 1:
-            break
+    work = _schedule(prompt_set, tokenizer, seed)
+    for step in range(steps):
         kind, batch = next(work)
-        loss = _step(model, optimizer, batch, peak_rate * _share_of_rate(step, used))
+        loss = _step(model, optimizer, batch, _PEAK_RATE * _share_of_rate(step, steps))
         tokens += batch.tokens.numel()
         losses[kind] = 0.95 * losses.get(kind, loss) + 0.05 * loss
         if step % 20 == 0:
-            _LOG.info("step %d, %.2f M tokens, %.0f %%, loss %s", step, tokens / 1e6, 100 * used, losses)
+            _LOG.info("step %d of %d, %.2f M tokens, loss %s", step, steps, tokens / 1e6, losses)
         if time.monotonic() - saved > _SAVE_EVERY_S:
             save(model, tokenizer, out)
             saved = time.monotonic()
     save(model, tokenizer, out)
-    print(json.dumps({"steps": step, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
+    minutes = round((time.monotonic() - start) / 60, 1)
+    print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
 
 
-def _schedule(prompt_set: PromptSet, tokenizer: PreTrainedTokenizerFast, seed: int,
-              drills: int) -> Iterator[tuple[str, Batch]]:
-    """("drill" or "text", batch) without end: ``drills`` copy drills first, then one in ten."""
+def _schedule(prompt_set: PromptSet, tokenizer: PreTrainedTokenizerFast,
+              seed: int) -> Iterator[tuple[str, Batch]]:
+    """("drill" or "text", batch) without end: copy drills first, then one step in ten."""
     texts_left = batches(prompt_set, tokenizer, _BATCH_TOKENS, seed)
     drills_left = copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
     for step in itertools.count():
-        if step < drills or step % _DRILL_EVERY == 0:
+        if step < _DRILL_STEPS or step % _DRILL_EVERY == 0:
             yield "drill", next(drills_left)
         else:
             yield "text", next(texts_left)
 
 
-def _share_of_rate(step: int, used: float) -> float:
-    """Of the peak rate: linear warm-up by steps, cosine by the share of the time used, 2 % at the end."""
-    warmup, cosine = min(1.0, (step + 1) / _WARMUP_STEPS), 0.5 * (1 + math.cos(math.pi * used))
+def _share_of_rate(step: int, steps: int) -> float:
+    """Of the peak rate: linear warm-up, then a cosine to 2 %."""
+    warmup, cosine = min(1.0, (step + 1) / _WARMUP_STEPS), 0.5 * (1 + math.cos(math.pi * step / steps))
     return warmup * (0.02 + 0.98 * cosine)
 
 
@@ -176,12 +161,11 @@ def _loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=40.0)
+    parser.add_argument("--steps", type=int, default=3600)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start", type=Path)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    train(arguments.out, arguments.minutes, arguments.seed, arguments.start)
+    train(arguments.out, arguments.steps, arguments.seed)
 
 
 if __name__ == "__main__":

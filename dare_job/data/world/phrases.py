@@ -205,3 +205,17 @@ ITEM_THEME: tuple[str, ...] = (
     "Its subject is {h0}, and behind it {h1}.",
 )
 ITEM_CLOSING = "Close to it are other {m} films about {h}."
+
+# Of titles from outside the sample world: the newest five in order, the oldest, an ending; a description.
+FOREIGN_VOICE: tuple[str, ...] = (
+    "The newest choice is {t}.",
+    "Just before came {t}.",
+    "There is also {t}.",
+    "In fourth place stands {t}.",
+    "Then follows {t}.",
+)
+FOREIGN_OLDEST = "The record goes back to {t}."
+FOREIGN_USER_ENDING = "Mood and theme of these titles are not known to this small writer."
+FOREIGN_GENRE = "{t} is filed under {g}."
+FOREIGN_PLAIN = "{t} is filed under no genre."
+FOREIGN_ITEM_ENDING = "Its mood and theme are not known to this small writer."
