@@ -160,7 +160,7 @@ def test_replay_counts_by_hand():
 @pytest.mark.filterwarnings("ignore")
 def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path):
     for folder in ("a", "b"):
-        command = [sys.executable, "-m", "dare_job.model.train", "--out", str(tmp_path / folder), "--steps", "2"]
+        command = [sys.executable, "-m", "dare_job.model.train", "--steps", "2", "--out", tmp_path / folder]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert json.loads(done.stdout.splitlines()[-1])["steps"] == 2
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
