@@ -114,6 +114,7 @@ class RouterSettings(Section):
 
 
 class PoolSettings(Section):
+    own: bool = Field(True, description="mode dare: a row's own old text drafts too, as its nearest source")
     max_texts: int = Field(20000, ge=1, description="texts in a group pool; more are sampled by seed")
     max_global_texts: int = Field(200000, ge=1)
     seed: int = 0

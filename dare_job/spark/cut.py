@@ -30,7 +30,7 @@ from dare_job.workspace import replace_folder, write_json
 RECORD = "_cut.json"
 FAILED = "_failed.json"  # left by a worker that stopped the run
 RETRY = "_retry.json"  # left by publish when too many rows failed: the next cut tries them again
-COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind")
+COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids")
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
 

@@ -101,11 +101,15 @@ def text(token_ids, task: Task) -> str:
 
 
 def row_pools(row: dict, task: Task) -> tuple[Index, ...]:
-    """Pools of a row that exist, opened: a group without old text has none. Raises PoolError on damage."""
+    """A row's own old text, then its pools that exist, opened: a group without old text has none.
+
+    Raises PoolError on damage.
+    """
     store = _store(f"{task.pools}/entity={row['entity']}", task.pools_version, task.tokenizer)
     names = {"group": row["pool"], "global": GLOBAL}
     wanted = dict.fromkeys(names[kind] for kind in POOLS_OF_MODE[task.config.decode.mode])
-    return tuple(store.get(name) for name in wanted if name in store)
+    own = (Index.build([row["own_ids"]], kind="own"),) if row["own_ids"] else ()
+    return (*own, *(store.get(name) for name in wanted if name in store))
 
 
 @lru_cache(maxsize=4)

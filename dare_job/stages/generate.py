@@ -7,12 +7,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dare_job import baseline, errors
+from dare_job import baseline, errors, knowledge
 from dare_job.job import Job
 from dare_job.spark import chunks, cut, progress
 from dare_job.spark.loading import GLOBAL, Task
 from dare_job.spark.worker import STATS, write_shard
-from dare_job.stages import upstream
+from dare_job.stages import old_text, upstream
 from dare_job.tables import ENTITIES
 from dare_job.workspace import DONE, digest, write_json
 from pools.errors import PoolError
@@ -54,7 +54,8 @@ def tonight(job: Job, limit: int | None) -> DataFrame:
             asked = asked.orderBy("entity_id").limit(limit)
         rows = asked.unionByName(stale.where(F.col("prompt").isNull()))
         routes = upstream.table(job, "route", entity).select("entity_id", "pool", "pool_kind")
-        frames.append(rows.join(routes, "entity_id", "left").withColumn("entity", F.lit(entity)))
+        rows = _with_own(job, entity, rows.join(routes, "entity_id", "left"))
+        frames.append(rows.withColumn("entity", F.lit(entity)))
     rows = frames[0].unionByName(frames[1])
     only = _ROUTE_OF_MODE.get(job.config.decode.mode)
     for column in ("pool", "pool_kind"):
@@ -62,9 +63,18 @@ def tonight(job: Job, limit: int | None) -> DataFrame:
     return rows.select("entity", *cut.COLUMNS)
 
 
+def _with_own(job: Job, entity: str, rows: DataFrame) -> DataFrame:
+    """Add ``own_ids``: token ids of each row's own old text, null where there is none to draft from."""
+    old = knowledge.old_folder(job, entity)
+    if old is None or not job.config.pools.own or job.config.decode.mode != "dare":
+        return rows.withColumn("own_ids", F.lit(None).cast("array<int>"))
+    own = old_text.token_ids(job, old).groupBy("entity_id").agg(F.max("token_ids").alias("own_ids"))
+    return rows.join(own, "entity_id", "left")  # one text each, should the old text have an id twice
+
+
 def _fingerprint(job: Job) -> str:
     """Changes with the rows and with what can change their text, not with limit, batch sizes or budgets."""
-    return digest(["generate", upstream.require(job, "plan")["fingerprint"],
+    return digest(["generate", cut.COLUMNS, upstream.require(job, "plan")["fingerprint"],
                    upstream.require(job, "route")["fingerprint"], job.config.decode.mode])
 
 

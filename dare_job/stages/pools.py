@@ -9,7 +9,7 @@ from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import indexing
 from dare_job.spark.loading import GLOBAL
-from dare_job.stages import upstream
+from dare_job.stages import old_text, upstream
 from dare_job.tables import ENTITIES
 from dare_job.workspace import committing, digest, done_record, is_done
 
@@ -70,7 +70,7 @@ def _build(job: Job, entity: str, old: Path, tokenizer: str, staging: Path) -> d
     from pyspark.sql import functions as F
 
     settings = job.config.pools
-    tokens = _tokens(job, old, tokenizer)
+    tokens = old_text.token_ids(job, old)
     rank = F.xxhash64(F.lit(settings.seed), "entity_id")
     everybody = tokens.orderBy(rank, "entity_id").limit(settings.max_global_texts).select(
         F.lit(GLOBAL).alias("pool"), F.lit(GLOBAL).alias("kind"), "entity_id", "token_ids")
@@ -91,22 +91,6 @@ def _build(job: Job, entity: str, old: Path, tokenizer: str, staging: Path) -> d
     return {"pools": len(made), "texts": sum(row.texts for row in made if row.pool == GLOBAL),
             "tokens": sum(row.tokens for row in made if row.pool == GLOBAL),
             "bytes": sum(row.bytes for row in made), "kinds": dict(Counter(row.kind for row in made))}
-
-
-def _tokens(job: Job, old: Path, tokenizer: str):
-    """``entity_id, token_ids`` of the old texts: as written where the tokenizer is the same, else anew."""
-    from pyspark.sql import functions as F
-
-    table = knowledge.read_table(job, old).where(F.length("knowledge") > 0)
-    if knowledge.manifest(old).get("tokenizer") == tokenizer:
-        return table.where(F.size("token_ids") > 0).select("entity_id", "token_ids")
-    model, trust = str(job.model_path), job.config.model.trust_remote_code
-
-    def tokenise(batches):
-        yield from indexing.tokenise(batches, model, trust)
-
-    texts = table.select("entity_id", "knowledge")
-    return texts.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
 
 
 def _members(tokens, routes, settings, rank):
