@@ -1,6 +1,7 @@
 """The target model: loading, and its forwards over prompts and token trees."""
 
 import inspect
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from dare_job.decode import attention, loading, masks, selfcheck, support
 from dare_job.decode.cache import TreeCache
+from dare_job.decode.packing import Packing
 from dare_job.decode.tree import Tree
 
 
@@ -33,6 +35,7 @@ class Target:
         self._shapes = selfcheck.cache_shapes(model)
         self._original_attention = model.config._attn_implementation
         self.fused = attention.use(model)
+        self._packing = Packing(model)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         if check:
             selfcheck.compare(self)
@@ -60,9 +63,11 @@ class Target:
         """An empty cache for this many rows."""
         return TreeCache(self._shapes, slots, self.dtype, self.device)
 
+    @contextmanager
     def as_transformers(self):
         """Context in which ``.model`` runs as transformers loaded it, for comparison."""
-        return attention.original(self.model, self._original_attention)
+        with attention.original(self.model, self._original_attention), self._packing.off():
+            yield self.model
 
     @torch.inference_mode()
     def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray):
