@@ -45,11 +45,13 @@ class Packing:
             if on:
                 layer.forward = forward  # of this object; the class keeps its own
             else:
-                del layer.forward
+                vars(layer).pop("forward", None)
 
 
 def _fits(module: torch.nn.Module) -> bool:
-    if type(module) is not torch.nn.Linear or "forward" in vars(module):
+    """A plain linear layer, perhaps packed before, whose forward nobody else has replaced."""
+    replaced = vars(module).get("forward")
+    if type(module) is not torch.nn.Linear or getattr(replaced, "func", replaced) not in (None, _apply):
         return False
     return module.weight.device.type == "cpu" and module.weight.dtype in _DTYPES
 

@@ -21,6 +21,7 @@ class Target:
     traits       ``support.Traits``: mask kinds, window, context
     vocabulary   tokens that have an embedding; a prompt may hold no other
     fused        whether it runs our attention, or must keep its own
+    packing      its linear layers on a CPU
     """
 
     def __init__(self, model: PreTrainedModel, check: bool = True):
@@ -35,7 +36,7 @@ class Target:
         self._shapes = selfcheck.cache_shapes(model)
         self._original_attention = model.config._attn_implementation
         self.fused = attention.use(model)
-        self._packing = Packing(model)
+        self.packing = Packing(model)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         if check:
             selfcheck.compare(self)
@@ -66,7 +67,7 @@ class Target:
     @contextmanager
     def as_transformers(self):
         """Context in which ``.model`` runs as transformers loaded it, for comparison."""
-        with attention.original(self.model, self._original_attention), self._packing.off():
+        with attention.original(self.model, self._original_attention), self.packing.off():
             yield self.model
 
     @torch.inference_mode()

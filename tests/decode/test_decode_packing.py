@@ -1,0 +1,55 @@
+"""Packed linear layers: the same numbers, only where they can be, and gone while others compare."""
+
+import pytest
+import torch
+from decode_models import assert_written, generate, oracle, prompts, tiny, write
+
+from dare_job.decode import Target, packing
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_packed_layers_compute_the_same_and_rows_do_not_matter_to_each_other(dtype, tolerance):
+    layer = torch.nn.Linear(96, 56).to(dtype)
+    packed = packing.Packing(layer)
+    assert len(packed) == 1
+    values = torch.randn(2, 40, 96, dtype=dtype)
+    with torch.inference_mode():
+        for some in (values[:, :17], values[:, ::3], values.transpose(0, 1), values[0, :1]):
+            ours = layer(some)
+            with packed.off():
+                plain = layer(some)
+            assert ours.shape == plain.shape
+            assert torch.allclose(ours, plain, atol=tolerance, rtol=tolerance)
+        whole = layer(values[:1])
+        assert all(torch.equal(layer(values[:1, :n]), whole[:, :n]) for n in range(1, 40))
+
+
+def test_the_target_packs_its_model_and_shows_it_unpacked():
+    model = tiny("llama", tie_word_embeddings=True)
+    linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
+    target = Target(model)
+    assert len(target.packing) == len(linear) and all("forward" in vars(layer) for layer in linear)
+    with target.as_transformers():
+        assert not any("forward" in vars(layer) for layer in linear)
+    again = Target(model)
+    assert len(again.packing) == len(linear)
+    with target.as_transformers():
+        assert not any("forward" in vars(layer) for layer in linear)
+    assert all("forward" in vars(layer) for layer in linear)
+
+
+def test_what_cannot_be_packed_is_left_alone(monkeypatch):
+    model, texts = tiny("llama"), prompts()
+    expected = [generate(model, text) for text in texts]
+    monkeypatch.setattr(packing, "MAX_BYTES", 1000)
+    target = Target(model)
+    assert len(target.packing) == 0
+    assert_written(write(target, texts, oracle(expected)), expected)
+    monkeypatch.undo()
+    monkeypatch.setattr(packing, "_TYPICAL_ROWS", "none")  # an operator that refuses: as on another build
+    assert len(packing.Packing(model)) == 0
+    monkeypatch.undo()
+    layer = torch.nn.Linear(4, 4)
+    layer.forward = lambda values: values
+    assert len(packing.Packing(layer)) == 0 and layer(1) == 1
+    assert len(packing.Packing(torch.nn.Linear(4, 4).half())) == 0
