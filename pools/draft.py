@@ -21,7 +21,7 @@ from pools.index import Index
 from pools.kernel import draft_rows
 from pools.live import MAX_WINDOW
 from pools.scratch import scratch
-from pools.tree import SOURCE_LIVE, SOURCE_MODEL, DraftBatch
+from pools.tree import SOURCE_LIVE, SOURCE_MODEL, SOURCE_OWN, DraftBatch
 
 MAX_CONTEXT = 32
 _NODES_A_THREAD = 512  # under it, starting a thread costs more than it saves
@@ -42,7 +42,7 @@ class DraftSettings:
     depth: int = 12
     context: int = 12
     lam: float | tuple[float, ...] = 8.0
-    lam_of: tuple[tuple[int, float | tuple[float, ...]], ...] = ((SOURCE_LIVE, 2.0),)
+    lam_of: tuple[tuple[int, float | tuple[float, ...]], ...] = ((SOURCE_LIVE, 2.0), (SOURCE_OWN, 1.5))
     live: bool = True
     window: int = 2048
     threads: int = 0

@@ -9,6 +9,8 @@ import pytest
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, NIGHT_3, files, snapshot
 
 from dare_job import errors, pipeline, show
+from dare_job.spark import loading
+from dare_job.stages import generate
 from dare_job.tables import ENTITIES, KNOWLEDGE
 
 pytestmark = pytest.mark.spark
@@ -97,6 +99,21 @@ def test_old_text_is_accepted_and_changes_no_text(nights, alone):
                     accepted[name][1] += found["target_steps"]
     rates = {name: tokens / steps for name, (tokens, steps) in accepted.items()}
     assert rates["pools"] > 1.2 * rates["alone"]
+
+
+def test_a_row_drafts_from_its_own_old_text_first(nights, job_of):
+    job = job_of(nights.out, NIGHT_2)
+    old = {entity: snapshot(nights.out, entity, NIGHT_1) for entity in ENTITIES}
+    rows = [row.asDict() for row in generate.tonight(job, None).collect()]
+    for row in rows:
+        before = old[row["entity"]].get(row["entity_id"], {"token_ids": None})
+        assert row["own_ids"] == before["token_ids"]
+    task = loading.Task.of(job)
+    own, without = ([loading.row_pools(row, task)[0].kind for row in rows if bool(row["own_ids"]) is there]
+                    for there in (True, False))
+    assert len(own) > 5 and set(own) == {"own"} and "own" not in without
+    off = job_of(nights.out, NIGHT_2, pools={"own": False})
+    assert not any(row.own_ids for row in generate.tonight(off, None).collect())
 
 
 def test_a_second_run_of_a_date_regenerates_and_republishes_nothing(nights, job_of):
