@@ -18,7 +18,7 @@ LAM = 7.3
 
 
 def lam_of(kind, order):
-    return 2.0 if kind == SOURCE_LIVE else LAM
+    return {SOURCE_LIVE: 2.0, SOURCE_OWN: 1.5}.get(kind, LAM)
 
 
 def index_of(texts, kind="global"):
@@ -120,8 +120,8 @@ def test_nearer_source_is_named_and_weighs_more():
     assert batch.tokens[0].tolist() == [2, 3]
     assert batch.sources[0].tolist() == [SOURCE_GROUP, SOURCE_GLOBAL]
     own = batch_of([[1, 3, 1]], [3], [[index_of([[1, 2]] * 3, "own"), everyone]])
-    assert own.tokens[0].tolist() == [3, 1, 2]
-    assert own.sources[0].tolist() == [SOURCE_LIVE, SOURCE_LIVE, SOURCE_OWN]
+    assert own.tokens[0].tolist() == [2, 3, 1]
+    assert own.sources[0].tolist() == [SOURCE_OWN, SOURCE_LIVE, SOURCE_LIVE]
 
 
 def test_limits():
