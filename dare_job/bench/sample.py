@@ -1,10 +1,11 @@
 """Every decoding mode beside plain decoding on the sample world, in one run: the README's speed figures.
 
-    python -m dare_job.bench.sample [--rows 32] [--batch 1,8] [--nodes 8,8] [--threads 1] [--work DIR]
+    python -m dare_job.bench.sample [--old shipped|model] [--rows 32] [--batch 1,8] [--nodes 12,8]
 
-The job itself runs for the day before (a first night, without pools), so that yesterday's text is the
-model's own; then tonight's plan, groups, routes and pools are made by the job's stages. A seeded sample of
-tonight's rows is decoded by each method in turn, ``repeats`` times; medians. The last line is JSON.
+The old text is what comes with the sample, as in ``make demo``; or, with ``--old model``, the model's own of
+a first night without pools, so that only users with a new interaction are written, all of them changed.
+Tonight's plan, groups, routes and pools are made by the job's stages. A seeded sample of tonight's rows is
+decoded by each method in turn, ``repeats`` times; medians. The last line is JSON.
 """
 
 import json
@@ -12,6 +13,7 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -32,6 +34,11 @@ NIGHT = date(2026, 1, 2)
 METHODS = ("generate", "autoregressive", "resd", "dare strict", "dare relaxed")
 
 
+class Old(StrEnum):
+    shipped = "shipped"
+    model = "model"
+
+
 @dataclass
 class Measured:
     """Sums over the rows of one method and batch size; ``seconds`` holds one entry a repeat."""
@@ -49,9 +56,10 @@ class Measured:
 
 
 def main(
+    old: Annotated[Old, typer.Option(help="Whose text drafts.")] = Old.shipped,
     rows: Annotated[int, typer.Option(help="Rows decoded by each method.")] = 32,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
-    nodes: Annotated[str, typer.Option(help="Draft nodes a row for each batch size.")] = "8,8",
+    nodes: Annotated[str, typer.Option(help="Draft nodes a row for each batch size.")] = "12,8",
     threads: Annotated[int, typer.Option(help="torch threads, as one Spark worker has.")] = 1,
     repeats: Annotated[int, typer.Option(help="Times each method runs.")] = 3,
     users: Annotated[int, typer.Option(help="Users of the sample world.")] = 400,
@@ -60,20 +68,21 @@ def main(
 ) -> None:
     """Measure tokens a second and accepted tokens a step on the sample world."""
     with TemporaryDirectory() as temporary:
-        task, sample = _prepare(work or Path(temporary), rows, users, items, threads)
+        task, sample = _prepare(work or Path(temporary), old, rows, users, items, threads)
         budgets = dict(zip(map(int, batch.split(",")), map(int, nodes.split(",")), strict=False))
         found = _measure(task, sample, budgets, repeats)
-        _report(found, rows, threads, repeats)
+        _report(found, old, len(sample), threads, repeats)
 
 
-def _prepare(folder: Path, rows: int, users: int, items: int, threads: int):
-    """Two nights of the job up to tonight's pools; the Task of a worker and a seeded sample of its rows."""
+def _prepare(folder: Path, old: Old, rows: int, users: int, items: int, threads: int):
+    """The job up to tonight's pools; the Task of a worker and a seeded sample of its rows."""
     from pyspark.sql import functions as F
 
     write_world(folder / "sample", users=users, items=items, date=NIGHT)
     conf = Path(__file__).parents[2] / "conf" / "demo.yaml"
     config = load(conf, [f"input.path={folder / 'sample'}", f"out={folder / 'out'}", "baseline.rows=0"])
-    pipeline.run(Job(config, Workspace(folder / "out", NIGHT - timedelta(days=1)), "bench-0"))
+    if old is Old.model:
+        pipeline.run(Job(config, Workspace(folder / "out", NIGHT - timedelta(days=1)), "bench-0"))
     job = Job(config, Workspace(folder / "out", NIGHT), "bench-1")
     for stage in ("plan", "embed", "group", "route", "pools"):
         pipeline.run_stage(job, stage)
@@ -125,7 +134,7 @@ def _with(method: str, task: loading.Task, batch: int, nodes: int) -> loading.Ta
         "verify": config.verify.model_copy(update={"rule": rule or "strict"})}))
 
 
-def _report(found: dict, rows: int, threads: int, repeats: int) -> None:
+def _report(found: dict, old: Old, rows: int, threads: int, repeats: int) -> None:
     lines = []
     for (method, batch), seen in found.items():
         plain = max(found[name, batch].tokens_per_s for name in ("generate", "autoregressive"))
@@ -141,9 +150,10 @@ def _report(found: dict, rows: int, threads: int, repeats: int) -> None:
         table.add_row(*(str(value) for value in line.values()))
     console = Console(width=130)
     console.print(table)
-    console.print(f"{rows} rows, {threads} torch thread(s), medians of {repeats}; plain: the faster of "
-                  "generate and autoregressive; accepted_per_step: the model's own token not counted")
-    print(json.dumps({"rows": lines}))
+    console.print(f"{rows} rows, old text: {old}, {threads} torch thread(s), medians of {repeats}; "
+                  "plain: the faster of generate and autoregressive; accepted_per_step: the model's own "
+                  "token not counted")
+    print(json.dumps({"old": old, "rows": lines}))
 
 
 if __name__ == "__main__":
