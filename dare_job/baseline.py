@@ -85,9 +85,9 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
-    context = loading.loaded(task).target.traits.context or np.inf
+    context = loading.loaded(task).target.traits.context or np.inf  # the engine refuses longer prompts
     requests = [loading.request(row, task, drafted=False) for row in rows]
-    requests = [request for request in requests if 0 < len(request.prompt_ids) < context]
+    requests = [request for request in requests if 0 < len(request.prompt_ids) <= context]
     requests.sort(key=lambda request: len(request.prompt_ids))
     stats = []
     for method, decode in ((ENGINE, _by_engine), (GENERATE, by_generate)):
@@ -126,8 +126,8 @@ def by_generate(requests, task: Task) -> int:
                 ids[row, longest - len(prompt):] = torch.from_numpy(prompt.astype(np.int64))
                 mask[row, longest - len(prompt):] = 1
             room = decode.max_new_tokens
-            if target.traits.context is not None:
-                room = min(room, target.traits.context - longest)
+            if target.traits.longest is not None:
+                room = min(room, target.traits.longest - longest)
             output = target.model.generate(
                 ids.to(target.device), attention_mask=mask.to(target.device), do_sample=False, num_beams=1,
                 max_new_tokens=room, min_new_tokens=decode.min_new_tokens or None, pad_token_id=pad)

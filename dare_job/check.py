@@ -1,6 +1,5 @@
 """Does the engine write what transformers writes with this model? The command ``dare-job check``."""
 
-import json
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
+from dare_job.check_prompts import BUILT_IN, read_prompts
 from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.oracle import OracleDrafter
 from dare_job.decode.latency import latency_ms
@@ -18,17 +18,6 @@ from dare_job.decode.prompt import prompt_ids
 from dare_job.errors import DataError, ModelError
 from dare_job.model_files import resolve
 
-_PROMPTS = (
-    "Describe this user's taste in films.",
-    "A user watched Alien, Blade Runner and Brazil, and rated each of them five of five. What do they like?",
-    "Hello",
-    "Write what you know about the film The Third Man: its mood, its themes and who would like it. " * 3,
-    "The user's history, oldest first: Heat; Ronin; Sneakers; The Conversation. Describe the preferences.",
-    "1, 2, 3,",
-    "Given the item's title, category and release year, say in a few words what kind of viewer it suits, and "
-    "which mood it is for, without repeating the title.",
-    "Summarise:",
-)
 _NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # of the largest logit: a few roundings
 _QUERIES, _BATCHES = (1, 4, 16, 64), (1, 8)
 
@@ -55,8 +44,7 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
     path = resolve(model, revision, trust_remote_code)
     target = Target.load(path, dtype, device, trust_remote_code)
     console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
-                  f"supported, {'fused' if target.fused else 'its own'} attention, context "
-                  f"{target.traits.context or 'without limit'}")
+                  f"supported, {'fused' if target.fused else 'its own'} attention, {_context(target)}")
     room = _room(target, max_new_tokens)
     texts = [text[:room] for text in _prompts(path, prompts, rows, chat_template, trust_remote_code)]
     expected = [_generate(target, text, max_new_tokens) for text in texts]
@@ -75,15 +63,24 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
             "latency_ms": latency}
 
 
+def _context(target: Target) -> str:
+    traits = target.traits
+    if traits.context is None:
+        return "context without limit"
+    if traits.longest is None:
+        return f"context {traits.context}, which texts may pass"
+    return f"context {traits.context}, where texts end: {traits.reason}"
+
+
 def _room(target: Target, max_new_tokens: int) -> int:
     """Tokens that a prompt may have. Raises ModelError where the context is too short for any."""
-    if target.traits.context is None:
-        return 1 << 30
-    room = target.traits.context - max_new_tokens
+    traits = target.traits
+    if traits.longest is None:
+        return traits.context or 1 << 30
+    room = traits.longest - max_new_tokens
     if room < 1:
-        raise ModelError(f"{target.traits.reason} is {target.traits.context}: the context is too short to "
-                         f"compare {max_new_tokens} tokens behind a prompt, which takes "
-                         f"{max_new_tokens + 1}")
+        raise ModelError(f"{traits.reason} is {traits.context}: the context is too short to compare "
+                         f"{max_new_tokens} tokens behind a prompt; it must be at least {max_new_tokens}")
     return room
 
 
@@ -92,7 +89,7 @@ def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"{path} has no tokenizer that can be loaded: {error}") from error
-    texts = [(text, f"built-in prompt {i + 1}") for i, text in enumerate(_PROMPTS)]
+    texts = [(text, f"built-in prompt {i + 1}") for i, text in enumerate(BUILT_IN)]
     if file is not None:
         texts = read_prompts(file)
     texts = [texts[i % len(texts)] for i in range(rows)]
@@ -101,34 +98,6 @@ def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust
         if not len(found):
             raise DataError(f"{place}: the prompt has no token in this model's tokenizer")
     return ids
-
-
-def read_prompts(file: Path) -> list[tuple[str, str]]:
-    """(prompt, where it stands) of a file: JSON lines with "prompt" where the first begins with a brace, else
-    plain lines. Blank lines are left out.
-
-    Raises DataError naming the file and the line: not to be read, no prompt, or one that is no text.
-    """
-    try:
-        lines = Path(file).read_text(encoding="utf-8").split("\n")  # JSON texts may hold other line ends
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"prompts file {file} cannot be read: {error}") from None
-    found = [(line, f"prompts file {file}, line {i + 1}") for i, line in enumerate(lines) if line.strip()]
-    if not found:
-        raise DataError(f"prompts file {file} holds no prompt: every line is empty")
-    if not found[0][0].lstrip().startswith("{"):
-        return found
-    return [(_prompt_of(line, place), place) for line, place in found]
-
-
-def _prompt_of(line: str, place: str) -> str:
-    try:
-        prompt = json.loads(line)["prompt"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{place}: no JSON object with \"prompt\" ({error})") from None
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise DataError(f"{place}: \"prompt\" is {json.dumps(prompt)[:80]}; it must be a non-empty text")
-    return prompt
 
 
 def _options(target: Target, ids: torch.Tensor, max_new_tokens: int) -> dict:

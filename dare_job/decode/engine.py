@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from dare_job.decode import generation
+from dare_job.decode.admission import Admission, admit
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.draft.base import Drafter
 from dare_job.decode.draft.none import NoDrafter
 from dare_job.decode.request import EngineSettings, Request, Result, failed
-from dare_job.decode.rows import Admission, Rows
+from dare_job.decode.rows import Rows
 from dare_job.decode.scores import Scorer
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
@@ -35,7 +36,7 @@ class Engine:
         self.rules = generation.rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
         self._verify = verifier(settings.rule, settings.k, settings.p, eos)
-        self._scorer = Scorer(self.rules, target.device)
+        self._scorer = Scorer(self.rules)
         self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
         self._is_eos[list(self.rules.eos)] = True
         self._spare: TreeCache | None = None  # of the last run: filling a new one with zeros takes time
@@ -98,7 +99,10 @@ class Engine:
         """Draft nodes and longest path of each row: the last token of a step is the model's own."""
         room = rows.longest[slots] - rows.length[slots] - 1
         depths = np.minimum(room, self.settings.depth).astype(np.int32)
-        return np.where(depths > 0, self.settings.nodes, 0).astype(np.int32), depths
+        nodes, columns = self.settings.nodes, self.target.traits.columns
+        if columns is not None:  # behind the longest row, where all rows' trees stand
+            nodes = min(nodes, max(0, columns - int(rows.length[slots].max())))
+        return np.where(depths > 0, nodes, 0).astype(np.int32), depths
 
     def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, on_device: Tree,
                  logits: torch.Tensor) -> Verdict:
@@ -137,7 +141,7 @@ class Engine:
             admitted: list[Admission] = []
             while len(admitted) < len(free) and (request := next(queue, None)) is not None:
                 try:
-                    admitted.append(self._admit(request))
+                    admitted.append(admit(request, self.target, self.rules, self.settings))
                 except RowError as error:
                     yield failed(request, str(error))
             if not admitted:
@@ -153,25 +157,6 @@ class Engine:
                 return
             cache.move(last[-1], gap, int(rows.length[last[-1]]))
             rows.move(last[-1], gap)
-
-    def _admit(self, request: Request) -> Admission:
-        """Check a request. Raises RowError saying why it cannot be decoded."""
-        prompt = np.asarray(request.prompt_ids)
-        if not len(prompt):
-            raise RowError("the prompt is empty")
-        if prompt.min() < 0 or prompt.max() >= self.target.vocabulary:
-            raise RowError(f"the prompt holds a token outside the model's {self.target.vocabulary}")
-        traits = self.target.traits
-        longest, least = generation.limits(self.rules, self.settings, len(prompt), request.max_new_tokens,
-                                           traits.context)
-        if len(prompt) >= longest:
-            limit = "max_length" if traits.context is None or longest < traits.context else traits.reason
-            raise RowError(f"the prompt has {len(prompt)} tokens and {limit} is {longest}: no room to write")
-        processors = None
-        if self._scorer.slow:
-            ids = torch.from_numpy(prompt.astype(np.int64))[None].to(self.target.device)
-            processors = generation.processors(self.rules, self.target.model, ids, longest, least)
-        return Admission(request, longest, least, processors)
 
     def _groups(self, rows: Rows, slots: np.ndarray) -> Iterator[np.ndarray]:
         """Cut slots, shortest prompts first, into groups of at most ``prefill_tokens`` with padding."""

@@ -123,25 +123,28 @@ def _set_processors(config: GenerationConfig) -> tuple[str, ...]:
 
 
 def limits(rules: Rules, settings: EngineSettings, prompt: int, max_new: int | None,
-           context: int | None) -> tuple[int, int]:
-    """Longest text and length before which it may not end, both in tokens with the prompt.
+           positions: int | None) -> tuple[int, int]:
+    """Longest text and length before which it may not end, in tokens with the prompt, as in ``generate``.
 
-    max_new: the request's own limit, else the settings', else the config's (max_new_tokens, max_length, or
-    the 20 tokens that ``generate`` falls back to).
+    max_new    the request's own limit; None: the settings', else the config's max_new_tokens, else its
+               max_length, else 20 tokens
+    positions  the model's max_position_embeddings, which only those 20 tokens do not pass
     """
     config = rules.config
     new = next((n for n in (max_new, settings.max_new_tokens, config.max_new_tokens) if n is not None), None)
     if new is not None:
         longest = prompt + new
+    elif config.max_length is not None:
+        longest = config.max_length
     else:
-        longest = config.max_length if config.max_length is not None else prompt + 20
+        longest = prompt + 20 if positions is None else min(prompt + 20, positions)
     if settings.min_new_tokens:
         least = prompt + settings.min_new_tokens
     elif config.min_new_tokens is not None:
         least = prompt + config.min_new_tokens
     else:
         least = config.min_length or 0
-    return (longest if context is None else min(longest, context)), least
+    return longest, least
 
 
 def processors(rules: Rules, model, prompt_ids: torch.Tensor, longest: int,

@@ -16,7 +16,8 @@ class EngineSettings:
 
     rule            how draft tokens are verified; "strict" equals greedy decoding
     k, p            top-k size and least probability of the relaxed rules
-    max_new_tokens  tokens a row may get; None: as the model's generation config has it
+    max_new_tokens  tokens a row may get, where the model's positions do not end before (``Traits.longest``);
+                    None: as the model's generation config has it
     min_new_tokens  no end of text before; 0: as the model's generation config has it
     batch_size      rows decoded together
     nodes, depth    draft nodes a row and forward, whatever its company, and longest draft path; 0 nodes:
@@ -67,7 +68,7 @@ class Result:
     """One text, or why there is none.
 
     token_ids        int32 (tokens,), the end-of-text token included where the model wrote it
-    finish_reason    "eos", "length" or "error"
+    finish_reason    "eos", "length" (all tokens it may get, or the model's positions end) or "error"
     target_steps     forwards of the model after the prompt's
     accepted_tokens  draft tokens in the text
     relaxed_tokens   draft tokens in the text that were not the model's first choice

@@ -1,22 +1,11 @@
 """The rows being decoded: their text and counts, in arrays with one slot a row."""
 
-from dataclasses import dataclass
-
 import numba
 import numpy as np
 
+from dare_job.decode.admission import Admission
 from dare_job.decode.request import Request, Result
 from dare_job.decode.verify.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class Admission:
-    """A request that may start: longest and least length in tokens, and its own logits processors."""
-
-    request: Request
-    longest: int
-    least: int
-    processors: object | None
 
 
 class Rows:

@@ -13,9 +13,9 @@ from dare_job.decode.tree import Tree
 class Scorer:
     """Applies a generation config's rules to the logits of whole trees."""
 
-    def __init__(self, rules: Rules, device: torch.device):
+    def __init__(self, rules: Rules):
         self._rules = rules
-        self._eos = torch.tensor(rules.eos, dtype=torch.long, device=device)
+        self._writable: torch.Tensor | None = None
         self.slow = bool(rules.processors)
 
     def __call__(self, logits: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
@@ -30,11 +30,19 @@ class Scorer:
             return _by_objects(scores, tree, context, lengths, processors)
         if self._rules.repetition_penalty != 1.0:
             _penalise(scores, tree, context, lengths, self._rules.repetition_penalty)
-        if len(self._eos) and (lengths < least).any():
+        if self._rules.eos and (lengths < least).any():
             room = torch.from_numpy(least - lengths).to(scores.device)
             early = tree.depths < room[:, None]
-            scores[..., self._eos] = scores[..., self._eos].masked_fill(early[..., None], -torch.inf)
+            ends = self._ends(scores.shape[2], scores.device)
+            scores[..., ends] = scores[..., ends].masked_fill(early[..., None], -torch.inf)
         return scores
+
+    def _ends(self, vocabulary: int, device: torch.device) -> torch.Tensor:
+        """End-of-text tokens that the model can write: a config may name others."""
+        if self._writable is None:
+            ends = [token for token in self._rules.eos if token < vocabulary]
+            self._writable = torch.tensor(ends, dtype=torch.long, device=device)
+        return self._writable
 
 
 def _penalise(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, penalty: float):

@@ -61,8 +61,8 @@ def _lengths(traits) -> list[np.ndarray]:
     cases = [lengths]
     if traits.window is not None and traits.window <= _WINDOW_LIMIT:
         cases = [np.minimum(lengths, traits.window), lengths + traits.window]
-    if traits.context is not None:  # room for the root and three levels of drafts
-        cases = [np.clip(lengths, 1, traits.context - 4) for lengths in cases]
+    if traits.longest is not None:  # room for the root and three levels of drafts
+        cases = [np.clip(lengths, 1, traits.longest - 5) for lengths in cases]
     return cases
 
 

@@ -3,13 +3,14 @@
 import re
 from dataclasses import dataclass
 
+import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from dare_job.errors import ModelError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _ALIBI = {"bloom", "mpt", "jais", "baichuan"}
-_LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
+_ANY_LENGTH = {"xglm"}  # a table that grows
 # A field of such a name limits what a query sees, in a way that only its own architecture's code tells.
 _LIMITS_SIGHT = re.compile(r"window|local_att|local_block|attention_chunk|sparse_att|blocksparse|index_topk")
 _UNDERSTOOD = re.compile(r"sliding_window|attention_chunk_size|.*(_layers|_pattern|_prob)")
@@ -22,14 +23,18 @@ class Traits:
 
     kinds    mask kind of each kind of layer present: FULL, SLIDING or both
     window   positions that a SLIDING layer sees, the query's own included
-    context  longest text in tokens, prompt included; None where nothing bounds it
+    context  tokens that a prompt may have; None where nothing bounds it
     reason   why the context ends there
+    longest  tokens that a text may have, its prompt included; None: as many as are asked for
+    columns  cache columns that a forward may use, near whose end drafts get smaller; None: any number
     """
 
     kinds: tuple[str, ...]
     window: int | None
     context: int | None
     reason: str
+    longest: int | None
+    columns: int | None = None
 
 
 def traits(model: PreTrainedModel) -> Traits:
@@ -56,7 +61,9 @@ def traits(model: PreTrainedModel) -> Traits:
     if field := _hidden_limit(config, kinds):
         refuse(f"{field} limits its attention in a way that the engine does not know")
     window = getattr(config, "sliding_window", None) if SLIDING in kinds else None
-    return Traits(kinds, window, *_context(config))
+    context, reason, longest = _lengths(model, config)
+    own_mask = any(buffer.shape[-2:] == (context, context) for buffer in model.buffers())
+    return Traits(kinds, window, context, reason, longest, context if own_mask else None)
 
 
 def _kinds(config: PreTrainedConfig) -> tuple[str, ...]:
@@ -96,17 +103,36 @@ def _limits(value) -> bool:
     return any(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in values)
 
 
-def _context(config: PreTrainedConfig) -> tuple[int | None, str]:
-    """Longest text. Some rotary types change every position's angle once the longest row of a batch passes
-    the original context; up to there they are ordinary."""
-    longest, reason = getattr(config, "max_position_embeddings", None), "max_position_embeddings"
-    ropes = getattr(config, "rope_parameters", None) or {}
-    if "rope_type" in ropes:
-        ropes = {"": ropes}
-    for rope in ropes.values():
-        kind = rope.get("rope_type") if isinstance(rope, dict) else None
-        if kind in _LENGTH_DEPENDENT_ROPE:
-            original = rope.get("original_max_position_embeddings") or longest
-            if original is not None and (longest is None or original < longest):
-                longest, reason = original, f"original context of its {kind} rotary positions"
-    return longest, reason
+def _lengths(model: PreTrainedModel, config: PreTrainedConfig) -> tuple[int | None, str, int | None]:
+    """Context, its reason, and the longest text.
+
+    Rotary positions go on behind the context, as they do in ``generate``. Tables end there, and so do the
+    rotary types that from there on turn every position by the length of the longest row: texts of a batch
+    would depend on each other. The last token of a text is never read, so it needs no position.
+    """
+    context, reason = getattr(config, "max_position_embeddings", None), "max_position_embeddings"
+    ropes = _ropes(config)
+    by_length = [rope for rope in ropes if "dynamic" in rope["rope_type"] or rope["rope_type"] == "longrope"]
+    for rope in by_length:
+        end = rope.get("original_max_position_embeddings") if rope["rope_type"] == "longrope" else context
+        if end is not None and (context is None or end <= context):
+            context, reason = end, f"original context of its {rope['rope_type']} rotary positions"
+    if context is None:
+        return None, reason, None
+    goes_on = config.model_type in _ANY_LENGTH or ropes and not by_length and not _has_table(model, context)
+    return context, reason, None if goes_on else context + 1
+
+
+def _ropes(config: PreTrainedConfig) -> list[dict]:
+    """Rotary parameters of all layers, or of each kind of layer."""
+    found = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope for rope in found.values() if isinstance(rope, dict)] or [found]
+    return [{"rope_type": "default", **rope} for rope in kinds if rope]
+
+
+def _has_table(model: PreTrainedModel, context: int) -> bool:
+    """Whether it looks positions up in something with a line for each, or a few more, by code of its own."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    sizes = {module.weight.shape[0] for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    sizes.update(size for buffer in model.buffers() for size in buffer.shape[:-1])
+    return any(context <= size <= context + 2 for size in sizes - {vocabulary})

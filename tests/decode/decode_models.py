@@ -90,3 +90,10 @@ def write(target: Target, texts: list[np.ndarray], drafter=None, **settings):
 
 def oracle(texts, **options) -> OracleDrafter:
     return OracleDrafter(dict(enumerate(texts)), VOCABULARY, **options)
+
+
+def assert_written(results, expected) -> None:
+    """Every row holds its expected tokens and no error."""
+    for row, text in enumerate(expected):
+        assert results[row].error is None, results[row].error
+        assert np.array_equal(results[row].token_ids, text), row

@@ -102,18 +102,36 @@ def test_a_prompt_without_a_token_is_named(folder, tmp_path, monkeypatch):
         _check(folder, tmp_path / "p.txt", 1)
 
 
-@pytest.mark.parametrize("context, room", [(32, None), (48, None), (49, 1), (60, 12)])
-def test_short_contexts(tmp_path, context, room):
+@pytest.mark.parametrize("context, room", [(32, None), (47, None), (48, 1), (60, 13)])
+def test_short_contexts(tmp_path, monkeypatch, context, room):
     path = _save(tmp_path, "gpt2", n_positions=context)
+    seen = _lengths(monkeypatch)
     if room is None:
         with pytest.raises(ModelError, match=f"is {context}: the context is too short to compare 48 tokens"):
             _check(path, None, 2)
         return
     result, shown = _check(path, None, 2)
-    assert result["equal"]
+    assert result["equal"] and max(seen) == room and f"context {context}, where texts end" in shown
     sizes = {str(n) for n in (1, 4, 16) if n < context}
     assert {batch: set(curve) for batch, curve in result["latency_ms"].items()} == {"1": sizes, "8": sizes}
     assert "16 queries" in shown and "64 queries" not in shown
+
+
+def test_rotary_models_are_compared_behind_their_context(tmp_path, monkeypatch):
+    path = _save(tmp_path, "llama", max_position_embeddings=32)
+    seen = _lengths(monkeypatch)
+    result, shown = _check(path, None, 4)
+    assert result["equal"] and max(seen) == 32 and "context 32, which texts may pass" in shown
+
+
+def _lengths(monkeypatch) -> list[int]:
+    """Fills with the lengths of the prompts that are compared."""
+    from dare_job import check
+
+    generate, seen = check._generate, []
+    monkeypatch.setattr(check, "_generate", lambda target, prompt, new: (
+        seen.append(len(prompt)), generate(target, prompt, new))[1])
+    return seen
 
 
 @pytest.mark.parametrize("dtype, share, equal", [

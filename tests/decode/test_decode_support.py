@@ -149,7 +149,7 @@ def test_rotary_types(rope):
     assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
     assert target.traits.context == (64 if rope["rope_type"] == "longrope" else 256)
     if rope["rope_type"] == "longrope":
-        assert "longrope" in write(target, [np.full(64, 5)])[0].error
+        assert "longrope" in write(target, [np.full(65, 5)])[0].error
 
 
 def test_attention_is_ours_only_where_it_is_equal():

@@ -1,0 +1,65 @@
+"""May a request start, and how long may its text become?"""
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from dare_job.decode import generation
+from dare_job.decode.generation import Rules
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.support import Traits
+from dare_job.decode.target import Target
+from dare_job.errors import RowError
+
+_LOG = logging.getLogger("dare_job")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A request that may start: longest and least length in tokens, and its own logits processors."""
+
+    request: Request
+    longest: int
+    least: int
+    processors: object | None
+
+
+def admit(request: Request, target: Target, rules: Rules, settings: EngineSettings) -> Admission:
+    """Check a request. Raises RowError saying why it cannot be decoded.
+
+    A prompt must fit the model's context. Its text is as long as ``generate`` makes it, or up to where the
+    model's positions end.
+    """
+    prompt, traits = np.asarray(request.prompt_ids), target.traits
+    if not len(prompt):
+        raise RowError("the prompt is empty")
+    if prompt.min() < 0 or prompt.max() >= target.vocabulary:
+        raise RowError(f"the prompt holds a token outside the model's {target.vocabulary}")
+    if traits.context is not None and len(prompt) > traits.context:
+        raise _no_room(prompt, traits.reason, traits.context)
+    positions = getattr(target.model.config, "max_position_embeddings", None)
+    longest, least = generation.limits(rules, settings, len(prompt), request.max_new_tokens, positions)
+    if len(prompt) >= longest:
+        by_default = rules.config.max_length is None and longest == positions
+        raise _no_room(prompt, "max_position_embeddings" if by_default else "max_length", longest)
+    if traits.longest is not None and longest > traits.longest:
+        longest = traits.longest
+        _warn(traits)
+    processors = None
+    if rules.processors:
+        ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
+        processors = generation.processors(rules, target.model, ids, longest, least)
+    return Admission(request, longest, least, processors)
+
+
+def _no_room(prompt: np.ndarray, limit: str, length: int) -> RowError:
+    return RowError(f"the prompt has {len(prompt)} tokens and {limit} is {length}: no room to write")
+
+
+@lru_cache(maxsize=8)  # once for a model
+def _warn(traits: Traits) -> None:
+    _LOG.warning("texts end at %d tokens, prompt included: %s is %d", traits.longest, traits.reason,
+                 traits.context)

@@ -1,0 +1,122 @@
+"""A text may become as long as ``generate`` makes it: behind max_position_embeddings, unless a table ends."""
+
+import numpy as np
+import pytest
+from decode_models import ARCHITECTURES, assert_written, generate, oracle, prompts, tiny, write
+from transformers import GenerationConfig
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+
+CONTEXT, NEW = 64, 80
+TABLES = {"gpt2", "opt", "gpt_neo"}
+SHORT = dict(max_position_embeddings=CONTEXT)
+
+
+def _short(name: str, **changes):
+    return tiny(name, **({"n_positions": CONTEXT} if name == "gpt2" else SHORT), **changes)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "gpt_neox"])
+def test_rotary_models_write_on_like_generate(name):
+    model, texts = _short(name), prompts((40, 5, CONTEXT, 1, 63, 22))
+    expected = [generate(model, text, max_new_tokens=NEW) for text in texts]
+    assert {len(text) for text in expected} == {NEW}
+    target = Target(model)
+    assert (target.traits.context, target.traits.longest) == (CONTEXT, None)
+    for batch_size, nodes in ((1, 0), (1, 15), (3, 0), (3, 15), (8, 31)):
+        drafter = oracle(expected, seed=nodes) if nodes else None
+        results = write(target, texts, drafter, max_new_tokens=NEW, batch_size=batch_size, nodes=nodes)
+        assert_written(results, expected)
+        assert {result.finish_reason for result in results.values()} == {"length"}
+    assert sum(result.accepted_tokens for result in results.values()) > 100
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_ends_where_generate_must(name):
+    model, texts = _short(name), prompts((60, 5, CONTEXT, 33))
+    room = [min(NEW, CONTEXT + 1 - len(text)) if name in TABLES else NEW for text in texts]
+    expected = [generate(model, text, max_new_tokens=new) for text, new in zip(texts, room, strict=True)]
+    assert [len(text) for text in expected] == room
+    target = Target(model, check=False)
+    assert target.traits.longest == (CONTEXT + 1 if name in TABLES else None)
+    for nodes in (0, 15):
+        results = write(target, texts, oracle(expected) if nodes else None, max_new_tokens=NEW, nodes=nodes)
+        assert_written(results, expected)
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_generate_cannot_pass_a_table(name):
+    with pytest.raises(IndexError):
+        generate(_short(name), prompts((60,))[0], max_new_tokens=6)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_prompt_must_fit_the_context(name):
+    model, texts = _short(name), prompts((CONTEXT, CONTEXT + 1, 9))
+    results = write(Target(model, check=False), texts, None, max_new_tokens=1)
+    assert results[1].finish_reason == "error" and not len(results[1].token_ids)
+    assert results[1].error == (
+        f"the prompt has 65 tokens and max_position_embeddings is {CONTEXT}: no room to write")
+    expected = [generate(model, texts[row], max_new_tokens=1) for row in (0, 2)]
+    assert_written([results[0], results[2]], expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_limits_of_one_row_do_not_disturb_another(name):
+    """Own limits, an end of text, a full table and refused rows, side by side and one after the other."""
+    model, texts = _short(name), prompts((60, 5, 65, 30, CONTEXT, 12, 70, 3, 50))
+    limits = [NEW, 7, NEW, 33, NEW, 1, 2, 60, NEW]
+    ends = int(generate(model, texts[7], max_new_tokens=60)[25])
+    model.generation_config.eos_token_id = [ends]
+    rows = [row for row, text in enumerate(texts) if len(text) <= CONTEXT]
+    room = {row: limits[row] if name == "llama" else min(limits[row], CONTEXT + 1 - len(texts[row]))
+            for row in rows}
+    expected = [generate(model, text, max_new_tokens=room[row]) if row in room else np.zeros(0, int)
+                for row, text in enumerate(texts)]
+    engine = Engine(Target(model, check=False), EngineSettings(batch_size=4, nodes=15), oracle(expected))
+    results = {r.id: r for r in engine.run(
+        Request(row, text, max_new_tokens=limits[row]) for row, text in enumerate(texts))}
+    assert {row for row in results if results[row].error is not None} == {2, 6}
+    for row in rows:
+        assert np.array_equal(results[row].token_ids, expected[row]), row
+        assert results[row].finish_reason == ("eos" if ends in expected[row] else "length")
+    assert results[7].finish_reason == "eos"
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("fields", [
+    {}, {"max_length": 33}, {"max_length": CONTEXT + 1}, {"max_length": 100},
+    {"max_length": 30, "max_new_tokens": 9}, {"max_length": 40, "min_new_tokens": 90},
+    {"max_length": 100, "min_length": 90, "eos_token_id": [3, 5, 7]}], ids=str)
+def test_lengths_of_the_generation_config(name, fields):
+    """Without any, 20 tokens more but none behind max_position_embeddings, in rotary models too."""
+    model, texts = _short(name), prompts((5, 30, 50, 32, 63, 33, CONTEXT))
+    model.generation_config = GenerationConfig(pad_token_id=0, **fields)
+    most, new = fields.get("max_length", CONTEXT), fields.get("max_new_tokens")
+    limit = "max_length" if "max_length" in fields else "max_position_embeddings"
+    expected = []
+    for text in texts:
+        if new is None and len(text) >= most:
+            expected.append(f"the prompt has {len(text)} tokens and {limit} is {most}: no room to write")
+            with pytest.raises(ValueError, match="Input length"):
+                generate(model, text, max_new_tokens=None)
+            continue
+        cut = name in TABLES and (len(text) + new if new else most) > CONTEXT + 1
+        asked = CONTEXT + 1 - len(text) if cut else None
+        expected.append(generate(model, text, max_new_tokens=asked).tolist())
+    results = write(Target(model, check=False), texts, None, max_new_tokens=None)
+    for row, text in enumerate(expected):
+        assert (results[row].error or results[row].token_ids.tolist()) == text, row
+
+
+def test_no_end_of_text_before_the_least_length_behind_the_context():
+    model, texts = _short("llama"), prompts((40, 5, 60))
+    common = np.bincount(np.concatenate([generate(model, text, max_new_tokens=NEW) for text in texts]))
+    often, unwritable = common.argsort()[::-1][:12].tolist(), 4000
+    for ends in (often, [*often[:9], unwritable]):
+        model.generation_config.eos_token_id = ends
+        expected = [generate(model, text, max_new_tokens=NEW, min_new_tokens=65) for text in texts]
+        assert min(map(len, expected)) >= 65 and any(len(text) < NEW for text in expected)
+        results = write(Target(model, check=False), texts, oracle(expected), max_new_tokens=NEW,
+                        min_new_tokens=65)
+        assert_written(results, expected)

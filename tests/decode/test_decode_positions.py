@@ -1,0 +1,78 @@
+"""Which kinds of positions go on behind max_position_embeddings, and where the others end."""
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from decode_models import assert_written, generate, oracle, prompts, tiny, write
+from transformers import GenerationConfig
+
+from dare_job.decode import EngineSettings, Target, admission, generation, support
+
+CONTEXT, NEW = 64, 80
+SHORT = dict(max_position_embeddings=CONTEXT)
+SCALED = {"factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 32}
+FIXED = {
+    "linear": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4},
+    "llama3": {"rope_type": "llama3", **SCALED, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "yarn": {"rope_type": "yarn", **SCALED},
+}
+BY_LENGTH = {
+    "dynamic": ({"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}, CONTEXT),
+    "longrope": ({"rope_type": "longrope", **SCALED, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4},
+                 SCALED["original_max_position_embeddings"]),
+}
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_rotary_types_of_fixed_angles_write_on(kind):
+    model, texts = tiny("llama", **SHORT, rope_parameters=FIXED[kind]), prompts((40, 5, 63))
+    expected = [generate(model, text, max_new_tokens=NEW) for text in texts]
+    assert_written(write(Target(model), texts, oracle(expected), max_new_tokens=NEW), expected)
+
+
+@pytest.mark.parametrize("kind", BY_LENGTH)
+def test_rotary_types_that_change_with_the_length_end_where_they_change(kind, caplog):
+    """``generate`` goes on, with other angles for some of the text; the engine says where it stops."""
+    rope, context = BY_LENGTH[kind]
+    model, texts = tiny("llama", **SHORT, rope_parameters=rope), prompts((20, 5, context, context + 1))
+    expected = [generate(model, text, max_new_tokens=context + 1 - len(text)) for text in texts[:3]]
+    target = Target(model)
+    assert (target.traits.context, target.traits.longest) == (context, context + 1)
+    admission._warn.cache_clear()
+    with caplog.at_level(logging.WARNING, "dare_job"):
+        results = write(target, texts, oracle(expected), max_new_tokens=NEW)
+    reason = f"original context of its {kind} rotary positions"
+    assert [record.message for record in caplog.records if record.name == "dare_job"] == [
+        f"texts end at {context + 1} tokens, prompt included: {reason} is {context}"]
+    assert f"{reason} is {context}" in results[3].error
+    assert_written(results, expected)
+    with target.as_transformers():
+        for prompt, text in zip(texts, expected, strict=False):
+            assert np.array_equal(text, generate(model, prompt, max_new_tokens=NEW)[: len(text)])
+
+
+def test_layers_may_differ_in_their_rotary_type():
+    ropes = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}
+    assert Target(tiny("gemma3", **SHORT, rope_parameters=ropes), check=False).traits.longest is None
+    ropes["full_attention"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
+    assert Target(tiny("gemma3", **SHORT, rope_parameters=ropes), check=False).traits.longest == CONTEXT + 1
+
+
+@pytest.mark.parametrize("shape", [(CONTEXT, 8), (1, 1, CONTEXT + 2, 8)])
+def test_a_table_of_angles_in_code_of_a_models_own_is_an_end(shape):
+    model = tiny("llama", **SHORT)
+    model.model.layers[0].self_attn.register_buffer("cos_cached", torch.zeros(shape))
+    assert Target(model, check=False).traits.longest == CONTEXT + 1
+    model = tiny("llama", max_position_embeddings=32)  # as many as its embedding is wide
+    assert Target(model, check=False).traits.longest is None
+
+
+def test_a_model_without_a_context_has_no_end():
+    context, _, longest = support._lengths(tiny("llama"), SimpleNamespace(model_type="llama"))
+    assert (context, longest) == (None, None)
+    rules = generation.rules(GenerationConfig())
+    assert generation.limits(rules, EngineSettings(max_new_tokens=None), 70, None, None) == (90, 0)
