@@ -159,15 +159,15 @@ def test_replay_counts_by_hand():
 
 @pytest.mark.filterwarnings("ignore")
 def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path):
-    for folder in ("a", "b"):
+    for folder, more in (("a", []), ("b", []), ("c", ["--start", tmp_path / "a"])):
         command = [sys.executable, "-m", "dare_job.model.train", "--steps", "2", "--out", tmp_path / folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run([*command, *more], capture_output=True, text=True, check=True)
         assert json.loads(done.stdout.splitlines()[-1])["steps"] == 2
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
     assert model.dtype == torch.bfloat16 or model.dtype == torch.float32
     assert AutoTokenizer.from_pretrained(tmp_path / "a").eos_token_id == model.generation_config.eos_token_id
-    weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("a", "b")]
-    assert weights[0] == weights[1]
+    weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in "abc"]
+    assert weights[0] == weights[1] != weights[2]
 
 
 def test_the_rate_rises_and_falls_by_steps():
@@ -177,6 +177,6 @@ def test_the_rate_rises_and_falls_by_steps():
 
 
 def test_copying_is_drilled_first_and_now_and_then(tokenizer):
-    work = train._schedule(prompts.load("kar"), tokenizer, seed=0)
-    kinds = [kind for kind, _ in itertools.islice(work, 72)]
-    assert kinds == ["drill"] * 61 + ["text"] * 9 + ["drill", "text"]
+    work = train._schedule(prompts.load("kar"), tokenizer, seed=0, drills=2)
+    kinds = [kind for kind, _ in itertools.islice(work, 12)]
+    assert kinds == ["drill"] * 2 + ["text"] * 8 + ["drill", "text"]

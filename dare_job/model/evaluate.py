@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from dare_job import prompts
+from dare_job.data.world.foreign import foreign_examples
 from dare_job.data.world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.data.world.words import MOOD_OF, MOODS, PLACES, THEME_OF, THEMES
 from dare_job.errors import ConfigError
@@ -28,6 +30,7 @@ _MOOD = re.compile(rf"\b({'|'.join(MOODS)})\b")
 _THEME = re.compile(rf"\b({'|'.join(THEMES)})\b")
 _BATCH_ROWS = 64
 _ITEMS = 300
+_FOREIGN = 100  # profiles of made-up titles, and half as many descriptions
 _SPARE_USERS = 40  # some users have no history
 _REFERENCE_HELD_OUT = 1000
 
@@ -123,10 +126,13 @@ def measure(
     descriptions = list(item_examples(world, prompt_set, DAYS))[:items]
     written = generate(model, tokenizer, [x.prompt for x in profiles])
     described = generate(model, tokenizer, [x.prompt for x in descriptions])
+    foreign = list(foreign_examples(_FOREIGN, prompt_set, np.random.default_rng((seed, 0))))
+    copied = generate(model, tokenizer, [x.prompt for x in foreign])
     result: dict[str, object] = {
         "seed": seed,
         "users": _figures(profiles, written),
         "items": _figures(descriptions, described),
+        "foreign": _foreign_figures(foreign, copied),
     }
     if pool:
         others = [x for x in user_examples(world, prompt_set, DAYS - 1) if x.row > profiles[-1].row][:pool]
@@ -167,6 +173,18 @@ def _figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dic
         "share_as_grammar": sum(g.text == x.text for x, g in zip(examples, generated, strict=True)) / count,
         "share_ended": sum(g.ended for g in generated) / count,
         "mean_tokens": sum(len(g.token_ids) for g in generated) / count,
+    }
+
+
+def _foreign_figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dict[str, float]:
+    """Of titles from outside: how many that the text should name stand in it letter by letter."""
+    wanted = [(title, g.text) for x, g in zip(examples, generated, strict=True)
+              for title in x.titles if title in x.text]
+    return {
+        "texts": len(examples),
+        "share_of_titles_copied": sum(title in text for title, text in wanted) / len(wanted),
+        "share_distinct": len({g.text for g in generated}) / len(examples),
+        "share_ended": sum(g.ended for g in generated) / len(examples),
     }
 
 

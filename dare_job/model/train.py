@@ -1,4 +1,5 @@
 """Makes the embedded model anew: ``python -m dare_job.model.train --out DIR [--steps N] [--seed S]``.
+``--start DIR`` goes on from a model made before, with its tokenizer, at a lower rate and without first drills.
 
 Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a number of steps. A copy
 that can be used is written every few minutes, so an early stop loses little.
@@ -17,7 +18,13 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy, pad
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from dare_job import prompts
 from dare_job.model.corpus import IGNORED, Batch, batches, copy_drills, worlds
@@ -29,6 +36,7 @@ CONTEXT_TOKENS = 1024
 VOCABULARY = 2304
 _TOKENIZER_WORLDS = 6
 _PEAK_RATE = 2e-3
+_PEAK_RATE_GOING_ON = 6e-4
 _WARMUP_STEPS = 100
 _BATCH_TOKENS = 4096
 _LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
@@ -55,24 +63,30 @@ def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def train(out: Path, steps: int, seed: int) -> None:
+def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> None:
     """Train for ``steps`` updates and leave model and tokenizer in ``out``.
 
-    AdamW in float32 with bfloat16 autocast on one thread. The same steps and seed give the same weights on
-    one kind of processor and version of torch.
+    AdamW in float32 with bfloat16 autocast on one thread. The same start, steps and seed give the same
+    weights on one kind of processor and version of torch.
     """
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     prompt_set = prompts.load("kar")
-    tokenizer, model = _fresh(prompt_set, seed)
+    if start_from is None:
+        tokenizer, model = _fresh(prompt_set, seed)
+        peak_rate, drills = _PEAK_RATE, _DRILL_STEPS
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(start_from)
+        model = LlamaForCausalLM.from_pretrained(start_from, dtype=torch.float32).train()
+        peak_rate, drills = _PEAK_RATE_GOING_ON, 0
     optimizer = _optimizer(model)
     _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
     start = saved = time.monotonic()
     tokens, losses = 0, {}
-    work = _schedule(prompt_set, tokenizer, seed)
+    work = _schedule(prompt_set, tokenizer, seed, drills)
     for step in range(steps):
         kind, batch = next(work)
-        loss = _step(model, optimizer, batch, _PEAK_RATE * _share_of_rate(step, steps))
+        loss = _step(model, optimizer, batch, peak_rate * _share_of_rate(step, steps))
         tokens += batch.tokens.numel()
         losses[kind] = 0.95 * losses.get(kind, loss) + 0.05 * loss
         if step % 20 == 0:
@@ -85,13 +99,13 @@ def train(out: Path, steps: int, seed: int) -> None:
     print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
 
 
-def _schedule(prompt_set: PromptSet, tokenizer: PreTrainedTokenizerFast,
-              seed: int) -> Iterator[tuple[str, Batch]]:
-    """("drill" or "text", batch) without end: copy drills first, then one step in ten."""
+def _schedule(prompt_set: PromptSet, tokenizer: PreTrainedTokenizerFast, seed: int,
+              drills: int) -> Iterator[tuple[str, Batch]]:
+    """("drill" or "text", batch) without end: ``drills`` copy drills first, then one step in ten."""
     texts_left = batches(prompt_set, tokenizer, _BATCH_TOKENS, seed)
     drills_left = copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
     for step in itertools.count():
-        if step < _DRILL_STEPS or step % _DRILL_EVERY == 0:
+        if step < drills or step % _DRILL_EVERY == 0:
             yield "drill", next(drills_left)
         else:
             yield "text", next(texts_left)
@@ -163,9 +177,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=3600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=Path)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    train(arguments.out, arguments.steps, arguments.seed)
+    train(arguments.out, arguments.steps, arguments.seed, arguments.start)
 
 
 if __name__ == "__main__":
