@@ -1,5 +1,5 @@
 """Makes the embedded model anew: ``python -m dare_job.model.train --out DIR [--steps N] [--seed S]``.
-``--start DIR`` goes on from a model made before, with its tokenizer, at a lower rate and without first drills.
+``--start DIR`` goes on from a model made before, with its tokenizer, at a lower rate, without first drills.
 
 Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a number of steps. A copy
 that can be used is written every few minutes, so an early stop loses little.
