@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ def held(folder: Path) -> Iterator[None]:
         _retire(path, _read(path))
         if not _created(path):
             raise _refusal(path, _read(path))
+    _sweep(folder)
     try:
         yield
     finally:
@@ -35,16 +37,44 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def _created(path: Path) -> bool:
-    """Create the lock in this process's name; False where it is there already."""
+    """Create the lock in this process's name, in one step; False where it is there already."""
+    own = path.with_name(f"{NAME}.{uuid.uuid4().hex}")
+    _sign(own, "w")
     try:
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        os.link(own, path)
+    except (FileExistsError, FileNotFoundError):  # swept by its holder, between
+        return False
+    except OSError:  # a filesystem without links
+        return _created_in_two_steps(path)
+    finally:
+        own.unlink(missing_ok=True)
+    return True
+
+
+def _created_in_two_steps(path: Path) -> bool:
+    """The same; a kill between the steps leaves a lock that nobody takes over."""
+    try:
+        _sign(path, "x")
     except FileExistsError:
         return False
+    return True
+
+
+def _sign(path: Path, mode: str) -> None:
     own = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
            "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    with open(file, "w", encoding="utf-8") as lock:
+    with open(path, mode, encoding="utf-8") as lock:
         json.dump(own, lock)
-    return True
+        lock.flush()
+        os.fsync(lock.fileno())
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what dead processes left on their way to a lock."""
+    for left in folder.glob(f"{NAME}.*"):
+        owner = _read(left)
+        if not owner or (owner.get("host") == socket.gethostname() and not _alive(owner)):
+            left.unlink(missing_ok=True)
 
 
 def _retire(path: Path, owner: dict) -> None:
@@ -56,10 +86,10 @@ def _retire(path: Path, owner: dict) -> None:
         os.rename(path, moved)
     except FileNotFoundError:
         return
-    if _read(moved) != owner:  # another process took it over first: it is that one's again
+    if _read(moved) not in (owner, {}):  # another process took it over first: it is that one's again
         os.rename(moved, path)
         raise _refusal(path, _read(path))
-    moved.unlink()
+    moved.unlink(missing_ok=True)  # gone where another process holds the lock by now, and has swept
     _LOG.warning("%s was left by process %s, which has ended: taken over", path, owner["pid"])
 
 

@@ -4,12 +4,14 @@ import importlib
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
-from dare_job import knowledge, lock, show
+from dare_job import knowledge, lock, show, swap
 from dare_job.job import Job
 from dare_job.tables import ENTITIES
 
@@ -19,7 +21,7 @@ _LOG = logging.getLogger("dare_job")
 
 def run(job: Job) -> dict:
     """All stages for one date, then the last screen on standard output; returns the run's summary."""
-    with lock.held(job.space.work):
+    with _writing(job):
         _name_unpublished(job)
         manifests = [_run_stage(job, stage) for stage in STAGES][-1]
     summary = summarise(job, manifests)
@@ -29,8 +31,17 @@ def run(job: Job) -> dict:
 
 def run_stage(job: Job, stage: str) -> dict:
     """One stage, and one line on standard error: what was done and how long it took."""
-    with lock.held(job.space.work):
+    with _writing(job):
         return _run_stage(job, stage)
+
+
+@contextmanager
+def _writing(job: Job) -> Iterator[None]:
+    """Hold the date's lock, after tidying up what killed commands left."""
+    swap.recover(job.space.out)
+    with lock.held(job.space.work):
+        job.space.settle()
+        yield
 
 
 def _run_stage(job: Job, stage: str) -> dict:
@@ -47,7 +58,7 @@ def dry_run(job: Job) -> dict:
     """Plan only: rows, tokens and time of tonight; publishes nothing."""
     from dare_job.estimate import estimate
 
-    with lock.held(job.space.work):
+    with _writing(job):
         _name_unpublished(job)
         _run_stage(job, "plan")
     found = estimate(job)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
-from dare_job import knowledge
+from dare_job import knowledge, swap
 from dare_job.errors import ConfigError, DareJobError, DataError
 from dare_job.tables import ENTITIES, ROUTES
 from dare_job.workspace import MANIFEST
@@ -26,6 +26,7 @@ def show_text(out: Path, name: str, dt: str | None = None, console: Console | No
     entity, colon, identifier = name.partition(":")
     if entity not in ENTITIES or not colon or not identifier:
         raise ConfigError(f"{name!r} names no text; write user:ID or item:ID")
+    swap.recover(Path(out))
     folder = snapshot(Path(out), entity, dt)
     row = find(folder, entity, identifier)
     print_row(Path(out), entity, row, folder.name[3:], console or Console(highlight=False))

@@ -7,13 +7,13 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from dare_job import swap
 from dare_job.tables import ENTITIES
 
 DONE = "_done.json"
@@ -52,10 +52,31 @@ class Workspace:
         return all((self.knowledge(entity, dt) / MANIFEST).exists() for entity in ENTITIES)
 
     def unpublished(self) -> list[str]:
-        """Dates before this one, after the newest published, whose texts are written and not published."""
+        """Dates before this one whose publishing was cut off.
+
+        Those after the newest published whose texts are written, and that one where its entity types come
+        from different runs.
+        """
         newest = self.previous(ENTITIES[0])
         done = (path.parents[1].name for path in self.work.parent.glob(f"dt=*/generate/{DONE}"))
-        return sorted(name[3:] for name in done if (newest.name if newest else "") < name < f"dt={self.dt}")
+        found = {name[3:] for name in done if (newest.name if newest else "") < name < f"dt={self.dt}"}
+        if newest and len(self._runs(newest.name[3:])) > 1:
+            found.add(newest.name[3:])
+        return sorted(found)
+
+    def _runs(self, dt: str) -> set[str]:
+        """The runs that published a date's snapshots: one for all entity types, unless it was cut off."""
+        runs = set()
+        for entity in ENTITIES:
+            with suppress(ValueError):  # a damaged manifest is named by who needs it
+                runs.add(json.loads((self.knowledge(entity, dt) / MANIFEST).read_text())["run_id"])
+        return runs
+
+    def settle(self) -> None:
+        """Tidy up what a killed command left of this date; only for who holds the date's lock."""
+        swap.settle_below(self.work)
+        for entity in ENTITIES:
+            swap.settle(self.knowledge(entity))
 
 
 def digest(value) -> str:
@@ -93,22 +114,10 @@ def committing(folder: Path, fingerprint: str, record: dict) -> Iterator[Path]:
 
     ``record`` may be filled inside the block. On an error nothing of ``folder`` changes.
     """
-    staging = folder.with_name(f".{folder.name}.staging")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    staging = swap.staged(folder)
     yield staging
     write_json(staging / DONE, {"fingerprint": fingerprint, FILES: _filled(staging), **record})
-    replace_folder(staging, folder)
-
-
-def replace_folder(new: Path, old: Path) -> None:
-    """Put a finished folder in the place of another (which may not exist)."""
-    retired = old.with_name(f".{old.name}.retired")
-    shutil.rmtree(retired, ignore_errors=True)
-    if old.exists():
-        os.rename(old, retired)
-    os.rename(new, old)
-    shutil.rmtree(retired, ignore_errors=True)
+    swap.replace(staging, folder)
 
 
 def write_json(path: Path, value) -> None:

@@ -92,7 +92,12 @@ def read_totals(path: Path) -> Totals:
 
 
 def discard_unreadable(folder: Path) -> None:
-    """Delete files without readable totals (a disk was full, say): they are missing, and written anew."""
+    """Delete files without readable totals (a disk was full, say): they are missing, and written anew.
+
+    So are the hidden files of writers that were killed.
+    """
+    for path in folder.glob(".*.partial"):
+        path.unlink(missing_ok=True)
     for path in sorted(folder.glob("*.parquet")):
         try:
             read_totals(path)

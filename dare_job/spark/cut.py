@@ -4,28 +4,27 @@ A re-run reads the same cut and goes on with the chunks that are missing. When p
 changed since, a new cut is made. Every finished row whose text would come out the same is kept, whatever
 the limit, which only says what is written besides.
 
-    generate/_cut.json                       fingerprint, shards, rows; written last
+    generate/_cut.json                       token, fingerprint, shards, rows; written last
     generate/cut/*.parquet                   the rows, with shard, chunk and position
     generate/entity=E/part-<shard>-<chunk>.parquet   finished chunks
     generate/entity=E/kept-*.parquet         finished rows of an earlier cut of the same date
 """
 
 import json
-import os
-import shutil
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job import errors
+from dare_job import errors, swap
 from dare_job.errors import DareJobError
 from dare_job.job import Job
 from dare_job.spark import chunks, parts, shards
 from dare_job.spark.reading import read_parquet
 from dare_job.tables import ENTITIES
-from dare_job.workspace import replace_folder, write_json
+from dare_job.workspace import write_json
 
 RECORD = "_cut.json"
 FAILED = "_failed.json"  # left by a worker that stopped the run
@@ -36,7 +35,10 @@ _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
 @dataclass(frozen=True)
 class Cut:
-    """A persisted cut. ``rows`` counts kept rows too, so it is what the folder holds when all is done."""
+    """A persisted cut. ``rows`` counts kept rows too, so it is what the folder holds when all is done.
+
+    ``token`` is its own: a worker left from an earlier cut has another, also where the fingerprint is equal.
+    """
 
     folder: Path
     fingerprint: str
@@ -44,6 +46,7 @@ class Cut:
     rows: int
     kept: int
     limit: int | None = None
+    token: str = ""
 
     @property
     def entities(self) -> list[Path]:
@@ -56,23 +59,19 @@ def prepare(job: Job, fingerprint: str, tonight) -> Cut:
     ``tonight(limit)`` is a DataFrame with ``entity`` and COLUMNS, one row for each text to write.
     """
     folder = job.space.stage("generate")
-    staging = folder.with_name(f".{folder.name}.staging")
-    if not folder.exists() and (staging / RECORD).exists():  # killed between the two renames
-        os.rename(staging, folder)
     for entity in ENTITIES:
         chunks.discard_unreadable(folder / f"entity={entity}")
     found = read(folder)
     if found and found.fingerprint == fingerprint and _serves(found, job.limit):
         return found
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    staging = swap.staged(folder)
     kept = _keep(job, tonight(None), folder, staging)
     rows = tonight(job.limit).cache()
     record = _write(job, rows, staging)
     rows.unpersist()
-    write_json(staging / RECORD, {"fingerprint": fingerprint, "limit": job.limit, "kept": kept, **record,
-                                  "rows": record["rows"] + kept})
-    replace_folder(staging, folder)
+    write_json(staging / RECORD, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
+                                  "limit": job.limit, "kept": kept, **record, "rows": record["rows"] + kept})
+    swap.replace(staging, folder)
     return read(folder)
 
 
@@ -110,10 +109,10 @@ def stop(folder: Path, error: DareJobError) -> None:
     write_json(folder / FAILED, {"error": type(error).__name__, "message": str(error)})
 
 
-def goes_on(folder: Path, fingerprint: str) -> bool:
+def goes_on(folder: Path, token: str) -> bool:
     """False where a worker must write no more: another one stopped the run, or a later run cut anew."""
     found = read(folder)
-    return found is not None and found.fingerprint == fingerprint and not (folder / FAILED).exists()
+    return found is not None and found.token == token and not (folder / FAILED).exists()
 
 
 def raise_failure(folder: Path) -> None:

@@ -27,7 +27,7 @@ class Task:
     """Plain values that tell a worker everything; equal tasks share one loaded model.
 
     folder, pools  the stages' folders; pools_version changes when pools are built anew
-    cut            fingerprint of the cut that the rows belong to
+    cut            token of the cut that the rows belong to
     tokenizer      hash that the pools must have
     threads        torch threads of one worker
     """

@@ -42,7 +42,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
             yield from collector.add(row, knowledge_row(row, result, task))
         yield from collector.finish()
     except DareJobError as error:
-        cut.stop(Path(task.folder), error)
+        if cut.goes_on(Path(task.folder), task.cut):
+            cut.stop(Path(task.folder), error)
     except _Stopped:
         return
 

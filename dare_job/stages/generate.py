@@ -79,7 +79,7 @@ def _fingerprint(job: Job) -> str:
 
 
 def _write(job: Job, work: cut.Cut) -> None:
-    task = Task.of(job, upstream.require(job, "pools")["fingerprint"], work.fingerprint)
+    task = Task.of(job, upstream.require(job, "pools")["fingerprint"], work.token)
 
     def write(batches):
         yield from write_shard(batches, task)

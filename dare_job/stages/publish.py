@@ -8,10 +8,13 @@ Every entity of the plan that has a text or an error gets one row:
 - not stale, or not reached because of ``--limit``: yesterday's row as it was (``generated_dt`` and
   ``source_run_id`` stay). An entity never written and not reached has no row.
 
-Both entity types are staged with their manifests and checked before either is shown, each by one rename.
+Both entity types are staged with their manifests and checked before either is shown, each in one step
+(``swap.replace``): users first, then items. A kill between the two leaves users of this run beside items of
+the publication before, each whole; publishing again ends it. File names are new in each publication, so that
+who listed the older files finds them or misses them, and never reads some of both.
 """
 
-import shutil
+import secrets
 from collections import Counter
 from pathlib import Path
 
@@ -19,14 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dare_job import knowledge, manifest
+from dare_job import knowledge, manifest, swap
 from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.spark import cut, parts
 from dare_job.spark.reading import read_parquet
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
-from dare_job.workspace import MANIFEST, digest, replace_folder, write_json
+from dare_job.workspace import MANIFEST, digest, write_json
 
 _ROWS_A_FILE = 100_000
 
@@ -50,7 +53,7 @@ def run(job: Job) -> dict:
     for entity, (folder, _) in staged.items():
         write_json(folder / MANIFEST, manifests[entity])
     for entity, (folder, _) in staged.items():
-        replace_folder(folder, job.space.knowledge(entity))
+        swap.replace(folder, job.space.knowledge(entity))
     return manifests
 
 
@@ -139,12 +142,10 @@ def _plan(job: Job, entity: str) -> ds.Dataset:
 
 def _stage(job: Job, entity: str) -> tuple[Path, list[parts.Part]]:
     """Write the snapshot beside its place; returns the folder and its files."""
-    final = job.space.knowledge(entity)
-    staging = final.with_name(f".{final.name}.staging")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    staging = swap.staged(job.space.knowledge(entity))
     known = _plan(job, entity).count_rows()
-    files = parts.write_parts(_snapshot(job, entity), staging, "part", 1 + known // _ROWS_A_FILE)
+    name = f"part-{secrets.token_hex(4)}"
+    files = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)
     repeated = next((part.repeated for part in files if part.repeated is not None), None)
     if repeated is not None:
         raise DataError(

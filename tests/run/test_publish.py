@@ -123,7 +123,7 @@ def test_finished_rows_that_went_missing_are_named(prepared, damage):
 def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatch, caplog):
     job = prepared({"a": True}, [text("a", "x")])
     tomorrow = Workspace(job.space.out, date.fromisoformat("2026-01-03"))
-    rename = publish.replace_folder
+    rename = publish.swap.replace
 
     def killed(new, old):
         assert (new / "_manifest.json").exists()  # data and manifest appear by one rename
@@ -131,7 +131,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
             raise KeyboardInterrupt
         rename(new, old)
 
-    monkeypatch.setattr(publish, "replace_folder", killed)
+    monkeypatch.setattr(publish.swap, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         publish.run(job)
     assert (job.space.knowledge("user") / "_manifest.json").exists()
@@ -142,7 +142,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
     pipeline._name_unpublished(Job(job.config, tomorrow, "run-2"))
     assert f"`dare-job publish --date {DAY}`" in caplog.text
 
-    monkeypatch.setattr(publish, "replace_folder", rename)
+    monkeypatch.setattr(publish.swap, "replace", rename)
     publish.run(job)
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={DAY}"] * 2
     assert tomorrow.unpublished() == []

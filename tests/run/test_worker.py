@@ -14,7 +14,7 @@ from dare_job.decode import Request, Result
 from dare_job.spark import chunks, cut, loading, worker
 from dare_job.spark.loading import Task
 
-CUT = "cut-1"
+RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0}
 
 
 def result(request: Request) -> Result:
@@ -42,8 +42,8 @@ def task(tmp_path, monkeypatch):
     bad: set[str] = set()
     for entity in ("user", "item"):
         (tmp_path / f"entity={entity}").mkdir()
-    (tmp_path / cut.RECORD).write_text(json.dumps({"fingerprint": CUT, "shards": 1, "rows": 9, "kept": 0}))
-    made = Task(JobConfig(), "m", "t", str(tmp_path), "p", "", CUT, "2026-01-02", "run-1", 1)
+    (tmp_path / cut.RECORD).write_text(json.dumps(RECORD))
+    made = Task(JobConfig(), "m", "t", str(tmp_path), "p", "", RECORD["token"], "2026-01-02", "run-1", 1)
     monkeypatch.setattr(loading, "loaded", lambda task: None)
     monkeypatch.setattr(loading, "text", lambda ids, task: "a text")
     monkeypatch.setattr(loading, "engine", lambda task, batch_size=2: FakeEngine(batch_size, bad))
@@ -123,6 +123,6 @@ def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
     stats = worker.write_shard(batches(8, 2), task.task)
     next(stats)
     (task.folder / cut.RECORD).write_text(json.dumps(
-        {"fingerprint": "cut-2", "shards": 1, "rows": 9, "kept": 0}))
+        RECORD | {"token": "cut-2"}))  # as with another limit: the fingerprint is the same
     assert list(stats) == [] and len(written(task.folder)) == 1
     cut.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed

@@ -1,0 +1,93 @@
+"""Puts a finished folder in the place of another: killed at any moment, one of the two is left whole.
+
+    .<name>.<token>.staging   being written, or replaced and being deleted: nobody needs it again
+    .<name>.retired           the old folder while it steps aside, where two folders cannot change places
+
+On Linux the two change places in one step (renameat2 with RENAME_EXCHANGE), on any usual local filesystem.
+Elsewhere (NFS, other systems) two renames are needed. A kill between them hides the folder until the next
+command that opens the output: ``recover``.
+"""
+
+import ctypes
+import os
+import secrets
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from dare_job import lock
+from dare_job.errors import InfrastructureError
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def staged(folder: Path) -> Path:
+    """An empty folder, to be written and to take the place of ``folder``.
+
+    Its name is new each time: what tasks of a killed run still write does not end up in it.
+    """
+    settle(folder)
+    staging = _staging(folder)
+    staging.mkdir(parents=True)
+    return staging
+
+
+def replace(new: Path, old: Path) -> None:
+    """Put a folder from ``staged`` in its place, where an older one may be, which is deleted."""
+    if not old.exists():
+        os.rename(new, old)
+        return
+    if not _exchange(new, old):
+        retired = _retired(old)
+        os.rename(old, retired)
+        os.rename(new, old)
+        os.rename(retired, new)  # deleted under this name: a folder called retired is always whole
+    shutil.rmtree(new, ignore_errors=True)
+
+
+def settle(folder: Path) -> None:
+    """Remove what a killed writer of a folder left in and beside it, and put an old one back that it hid."""
+    retired = _retired(folder)
+    if retired.exists():
+        os.rename(retired, _staging(folder) if folder.exists() else folder)
+    for staging in folder.parent.glob(f".{folder.name}.*staging"):
+        shutil.rmtree(staging, ignore_errors=True)
+    for partial in folder.glob(".*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+def settle_below(root: Path) -> None:
+    """``settle`` every folder that is, or was about to be, in ``root``."""
+    for folder in _places(path for path in root.glob("*") if path.is_dir()):
+        settle(folder)
+
+
+def recover(out: Path) -> None:
+    """Show the published dates again that a kill between two renames hid, save those being written now."""
+    for folder in _places(out.glob("knowledge/entity=*/.dt=*.retired")):
+        with suppress(InfrastructureError, OSError), lock.held(out / "_work" / folder.name):
+            settle(folder)
+
+
+def _places(paths: Iterable[Path]) -> list[Path]:
+    """The folders themselves, and those that the hidden ones stand beside."""
+    return sorted({path.with_name(path.name.lstrip(".").split(".")[0]) for path in paths})
+
+
+def _staging(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.staging")
+
+
+def _retired(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.retired")
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one step; False where nothing was done."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):  # another system, or an old C library
+        return False
+    rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
