@@ -41,3 +41,9 @@ def text(identifier: str, words: str, day: str = NIGHT_2) -> dict:
     return {"entity_id": identifier, "knowledge": words, "token_ids": [1, 2], "tokens": 2, "target_steps": 1,
             "accepted_tokens": 0, "relaxed_tokens": 0, "finish_reason": "eos", "generated_dt": day,
             "source_run_id": f"run-{day}", "prompt_sha256": "s", "text_key": "k", "run_id": f"run-{day}"}
+
+
+def leftovers(out: Path) -> list[str]:
+    """Locks, and files and folders that are none of a finished output (Spark's checksums are)."""
+    return [str(path.relative_to(out)) for path in sorted(out.rglob("*"))
+            if path.name.startswith((".", "_lock")) and path.suffix != ".crc"]

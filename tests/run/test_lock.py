@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import date
 
+import kill_points
 import pytest
 
 from dare_job import lock, pipeline
@@ -58,3 +59,26 @@ def test_commands_that_write_take_the_lock(tmp_path, command):
     job = Job(JobConfig(out=str(tmp_path)), Workspace(tmp_path, date(2026, 1, 2)), "run-1")
     with lock.held(job.space.work), pytest.raises(InfrastructureError, match="another command writes"):
         command(job)
+
+
+def hold(folder) -> None:
+    with lock.held(folder):
+        pass
+
+
+def test_a_process_killed_while_it_takes_or_leaves_a_lock_blocks_nobody(tmp_path):
+    """Also one killed as it takes over a dead one's."""
+    def prepare(name):
+        (tmp_path / name).mkdir()
+        leave(tmp_path / name / lock.NAME)
+        return tmp_path / name
+
+    folder = prepare("undisturbed")
+    labels = kill_points.undisturbed(folder, hold, folder)
+    assert {label.split()[0] for label in labels} == {"open", "sync", "link", "rename", "remove"}
+    for n in range(len(labels)):
+        folder = prepare(str(n))
+        kill_points.killed(n, folder, hold, folder)
+        with lock.held(folder):
+            assert [path.name for path in folder.iterdir()] == [lock.NAME], labels[n]
+        assert not list(folder.iterdir()), labels[n]

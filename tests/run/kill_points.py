@@ -1,0 +1,106 @@
+"""Runs a function in a process of its own that SIGKILLs its group as it is about to change a folder's files.
+
+Every change is a point: making, opening for writing, syncing, renaming, exchanging and removing, and, by
+Spark, writing a table. A point is given by its number in an undisturbed run, or by a pattern of its label.
+"""
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([
+    "dare_job.cli", "dare_job.pipeline", "dare_job.stages.generate", "dare_job.stages.publish", "faiss",
+    "pytest", "yaml",
+    *(f"dare_job.stages.{stage}" for stage in ("plan", "embed", "group", "route", "pools"))])
+_EVENTS = {"open": "open", "os.mkdir": "mkdir", "os.rename": "rename", "os.link": "link",
+           "os.remove": "remove", "os.rmdir": "rmdir"}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def undisturbed(root: Path, function, *arguments) -> list[str]:
+    """Run to the end; the labels of all points below ``root``, in order."""
+    ours, theirs = _CONTEXT.Pipe(duplex=False)
+    process = _process(theirs, root, None, function, arguments)
+    theirs.close()
+    with suppress(EOFError):  # it failed; pytest shows its standard error
+        labels = ours.recv()
+    process.join()
+    assert process.exitcode == 0
+    return labels
+
+
+def killed(at: int | str, root: Path, function, *arguments) -> int:
+    """Run up to a point and SIGKILL; the process's id."""
+    process = _process(None, root, at, function, arguments)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, f"{at}: not reached"
+    return process.pid
+
+
+def _process(*arguments):
+    process = _CONTEXT.Process(target=_child, args=arguments)
+    process.start()
+    return process
+
+
+def _child(answer, root: Path, at, function, arguments) -> None:
+    os.setpgid(0, 0)
+    points = Points(root, at)
+    points.watch()
+    function(*arguments)
+    if answer:
+        answer.send(points.seen)
+    os._exit(0 if at is None else 1)
+
+
+class Points:
+    """Counts the points below a folder and kills at one of them."""
+
+    def __init__(self, root: Path, at: int | str | None):
+        self.seen: list[str] = []
+        self._root, self._at = f"{root}/", at
+
+    def reach(self, event: str, *paths: str) -> None:
+        if not paths[0].startswith(self._root):
+            return
+        label = f"{event} {' -> '.join(path.removeprefix(self._root) for path in paths)}"
+        if self._at == len(self.seen) or (isinstance(self._at, str) and re.search(self._at, label)):
+            os.killpg(0, signal.SIGKILL)
+        self.seen.append(label)
+
+    def watch(self) -> None:
+        """From now on, in this process."""
+        from pyspark.sql import DataFrameWriter
+
+        from dare_job import swap
+
+        exchange, write = swap._exchange, DataFrameWriter.parquet
+
+        def exchanging(one: Path, other: Path) -> bool:
+            self.reach("exchange", str(one), str(other))
+            return exchange(one, other)
+
+        def writing(writer, path: str, *arguments, **options) -> None:
+            self.reach("spark", path)
+            write(writer, path, *arguments, **options)
+
+        def syncing(file: int) -> None:  # what a killed process has written is there without it
+            self.reach("sync", os.readlink(f"/proc/self/fd/{file}"))
+
+        swap._exchange, DataFrameWriter.parquet, os.fsync = exchanging, writing, syncing
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple) -> None:
+        if event not in _EVENTS or (event == "open" and not (arguments[2] or 0) & _WRITING):
+            return
+        named = arguments[:2] if event in ("os.rename", "os.link") else arguments[:1]
+        if isinstance(named[0], int):
+            return
+        folder = arguments[-1] if event in ("os.remove", "os.rmdir") and arguments[-1] >= 0 else None
+        base = os.readlink(f"/proc/self/fd/{folder}") if folder is not None else os.getcwd()
+        self.reach(_EVENTS[event], *(os.path.join(base, os.fsdecode(name)) for name in named))
