@@ -1,6 +1,6 @@
 """Every decoding mode beside plain decoding on the sample world, in one run: the README's speed figures.
 
-    python -m dare_job.bench.sample [--old shipped|model] [--rows 32] [--batch 1,8] [--nodes 12,8]
+    python -m dare_job.bench.sample [--old shipped|model] [--rows 32] [--batch 1,8] [--nodes 16,8]
 
 The old text is what comes with the sample, as in ``make demo``; or, with ``--old model``, the model's own of
 a first night without pools, so that only users with a new interaction are written, all of them changed.
@@ -59,7 +59,7 @@ def main(
     old: Annotated[Old, typer.Option(help="Whose text drafts.")] = Old.shipped,
     rows: Annotated[int, typer.Option(help="Rows decoded by each method.")] = 32,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
-    nodes: Annotated[str, typer.Option(help="Draft nodes a row for each batch size.")] = "12,8",
+    nodes: Annotated[str, typer.Option(help="Draft nodes a row for each batch size.")] = "16,8",
     threads: Annotated[int, typer.Option(help="torch threads, as one Spark worker has.")] = 1,
     repeats: Annotated[int, typer.Option(help="Times each method runs.")] = 3,
     users: Annotated[int, typer.Option(help="Users of the sample world.")] = 400,
