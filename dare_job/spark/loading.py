@@ -19,7 +19,7 @@ from pools.index import Index
 from pools.store import Store
 
 GLOBAL = "global"  # the pool of everybody
-POOLS_OF_MODE = {"dare": ("group", "global"), "resd": ("global",), "autoregressive": ()}
+POOLS_OF_MODE = {"dare": ("own", "group", "global"), "resd": ("global",), "autoregressive": ()}
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ def row_pools(row: dict, task: Task) -> tuple[Index, ...]:
 
     Raises PoolError on damage.
     """
+    kinds = POOLS_OF_MODE[task.config.decode.mode]
+    own = (Index.build([row["own_ids"]], kind="own"),) if "own" in kinds and row["own_ids"] else ()
     store = _store(f"{task.pools}/entity={row['entity']}", task.pools_version, task.tokenizer)
-    names = {"group": row["pool"], "global": GLOBAL}
-    wanted = dict.fromkeys(names[kind] for kind in POOLS_OF_MODE[task.config.decode.mode])
-    own = (Index.build([row["own_ids"]], kind="own"),) if row["own_ids"] else ()
+    wanted = dict.fromkeys({"group": row["pool"], "global": GLOBAL}[kind] for kind in kinds if kind != "own")
     return (*own, *(store.get(name) for name in wanted if name in store))
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -112,6 +113,8 @@ def test_a_row_drafts_from_its_own_old_text_first(nights, job_of):
     own, without = ([loading.row_pools(row, task)[0].kind for row in rows if bool(row["own_ids"]) is there]
                     for there in (True, False))
     assert len(own) > 5 and set(own) == {"own"} and "own" not in without
+    others = replace(task, config=job_of(nights.out, NIGHT_2, decode={"mode": "resd"}).config)
+    assert {tuple(pool.kind for pool in loading.row_pools(row, others)) for row in rows} == {("global",)}
     off = job_of(nights.out, NIGHT_2, pools={"own": False})
     assert not any(row.own_ids for row in generate.tonight(off, None).collect())
 
