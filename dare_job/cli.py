@@ -165,6 +165,41 @@ def check(
         raise typer.Exit(1)
 
 
+@app.command()
+def replay(
+    text: Annotated[Path, typer.Option("--text", help="Texts: jsonl, csv or Parquet, gzipped or not.")],
+    column: Annotated[str, typer.Option("--column", help="Column of the text.")],
+    tokenizer: Annotated[list[Path], typer.Option(
+        "--tokenizer", help="Folder or file: tokenizer.json, or GPT-2's vocabulary and merges; repeatable.")],
+    id_column: Annotated[str | None, typer.Option(
+        "--id-column", help="Column of the id; without it the row number.")] = None,
+    held_out: Annotated[int, typer.Option(
+        "--held-out", help="Texts replayed: those whose ids have the smallest SHA-256.")] = 1000,
+    nodes: Annotated[str, typer.Option("--nodes", help="Draft nodes a step, separated by commas.")] = "16,64",
+    pool: Annotated[str, typer.Option(
+        "--pool", help="Where drafts come from, beside the text so far: own, group, global.")] = "global",
+    groups: Annotated[Path | None, typer.Option(
+        "--groups", help="Table of entity_id and group, as the stage group leaves it.")] = None,
+    old: Annotated[Path | None, typer.Option(
+        "--old", help="The same ids' texts of an earlier date: the pools are made of these.")] = None,
+    against: Annotated[str, typer.Option(
+        "--against", help="Peers in the same run: published (the rule of DARE's authors), arctic.")] = "",
+) -> None:
+    """Write recorded text again with drafts, without a model: what is accepted and what it costs.
+
+    The last line of standard output is one JSON object.
+    """
+    from dare_job.replay.command import Options, run
+
+    try:
+        budgets = [int(part) for part in nodes.split(",")]
+    except ValueError:
+        raise ConfigError(f"--nodes {nodes!r} is no list of numbers; write for example 16,64") from None
+    names = [[part.strip() for part in given.split(",") if part.strip()] for given in (pool, against)]
+    _print_json(run(Options(text, column, tokenizer, id_column, held_out, budgets, names[0], groups, old,
+                            names[1])))
+
+
 def _job(config, day, input_path, out, model, limit, overrides):
     """Settings with the command line's on top, as a Job."""
     from dare_job.config import load

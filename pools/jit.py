@@ -12,7 +12,7 @@ from pathlib import Path
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-_COMPILED = ("blend", "frontier", "jit", "kernel", "live", "lookup", "suffix", "tree")
+_COMPILED = ("blend", "frontier", "jit", "kernel", "live", "lookup", "published", "suffix", "tree")
 
 
 def inlined(function):

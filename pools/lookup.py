@@ -98,11 +98,11 @@ def narrow(a, low, count, offset, code):
             left = middle + 1
         else:
             right = middle
-    return left, _run(a, left, low + count, offset, code)
+    return left, run(a, left, low + count, offset, code)
 
 
 @compiled
-def _run(a, left, end, offset, code):
+def run(a, left, end, offset, code):
     """How many suffixes from ``left`` on have ``code`` at ``offset``: galloping, as most runs are short."""
     if left == end or code_at(a, left, offset) != code:
         return 0

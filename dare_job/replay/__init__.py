@@ -1,0 +1,1 @@
+"""Recorded text written again with drafts, without a model: how much is accepted, and what drafting costs."""

@@ -1,0 +1,88 @@
+"""What is replayed: our blend, and the peers that it is compared with."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dare_job.errors import ConfigError
+from pools.draft import DraftSettings, draft
+from pools.index import Index
+from pools.published import FrequencyDrafter
+
+
+class Blend:
+    """Our drafts from each text's own pools, nearest first, and from the text so far."""
+
+    def __init__(self, pools: Sequence[Sequence[Index]], settings: DraftSettings):
+        """pools: for each replayed text in its order."""
+        self._pools, self._settings = pools, settings
+        self._budget, self._length = np.zeros(1, np.int32), np.zeros(1, np.int32)
+
+    def start(self, number: int, text: np.ndarray) -> None:
+        self._row, self._sources = text[None], [self._pools[number]]
+
+    def draft(self, text: np.ndarray, known: int, nodes: int):
+        self._length[0], self._budget[0] = known, nodes
+        tree = draft(self._row, self._length, self._budget, self._sources, self._settings)
+        size = tree.sizes[0]
+        return tree.tokens[0, :size], tree.parents[0, :size]
+
+    def wrote(self, text: np.ndarray, before: int, known: int) -> None:
+        """Nothing: the row's token buffer is the temporary branch."""
+
+
+class Published:
+    """The retrieval rule of DARE's authors (``pools.published``) on our index of the same texts."""
+
+    def __init__(self, index: Index, nodes: int, depth: int):
+        self._draft = FrequencyDrafter(index, nodes, depth)
+
+    def start(self, number: int, text: np.ndarray) -> None:
+        """Nothing: every text has the same pool."""
+
+    def draft(self, text: np.ndarray, known: int, nodes: int):
+        return self._draft(text, known)
+
+    def wrote(self, text: np.ndarray, before: int, known: int) -> None:
+        """Nothing: its frequencies are those of the pool."""
+
+
+# Of speculate(): max_spec_factor and min_token_prob, with trees. The first is the package's default.
+ARCTIC_SETTINGS = ((1.0, 0.1), (4.0, 0.05), (64.0, 0.01), (64.0, 0.0))
+
+
+class Arctic:
+    """The suffix tree of ArcticInference, which the package ``arctic-inference`` holds."""
+
+    def __init__(self, texts: Sequence[np.ndarray], depth: int = 64):
+        """Raises ConfigError where the package is not installed."""
+        try:
+            from arctic_inference.suffix_decoding import SuffixDecodingCache
+        except ImportError:
+            raise ConfigError("--against arctic needs the package arctic-inference, or its suffix tree "
+                              "alone: docs/benchmarks.md says how to build it") from None
+        self._cache = SuffixDecodingCache(max_tree_depth=depth)
+        for place, text in enumerate(texts):
+            self._cache.start_request(place, np.zeros(0, np.int32))
+            self._cache.add_active_response(place, np.ascontiguousarray(text))
+            self._cache.stop_request(place)
+        self._pool, self._current = len(texts), None
+        self.factor, self.least = ARCTIC_SETTINGS[0]
+
+    def start(self, number: int, text: np.ndarray) -> None:
+        """The text before is taken out again, so that all are drafted from the same pool."""
+        if self._current is not None:
+            self._cache.stop_request(self._current)
+            self._cache.evict_cached_response(self._current)
+        self._current = self._pool + number
+        self._cache.start_request(self._current, np.zeros(0, np.int32))
+        self._cache.add_active_response(self._current, text[:1])
+
+    def draft(self, text: np.ndarray, known: int, nodes: int):
+        found = self._cache.speculate(
+            self._current, text[:known], max_spec_tokens=nodes, max_spec_factor=self.factor,
+            min_token_prob=self.least, use_tree_spec=True)
+        return found.token_ids, found.parents
+
+    def wrote(self, text: np.ndarray, before: int, known: int) -> None:
+        self._cache.add_active_response(self._current, text[before:known])

@@ -1,0 +1,98 @@
+"""Recorded texts: reading them from files, their tokens, and which of them are held out."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dare_job.errors import DataError
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Ids and texts of a file, in its order; ids are as text, the row number where there is no id column."""
+
+    ids: list[str]
+    texts: list[str]
+
+
+def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
+    """Two columns of a jsonl, csv (both gzipped or not) or Parquet file; rows without text are left out.
+
+    Raises DataError naming the file, or the column and those there are.
+    """
+    frame = _frame(Path(path), [name for name in (column, id_column) if name])
+    frame = frame[frame[column].notna()]
+    ids = frame[id_column] if id_column else frame.index
+    return Texts([str(value) for value in ids], [str(value) for value in frame[column]])
+
+
+def read_groups(path: str | Path) -> dict[str, str]:
+    """Group by id, of a file with columns ``entity_id`` or ``id``, and ``group`` or ``pool``."""
+    frame = _frame(Path(path), [])
+    names = [next((name for name in choices if name in frame.columns), None)
+             for choices in (("entity_id", "id"), ("group", "pool"))]
+    if None in names:
+        raise DataError(f"{path}: needs columns entity_id and group (or id, pool); it has "
+                        f"{', '.join(map(str, frame.columns))}")
+    return {str(key): str(group) for key, group in zip(frame[names[0]], frame[names[1]], strict=True)}
+
+
+def _frame(path: Path, columns: Sequence[str]):
+    import pandas
+
+    try:
+        if path.suffix == ".parquet" or path.is_dir():
+            frame = pandas.read_parquet(path)
+        elif ".csv" in path.suffixes:
+            frame = pandas.read_csv(path)
+        else:
+            opener = gzip.open if path.suffix == ".gz" else open
+            with opener(path, "rt", encoding="utf-8") as lines:
+                frame = pandas.DataFrame([json.loads(line) for line in lines if line.strip()])
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as jsonl, csv or Parquet: {error}") from None
+    for name in columns:
+        if name not in frame.columns:
+            raise DataError(f"{path} has no column {name}: use one of {', '.join(map(str, frame.columns))}")
+    return frame
+
+
+def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np.ndarray]]:
+    """Encoder of lists of texts from ``tokenizer.json`` (or its folder), or GPT-2's vocabulary and merges.
+
+    Raises DataError where none of these is found.
+    """
+    from tokenizers import ByteLevelBPETokenizer, Tokenizer
+
+    files: list[Path] = []
+    for path in map(Path, paths):
+        files += sorted(path.iterdir()) if path.is_dir() else [path]
+    whole = [file for file in files if file.name == "tokenizer.json"]
+    merges = [file for file in files if file.suffix in (".bpe", ".txt")]
+    vocabulary = [file for file in files if file.name.endswith(("vocab.json", "encoder.json"))]
+    try:
+        if whole:
+            tokenizer = Tokenizer.from_file(str(whole[0]))
+        elif merges and vocabulary:
+            tokenizer = ByteLevelBPETokenizer(str(vocabulary[0]), str(merges[0]))
+        else:
+            tokenizer = None
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"the tokenizer cannot be read: {error}") from None
+    if tokenizer is None:
+        raise DataError(f"no tokenizer.json, nor a vocabulary and merges, at {', '.join(map(str, paths))}")
+    return lambda texts: [np.array(row.ids, np.int32)
+                          for row in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def held_out(ids: Sequence[str], count: int) -> np.ndarray:
+    """bool (len(ids),): the ``count`` ids with the smallest SHA-256 hex digest."""
+    order = sorted(range(len(ids)), key=lambda i: hashlib.sha256(ids[i].encode()).hexdigest())
+    chosen = np.zeros(len(ids), bool)
+    chosen[order[:count]] = True
+    return chosen

@@ -1,0 +1,91 @@
+"""The retrieval rule of DARE as its authors published it, on our index: what our blend is compared with.
+
+The longest context of at most ``LONGEST`` tokens that occurs is the anchor. Of what followed it, whatever the
+depth, the most frequent nodes are kept. Where an anchor gives less than ``SUBSTANTIAL`` of the wanted nodes,
+the next shorter one is taken instead. No context grows, no orders and no sources are mixed. (Xi et al., "A
+Decoding Acceleration Framework for Industrial Deployable LLM-based Recommender Systems", section 3.3.)
+"""
+
+import numpy as np
+
+from pools import frontier
+from pools.index import Index
+from pools.jit import compiled
+from pools.lookup import DEPTH, code_at, code_of, locate, narrow, run, token_of
+from pools.tree import ROOT
+
+LONGEST = 2
+SUBSTANTIAL = 1.0
+_i32, _i64, _f64, _u8 = np.int32, np.int64, np.float64, np.uint8
+
+
+class FrequencyDrafter:
+    """Draws trees of at most ``nodes`` nodes and ``depth`` levels from one index."""
+
+    def __init__(self, index: Index, nodes: int, depth: int = 12, longest: int = LONGEST):
+        self._index, self._depth, self._longest, self.nodes = index, depth, longest, nodes
+        n = nodes + 1
+        self._scratch = [np.zeros(n, kind) for kind in (_i32, _f64, _i32, _i32, _u8)]
+        self._places = np.array([array.ctypes.data for array in self._scratch], _i64)
+        self._low, self._count, self._level = np.zeros(n, _i64), np.zeros(n, _i64), np.zeros(n, _i64)
+        self._tokens, self._parents = np.zeros(nodes, _i32), np.zeros(nodes, _i32)
+
+    def __call__(self, text: np.ndarray, known: int) -> tuple[np.ndarray, np.ndarray]:
+        """int32 tokens (n,), parents (n,) of the tree behind ``text[:known]``; valid until the next call."""
+        size = _grow(self._index.addresses, np.ascontiguousarray(text[max(0, known - self._longest):known]),
+                     self._places, self.nodes, self._depth, int(self.nodes * SUBSTANTIAL), self._low,
+                     self._count, self._level, self._tokens, self._parents)
+        return self._tokens[:size], self._parents[:size]
+
+
+@compiled
+def _grow(a, history, places, nodes, depth, least, lows, counts, levels, tokens, parents):
+    codes = np.zeros(history.size, np.int64)
+    known = 0
+    while known < history.size:
+        codes[known] = code_of(a, history[history.size - 1 - known])
+        if codes[known] == 0:
+            break
+        known += 1
+    size = 0
+    for n in range(known, 0, -1):
+        low, count = locate(a, codes, n)
+        if count > 0:
+            size = _tree(a, low, count, n, places, nodes, min(depth, a[DEPTH] - n), lows, counts, levels,
+                         tokens, parents)
+            if size >= least:
+                break
+    return size
+
+
+@compiled
+def _tree(a, low, count, anchor, places, nodes, depth, lows, counts, levels, tokens, parents):
+    """The most frequent continuations of an interval; a node's own interval stands in place node + 1."""
+    f = frontier.frontier(places, nodes)
+    head = tail = free = size = 0
+    node = ROOT
+    lows[0], counts[0], levels[0] = low, count, 0
+    while True:
+        level = levels[node + 1]
+        if level < depth:
+            i = lows[node + 1]
+            end = i + counts[node + 1]
+            while i < end:
+                code = code_at(a, i, anchor + level)
+                times = run(a, i, end, anchor + level, code)
+                if code != 0:
+                    tail, free = frontier.offer(f, head, tail, free, nodes - size, float(times), node,
+                                                token_of(a, code), 0)
+                i += times
+        if head == tail or size == nodes:
+            return size
+        best = f.queue[head]
+        head += 1
+        tokens[size], parents[size] = f.tokens[best], f.parents[best]
+        parent = f.parents[best]
+        at = levels[parent + 1]
+        code = code_of(a, f.tokens[best])
+        low, count = narrow(a, lows[parent + 1], counts[parent + 1], anchor + at, code)
+        lows[size + 1], counts[size + 1], levels[size + 1] = low, count, at + 1
+        node = size
+        size += 1

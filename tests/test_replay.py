@@ -1,0 +1,129 @@
+"""Replaying recorded text: files, pools, peers, and figures that can be counted by hand."""
+
+import csv
+import gzip
+import hashlib
+import json
+
+import numpy as np
+import pandas
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from typer.testing import CliRunner
+
+from dare_job.cli import app
+from dare_job.errors import ConfigError, DataError
+from dare_job.replay import texts
+from dare_job.replay.command import Options, run
+from dare_job.replay.drafters import Published
+from dare_job.replay.measure import accepted, ratio, replay
+from pools.index import Index
+from pools.tree import ROOT
+
+WORDS = ["the", "viewer", "likes", "quiet", "films", "about", "rivers", "and", "old", "towns", "more", "than",
+         "loud", "ones"]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """40 texts of one pattern in every format, a tokenizer of whole words, groups, and the day before."""
+    rng = np.random.default_rng(0)
+    rows = [{"user": f"u{i}", "text": " ".join(WORDS[: 6 + i % 3] + list(rng.permutation(WORDS[9:])))}
+            for i in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write("\n".join(map(json.dumps, rows)))
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ["user", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
+    pandas.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    pandas.DataFrame({"entity_id": [row["user"] for row in rows],
+                      "group": [f"g{i % 2}" for i in range(40)]}).to_csv(tmp_path / "groups.csv")
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="the"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def options(corpus, name: str = "a.jsonl", **more) -> Options:
+    return Options(**{"text": corpus / name, "column": "text", "tokenizer": [corpus / "tokenizer.json"],
+                      "id_column": "user", "held_out": 8, "nodes": (4, 8), **more})
+
+
+def test_every_format_gives_the_same_figures(corpus):
+    found = [run(options(corpus, name)) for name in ("a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet")]
+    figures = [[result["nodes"][nodes]["accepted_per_step"] for nodes in ("4", "8")] for result in found]
+    assert figures[0] == figures[1] == figures[2] == figures[3] and figures[0][1] > figures[0][0] > 1
+    first = found[0]
+    assert (first["texts"], first["held_out"]) == (32, 8)
+    low, high = first["nodes"]["8"]["ci95"]
+    assert low <= first["nodes"]["8"]["accepted_per_step"] <= high
+    assert {"p50_us", "p99_us", "insertion_p50_us", "nodes_used"} <= set(first["nodes"]["8"])
+    assert first["build_tokens_per_s"] > 0 and first["bytes_per_token"] > 0 and first["open_ms"] > 0
+
+
+def test_held_out_are_the_smallest_digests():
+    ids = [f"u{i}" for i in range(50)]
+    chosen = texts.held_out(ids, 7)
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in ids]
+    assert {digests[i] for i in np.flatnonzero(chosen)} == set(sorted(digests)[:7])
+
+
+def test_pools_nearer_than_everybody_are_used(corpus):
+    alone = run(options(corpus))["nodes"]["8"]["accepted_per_step"]
+    own = run(options(corpus, old=corpus / "a.csv", pool=("own", "group", "global"),
+                      groups=corpus / "groups.csv"))
+    assert own["nodes"]["8"]["accepted_per_step"] > alone  # each text's own old one is the text itself
+    assert own["texts"] == 32  # the pool of everybody still lacks the held-out ids
+
+
+def test_a_path_is_accepted_as_far_as_it_agrees():
+    tree = ([5, 6, 7, 8], [ROOT, 0, ROOT, 1])
+    assert accepted(*tree, np.array([5, 6, 8, 9])) == 3
+    assert accepted(*tree, np.array([7, 6])) == 1
+    assert accepted(*tree, np.array([9])) == 0
+    assert accepted(*tree, np.array([5, 6])) == 2
+
+
+def test_the_published_rule_keeps_the_most_frequent_of_the_longest_anchor():
+    pool = Index.build([np.array(text) for text in ([1, 2, 3, 4], [1, 2, 3, 5], [9, 2, 7], [1, 2, 8])])
+    drafter = Published(pool, nodes=3, depth=12)
+    tokens, parents = drafter.draft(np.array([1, 2]), 2, 3)
+    assert tokens.tolist() == [3, 8, 4] and parents.tolist() == [ROOT, ROOT, 0]
+    tokens, _ = drafter.draft(np.array([6, 2]), 2, 3)  # only the last token occurs
+    assert tokens.tolist()[0] == 3 and len(tokens) == 3
+    assert len(drafter.draft(np.array([6]), 1, 3)[0]) == 0
+    text = np.array([1, 2, 3, 4], np.int32)
+    figures = replay([text], drafter, 3)
+    assert figures["steps"] == 1 and figures["accepted_per_step"] == 2.0
+
+
+def test_peers_are_compared_in_pairs(corpus):
+    found = run(options(corpus, against=("published",)))
+    peer = found["against"]["published"]["nodes"]["8"]
+    ours = found["nodes"]["8"]["accepted_per_step"]
+    assert peer["ratio"] == pytest.approx(ours / peer["accepted_per_step"], abs=1e-3)
+    assert peer["ratio_ci95"][0] <= peer["ratio"] <= peer["ratio_ci95"][1]
+    same = np.array([[3, 2], [5, 4]])
+    assert ratio(same, same) == {"ratio": 1.0, "ratio_ci95": [1.0, 1.0]}
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"pool": ("near",)}, "--pool 'near' is unknown; choose from own, group, global"),
+    ({"pool": ("group",)}, "needs --groups"), ({"pool": ("own",)}, "needs --old"),
+    ({"against": ("best",)}, "choose from published, arctic"), ({"nodes": (0,)}, "from 1 to 512"),
+    ({"held_out": 40}, "below 40"), ({"column": "words"}, "no column words: use one of user, text"),
+    ({"tokenizer": ["nowhere"]}, "no tokenizer.json"), ({"text": "nowhere.csv"}, "cannot be read")])
+def test_what_cannot_be_is_named(corpus, change, message):
+    with pytest.raises((ConfigError, DataError), match=message):
+        run(options(corpus, **change))
+
+
+def test_the_command_ends_with_json(corpus):
+    arguments = ["replay", "--text", corpus / "a.csv", "--column", "text", "--tokenizer", corpus,
+                 "--held-out", "5", "--nodes", "4", "--against", "published"]
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert set(last["nodes"]) == {"4"} and "published" in last["against"]
