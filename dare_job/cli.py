@@ -88,8 +88,8 @@ for _name, _help in STAGE_HELP.items():
 def sample(
     out: Annotated[Path, typer.Option("--out", help="Folder for the sample world.")],
     users: Annotated[int, typer.Option("--users", min=1, help="Number of users.")] = 400,
-    items: Annotated[int, typer.Option("--items", min=1, help="Number of items.")] = 300,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed writes the same files.")] = 0,
+    items: Annotated[int, typer.Option("--items", min=8, help="Number of items.")] = 300,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed writes the same files.")] = 0,
 ) -> None:
     """Write a sample world: users, items, interactions and yesterday's knowledge, as Parquet."""
     from dare_job.data.world import write_world

@@ -3,9 +3,17 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from dare_job import config_source
+from dare_job import config_source, prompts
 from dare_job.config_errors import explain
 from dare_job.config_source import Override
 from dare_job.errors import ConfigError
@@ -18,7 +26,9 @@ class Section(BaseModel):
         extra="forbid", frozen=True, protected_namespaces=(), strict=True, allow_inf_nan=False)
 
 
-AtLeastOne = Annotated[int, Field(ge=1)]
+_MOST = 2**31 - 1
+AtLeastOne = Annotated[int, Field(ge=1, le=_MOST)]
+Seed = Annotated[int, Field(ge=0, le=_MOST)]
 
 
 class InputSettings(Section):
@@ -50,12 +60,21 @@ class PromptSettings(Section):
     user: str = Field("kar", description="a prompt set by name, or a YAML file")
     item: str = "kar"
 
+    @field_validator("user", "item")
+    @classmethod
+    def _can_be_read(cls, value: str, info) -> str:
+        try:
+            prompts.load(value)
+        except ConfigError as error:
+            raise ValueError(f"prompts.{info.field_name} = {value!r}: {error}") from None
+        return value
+
 
 class DecodeSettings(Section):
     mode: Literal["dare", "resd", "autoregressive"] = "dare"
-    max_new_tokens: int = Field(256, ge=1)
-    min_new_tokens: int = Field(0, ge=0)
-    batch_size: int = Field(8, ge=1, description="rows decoded at once on one device")
+    max_new_tokens: int = Field(256, ge=1, le=_MOST)
+    min_new_tokens: int = Field(0, ge=0, le=_MOST)
+    batch_size: int = Field(8, ge=1, le=65536, description="rows decoded at once on one device")
     nodes: int = Field(16, ge=0, le=512, description="draft nodes a row and forward")
     depth: int = Field(12, ge=1, le=64, description="longest draft path")
     context: int = Field(12, ge=1, le=32, description="longest context looked up")
@@ -83,12 +102,12 @@ class EmbedSettings(Section):
     source: Literal["lightgcn", "parquet"] = "lightgcn"
     users: str | None = Field(None, description="ready-made user vectors (Parquet: entity_id, vector)")
     items: str | None = None
-    dim: int = Field(32, ge=2)
+    dim: int = Field(32, ge=2, le=_MOST)
     layers: int = Field(2, ge=1, le=8)
-    epochs: int = Field(20, ge=1)
+    epochs: int = Field(20, ge=1, le=_MOST)
     learning_rate: float = Field(0.01, gt=0)
-    batch_size: int = Field(2048, ge=1)
-    seed: int = 0
+    batch_size: int = Field(2048, ge=1, le=_MOST)
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _has_files(self):
@@ -100,37 +119,41 @@ class EmbedSettings(Section):
 class GroupSettings(Section):
     clusters: AtLeastOne | Literal["auto"] = Field(
         "auto", description="k of k-means; auto: entities / target_size")
-    target_size: int = Field(500, ge=2)
-    max_group_size: int = Field(2000, ge=2, description="a larger attribute group is divided further")
+    target_size: int = Field(500, ge=2, le=_MOST)
+    max_group_size: int = Field(
+        2000, ge=2, le=_MOST, description="a larger attribute group is divided further")
     user_attributes: list[str] | Literal["learned"] = "learned"
     item_attributes: list[str] | Literal["learned"] = "learned"
-    seed: int = 0
+    seed: Seed = 0
 
 
 class RouterSettings(Section):
-    min_interactions: int = Field(5, ge=0)
+    min_interactions: int = Field(5, ge=0, le=_MOST)
     user: Literal["auto", "collaborative", "attribute", "global"] = "auto"
     item: Literal["auto", "collaborative", "attribute", "global"] = "auto"
 
 
 class PoolSettings(Section):
     own: bool = Field(True, description="mode dare: a row's own old text drafts too, as its nearest source")
-    max_texts: int = Field(20000, ge=1, description="texts in a group pool; more are sampled by seed")
-    max_global_texts: int = Field(200000, ge=1)
-    seed: int = 0
+    max_texts: int = Field(
+        20000, ge=1, le=_MOST, description="texts in a group pool; more are sampled by seed")
+    max_global_texts: int = Field(200000, ge=1, le=_MOST)
+    seed: Seed = 0
 
 
 class SparkSettings(Section):
-    master: str = "local[*]"
+    master: str = Field("local[*]", pattern=r"^(local(-cluster)?(\[.*\])?|yarn|(spark|k8s|mesos)://.+)$",
+                        description="local[N], yarn, spark://HOST:PORT, k8s://URL")
     shards: AtLeastOne | Literal["auto"] = "auto"
-    rows_per_commit: int = Field(64, ge=1, description="rows lost at most when a worker is killed")
-    driver_memory: str = "2g"
+    rows_per_commit: int = Field(64, ge=1, le=_MOST, description="rows lost at most when a worker is killed")
+    driver_memory: str = Field("2g", pattern=r"^[1-9]\d*[kmgtKMGT]$", description="as Java has it: 900m, 2g")
     conf: Annotated[dict[str, str], BeforeValidator(config_source.spark_conf)] = {}
 
 
 class BaselineSettings(Section):
-    rows: int = Field(32, ge=0, description="rows also decoded plainly to measure the gain; 0: none")
-    seed: int = 0
+    rows: int = Field(
+        32, ge=0, le=_MOST, description="rows also decoded plainly to measure the gain; 0: none")
+    seed: Seed = 0
 
 
 class LimitSettings(Section):

@@ -65,6 +65,8 @@ def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
     reason = " or ".join(messages)
     reason = f"should be {reason}" if any("Input should be" in found["msg"] for found in failures) else reason
     field = section.model_fields.get(names[-1]) if section else None
+    if failure["type"] == "string_pattern_mismatch" and field and field.description:
+        reason = f"should be {field.description}"
     choices = _choices(field.annotation) if field else []
     choices = [choice for choice in choices if f"'{choice}'" not in reason]
     hint = f"; valid choices: {', '.join(choices)}" if choices else ""

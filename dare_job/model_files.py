@@ -62,6 +62,17 @@ def _snapshot(name: str, revision: str | None, wanted: list[str]) -> Path:
     return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=_UNWANTED))
 
 
+def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
+    """Token ids that a model knows, by its configuration. Raises ModelError where that does not say."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        return int(config.get_text_config(decoder=True).vocab_size)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ModelError(f"{path}: its configuration names no vocab_size ({error})") from error
+
+
 def fingerprint(path: str | Path) -> str:
     """sha256 (hex) of what can change a model's text: names and whole contents of the folder's files.
 

@@ -69,7 +69,7 @@ ROUTES = pa.schema([
 KNOWLEDGE = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
     pa.field("knowledge", pa.string()),  # null where error is set
-    pa.field("token_ids", pa.list_(pa.int32())),
+    pa.field("token_ids", pa.list_(pa.int32())),  # of the manifest's tokenizer; null: of another one
     pa.field("tokens", pa.int32()),
     pa.field("finish_reason", pa.string()),  # eos | length | error
     pa.field("error", pa.string()),

@@ -1,6 +1,6 @@
 """What, beside the prompt, decides the text of a row: the part of ``text_key`` that all rows share."""
 
-from dare_job.config import DecodeSettings, JobConfig, VerifySettings
+from dare_job.config import JobConfig
 from dare_job.workspace import digest
 
 _USES_K = {"relaxed", "literal", "top_k"}
@@ -13,18 +13,22 @@ def text_salt(config: JobConfig, model_hash: str) -> str:
     Strict verification equals greedy decoding whatever is drafted, so neither the mode nor budgets count
     there: ``dare`` under the strict rule, ``resd`` and ``autoregressive`` (strict always, whatever the rule
     says) share one key, and a change between them makes nothing stale. Any other rule under ``dare`` has a
-    key of its own: its text depends on what was drafted, and on its batch unless ``verify.reproducible``.
+    key of its own: its text depends on what was drafted, so on all that makes and chooses pools, and on its
+    batch unless ``verify.reproducible``.
     """
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
         "tokens": [config.decode.min_new_tokens, config.decode.max_new_tokens],
-        "verify": _verification(config.decode, config.verify)})
+        "verify": _verification(config)})
 
 
-def _verification(decode: DecodeSettings, verify: VerifySettings) -> dict:
+def _verification(config: JobConfig) -> dict:
+    decode, verify = config.decode, config.verify
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
         return {"rule": "strict"}
-    found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda]}
+    found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda],
+             "pools": [section.model_dump() for section in
+                       (config.pools, config.router, config.group, config.embed)]}
     if verify.rule in _USES_K:
         found["k"] = verify.k
     if verify.rule in _USES_P:

@@ -83,6 +83,9 @@ def rules(config: GenerationConfig) -> Rules:
                 "the model's generation_config.json"
             )
     _check_values(config)
+    if getattr(config, "exponential_decay_length_penalty", None) is not None and config.eos_token_id is None:
+        raise ModelError("generation_config.exponential_decay_length_penalty needs an eos_token_id: name the "
+                         "token in the model's generation_config.json, or remove the penalty")
     penalty = getattr(config, "repetition_penalty", None)
     return Rules(config, _tokens(config.eos_token_id), 1.0 if penalty is None else float(penalty),
                  _set_processors(config))

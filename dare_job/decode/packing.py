@@ -1,13 +1,15 @@
 """Linear layers on a CPU through oneDNN, with weights laid out for it once instead of in every forward.
 
 For a handful of queries, which is what a token tree is, this takes about half the time of torch's default
-(``bench.packing``), and a row's result does not depend on how many others are computed with it. A single
-query of a model that fits into the processor's cache is left to torch, which is faster there. The model's own
-weights stay as they are, for ``generate`` and for embeddings that share them.
+(``bench.packing``), and from two rows on a row's result does not depend on how many others are computed with
+it. A single query of a model that fits into the processor's cache is left to torch, which is faster there.
+The model's own weights stay as they are, for ``generate`` and for embeddings that share them.
+
+The copies are of the weights as they are now: weights that are changed, moved or cast afterwards need a new
+Packing. A packed model can be copied; the copy is packed at its first use.
 """
 
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch.nn.functional import linear
@@ -25,12 +27,13 @@ class Packing:
         layers = [module for module in model.modules() if _fits(module)]
         size = sum(layer.weight.nbytes for layer in layers)
         self._layers = layers if size <= MAX_BYTES and torch.backends.mkldnn.is_available() else []
-        apply = _apply_to_several if size <= CACHED_BYTES else _apply
         try:
-            self._forwards = [_forward(layer, apply) for layer in self._layers]
+            for layer in self._layers:
+                layer.forward = Packed(layer, size <= CACHED_BYTES)  # of this object; the class keeps its own
         except (RuntimeError, AttributeError):  # a processor or a build without it
-            self._layers, self._forwards = [], []
-        self._switch(True)
+            for layer in self._layers:
+                vars(layer).pop("forward", None)
+            self._layers = []
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -38,43 +41,51 @@ class Packing:
     @contextmanager
     def off(self):
         """Run the layers as torch has them, for comparison."""
-        self._switch(False)
+        before = [(layer, vars(layer).get("forward")) for layer in self._layers]
+        for layer, forward in before:
+            if isinstance(forward, Packed):  # not what somebody else has put there since
+                del layer.forward
         try:
             yield
         finally:
-            self._switch(True)
+            for layer, forward in before:
+                if isinstance(forward, Packed):
+                    layer.forward = forward
 
-    def _switch(self, on: bool) -> None:
-        for layer, forward in zip(self._layers, self._forwards, strict=True):
-            if on:
-                layer.forward = forward  # of this object; the class keeps its own
-            else:
-                vars(layer).pop("forward", None)
+
+class Packed:
+    """The forward of one linear layer on packed weights."""
+
+    def __init__(self, layer: torch.nn.Linear, leave_single: bool):
+        """leave_single: a single query is left to torch."""
+        self._layer, self._leave_single = layer, leave_single
+        self._operator = torch.ops.mkldnn._linear_pointwise.default
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _TYPICAL_ROWS)
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        layer = self._layer
+        if self._leave_single and values.numel() == values.shape[-1]:
+            return linear(values, layer.weight, layer.bias)
+        return self._operator(values, self._weight, layer.bias, "none", [], "")
+
+    def __reduce__(self):
+        return _Unpacked, (self._layer, self._leave_single)
+
+
+class _Unpacked:
+    """A copy of a ``Packed``, whose layer may still lack its weights: packs them when it is called."""
+
+    def __init__(self, layer: torch.nn.Linear, leave_single: bool):
+        self._layer, self._leave_single = layer, leave_single
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        self._layer.forward = Packed(self._layer, self._leave_single)
+        return self._layer.forward(values)
 
 
 def _fits(module: torch.nn.Module) -> bool:
     """A plain linear layer, perhaps packed before, whose forward nobody else has replaced."""
     replaced = vars(module).get("forward")
-    if type(module) is not torch.nn.Linear or getattr(replaced, "func", replaced) not in _OURS:
+    if type(module) is not torch.nn.Linear or not isinstance(replaced, Packed | _Unpacked | None):
         return False
     return module.weight.device.type == "cpu" and module.weight.dtype in _DTYPES
-
-
-def _forward(layer: torch.nn.Linear, apply):
-    """What ``layer.forward`` computes, on packed weights."""
-    operators = torch.ops.mkldnn
-    packed = operators._reorder_linear_weight(layer.weight.detach(), _TYPICAL_ROWS)
-    return partial(apply, operators._linear_pointwise.default, packed, layer.weight, layer.bias)
-
-
-def _apply(operator, packed, weight, bias, values: torch.Tensor) -> torch.Tensor:
-    return operator(values, packed, bias, "none", [], "")
-
-
-def _apply_to_several(operator, packed, weight, bias, values: torch.Tensor) -> torch.Tensor:
-    if values.numel() == values.shape[-1]:
-        return linear(values, weight, bias)
-    return operator(values, packed, bias, "none", [], "")
-
-
-_OURS = (None, _apply, _apply_to_several)

@@ -20,8 +20,8 @@ class EngineSettings:
                     None: as the model's generation config has it
     min_new_tokens  no end of text before; 0: as the model's generation config has it
     batch_size      rows decoded together
-    nodes, depth    draft nodes a row and forward, whatever its company, and longest draft path; 0 nodes:
-                    plain decoding
+    nodes, depth    draft nodes a row and forward, whatever its company (but for models with
+                    ``traits.columns``, near their end), and longest draft path; 0 nodes: plain decoding
     prefill_tokens  prompt tokens in one forward, at most (one prompt may be longer)
     """
 

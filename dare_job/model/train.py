@@ -179,6 +179,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=Path)
     arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error("--steps must be at least 1")
+    if arguments.start and not (arguments.start / "config.json").exists():
+        parser.error(f"--start {arguments.start} holds no model")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     train(arguments.out, arguments.steps, arguments.seed, arguments.start)
 

@@ -12,6 +12,7 @@ from dare_job.config import JobConfig
 from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
+from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from pools.draft import DraftSettings, warm_up
@@ -129,4 +130,9 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         batch_size=batch_size or decode.batch_size, nodes=0 if plain else decode.nodes, depth=decode.depth)
     drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=decode.blend_lambda,
                            threads=task.threads)
-    return Engine(loaded(task).target, settings, None if plain else RetrievalDrafter(drafts))
+    target = loaded(task).target
+    if verify.reproducible and settings.rule != "strict" and target.traits.columns is not None:
+        raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "
+                          "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
+                          "verify.reproducible=false")
+    return Engine(target, settings, None if plain else RetrievalDrafter(drafts))

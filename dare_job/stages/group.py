@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from dare_job.config import GroupSettings
 from dare_job.embed import kmeans, vectors
+from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.spark.reading import read_parquet
 from dare_job.stages.upstream import folder, report, require, table
@@ -49,6 +50,7 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: Path) -> dic
     entries = F.array_sort(F.map_entries("attributes"))
     plan = table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
     order = getattr(settings, f"{entity}_attributes")
+    _check_names(plan, order, f"group.{entity}_attributes")
     groups = _attribute_groups(plan, labels, order, settings.max_group_size)
     found = plan.join(labels, "entity_id", "left")
     if groups.by_key:
@@ -97,6 +99,17 @@ def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Lit
                                order, max_size)
     found = {key: tree.group_of(attributes) for key, attributes in known.items()}
     return AttributeGroups(list(order), {key: group for key, group in found.items() if group is not None})
+
+
+def _check_names(plan: DataFrame, order: list[str] | Literal["learned"], setting: str) -> None:
+    """Raises ConfigError naming attributes that were asked for and that nobody has, with those there are."""
+    if order == "learned":
+        return
+    names = plan.select(F.explode(F.map_keys("attributes")).alias("name")).distinct()
+    known = {row.name for row in names.collect()}
+    if known and (unknown := sorted(set(order) - known)):
+        raise ConfigError(f"{setting}: no row has an attribute {', '.join(unknown)}; valid choices: "
+                          f"{', '.join(sorted(known))}, or learned")
 
 
 def _learned(have: DataFrame, labels: DataFrame) -> list[str]:

@@ -70,6 +70,7 @@ def _build(job: Job, entity: str, old: Path, tokenizer: str, staging: Path) -> d
     from pyspark.sql import functions as F
 
     settings = job.config.pools
+    old_text.warn_of_bad_ids(job, old)
     tokens = old_text.token_ids(job, old)
     rank = F.xxhash64(F.lit(settings.seed), "entity_id")
     everybody = tokens.orderBy(rank, "entity_id").limit(settings.max_global_texts).select(

@@ -25,6 +25,7 @@ import pyarrow.dataset as ds
 from dare_job import knowledge, manifest, swap
 from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
+from dare_job.model_files import tokenizer_hash
 from dare_job.spark import cut, parts
 from dare_job.spark.reading import read_parquet
 from dare_job.stages import upstream
@@ -164,6 +165,8 @@ def _snapshot(job: Job, entity: str):
     before = knowledge.read_table(job, old) if old else _empty(job)
     if old and old.name.startswith("dt="):
         before = before.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(old.name[3:])))
+    if old and knowledge.manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
+        before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))  # ids of another tokenizer
     rows = rows.join(_prefixed(before, "old"), "entity_id", "left")
     is_new, has_old = F.col("new").isNotNull(), F.col("old").isNotNull()
     failed = is_new & F.col("new.error").isNotNull()

@@ -80,3 +80,12 @@ def test_metadata_without_reviews_is_refused(spark, tmp_path):
     write(tmp_path / "meta" / "meta.json", [{"asin": "1", "title": "x"}])
     with pytest.raises(DataError, match="no file of Amazon reviews"):
         read(InputSettings(path=str(tmp_path / "meta")), tmp_path / "into", spark)
+
+
+def test_a_reviewer_inside_metadata_makes_it_no_review(spark, tmp_path):
+    write(tmp_path / "new" / "a.jsonl", [NEW_REVIEW])
+    item = {"parent_asin": "B1", "title": "Soap", "videos": [{"title": "t", "user_id": "AGI"}]}
+    write(tmp_path / "new" / "meta.jsonl", ["", "{broken", item])
+    read(InputSettings(path=str(tmp_path / "new"), max_reject_share=0.5), tmp_path / "into", spark)
+    assert [row["title"] for row in get(tmp_path / "into", "items")] == ["Soap"]
+    assert len(get(tmp_path / "into", "interactions")) == 1

@@ -31,7 +31,7 @@ def test_model_settings_change_text(section):
     {"decode": {"nodes": 64}}, {"decode": {"batch_size": 1}}, {"decode": {"mode": "resd"}},
     {"decode": {"mode": "autoregressive"}}, {"decode": {"depth": 3}}, {"verify": {"k": 5, "p": 0.5}},
     {"decode": {"mode": "resd"}, "verify": {"rule": "relaxed"}}, {"embed": {"seed": 3}},
-    {"spark": {"shards": 3}},
+    {"spark": {"shards": 3}}, {"pools": {"own": False}},
 ])
 def test_strict_text_stays(change):
     assert salt(**change) == STRICT
@@ -41,6 +41,9 @@ def test_strict_text_stays(change):
     {"verify": {"rule": "relaxed", "k": 3}}, {"verify": {"rule": "relaxed", "p": 0.2}},
     {"verify": {"rule": "relaxed"}, "decode": {"nodes": 64}},
     {"verify": {"rule": "relaxed"}, "decode": {"batch_size": 1}},
+    *({"verify": {"rule": "relaxed"}, **drafts} for drafts in (
+        {"pools": {"own": False}}, {"pools": {"max_texts": 9}}, {"router": {"user": "global"}},
+        {"group": {"target_size": 9}}, {"embed": {"seed": 3}})),
 ])
 def test_relaxed_text_changes(change):
     assert salt(**change) != RELAXED

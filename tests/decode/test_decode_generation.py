@@ -125,3 +125,10 @@ def test_an_unknown_field_of_a_new_release_is_refused(monkeypatch):
 
 def test_vocabulary_is_wide_enough_for_the_tests():
     assert len(set(np.concatenate(PLAIN))) > 20 and max(COMMON) < VOCABULARY
+
+
+def test_a_length_penalty_without_an_end_of_text_is_refused_by_name():
+    model = tiny("llama")
+    model.generation_config.exponential_decay_length_penalty = (3, 1.5)
+    with pytest.raises(ModelError, match="exponential_decay_length_penalty needs an eos_token_id"):
+        Engine(Target(model, check=False), EngineSettings())

@@ -1,5 +1,7 @@
 """Packed linear layers: the same numbers, only where they can be, and gone while others compare."""
 
+import copy
+
 import pytest
 import torch
 from decode_models import assert_written, generate, oracle, prompts, tiny, write
@@ -55,3 +57,31 @@ def test_what_cannot_be_packed_is_left_alone(monkeypatch):
     layer.forward = lambda values: values
     assert len(packing.Packing(layer)) == 0 and layer(1) == 1
     assert len(packing.Packing(torch.nn.Linear(4, 4).half())) == 0
+
+
+def test_a_packed_model_can_be_copied():
+    model = tiny("llama")
+    Target(model)
+    ids = torch.arange(2, 12)[None]
+    with torch.inference_mode():
+        wanted = model(input_ids=ids).logits
+        other = copy.deepcopy(model)
+        assert torch.equal(other(input_ids=ids).logits, wanted)
+        other.lm_head.weight.data.zero_()  # a model of its own
+        assert len(packing.Packing(other)) and not other(input_ids=ids).logits.any()
+        assert torch.equal(model(input_ids=ids).logits, wanted)
+
+
+def test_what_others_put_in_a_layer_stays_and_contexts_nest():
+    model = tiny("llama")
+    first, second = Target(model), Target(model)
+    layer = model.lm_head
+    with first.as_transformers():
+        with second.as_transformers():
+            assert "forward" not in vars(layer)
+        assert "forward" not in vars(layer)
+    assert isinstance(layer.forward, packing.Packed)
+    layer.forward = theirs = lambda values: values
+    with first.as_transformers():
+        assert layer.forward is theirs
+    assert layer.forward is theirs

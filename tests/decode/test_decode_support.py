@@ -1,14 +1,18 @@
 """What cannot be decoded is refused by name; what says it can and cannot is found out at loading."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 import transformers as hf
 from decode_models import GROUPED, SIZES, VOCABULARY, generate, oracle, prompts, tiny, write
 
+from dare_job.config import JobConfig
 from dare_job.decode import Target, attention, support
 from dare_job.decode.attention import NAME
 from dare_job.errors import ConfigError, ModelError
+from dare_job.spark import loading
 
 REFUSED = {
     "BloomForCausalLM": (hf.BloomConfig(vocab_size=99, hidden_size=32, n_layer=2, n_head=4), "ALiBi"),
@@ -197,3 +201,17 @@ def test_loading_says_what_is_missing(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="model.device"):
             Target.load(tmp_path / "whole", device="cuda")
+
+
+def test_reproducible_relaxed_text_is_refused_where_drafts_depend_on_the_batch(monkeypatch):
+    settings = {"verify": {"rule": "relaxed", "reproducible": True}}
+    for name, refused in (("gpt_neo", True), ("llama", False)):
+        target = Target(tiny(name), check=False)
+        monkeypatch.setattr(loading, "loaded", lambda task, target=target: SimpleNamespace(target=target))
+        task = SimpleNamespace(config=JobConfig.model_validate(settings), threads=1)
+        if refused:
+            with pytest.raises(ConfigError, match="verify.reproducible: GPTNeo"):
+                loading.engine(task)
+        else:
+            assert loading.engine(task).settings.rule == "relaxed"
+        assert loading.engine(task, mode="autoregressive").settings.rule == "strict"

@@ -5,13 +5,14 @@ import json
 import shutil
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, NIGHT_3, files, snapshot
 
 from dare_job import errors, pipeline, show
 from dare_job.spark import loading
-from dare_job.stages import generate
+from dare_job.stages import generate, old_text
 from dare_job.tables import ENTITIES, KNOWLEDGE
 
 pytestmark = pytest.mark.spark
@@ -117,6 +118,41 @@ def test_a_row_drafts_from_its_own_old_text_first(nights, job_of):
     assert {tuple(pool.kind for pool in loading.row_pools(row, others)) for row in rows} == {("global",)}
     off = job_of(nights.out, NIGHT_2, pools={"own": False})
     assert not any(row.own_ids for row in generate.tonight(off, None).collect())
+
+
+def test_old_text_with_tokens_that_the_model_lacks_drafts_nothing(nights, job_of, tmp_path, caplog):
+    shutil.copytree(nights.out / "knowledge", tmp_path / "knowledge")
+    folder = tmp_path / "knowledge" / "entity=user" / f"dt={NIGHT_2}"
+    bad = {}
+    for path in folder.glob("*.parquet"):
+        rows = pq.read_table(path).to_pylist()
+        good = [row for row in rows if row["token_ids"]]
+        for row, token in zip(good, (-1, 99_999, None), strict=False):
+            row["token_ids"][3] = token
+            bad[row["entity_id"]] = token
+        pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), path)
+    job = job_of(tmp_path, NIGHT_3)
+    left = {row.entity_id for row in old_text.token_ids(job, folder).collect()}
+    written = {name for name, row in snapshot(tmp_path, "user", NIGHT_2).items() if row["token_ids"]}
+    assert len(bad) >= 3 and left == written - set(bad)
+    old_text.warn_of_bad_ids(job, folder)
+    assert "outside the model's" in caplog.text and min(bad) in caplog.text
+
+
+def test_old_text_without_ids_is_tokenised(nights, job_of, tmp_path):
+    """Such as rows that a limited first night carried over from text that came with the input."""
+    shutil.copytree(nights.out / "knowledge", tmp_path / "knowledge")
+    folder = tmp_path / "knowledge" / "entity=item" / f"dt={NIGHT_2}"
+    before = {name: row for name, row in snapshot(tmp_path, "item", NIGHT_2).items() if row["token_ids"]}
+    for path in folder.glob("*.parquet"):
+        rows = [row | {"token_ids": None} for row in pq.read_table(path).to_pylist()]
+        pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), path)
+    job = job_of(tmp_path, NIGHT_3)
+    anew = {row.entity_id: row.token_ids for row in old_text.token_ids(job, folder).collect()}
+    assert set(anew) == set(before)
+    ended = [name for name, row in before.items() if row["finish_reason"] == "eos"]
+    assert all(len(ids) > 5 for ids in anew.values())
+    assert sum(anew[name] == before[name]["token_ids"] for name in ended) >= 0.9 * len(ended)
 
 
 def test_a_second_run_of_a_date_regenerates_and_republishes_nothing(nights, job_of):

@@ -10,6 +10,7 @@ from run_helpers import files, snapshot, text
 
 from dare_job import errors, pipeline
 from dare_job.job import Job
+from dare_job.model_files import tokenizer_hash
 from dare_job.stages import publish
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.workspace import Workspace, write_json
@@ -61,6 +62,18 @@ def test_which_row_is_published(prepared):
     assert manifest["counts"] == {"rows": 5, "written": 1, "errors": 2, "without_text": 1, "carried": 3,
                                   "skipped_fresh": 1, "pending": 1}
     assert manifest["rejects"] == {"broken": 3, "duplicate": 2}
+
+
+def test_ids_of_another_tokenizer_are_not_carried_over(prepared):
+    job = prepared({"new": True, "kept": False}, [text("new", "tonight")], [text("kept", "old", BEFORE)])
+    publish.run(job)
+    rows = snapshot(job.space.out, "user", DAY)
+    assert rows["new"]["token_ids"] == [1, 2]
+    assert (rows["kept"]["knowledge"], rows["kept"]["token_ids"]) == ("old", None)
+    same = prepared({"kept": False}, [], [text("kept", "old", BEFORE)])
+    write_json(same.space.knowledge("user", BEFORE) / "_manifest.json",
+               {"run_id": "before", "tokenizer": tokenizer_hash(same.model_path)})
+    assert publish._snapshot(same, "user").collect()[0].token_ids == [1, 2]
 
 
 def test_an_id_that_would_be_there_twice_is_refused_before_anything_is_shown(prepared):

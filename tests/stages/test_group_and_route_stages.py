@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import tables
-from dare_job.errors import DataError
+from dare_job.errors import ConfigError, DataError
 from dare_job.stages import embed, group, plan, route
 
 JAN_2 = 1_767_312_000
@@ -78,6 +78,15 @@ def test_settings_run_only_what_depends_on_them(make_job, world):
     assert [stage for stage in before if before[stage] != after[stage]] == ["route"]
     assert routed["user"] == {**routed["user"], "global": 42, "pools": 1}
     assert routed["item"]["attribute"] == 24
+
+
+def test_an_attribute_that_nobody_has_is_named_with_those_there_are(make_job, world):
+    world["group"] |= {"user_attributes": ["age", "nope"]}
+    job = make_job(world)
+    for stage in (plan, embed):
+        stage.run(job)
+    with pytest.raises(ConfigError, match="group.user_attributes: no row has an attribute nope; valid.*age"):
+        group.run(job)
 
 
 def test_a_given_order_of_attributes_is_kept(make_job, world):

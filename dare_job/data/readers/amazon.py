@@ -7,6 +7,7 @@ The 2014 metadata is not JSON but Python notation (single quotes, None); it is r
 """
 
 import gzip
+import json
 import re
 import zlib
 from functools import reduce
@@ -22,6 +23,7 @@ from dare_job.errors import DataError
 
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
+_WRITER = {"reviewerID", "user_id"}  # what a review has, and metadata only further in, as of its videos
 _METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
 _MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
 _LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
@@ -58,7 +60,15 @@ def _start(file: Path) -> bytes:
 
 
 def _is_reviews(file: Path) -> bool:
+    """By the first line that can be read; by what stands anywhere in it where none can."""
     start = _start(file)
+    for line in start.splitlines():
+        try:
+            found = json.loads(python_lines.as_json(line.decode("utf-8", "replace")))
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return bool(_WRITER & found.keys())
     return any(mark in start for mark in (b'"reviewerID"', b"'reviewerID'", b'"user_id"'))
 
 
