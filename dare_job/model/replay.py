@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers
 
+from dare_job.replay.measure import accepted as accepted_path
+from dare_job.replay.texts import load_tokenizer, read
 from pools.draft import DraftSettings, draft
 from pools.index import Index
 
@@ -38,22 +37,12 @@ def accepted_per_step(texts: Texts, pool: Texts, nodes: int, context: int, live:
         trees = draft(tokens[active], done[active], budgets, [[index]] * active.size, settings)
         for place, r in enumerate(active):
             size = trees.sizes[place]
-            matched = _matched(trees.tokens[place, :size], trees.parents[place, :size], rows[r][done[r] :])
+            tree = trees.tokens[place, :size], trees.parents[place, :size]
+            matched = accepted_path(*tree, rows[r][done[r] :])
             accepted += matched
             steps += 1
             done[r] += matched + 1
     return accepted / steps
-
-
-def _matched(tokens: np.ndarray, parents: np.ndarray, truth: np.ndarray) -> int:
-    """Length of the longest path of one tree that ``truth`` begins with."""
-    edges = zip(parents.tolist(), tokens.tolist(), strict=True)
-    children = {edge: node for node, edge in enumerate(edges)}
-    node, depth = -1, 0
-    while depth < len(truth) and (node, int(truth[depth])) in children:
-        node = children[node, int(truth[depth])]
-        depth += 1
-    return depth
 
 
 def llama_profiles(folder: Path) -> list[list[int]]:
@@ -61,13 +50,10 @@ def llama_profiles(folder: Path) -> list[list[int]]:
 
     ``folder`` holds ``knowledge/ml1m_users_llama3chatqa.jsonl.gz`` (keys ``user``, ``plain``) and GPT-2's
     ``tokenizer/gpt2_encoder.json`` and ``gpt2_vocab.bpe``. Order: sha256 of the user id, so that a held-out
-    set is the first so many. Raises OSError when a file is missing.
+    set is the first so many. Raises DataError when a file is missing.
     """
-    vocabulary = json.loads((folder / "tokenizer/gpt2_encoder.json").read_text(encoding="utf-8"))
-    lines = (folder / "tokenizer/gpt2_vocab.bpe").read_text(encoding="utf-8").split("\n")[1:]
-    tokenizer = Tokenizer(models.BPE(vocabulary, [tuple(line.split()) for line in lines if line]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    with gzip.open(folder / "knowledge/ml1m_users_llama3chatqa.jsonl.gz", "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    rows.sort(key=lambda row: sha256(str(row["user"]).encode()).hexdigest())
-    return [encoding.ids for encoding in tokenizer.encode_batch([row["plain"] for row in rows])]
+    file = folder / "knowledge/ml1m_users_llama3chatqa.jsonl.gz"
+    profiles = read(file, "plain", "user")
+    order = sorted(range(len(profiles.ids)), key=lambda i: sha256(profiles.ids[i].encode()).hexdigest())
+    ids = load_tokenizer([folder / "tokenizer"])([profiles.texts[i] for i in order])
+    return [row.tolist() for row in ids]

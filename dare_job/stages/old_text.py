@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dare_job import knowledge
@@ -19,33 +19,42 @@ def token_ids(job: Job, folder: Path) -> DataFrame:
 
     A text with an id that the model has no token for drafts nothing: it is left out.
     """
-    size = vocabulary(job.model_path, job.config.model.trust_remote_code)
-    return _read(job, folder).where(_sound(size))
+    written, rest = _parts(job, folder)
+    model, trust = str(job.model_path), job.config.model.trust_remote_code
+
+    def tokenise(batches):
+        yield from indexing.tokenise(batches, model, trust)
+
+    anew = rest.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
+    return (anew if written is None else written.unionByName(anew)).where(_sound(_size(job)))
 
 
 def warn_of_bad_ids(job: Job, folder: Path) -> None:
-    """Log how many texts ``token_ids`` leaves out, where any."""
-    size = vocabulary(job.model_path, job.config.model.trust_remote_code)
-    bad = _read(job, folder).where(~F.coalesce(_sound(size), F.lit(False)))
+    """Log which texts ``token_ids`` leaves out for the ids that they were written with, where any."""
+    written, _ = _parts(job, folder)
+    if written is None:
+        return
+    size = _size(job)
+    bad = written.where(~F.coalesce(_sound(size), F.lit(False)))
     first = [row.entity_id for row in bad.select("entity_id").orderBy("entity_id").limit(3).collect()]
     if first:
         _LOG.warning("%s: texts hold token ids outside the model's %d and draft nothing: %s%s", folder, size,
                      ", ".join(first), " ..." if len(first) == 3 else "")
 
 
-def _sound(size: int):
-    return F.forall("token_ids", lambda token: token.isNotNull() & (token >= 0) & (token < size))
-
-
-def _read(job: Job, folder: Path) -> DataFrame:
+def _parts(job: Job, folder: Path) -> tuple[DataFrame | None, DataFrame]:
+    """Texts with ids of tonight's tokenizer (None: no text can have any), and the words of the others."""
     table = knowledge.read_table(job, folder).where(F.length("knowledge") > 0)
-    same = knowledge.manifest(folder).get("tokenizer") == tokenizer_hash(job.model_path)
-    there = F.lit(same) & (F.coalesce(F.size("token_ids"), F.lit(0)) > 0)
-    model, trust = str(job.model_path), job.config.model.trust_remote_code
+    columns = ["entity_id", "knowledge"]
+    if knowledge.manifest(folder).get("tokenizer") != tokenizer_hash(job.model_path):
+        return None, table.select(columns)
+    there = F.coalesce(F.size("token_ids"), F.lit(0)) > 0
+    return table.where(there).select("entity_id", "token_ids"), table.where(~there).select(columns)
 
-    def tokenise(batches):
-        yield from indexing.tokenise(batches, model, trust)
 
-    rest = table.where(~there).select("entity_id", "knowledge")
-    anew = rest.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
-    return table.where(there).select("entity_id", "token_ids").unionByName(anew) if same else anew
+def _size(job: Job) -> int:
+    return vocabulary(job.model_path, job.config.model.trust_remote_code)
+
+
+def _sound(size: int) -> Column:
+    return F.forall("token_ids", lambda token: token.isNotNull() & (token >= 0) & (token < size))
