@@ -77,8 +77,9 @@ class DecodeSettings(Section):
     batch_size: int = Field(8, ge=1, le=65536, description="rows decoded at once on one device")
     nodes: int = Field(16, ge=0, le=512, description="draft nodes a row and forward")
     depth: int = Field(12, ge=1, le=64, description="longest draft path")
-    context: int = Field(12, ge=1, le=32, description="longest context looked up")
-    blend_lambda: float = Field(8.0, gt=0)
+    context: int = Field(31, ge=1, le=32, description="longest context looked up; a pool holds up to 31")
+    blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
+        "learned", description="learned: from each pool; a number: the occurrences that trust a context by half")
 
     @model_validator(mode="after")
     def _tokens_fit(self):

@@ -1,9 +1,12 @@
 """Blend of one node's continuations over context orders and sources: prediction by partial matching.
 
 From the longest context to the shortest, and within one from the nearest source: an order and source in
-which the context occurs c times takes c / (c + lambda) of the weight that is left, and spreads it over what
-followed those occurrences. Below ``FLOOR`` the rest of the weight is not worth reading: shorter contexts are
-not even looked up.
+which the context occurs c times, with d different continuations, takes c / (c + alpha + beta d) of the weight
+that is left, and spreads it over what followed those occurrences. The pool learned alpha and beta
+(``pools.learn``), unless a lambda is given in their place (alpha = lambda, beta = 0). Of each pool the
+longest context and the orders of ``RUNGS`` below it are looked up, while ``FLOOR`` of the weight is left.
+
+Nothing is kept of a node but, for each pool, one suffix that begins with its context: see ``frontier``.
 """
 
 from collections import namedtuple
@@ -11,33 +14,45 @@ from collections import namedtuple
 import numpy as np
 
 from pools import frontier
+from pools.intervals import MOST_RUNS, interval, runs
 from pools.jit import array_at, compiled, inlined
-from pools.lookup import DEPTH, code_at, code_of, first, locate, narrow, shared_before, shorter, token_of
-from pools.tree import SOURCE_LIVE
+from pools.lookup import ALPHA, BETA, DEPTH, LIVE, code_of, first, locate, token_of, weight
+from pools.tree import SOURCE_LIVE, SOURCE_PROMPT
 
-SAMPLES = 48  # continuations read of one context; of a more frequent one, at even distances
 FLOOR = 1 / 32
+LEAST = 24  # suffixes of an interval that are always read whole
+MOST_DIFFERENT = 32
+RUNGS = (1, 2, 3, 4, 5, 6, 8, 11, 15, 23, 31)
+_MOST = 65
+RUNG = np.isin(np.arange(_MOST), RUNGS)
+BELOW = np.array([max((r for r in RUNGS if r < n), default=0) for n in range(_MOST)])  # the next shorter rung
 
-# State of node j in row j + 1, of the root in row 0; S pools, M orders, K nodes
-# low, count  int32 (K + 1, S, M + 1)  interval of the last n tokens, for shortest <= n <= longest
-# shortest    int32 (K + 1, S)         shortest context looked up so far
-# longest     int32 (K + 1, S)         longest context that occurs; 0: not even the last token does
-# codes       int64 (M,)               scratch
-# history     int32 (M,)               tokens at and before the node, nearest first
-# gains       float64 (S, M + 1)       weight of each order and source
-# live_gains, live_counts (M + 1,)     the same for the temporary branch
-State = namedtuple("State", "low count shortest longest codes history gains live_gains live_counts")
+# State of the node that grows; S pools, M orders
+# history            int32 (M,)              tokens at and before the node, nearest first
+# at, orders         int32 (S,)              a suffix that begins with its last ``orders`` tokens; 0: none
+# next_orders        int32 (S,)              the order that is looked up next
+# counts             int64 (S,)              occurrences of the context that was read last
+# gains              float64 (S,)            weight that it takes, of all orders with the same occurrences
+# read, totals, read_orders int32 (S,)       runs that were read, occurrences in them, order of the context
+# codes, hits, firsts int32 (S, MOST_RUNS)   of each run: code, occurrences, a suffix in it
+# live_counts        int32 (2, M + 1)        occurrences in the row's text and in its prompt
+# live_gains         float64 (2, M + 1)
+# scratch            int64 (M,)
+State = namedtuple("State", "history at orders next_orders counts gains read totals read_orders codes hits "
+                            "firsts live_counts live_gains scratch")
 
 
 @compiled
-def state(at, nodes, pools, orders):
-    intervals = (nodes + 1, pools, orders + 1)
+def state(at, pools, orders):
     return State(
-        array_at(at[0], intervals, np.int32), array_at(at[1], intervals, np.int32),
-        array_at(at[2], (nodes + 1, pools), np.int32), array_at(at[3], (nodes + 1, pools), np.int32),
-        array_at(at[4], orders, np.int64), array_at(at[5], orders, np.int32),
-        array_at(at[6], (pools, orders + 1), np.float64), array_at(at[7], orders + 1, np.float64),
-        array_at(at[8], orders + 1, np.int32))
+        array_at(at[0], orders, np.int32), array_at(at[1], pools, np.int32),
+        array_at(at[2], pools, np.int32), array_at(at[3], pools, np.int32),
+        array_at(at[4], pools, np.int64), array_at(at[5], pools, np.float64),
+        array_at(at[6], pools, np.int32), array_at(at[7], pools, np.int32),
+        array_at(at[8], pools, np.int32),
+        array_at(at[9], (pools, MOST_RUNS), np.int32), array_at(at[10], (pools, MOST_RUNS), np.int32),
+        array_at(at[11], (pools, MOST_RUNS), np.int32), array_at(at[12], (2, orders + 1), np.int32),
+        array_at(at[13], (2, orders + 1), np.float64), array_at(at[14], orders, np.int64))
 
 
 @compiled
@@ -45,143 +60,143 @@ def enter(z, a, s, known):
     """Find the longest of the row's own contexts that occurs in pool ``s``."""
     most = min(known, z.history.size, a[DEPTH] - 1)
     for n in range(most):
-        z.codes[n] = code_of(a, z.history[n])
-        if z.codes[n] == 0:
+        z.scratch[n] = code_of(a, z.history[n])
+        if z.scratch[n] == 0:
             most = n
             break
     shorter_one, longer_one = 0, most + 1  # the first occurs, the second does not
     n = most
     while longer_one - shorter_one > 1:
-        low, count = locate(a, z.codes, n)
+        low, count = locate(a, z.scratch, n)
         if count > 0:
             shorter_one = n
-            z.low[0, s, n], z.count[0, s, n] = low, count
+            z.at[s] = low
         else:
             longer_one = n
         n = (shorter_one + longer_one) >> 1
-    z.shortest[0, s] = z.longest[0, s] = shorter_one
+    z.orders[s] = shorter_one
 
 
 @inlined
-def descend(z, a, s, row, above, token):
-    """Find a child's longest context in pool ``s``: a continuation of one of its parent's."""
-    z.shortest[row, s] = z.longest[row, s] = 0
-    code = code_of(a, token)
-    if code == 0:
-        return
-    most = min(z.history.size, a[DEPTH] - 1)
-    failed = 0
-    for n in range(z.longest[above, s], 0, -1):
-        c = occurrences(z, a, s, above, n)
-        if c == failed:  # the same occurrences as with one token more
-            continue
-        low, count = narrow(a, z.low[above, s, n], c, n, code)
-        if count > 0:
-            order = n + 1
-            if order > most:
-                low, count = shorter(a, low, order)
-                order = most
-            z.low[row, s, order], z.count[row, s, order] = low, count
-            z.shortest[row, s] = z.longest[row, s] = order
-            return
-        failed = c
-    z.low[row, s, 1], z.count[row, s, 1] = first(a, code)
-    z.shortest[row, s] = z.longest[row, s] = 1
+def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, found, worth):
+    """Add up what may follow a node; return how many tokens.
 
-
-@inlined
-def occurrences(z, a, s, row, order):
-    """How often the last ``order`` tokens of a node occur in pool ``s``; order <= longest."""
-    while z.shortest[row, s] > order:
-        n = z.shortest[row, s]
-        z.low[row, s, n - 1], z.count[row, s, n - 1] = shorter(a, z.low[row, s, n], n)
-        z.shortest[row, s] = n - 1
-    return z.count[row, s, order]
-
-
-@inlined
-def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, row, found):
-    """Add up what may follow a node; return how many tokens. ``found`` occurrences are in branch ``b``."""
-    orders = z.history.size
-    weight = 1.0
-    z.live_counts[:] = 0
-    if found > 0:
-        for j in range(found):
-            z.live_counts[b.orders[j]] += 1
-        for n in range(orders - 1, 0, -1):
-            z.live_counts[n] += z.live_counts[n + 1]
-    n = orders
-    while n > 0 and weight >= FLOOR:
-        c = z.live_counts[n]
-        z.live_gains[n] = 0.0
-        if c > 0:
-            z.live_gains[n] = weight * c / (c + lambdas[SOURCE_LIVE, n])
-            weight -= z.live_gains[n]
-        for s in range(row_pools.size):
-            z.gains[s, n] = 0.0
-            if row_pools[s] >= 0 and n <= z.longest[row, s]:
-                c = occurrences(z, pools[row_pools[s]], s, row, n)
-                z.gains[s, n] = weight * c / (c + lambdas[row_kinds[s], n])
-                weight -= z.gains[s, n]
-        n -= 1
-    lowest = n + 1
-    size = _from_row(z, b, t, stamp, found, lowest)
+    found  occurrences in the row's own tokens, which are in branch ``b``
+    worth  how many suffixes more are read of an interval that takes all of the weight
+    """
+    size, rest = 0, 1.0
+    n = _count_live(z, b, found)
     for s in range(row_pools.size):
-        if row_pools[s] < 0:
-            continue
-        n = min(orders, z.longest[row, s])
-        while n >= lowest:
-            c, gain, order = z.count[row, s, n], z.gains[s, n], n
-            while n > lowest and z.count[row, s, n - 1] == c:  # the same occurrences: read once
-                n -= 1
-                gain += z.gains[s, n]
-            if c > 0 and gain >= FLOOR:
+        z.read[s], z.counts[s], z.next_orders[s] = 0, 0, 0
+        if row_pools[s] >= 0 and z.orders[s] > 0:
+            z.next_orders[s] = min(z.orders[s], z.history.size, pools[row_pools[s], DEPTH] - 1)
+            n = max(n, z.next_orders[s])
+    while n > 0 and rest >= FLOOR:
+        if RUNG[n] and found > 0:
+            for kind in range(2):
+                c = z.live_counts[kind, n]
+                z.live_gains[kind, n] = 0.0
+                if c > 0:
+                    z.live_gains[kind, n] = rest * c / (c + _live_term(pools, row_pools, lambdas, kind, n))
+                    rest -= z.live_gains[kind, n]
+        for s in range(row_pools.size):
+            if z.next_orders[s] == n:
                 a = pools[row_pools[s]]
-                size = _read(a, z.low[row, s, order], c, order, gain, row_kinds[s], t, stamp, size)
-            n -= 1
+                low, c = interval(a, z.at[s], z.orders[s], n)
+                if c != z.counts[s]:  # else the same occurrences as with more tokens
+                    size = _emit(z, a, s, row_kinds[s], t, stamp, size)
+                    _read(z, a, s, low, c, n, min(MOST_RUNS, LEAST + int(rest * worth)))
+                term = lambdas[row_kinds[s], n]
+                if term < 0:
+                    term = weight(a, ALPHA, n) + weight(a, BETA, n) * min(z.read[s], MOST_DIFFERENT)
+                gain = rest * c / (c + term)
+                z.gains[s] += gain
+                rest -= gain
+                z.next_orders[s] = BELOW[n]
+        following = BELOW[n]
+        for s in range(row_pools.size):
+            following = max(following, z.next_orders[s])
+        n = following
+    for s in range(row_pools.size):
+        if z.read[s] > 0:
+            size = _emit(z, pools[row_pools[s]], s, row_kinds[s], t, stamp, size)
+    return _from_row(z, b, t, stamp, found, n + 1, size)
+
+
+@inlined
+def _read(z, a, s, low, count, order, most):
+    z.counts[s], z.gains[s], z.read_orders[s] = count, 0.0, order
+    z.read[s], z.totals[s] = runs(a, low, count, order, most, z.codes[s], z.hits[s], z.firsts[s])
+
+
+@inlined
+def _emit(z, a, s, kind, t, stamp, size):
+    """Add the runs that were read last of pool ``s``, each by its share of the occurrences."""
+    if z.gains[s] >= FLOOR / 4:
+        share = z.gains[s] / max(1, z.totals[s])
+        for i in range(z.read[s]):
+            if z.codes[s, i] != 0:
+                size, slot = frontier.add(t, stamp, size, token_of(a, z.codes[s, i]), share * z.hits[s, i],
+                                          kind)
+                if slot >= 0 and t.orders[slot, s] == 0:
+                    t.at[slot, s], t.orders[slot, s] = z.firsts[s, i], z.read_orders[s] + 1
     return size
 
 
 @inlined
-def _from_row(z, b, t, stamp, found, lowest):
-    """Continuations in the row's own text: an occurrence has its part of each order that it matches."""
-    size = 0
+def _count_live(z, b, found):
+    """Count the occurrences in the row's own tokens by order; return the longest rung that has one."""
     if found == 0:
         return 0
-    share = 0.0
-    for n in range(1, z.live_gains.size):
-        if n >= lowest and z.live_counts[n] > 0:
-            share += z.live_gains[n] / z.live_counts[n]
-        z.live_gains[n] = share
+    z.live_counts[:] = 0
+    longest = 0
     for j in range(found):
-        if z.live_gains[b.orders[j]] > 0:
-            size = frontier.add(t, stamp, size, b.nexts[j], z.live_gains[b.orders[j]], SOURCE_LIVE)
+        order = b.orders[j]
+        order = order if RUNG[order] else BELOW[order]
+        z.live_counts[b.prompted[j], order] += 1
+        longest = max(longest, order)
+    n = longest
+    while n > 1:
+        for kind in range(2):
+            z.live_counts[kind, BELOW[n]] += z.live_counts[kind, n]
+        n = BELOW[n]
+    return longest
+
+
+@compiled
+def _live_term(pools, row_pools, lambdas, prompted, n):
+    """What a count in the row's own tokens is divided by, beside itself: given, or the widest pool's."""
+    given = lambdas[SOURCE_PROMPT if prompted else SOURCE_LIVE, n]
+    if given >= 0:
+        return given
+    for s in range(row_pools.size - 1, -1, -1):
+        if row_pools[s] >= 0:
+            a = pools[row_pools[s]]
+            return weight(a, LIVE, min(n, a[DEPTH] - 1))
+    return 2.0
+
+
+@inlined
+def _from_row(z, b, t, stamp, found, lowest, size):
+    """Continuations in the row's own tokens: an occurrence has its part of each order that it matches."""
+    for kind in range(2 if found > 0 else 0):
+        share = 0.0
+        for n in range(1, z.live_gains.shape[1]):
+            if n >= lowest and RUNG[n] and z.live_counts[kind, n] > 0:
+                share += z.live_gains[kind, n] / z.live_counts[kind, n]
+            z.live_gains[kind, n] = share
+    for j in range(found):
+        share = z.live_gains[b.prompted[j], b.orders[j]]
+        if share > 0:
+            source = SOURCE_PROMPT if b.prompted[j] else SOURCE_LIVE
+            size, _ = frontier.add(t, stamp, size, b.nexts[j], share, source)
     return size
 
 
 @inlined
-def _read(a, low, count, order, gain, kind, t, stamp, size):
-    """Add the continuations of one interval, each by its share of the occurrences."""
-    if count <= SAMPLES:
-        i = 0
-        while i < count:
-            j = i + 1
-            while j < count and shared_before(a, low + j) > order:
-                j += 1
-            code = code_at(a, low + i, order)
-            if code != 0:
-                size = frontier.add(t, stamp, size, token_of(a, code), gain * (j - i) / count, kind)
-            i = j
-        return size
-    samples = 8 + int(gain * (SAMPLES - 8))
-    code, hits = 0, 0
-    for i in range(samples):
-        here = code_at(a, low + count * (2 * i + 1) // (2 * samples), order)
-        if here != code:
-            if code != 0:
-                size = frontier.add(t, stamp, size, token_of(a, code), gain * hits / samples, kind)
-            code, hits = here, 0
-        hits += 1
+def known_in(z, a, s, token):
+    """Start from the last token alone in a pool that did not propose it."""
+    code = code_of(a, token)
     if code != 0:
-        size = frontier.add(t, stamp, size, token_of(a, code), gain * hits / samples, kind)
-    return size
+        z.at[s], count = first(a, code)
+        z.orders[s] = 1

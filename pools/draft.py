@@ -1,9 +1,10 @@
 """Draft trees for a whole batch from several pools and the rows' own text, in one compiled call.
 
 A node's probability is blended over context orders n = N ... 1 and, within an order, over sources from the
-nearest (prediction by partial matching): an order's and source's share of the weight that is left is
-c / (c + lambda), c being how often the last n tokens occur there, and goes to what followed them. Trees grow
-best first, so a tree holds the most probable paths with all their ancestors.
+nearest (prediction by partial matching): an order's and source's share of the weight that is left depends
+on how often the last n tokens occur there and how much differs behind them (``pools.blend``, with weights
+from ``pools.learn``), and goes to what followed them. Trees grow best first, so a tree holds the most
+probable paths with all their ancestors.
 
 Rows depend on nothing but themselves: same tokens, pools, settings and budget give the same tree.
 """
@@ -21,7 +22,7 @@ from pools.index import Index
 from pools.kernel import draft_rows
 from pools.live import MAX_WINDOW
 from pools.scratch import scratch
-from pools.tree import SOURCE_LIVE, SOURCE_MODEL, SOURCE_OWN, DraftBatch
+from pools.tree import SOURCE_MODEL, SOURCE_OWN, SOURCE_PROMPT, DraftBatch
 
 MAX_CONTEXT = 32
 _NODES_A_THREAD = 512  # under it, starting a thread costs more than it saves
@@ -31,8 +32,8 @@ _NODES_A_THREAD = 512  # under it, starting a thread costs more than it saves
 class DraftSettings:
     """depth    longest path
     context  longest context looked up; a pool limits it to its own depth - 1
-    lam      lambda of the blend: how many occurrences a context needs to be trusted by half. One number, or
-             one for each context order from 1
+    lam      None: as each pool learned. Else lambda of the blend, how many occurrences a context needs to be
+             trusted by half: one number, or one for each context order from 1
     lam_of   (SOURCE_*, lambda) pairs for sources that differ from ``lam``
     live     whether the row's own tokens are a source
     window   how many of them, at most MAX_WINDOW
@@ -40,9 +41,9 @@ class DraftSettings:
     """
 
     depth: int = 12
-    context: int = 12
-    lam: float | tuple[float, ...] = 8.0
-    lam_of: tuple[tuple[int, float | tuple[float, ...]], ...] = ((SOURCE_LIVE, 2.0), (SOURCE_OWN, 1.5))
+    context: int = 31
+    lam: float | tuple[float, ...] | None = None
+    lam_of: tuple[tuple[int, float | tuple[float, ...]], ...] = ((SOURCE_PROMPT, 2.0), (SOURCE_OWN, 1.5))
     live: bool = True
     window: int = 2048
     threads: int = 0
@@ -55,6 +56,7 @@ def draft(
     pools: Sequence[Sequence[Index]],
     settings: DraftSettings = DraftSettings(),  # noqa: B008 (frozen)
     max_depth: np.ndarray | None = None,
+    prompts: np.ndarray | None = None,
 ) -> DraftBatch:
     """One tree a row, at most ``budgets[r]`` nodes each; N of the result is the largest budget.
 
@@ -63,6 +65,7 @@ def draft(
     budgets    int32 (R,)    0: an empty tree
     pools      R sequences of Index, nearest first; may be empty and may differ
     max_depth  int32 (R,)    tokens that the row may still emit; also limited by settings.depth
+    prompts    int32 (R,)    tokens of each row that are its prompt's; None: none
 
     Raises PoolError where shapes or settings are impossible.
     """
@@ -77,15 +80,16 @@ def draft(
     each = budgets.tolist()  # Python's max and sum: numpy's cost microseconds on a few rows
     nodes = max(0, *each) if each else 0
     batch = DraftBatch(
-        np.zeros((rows, nodes), np.int32), np.full((rows, nodes), -1, np.int32), np.zeros(rows, np.int32),
-        np.zeros((rows, nodes), np.float32), np.zeros((rows, nodes), np.uint8),
+        np.empty((rows, nodes), np.int32), np.empty((rows, nodes), np.int32), np.zeros(rows, np.int32),
+        np.empty((rows, nodes), np.float32), np.empty((rows, nodes), np.uint8),
     )
     if rows and nodes:
-        table, row_pools, row_kinds = _table(pools)
-        arguments = (context, lengths, budgets, depths, table, row_pools, row_kinds, lambdas,
+        table, row_pools, row_kinds = _table(tuple(map(tuple, pools)))
+        prompts = np.zeros(rows, np.int32) if prompts is None else np.ascontiguousarray(prompts, np.int32)
+        arguments = (context, lengths, prompts, budgets, depths, table, row_pools, row_kinds, lambdas,
                      settings.window if settings.live else 0,
                      batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
-        _run(rows, sum(each), settings.threads, arguments)
+        _run(rows, sum(each), settings.threads or _processors(), arguments)
     return batch
 
 
@@ -98,7 +102,7 @@ def warm_up() -> None:
 
 
 def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
-    threads = min(threads or len(os.sched_getaffinity(0)), rows, 1 + nodes // _NODES_A_THREAD)
+    threads = min(threads, rows, 1 + nodes // _NODES_A_THREAD)
     if threads <= 1:
         _slice(0, rows, arguments)
         return
@@ -110,7 +114,7 @@ def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
 
 
 def _slice(begin: int, end: int, arguments: tuple) -> None:
-    row_pools, lambdas, tokens = arguments[5], arguments[7], arguments[9]
+    row_pools, lambdas, tokens = arguments[6], arguments[8], arguments[10]
     memory = scratch(tokens.shape[1], row_pools.shape[1], lambdas.shape[1] - 1)
     draft_rows(begin, end, memory, *arguments)
 
@@ -121,7 +125,14 @@ def _executor(process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="draft")
 
 
-def _table(pools: Sequence[Sequence[Index]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+@lru_cache(maxsize=1)
+def _processors() -> int:
+    """Those that this process may use, as they were at the first call."""
+    return len(os.sched_getaffinity(0))
+
+
+@lru_cache(maxsize=4)
+def _table(pools: tuple[tuple[Index, ...], ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Addresses of the distinct pools, and each row's pools as numbers into them."""
     numbers: dict[int, int] = {}
     addresses = []
@@ -136,15 +147,17 @@ def _table(pools: Sequence[Sequence[Index]]) -> tuple[np.ndarray, np.ndarray, np
                 addresses.append(index.addresses)
             row_pools[r, s] = number
             row_kinds[r, s] = index.source
-    table = np.array(addresses, np.int64) if addresses else np.zeros((1, 11), np.int64)
+    table = np.array(addresses, np.int64) if addresses else np.zeros((1, 12), np.int64)
     return table, row_pools, row_kinds
 
 
 @lru_cache(maxsize=64)
 def _lambdas(settings: DraftSettings) -> np.ndarray:
-    """float64 (kinds, context + 1): by SOURCE_* and order."""
-    table = np.ones((SOURCE_MODEL, settings.context + 1))
+    """float64 (kinds, context + 1): by SOURCE_* and order; -1: as the pool learned."""
+    table = np.full((SOURCE_MODEL, settings.context + 1), -1.0)
     for rows, value in [(slice(None), settings.lam), *settings.lam_of]:
+        if value is None:
+            continue
         values = np.asarray(value, np.float64)
         if values.ndim and values.shape != (settings.context,):
             raise PoolError(f"lam has {values.size} values, there are {settings.context} context orders")

@@ -9,6 +9,7 @@ shared    uint8 (N,)                codes that a suffix shares with the one befo
 least     uint8 (ceil(N / 64),)     smallest ``shared`` of each block of 64
 vocab     int32 (V,)                token ids, ascending
 starts    int32 (V + 2,)            starts[c] : starts[c + 1] are the suffixes that begin with code c
+weights   float64 (3, depth)        of the blend, by context order: see ``pools.learn``
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
+from pools import learn
 from pools import manifest as manifests
 from pools.errors import PoolError
-from pools.lookup import BLOCK
+from pools.intervals import BLOCK
 from pools.suffix import common_prefixes, inverse, sort_suffixes
 from pools.tree import SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_OWN
 
-DEPTH = 16  # tokens on which suffixes are sorted: contexts of up to 15 and the token after
+DEPTH = 32  # tokens on which suffixes are sorted: contexts of up to 31 and the token after
 KINDS = {"own": SOURCE_OWN, "collaborative": SOURCE_GROUP, "attribute": SOURCE_GROUP, "global": SOURCE_GLOBAL}
-_ARRAYS = ("tokens", "suffixes", "ranks", "shared", "least", "vocab", "starts")
+_ARRAYS = ("tokens", "suffixes", "ranks", "shared", "least", "vocab", "starts", "weights")
 _MAX_TOKENS = 2**31 - 2**24
 _MAX_ID = 2**31 - 1
 
@@ -42,6 +44,7 @@ class Index:
     least: np.ndarray
     vocab: np.ndarray
     starts: np.ndarray
+    weights: np.ndarray
     depth: int = DEPTH
     kind: str = "global"
     manifest: dict = field(default_factory=dict)
@@ -68,7 +71,11 @@ class Index:
         np.cumsum(np.bincount(codes, minlength=vocab.size + 1)[1:], out=starts[2:])
         shared = common_prefixes(codes, suffixes, depth)
         least = np.minimum.reduceat(shared, np.arange(0, shared.size, BLOCK)) if shared.size else shared
-        return cls(codes, suffixes, inverse(codes, suffixes), shared, least, vocab, starts, depth, kind)
+        index = cls(codes, suffixes, inverse(codes, suffixes), shared, least, vocab, starts,
+                    learn.fixed(depth, kind), depth, kind)
+        if kind != "own":
+            learn.learn(index)
+        return index
 
     def save(self, folder: str | Path, meta: dict | None = None) -> dict:
         """Write the pool atomically; return its manifest.
@@ -123,7 +130,7 @@ class Index:
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """int64 (11,): where the arrays are and how long, as ``pools.lookup`` takes them."""
+        """int64 (12,): where the arrays are and how long, as ``pools.lookup`` takes them."""
         where = [getattr(self, name).ctypes.data for name in _ARRAYS]
         sizes = [self.vocab.size, self.depth, self.token_count]
         return np.array([where[0], self.tokens.itemsize, *where[1:], *sizes], np.int64)

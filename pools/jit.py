@@ -12,7 +12,8 @@ from pathlib import Path
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-_COMPILED = ("blend", "frontier", "jit", "kernel", "live", "lookup", "published", "suffix", "tree")
+_COMPILED = ("blend", "frontier", "intervals", "jit", "kernel", "learn", "live", "lookup", "published",
+             "suffix", "tree")
 
 
 def inlined(function):
@@ -45,14 +46,14 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _loader(kind):
+def _loader(kind, wide=types.int64):
     @intrinsic
     def load(typing_context, address):
         def codegen(context, builder, signature, args):
             pointer = builder.inttoptr(args[0], context.get_value_type(kind).as_pointer())
-            return context.cast(builder, builder.load(pointer, align=1), kind, types.int64)
+            return context.cast(builder, builder.load(pointer, align=1), kind, wide)
 
-        return types.int64(types.int64), codegen
+        return wide(types.int64), codegen
 
     return load
 
@@ -61,6 +62,7 @@ load_u8 = _loader(types.uint8)  # (address: int64) -> int64
 load_u16 = _loader(types.uint16)
 load_i32 = _loader(types.int32)
 load_i64 = _loader(types.int64)
+load_f64 = _loader(types.float64, types.float64)
 
 
 @intrinsic

@@ -10,17 +10,20 @@ from pools import blend, frontier, live
 from pools.jit import array_at, compiled, inlined, unowned
 from pools.tree import ROOT
 
+HOPE = 2 / 3  # a node grows while a child with this share of it would still come in
+WIDE = 3  # suffixes read for each node of the budget, where all is open
+
 
 @compiled
-def draft_rows(begin, end, memory, context, lengths, budgets, depths, pools, row_pools, row_kinds, lambdas,
-               window, tokens, parents, sizes, scores, sources):
+def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, pools, row_pools, row_kinds,
+               lambdas, window, tokens, parents, sizes, scores, sources):
     """Fill the trees of rows [begin, end). Shapes as in ``pools.draft``.
 
     memory     int64 (n,)               ``scratch.scratch(N, S, M)`` of this thread
-    pools      int64 (P, 11)            addresses of every index in use
+    pools      int64 (P, 12)            addresses of every index in use
     row_pools  int32 (R, S)             rows of ``pools``, nearest first; -1: none
     row_kinds  uint8 (R, S)             SOURCE_* of each
-    lambdas    float64 (kinds, M + 1)   by SOURCE_* and context order
+    lambdas    float64 (kinds, M + 1)   by SOURCE_* and context order; negative: as the pool learned
     window     tokens of the row that the temporary branch covers; 0: no temporary branch
     """
     context, pools = unowned(context), unowned(pools)
@@ -29,24 +32,27 @@ def draft_rows(begin, end, memory, context, lengths, budgets, depths, pools, row
     scores, sources = unowned(scores), unowned(sources)
     most = tokens.shape[1]
     stamps = array_at(memory[0], 2, np.int64)  # of rows and nodes: new for each, also in later calls
-    b = live.branch(memory[1:7])
-    t = frontier.table(memory[7:12])
-    f = frontier.frontier(memory[12:17], most)
-    z = blend.state(memory[17:26], most, row_pools.shape[1], lambdas.shape[1] - 1)
-    depth = array_at(memory[26], most + 1, np.int32)
+    slots = row_pools.shape[1]
+    b = live.branch(memory[1:8])
+    t = frontier.table(memory[8:15], slots)
+    f = frontier.frontier(memory[15:22], most, slots)
+    z = blend.state(memory[22:37], slots, lambdas.shape[1] - 1)
+    depth = array_at(memory[37], most + 1, np.int32)
     depth[0] = 0
     for r in range(begin, end):
         stamps[0] += 1
         budget = min(budgets[r], most)
         grow = lengths[r] > 0 and budget > 0 and depths[r] > 0
         sizes[r] = _grow(z, b, t, f, stamps, depth, pools, row_pools[r], row_kinds[r], lambdas, window,
-                         context[r], lengths[r], budget, depths[r], grow, tokens[r], parents[r], scores[r],
-                         sources[r])
+                         context[r], lengths[r], prompts[r], budget, depths[r], grow, tokens[r], parents[r],
+                         scores[r], sources[r])
+        tokens[r, sizes[r]:], parents[r, sizes[r]:] = 0, ROOT
+        scores[r, sizes[r]:], sources[r, sizes[r]:] = 0, 0
 
 
 @inlined
-def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, window, context, length, budget,
-          deepest, grow, tokens, parents, scores, sources):
+def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, window, context, length, prompt,
+          budget, deepest, grow, tokens, parents, scores, sources):
     """Fill one row's tree; return its number of nodes.
 
     depth  int32 (K + 1,)  scratch: of node j in place j + 1, of the root in place 0
@@ -57,11 +63,14 @@ def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, windo
         start = live.chain(b, context, length, window, stamps[0])
     while grow:
         candidates = _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length,
-                             start, node, tokens, parents)
+                             prompt, start, node, tokens, parents, score * WIDE * budget)
         for j in range(candidates):
             slot = t.used[j]
-            tail, free = frontier.offer(f, head, tail, free, budget - size, score * t.shares[slot], node,
-                                        t.tokens[slot], t.sources[slot])
+            tail, free, place = frontier.offer(f, head, tail, free, budget - size, score * t.shares[slot],
+                                               node, t.tokens[slot], t.sources[slot])
+            if place >= 0:
+                for s in range(row_pools.size):
+                    f.at[place, s], f.orders[place, s] = t.at[slot, s], t.orders[slot, s]
         grow = False
         while head < tail and size < budget and not grow:  # the best become nodes until one can grow
             best = f.queue[head]
@@ -71,27 +80,31 @@ def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, windo
             scores[node], sources[node] = score, f.sources[best]
             depth[node + 1] = depth[f.parents[best] + 1] + 1
             size += 1
-            beaten = tail - head >= budget - size and tail > head and score <= f.scores[f.queue[tail - 1]]
+            beaten = (tail - head >= budget - size and tail > head
+                      and HOPE * score <= f.scores[f.queue[tail - 1]])
             grow = size < budget and depth[node + 1] < deepest and not beaten
+            if grow:
+                for s in range(row_pools.size):
+                    z.at[s], z.orders[s] = f.at[best, s], f.orders[best, s]
     return size
 
 
 @inlined
-def _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length, start, node,
-            tokens, parents):
+def _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length, prompt, start,
+            node, tokens, parents, worth):
     """Add up what may follow a node in the table ``t``; return how many tokens."""
     known = _history(z.history, tokens, parents, node, context, length)
     for s in range(row_pools.size):
         if row_pools[s] >= 0:
             if node == ROOT:
                 blend.enter(z, pools[row_pools[s]], s, known)
-            else:
-                blend.descend(z, pools[row_pools[s]], s, node + 1, parents[node] + 1, tokens[node])
+            elif z.orders[s] == 0:
+                blend.known_in(z, pools[row_pools[s]], s, tokens[node])
     found = 0
     if window > 0:
-        found = live.occurrences(b, context, length, start, z.history, known, stamps[0])
+        found = live.occurrences(b, context, length, prompt, start, z.history, known, stamps[0])
     stamps[1] += 1
-    return blend.continuations(z, b, t, stamps[1], pools, row_pools, row_kinds, lambdas, node + 1, found)
+    return blend.continuations(z, b, t, stamps[1], pools, row_pools, row_kinds, lambdas, found, worth)
 
 
 @compiled

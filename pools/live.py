@@ -19,14 +19,16 @@ MAX_WINDOW = SLOTS // 2
 # stamps         int64 (SLOTS,)
 # before         int32 (window,)  before[p - first]: the previous position of the token at p, or -1
 # nexts, orders  int32 (LIMIT,)   occurrences of one context: token after it, tokens that match
-Branch = namedtuple("Branch", "keys heads stamps before nexts orders")
+# prompted       uint8 (LIMIT,)   whether the token after it is the prompt's
+Branch = namedtuple("Branch", "keys heads stamps before nexts orders prompted")
 
 
 @compiled
 def branch(at):
     return Branch(array_at(at[0], SLOTS, np.int32), array_at(at[1], SLOTS, np.int32),
                   array_at(at[2], SLOTS, np.int64), array_at(at[3], MAX_WINDOW, np.int32),
-                  array_at(at[4], LIMIT, np.int32), array_at(at[5], LIMIT, np.int32))
+                  array_at(at[4], LIMIT, np.int32), array_at(at[5], LIMIT, np.int32),
+                  array_at(at[6], LIMIT, np.uint8))
 
 
 @compiled
@@ -55,9 +57,10 @@ def chain(b, buffer, length, window, stamp):
 
 
 @inlined
-def occurrences(b, buffer, length, first, history, known, stamp):
-    """Fill ``b.nexts`` and ``b.orders`` with what followed a node's context, nearest first; return how many.
+def occurrences(b, buffer, length, prompt, first, history, known, stamp):
+    """Fill ``b`` with what followed a node's context, nearest first; return how many.
 
+    prompt   tokens of the row that are its prompt's
     history  int32 (H,)  the node's own token and those before it, nearest first; ``known`` of them
     """
     slot = _slot(b, history[0], stamp)
@@ -72,6 +75,7 @@ def occurrences(b, buffer, length, first, history, known, stamp):
                 order += 1
             b.nexts[found] = buffer[p + 1]
             b.orders[found] = order
+            b.prompted[found] = p + 1 < prompt
             found += 1
         p = b.before[p - first]
     return found

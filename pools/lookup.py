@@ -1,18 +1,17 @@
 """Reading a frozen index from compiled code, by the addresses of its arrays.
 
-``a`` is the index's ``addresses`` (int64 (11,)); an interval is (low, count) in its suffix array.
+``a`` is the index's ``addresses`` (int64 (12,)); an interval is (low, count) in its suffix array.
 """
 
-import numpy as np
+from pools.jit import compiled, load_f64, load_i32, load_u8, load_u16
 
-from pools.jit import compiled, load_i32, load_i64, load_u8, load_u16
-
-TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, LEAST, VOCAB, STARTS, SIZE, DEPTH, COUNT = range(11)
-BLOCK = 64  # suffixes to one entry of LEAST
+TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, LEAST, VOCAB, STARTS, WEIGHTS, SIZE, DEPTH, COUNT = range(12)
+ALPHA, BETA, LIVE = range(3)  # rows of WEIGHTS
 
 
 @compiled
-def _code(a, position):
+def code(a, position):
+    """Code at a position of the pool's tokens."""
     if a[WIDTH] == 2:
         return load_u16(a[TOKENS] + 2 * position)
     return load_i32(a[TOKENS] + 4 * position)
@@ -21,7 +20,7 @@ def _code(a, position):
 @compiled
 def code_at(a, suffix, offset):
     """Code that stands ``offset`` behind the start of the suffix of rank ``suffix``."""
-    return _code(a, load_i32(a[SUFFIXES] + 4 * suffix) + offset)
+    return code(a, load_i32(a[SUFFIXES] + 4 * suffix) + offset)
 
 
 @compiled
@@ -58,34 +57,9 @@ def first(a, code):
 
 
 @compiled
-def shorter(a, low, order):
-    """Interval of a context without its first token, from where the interval of ``order`` codes begins."""
-    position = load_i32(a[SUFFIXES] + 4 * low) + 1
-    if order == 2:
-        return first(a, _code(a, position))
-    begin = load_i32(a[RANKS] + 4 * position)
-    end, last_block = begin + 1, a[COUNT] // BLOCK * BLOCK
-    least = order - 1
-    while shared_before(a, begin) >= least:
-        begin -= 1
-        while begin & 7 == 7 and _eight(a, begin - 7, least):
-            begin -= 8
-            while begin & (BLOCK - 1) == BLOCK - 1 and load_u8(a[LEAST] + begin // BLOCK) >= least:
-                begin -= BLOCK
-    while end < a[COUNT] and shared_before(a, end) >= least:
-        end += 1
-        while end & 7 == 0 and end + 8 <= a[COUNT] and _eight(a, end, least):
-            end += 8
-            while end & (BLOCK - 1) == 0 and end < last_block and load_u8(a[LEAST] + end // BLOCK) >= least:
-                end += BLOCK
-    return begin, end - begin
-
-
-@compiled
-def _eight(a, suffix, least):
-    """Whether eight suffixes from ``suffix`` on share ``least`` codes with the one before (SHARED < 128)."""
-    tops = np.int64(-0x7F7F7F7F7F7F7F80)  # 0x80 in each byte
-    return ((load_i64(a[SHARED] + suffix) | tops) - least * 0x0101010101010101) & tops == tops
+def weight(a, row, order):
+    """Learned weight of a context order; row is ALPHA, BETA or LIVE."""
+    return load_f64(a[WEIGHTS] + 8 * (row * a[DEPTH] + order))
 
 
 @compiled
@@ -125,7 +99,7 @@ def _compare(a, suffix, codes, order):
     """Sign of the suffix's first ``order`` codes against the context's."""
     position = load_i32(a[SUFFIXES] + 4 * suffix)
     for offset in range(1, order):
-        difference = _code(a, position + offset) - codes[order - 1 - offset]
+        difference = code(a, position + offset) - codes[order - 1 - offset]
         if difference != 0:
             return difference
     return 0

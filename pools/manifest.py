@@ -16,7 +16,7 @@ import numpy as np
 from pools.errors import PoolError
 
 FORMAT = "dare-job pool"
-VERSION = 1
+VERSION = 2
 NAME = "manifest.json"
 _REBUILD = "remove the folder and run the pools stage again"
 

@@ -25,7 +25,7 @@ class FrequencyDrafter:
     def __init__(self, index: Index, nodes: int, depth: int = 12, longest: int = LONGEST):
         self._index, self._depth, self._longest, self.nodes = index, depth, longest, nodes
         n = nodes + 1
-        self._scratch = [np.zeros(n, kind) for kind in (_i32, _f64, _i32, _i32, _u8)]
+        self._scratch = [np.zeros(n, kind) for kind in (_i32, _f64, _i32, _i32, _u8, _i32, _i32)]
         self._places = np.array([array.ctypes.data for array in self._scratch], _i64)
         self._low, self._count, self._level = np.zeros(n, _i64), np.zeros(n, _i64), np.zeros(n, _i64)
         self._tokens, self._parents = np.zeros(nodes, _i32), np.zeros(nodes, _i32)
@@ -61,7 +61,7 @@ def _grow(a, history, places, nodes, depth, least, lows, counts, levels, tokens,
 @compiled
 def _tree(a, low, count, anchor, places, nodes, depth, lows, counts, levels, tokens, parents):
     """The most frequent continuations of an interval; a node's own interval stands in place node + 1."""
-    f = frontier.frontier(places, nodes)
+    f = frontier.frontier(places, nodes, 1)
     head = tail = free = size = 0
     node = ROOT
     lows[0], counts[0], levels[0] = low, count, 0
@@ -74,7 +74,7 @@ def _tree(a, low, count, anchor, places, nodes, depth, lows, counts, levels, tok
                 code = code_at(a, i, anchor + level)
                 times = run(a, i, end, anchor + level, code)
                 if code != 0:
-                    tail, free = frontier.offer(f, head, tail, free, nodes - size, float(times), node,
+                    tail, free, _ = frontier.offer(f, head, tail, free, nodes - size, float(times), node,
                                                 token_of(a, code), 0)
                 i += times
         if head == tail or size == nodes:

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 
 from pools.frontier import SLOTS as TABLE_SLOTS
+from pools.intervals import MOST_RUNS
 from pools.live import LIMIT, MAX_WINDOW
 from pools.live import SLOTS as LIVE_SLOTS
 
@@ -33,17 +34,18 @@ def _arrays(nodes: int, pools: int, orders: int) -> list[np.ndarray]:
         zeros(i64, 2),
         # live.Branch
         zeros(i32, LIVE_SLOTS), zeros(i32, LIVE_SLOTS), zeros(i64, LIVE_SLOTS), zeros(i32, MAX_WINDOW),
-        zeros(i32, LIMIT), zeros(i32, LIMIT),
+        zeros(i32, LIMIT), zeros(i32, LIMIT), zeros(u8, LIMIT),
         # frontier.Table
         zeros(i32, TABLE_SLOTS), zeros(i64, TABLE_SLOTS), zeros(i32, TABLE_SLOTS), zeros(f64, TABLE_SLOTS),
-        zeros(u8, TABLE_SLOTS),
+        zeros(u8, TABLE_SLOTS), zeros(i32, TABLE_SLOTS, pools), zeros(i32, TABLE_SLOTS, pools),
         # frontier.Frontier
         zeros(i32, nodes + 1), zeros(f64, nodes + 1), zeros(i32, nodes + 1), zeros(i32, nodes + 1),
-        zeros(u8, nodes + 1),
+        zeros(u8, nodes + 1), zeros(i32, nodes + 1, pools), zeros(i32, nodes + 1, pools),
         # blend.State
-        zeros(i32, nodes + 1, pools, orders + 1), zeros(i32, nodes + 1, pools, orders + 1),
-        zeros(i32, nodes + 1, pools), zeros(i32, nodes + 1, pools), zeros(i64, orders),
-        zeros(i32, orders), zeros(f64, pools, orders + 1), zeros(f64, orders + 1), zeros(i32, orders + 1),
+        zeros(i32, orders), zeros(i32, pools), zeros(i32, pools), zeros(i32, pools), zeros(i64, pools),
+        zeros(f64, pools), zeros(i32, pools), zeros(i32, pools), zeros(i32, pools),
+        zeros(i32, pools, MOST_RUNS), zeros(i32, pools, MOST_RUNS), zeros(i32, pools, MOST_RUNS),
+        zeros(i32, 2, orders + 1), zeros(f64, 2, orders + 1), zeros(i64, orders),
         # depth of each node
         zeros(i32, nodes + 1),
     ]

@@ -7,7 +7,7 @@ import numpy as np
 ROOT = -1
 
 # Where a draft token was found first: shown by `dare-job show`.
-SOURCE_NONE, SOURCE_LIVE, SOURCE_OWN, SOURCE_GROUP, SOURCE_GLOBAL, SOURCE_MODEL = range(6)
+SOURCE_NONE, SOURCE_PROMPT, SOURCE_LIVE, SOURCE_OWN, SOURCE_GROUP, SOURCE_GLOBAL, SOURCE_MODEL = range(7)
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         rule="strict" if mode in ("resd", "autoregressive") else verify.rule, k=verify.k, p=verify.p,
         max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
         batch_size=batch_size or decode.batch_size, nodes=0 if plain else decode.nodes, depth=decode.depth)
-    drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=decode.blend_lambda,
-                           threads=task.threads)
+    lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
+    drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=lam, threads=task.threads)
     target = loaded(task).target
     if verify.reproducible and settings.rule != "strict" and target.traits.columns is not None:
         raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "

@@ -2,9 +2,9 @@
 
 import pygtrie
 
-from pools.blend import FLOOR
+from pools.blend import FLOOR, MOST_DIFFERENT, RUNGS
 from pools.live import LIMIT
-from pools.tree import SOURCE_LIVE
+from pools.tree import SOURCE_LIVE, SOURCE_PROMPT
 
 
 def trie_of(texts, depth):
@@ -26,12 +26,14 @@ def followers(trie, context):
     return {key[-1]: count for key, count in keys if len(key) == len(context) + 1}
 
 
-def in_row(row, path, order, window):
-    """What followed the last ``order`` tokens of row + path inside the row: the nearest LIMIT matches of the
-    last token count, and of those the ones that match further back."""
+def in_row(row, path, order, window, prompt):
+    """What followed the last ``order`` tokens of row + path inside the row: in its text, and in its prompt.
+
+    The nearest LIMIT matches of the last token count, and of those the ones that match further back.
+    """
     history = [*row, *path]
     first = max(0, len(row) - window)
-    counts, seen = {}, 0
+    counts, seen = ({}, {}), 0
     for p in range(len(row) - 2, first - 1, -1):
         if row[p] != history[-1]:
             continue
@@ -39,39 +41,60 @@ def in_row(row, path, order, window):
         if seen > LIMIT:
             break
         if p - order + 1 >= first and list(row[p - order + 1 : p + 1]) == history[-order:]:
-            counts[row[p + 1]] = counts.get(row[p + 1], 0) + 1
+            kind = counts[p + 1 < prompt]
+            kind[row[p + 1]] = kind.get(row[p + 1], 0) + 1
     return counts
 
 
-def children(row, path, sources, settings, lam):
-    """Probability of each token behind row + path. sources: (kind, trie, longest context), nearest first."""
+def longest_context(row, trie, most):
+    """The longest of the row's last contexts that occurs."""
+    return max((n for n in range(1, min(most, len(row)) + 1) if trie.get(tuple(row[-n:]), 0)), default=0)
+
+
+def children(row, path, orders, sources, settings, prompt, term):
+    """Of each token behind row + path: its probability, and the order that it is looked up with by source.
+
+    orders   the context's order in each source
+    sources  (kind, trie, longest context), nearest first
+    term     of (kind, order, different continuations): what a count is divided by, beside itself
+    """
     history = [*row, *path]
-    weight = 1.0
-    lists = [[] for _ in range(len(sources) + 1)]  # (occurrences, weight, followers) of each source, by order
+    rest = 1.0
+    starts = [min(order, settings.context, longest)
+              for order, (_, _, longest) in zip(orders, sources, strict=True)]
+    read = [[] for _ in sources]  # what was read: dicts of occurrences, gain, followers, order
+    own = []
     for order in range(min(settings.context, len(history)), 0, -1):
-        if weight < FLOOR:
+        if rest < FLOOR:
             break
         context = tuple(history[-order:])
-        live = in_row(row, path, order, settings.window) if settings.live else {}
-        total = sum(live.values())
-        gain = weight * total / (total + lam(SOURCE_LIVE, order))
-        weight -= gain
-        lists[0].append((total, gain, live))
-        for place, (kind, trie, longest) in enumerate(sources):
-            total = trie.get(context, 0) if order <= longest else 0
-            gain = weight * total / (total + lam(kind, order))
-            weight -= gain
-            lists[place + 1].append((total, gain, followers(trie, context) if total else {}))
-    shares = {}
-    for place, entries in enumerate(lists):
-        merged = []  # orders with the same occurrences are one list
-        for total, gain, counts in entries:
-            if merged and merged[-1][0] == total:
-                merged[-1][1] += gain
-            else:
-                merged.append([total, gain, counts])
-        for total, gain, counts in merged:
-            if total and (place == 0 or gain >= FLOOR):
-                for token, count in counts.items():
-                    shares[token] = shares.get(token, 0.0) + gain * count / total
-    return shares
+        if order in RUNGS and settings.live:
+            for place, counts in enumerate(in_row(row, path, order, settings.window, prompt)):
+                total = sum(counts.values())
+                gain = rest * total / (total + term((SOURCE_LIVE, SOURCE_PROMPT)[place], order, 0))
+                rest -= gain
+                own.append({"total": total, "gain": gain, "followers": counts})
+        for place, (kind, trie, _) in enumerate(sources):
+            if order != starts[place] and not (order < starts[place] and order in RUNGS):
+                continue
+            total, counts = trie.get(context, 0), followers(trie, context)
+            different = len(counts) + total - sum(counts.values())  # each end of a text is another one
+            gain = rest * total / (total + term(kind, order, min(different, MOST_DIFFERENT)))
+            rest -= gain
+            if not read[place] or read[place][-1]["total"] != total:
+                read[place].append({"total": total, "gain": 0.0, "followers": counts, "order": order})
+            read[place][-1]["gain"] += gain
+    shares, found = {}, {}
+    for place, entries in enumerate([own, *read]):
+        for entry in entries:
+            if place and entry["gain"] < FLOOR / 4:
+                continue
+            for token, count in entry["followers"].items():
+                shares[token] = shares.get(token, 0.0) + entry["gain"] * count / entry["total"]
+                known = found.setdefault(token, [0] * len(sources))
+                if place and not known[place - 1]:
+                    known[place - 1] = entry["order"] + 1
+    for token, known in found.items():
+        for place, (_, trie, _) in enumerate(sources):
+            known[place] = known[place] or int(trie.get((token,), 0) > 0)
+    return {token: (share, found[token]) for token, share in shares.items()}

@@ -4,21 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pool_reference import children, trie_of
+from pool_reference import children, longest_context, trie_of
 
 from pools.draft import DraftSettings, draft
 from pools.errors import PoolError
 from pools.index import Index
-from pools.tree import ROOT, SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_LIVE, SOURCE_OWN
+from pools.kernel import HOPE
+from pools.lookup import ALPHA, BETA, LIVE
+from pools.tree import ROOT, SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_LIVE, SOURCE_OWN, SOURCE_PROMPT
 
-TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=10), max_size=4)
+TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=3)  # few enough to be read whole
 ROW = st.lists(st.integers(0, 4), min_size=1, max_size=12)
 KINDS = ("own", "attribute", "global")
 LAM = 7.3
-
-
-def lam_of(kind, order):
-    return {SOURCE_LIVE: 2.0, SOURCE_OWN: 1.5}.get(kind, LAM)
 
 
 def index_of(texts, kind="global"):
@@ -51,34 +49,49 @@ def check_tree(batch, r, budget, depth):
         parent = batch.parents[r, node]
         assert ROOT <= parent < node
         assert batch.scores[r, node] <= (batch.scores[r, parent] if parent != ROOT else 1)
-        assert SOURCE_LIVE <= batch.sources[r, node] <= SOURCE_GLOBAL
+        assert SOURCE_PROMPT <= batch.sources[r, node] <= SOURCE_GLOBAL
     assert (np.diff(batch.scores[r, :size]) <= 0).all()
     return paths
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.tuples(TEXTS, TEXTS, TEXTS), ROW, st.integers(0, 24), st.integers(1, 6), st.integers(1, 12),
-       st.booleans())
-def test_tree_holds_the_best_paths_of_the_reference(corpora, row, budget, depth, context, live):
+       st.booleans(), st.integers(0, 8), st.integers(0, 99))
+def test_tree_holds_the_best_paths_of_the_reference(corpora, row, budget, depth, context, live, prompt, seed):
     pools = [index_of(texts, kind) for texts, kind in zip(corpora, KINDS, strict=True)]
-    options = DraftSettings(depth=depth, context=context, lam=LAM, live=live, window=9)
-    batch = batch_of([row], [budget], [pools], options)
+    rng = np.random.default_rng(seed)
+    for pool in pools:  # as if learned
+        pool.weights[:, 1:] = rng.uniform(0.2, 20, pool.weights[:, 1:].shape)
+    options = DraftSettings(depth=depth, context=context, lam_of=((SOURCE_PROMPT, 2.0),), live=live, window=9)
+    batch = batch_of([row], [budget], [pools], options, prompts=np.array([prompt], np.int32))
     paths = check_tree(batch, 0, budget, depth)
+
+    def term(kind, order, different):
+        if kind == SOURCE_PROMPT:
+            return 2.0
+        weights = pools[-1].weights if kind == SOURCE_LIVE else by_kind[kind].weights
+        if kind == SOURCE_LIVE:
+            return weights[LIVE, order]
+        return weights[ALPHA, order] + weights[BETA, order] * different
+
+    by_kind = {pool.source: pool for pool in pools}
     sources = [(pool.source, trie_of(texts, context + 1), pool.depth - 1)
                for pool, texts in zip(pools, corpora, strict=True)]
+    orders = {(): [longest_context(row, trie, min(context, longest)) for _, trie, longest in sources]}
     scores, open_scores = {(): 1.0}, {}
     for path in [(), *paths]:
         if path:
             scores[path] = open_scores.pop(path)
             assert batch.scores[0, paths.index(path)] == pytest.approx(scores[path], rel=1e-5)
         if len(path) < depth:
-            for token, share in children(row, path, sources, options, lam_of).items():
-                open_scores[(*path, token)] = scores[path] * share
+            found = children(row, path, orders[path], sources, options, prompt, term)
+            for token, (share, known) in found.items():
+                open_scores[(*path, token)], orders[(*path, token)] = scores[path] * share, known
     rest = max(open_scores.values(), default=0)
     if batch.sizes[0] < budget:
         assert rest == 0
-    elif budget:
-        assert rest <= scores[paths[-1]] * (1 + 1e-9)
+    elif budget:  # a node grows only where a child could have HOPE of its score
+        assert rest * HOPE <= scores[paths[-1]] * (1 + 1e-6)
 
 
 @settings(max_examples=30, deadline=None)
@@ -142,7 +155,7 @@ def test_draft_stops_at_the_end_of_a_text():
 
 def test_lambda_by_source_and_order():
     pools = [index_of([[1, 2]] * 3, "attribute"), index_of([[1, 3]] * 3)]
-    trusted = DraftSettings(lam_of=((SOURCE_GROUP, 30.0), (SOURCE_GLOBAL, (0.5,) * 12)))
+    trusted = DraftSettings(lam_of=((SOURCE_GROUP, 30.0), (SOURCE_GLOBAL, (0.5,) * 31)))
     assert batch_of([[1]], [2], [pools], trusted).tokens[0].tolist() == [3, 2]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from pools import jit
 
 HEAVY = ("torch", "pyspark", "faiss", "transformers", "sklearn", "dare_job")
-MODULES = ("attributes blend draft errors frontier index jit kernel live lookup manifest published router "
-           "scratch store suffix")
+MODULES = ("attributes blend draft errors frontier index intervals jit kernel learn live lookup manifest "
+           "published router scratch store suffix")
 
 
 def test_nothing_heavy_is_imported():

@@ -10,7 +10,8 @@ from pool_reference import followers, trie_of
 
 from pools.errors import PoolError
 from pools.index import Index
-from pools.lookup import code_at, code_of, locate, narrow, shorter
+from pools.intervals import MOST_RUNS, interval, runs
+from pools.lookup import code_at, code_of, locate, narrow, token_of
 
 TEXT = st.lists(st.integers(0, 3), max_size=14)
 TEXTS = st.lists(TEXT, max_size=8).flatmap(
@@ -27,6 +28,17 @@ def find(index, context):
     return locate(index.addresses, codes, len(context)) if codes.all() else (0, 0)
 
 
+def read(index, low, count, order, most):
+    """What ``runs`` finds behind an interval: times by token, the ends of texts left out."""
+    codes, hits, firsts = np.zeros((3, MOST_RUNS), np.int32)
+    size, total = runs(index.addresses, low, count, order, most, codes, hits, firsts)
+    assert hits[:size].sum() == total
+    for code, suffix in zip(codes[:size], firsts[:size], strict=True):
+        assert low <= suffix < low + count and code_at(index.addresses, suffix, order) == code
+    return {token_of(index.addresses, code): int(times)
+            for code, times in zip(codes[:size], hits[:size], strict=True) if code}
+
+
 @settings(max_examples=60, deadline=None)
 @given(TEXTS)
 def test_counts_of_every_context_and_continuation(texts):
@@ -39,8 +51,11 @@ def test_counts_of_every_context_and_continuation(texts):
             code = code_of(index.addresses, token)
             inside = narrow(index.addresses, low, count, len(context), code)[1] if count and code else 0
             assert inside == followers(trie, context).get(token, 0)
-        if count and len(context) > 1:
-            assert shorter(index.addresses, low, len(context)) == find(index, context[1:])
+        for order in range(1, len(context) + 1 if count else 0):
+            suffix = low + count // 2
+            assert interval(index.addresses, suffix, len(context), order) == find(index, context[-order:])
+        if count:
+            assert read(index, low, count, len(context), MOST_RUNS) == followers(trie, context)
 
 
 @settings(max_examples=60, deadline=None)
@@ -71,7 +86,19 @@ def test_suffix_links_across_blocks():
     for context in [(4, 5, 6), (5, 6), (1, 1, 1), (1, 2, 2), (3, 3), (2, 2, 2), (7, 8, 9), (0, 1)]:
         low, count = find(index, context)
         assert count == trie[context] > 0
-        assert shorter(index.addresses, low, len(context)) == find(index, context[1:])
+        for order in range(1, len(context) + 1):
+            for suffix in (low, low + count // 3, low + count - 1):
+                assert interval(index.addresses, suffix, len(context), order) == find(index, context[-order:])
+        if count <= MOST_RUNS:
+            assert read(index, low, count, len(context), MOST_RUNS) == followers(trie, context)
+
+
+def test_a_frequent_context_is_read_at_even_distances():
+    index = build([[1, 2]] * 700 + [[1, 3]] * 200 + [[1, token] for token in range(4, 104)])
+    low, count = find(index, (1,))
+    seen = read(index, low, count, 1, 100)
+    assert count == 1000 and sum(seen.values()) == 50
+    assert seen[2] == 35 and seen[3] == 10
 
 
 def test_same_texts_many_times_are_no_quadratic_case():

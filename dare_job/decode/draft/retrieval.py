@@ -18,4 +18,5 @@ class RetrievalDrafter:
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray) -> DraftBatch:
         pools = [request.pools for request in requests]
-        return draft(context, lengths, budgets, pools, self._settings, depths)
+        prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
+        return draft(context, lengths, budgets, pools, self._settings, depths, prompts)
