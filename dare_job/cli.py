@@ -24,7 +24,8 @@ app = typer.Typer(
            "6 model, 7 pools, 1 anything else.",
 )
 
-Config = Annotated[Path, typer.Option("--config", help="YAML settings, for example conf/demo.yaml.")]
+Config = Annotated[list[Path], typer.Option(
+    "--config", help="YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")]
 Day = Annotated[str, typer.Option(
     "--date", metavar="YYYY-MM-DD", help="The night; input up to and including this date counts.")]
 Input = Annotated[str | None, typer.Option(
