@@ -197,8 +197,8 @@ def replay(
     except ValueError:
         raise ConfigError(f"--nodes {nodes!r} is no list of numbers; write for example 16,64") from None
     names = [[part.strip() for part in given.split(",") if part.strip()] for given in (pool, against)]
-    _print_json(run(Options(text, column, tokenizer, id_column, held_out, budgets, names[0], groups, old,
-                            names[1])))
+    _print_json(run(Options(text, column, tokenizer, id_column, held_out, names[0], groups, old,
+                            nodes=budgets, against=names[1])))
 
 
 def _job(config, day, input_path, out, model, limit, overrides):
