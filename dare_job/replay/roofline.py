@@ -47,8 +47,8 @@ H100 = Device("NVIDIA H100 SXM5 80 GB", 3.35e12, 989e12)
 A100 = Device("NVIDIA A100 SXM4 80 GB", 2.039e12, 312e12)
 MISTRAL = Model("Mistral-7B-v0.1, bfloat16", 7.24e9, 32, 32, 8, 128)
 
-# An H100 waits for its memory until some 300 tokens are in a forward. An A100, with half of the arithmetic for
-# a byte, is bound by it at batch 64 from the fourth query a row on, at batch 256 from the second.
+# An H100 waits for its memory until some 300 tokens are in a forward. An A100 has half of the arithmetic to
+# a byte: at batch 64 it is bound by that from the fourth query a row on, at batch 256 from the second.
 FILES = {"h100-mistral-7b": (H100, (1, 8, 32)), "a100-mistral-7b-large-batch": (A100, (64, 128, 256))}
 
 
