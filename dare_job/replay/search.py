@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from dare_job.replay.trials import Objective, Point, Trial, Trials
 
 _ROUNDS = 2
+_LEAST_GAIN = 0.002  # for leaving a value: less is the noise of measured drafting
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def _one_by_one(trials: Trials, objective: Objective, space: Space, chosen: Choi
         candidates = dict.fromkeys([point, *(replace(point, **{name: value}) for value in values)])
         rates = {some: objective.tokens_per_s(batch, nodes, trials(some, nodes, "screen"))
                  for some in candidates}
-        point = max(rates, key=rates.__getitem__)
+        winner = max(rates, key=rates.__getitem__)
+        point = winner if rates[winner] > (1 + _LEAST_GAIN) * rates[point] else point
         say(f"{name}: " + ", ".join(f"{shown(name, getattr(some, name))} {rate:.0f} tokens/s"
                                     for some, rate in rates.items()))
     return point
