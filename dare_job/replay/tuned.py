@@ -9,7 +9,7 @@ import yaml
 from dare_job.config import DecodeSettings, JobConfig, PoolSettings
 from dare_job.replay import first_night
 from dare_job.replay.search import Choice, Space, best
-from dare_job.replay.trials import Objective, Point, Trials, ratio_interval
+from dare_job.replay.trials import Objective, Point, Trial, Trials, ratio_interval
 
 
 def default_point(pool: tuple[str, ...], texts: int) -> Point:
@@ -46,14 +46,17 @@ def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, 
     rate = objective.tokens_per_s(chosen.batch, usual, default)
     cost = (objective.step_ms(chosen.batch, usual, default.us)
             / objective.step_ms(chosen.batch, chosen.nodes, chosen.trial.us))
-    by_size = _by_size(trials, chosen, sizes, usual)
+    nodes = chosen.nodes or usual
+    by_size = _by_size(trials, chosen, sizes, nodes)
+    accepted = {size: trial.accepted_per_step for size, trial in by_size.items()}
     tokens = float(np.mean([text.size for text in trials.corpus.test]))
     known = len(trials.corpus.test) + len(trials.corpus.rest)
-    waves = first_night.recommend(rows or known, tokens, by_size) if chosen.nodes else None
+    waves = first_night.recommend(rows or known, tokens, accepted) if chosen.nodes else None
     by_batch = {str(batch): _at_batch(trials, objective, space, chosen, batch) for batch in space.batches}
     return {
         "best": settings(chosen), "by_batch": by_batch,
-        "pool_sizes": {str(size): {"accepted_per_step": value} for size, value in by_size.items()},
+        "pool_sizes": {str(size): {"accepted_per_step": trial.accepted_per_step, "tokens_per_s": round(
+            objective.tokens_per_s(chosen.batch, nodes, trial), 2)} for size, trial in by_size.items()},
         "default": {"batch_size": chosen.batch, "nodes": usual,
                     "accepted_per_step": default.accepted_per_step, "tokens_per_s": round(rate, 2)},
         "ratio_to_default": round(chosen.tokens_per_s / rate, 4),
@@ -69,13 +72,13 @@ def _at_batch(trials: Trials, objective: Objective, space: Space, chosen: Choice
             "ratio": round(found.tokens_per_s / plain, 4)}
 
 
-def _by_size(trials: Trials, chosen: Choice, sizes: Sequence[int], usual: int) -> dict[int, float]:
-    """Accepted a step by texts in a pool of everybody, as a first night has it: no own text, no groups."""
+def _by_size(trials: Trials, chosen: Choice, sizes: Sequence[int], nodes: int) -> dict[int, Trial]:
+    """Trials by texts in a pool of everybody, as a first night has it: no own text, no groups."""
     found = {}
     for size in (0, *sizes):
         limit = size if size < len(trials.corpus.rest) else None
         point = replace(chosen.point, pool=("global",), global_texts=limit, group_texts=None)
-        found[size] = trials(point, chosen.nodes or usual, "confirm").accepted_per_step
+        found[size] = trials(point, nodes, "confirm")
     return found
 
 
