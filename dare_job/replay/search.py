@@ -26,9 +26,7 @@ class Space:
     def replays(self) -> int:
         """The most that a search and its confirmation replay."""
         budgets = sum(nodes > 0 for nodes in self.nodes)
-        others = sum(value != getattr(self.start, name) for name, values in self.values.items()
-                     for value in values)
-        return _ROUNDS * others + (_ROUNDS + 1) * budgets + 2 * budgets
+        return _ROUNDS * (budgets + sum(map(len, self.values.values()))) + 2 * budgets
 
 
 @dataclass(frozen=True)
