@@ -38,7 +38,7 @@ def tune(
         "--batch", help="Batch sizes, such as 1,8,32; without it those of the latency curve.")] = "",
     nodes: Annotated[str, typer.Option(
         "--nodes", help="Draft nodes a step to try; plain decoding and the default always are.")]
-    = "2,4,6,8,12,16,24,32,48,64,96,128",
+    = "1,2,3,4,6,8,12,16,24,32,48,64,96,128",
     sizes: Annotated[str, typer.Option(
         "--sizes", help="Texts in a pool to try; all of them always are.")] = "100,500,2000",
     contexts: Annotated[str, typer.Option("--contexts", help="Longest contexts to try.")] = "4,8,12,15",

@@ -37,7 +37,7 @@ class Options(sources.Source):
     curve: Curve | None = None
     curve_name: str = ""
     batch: Sequence[int] = ()
-    nodes: Sequence[int] = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+    nodes: Sequence[int] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
     sizes: Sequence[int] = (100, 500, 2000)
     contexts: Sequence[int] = (4, 8, 12, 15)
     depths: Sequence[int] = (6, 12, 20)
