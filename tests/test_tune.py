@@ -167,8 +167,8 @@ def test_a_curve_is_linear_between_its_points_and_never_falls(tmp_path):
     table = {"1": {"1": 10, "5": 9, "9": 18}, "9": {"1": 26, "9": 42}}
     (tmp_path / "l.json").write_text(json.dumps({"latency_ms": table}))
     curve = latency.read(tmp_path / "l.json")
-    assert [curve.ms(1, q) for q in (1, 5, 7, 9)] == [10, 10, 14, 18]
-    assert curve.ms(9, 5) == 34 and curve.ms(5, 1) == 18 and curve.ms(5, 5) == 22
+    assert [curve.ms(1, q) for q in (1, 5, 7, 9)] == [9, 9, 13.5, 18]
+    assert curve.ms(9, 5) == 34 and curve.ms(5, 1) == 17.5 and curve.ms(5, 5) == 21.5
     assert (curve.batches, curve.queries) == ([1, 9], 9)
 
 

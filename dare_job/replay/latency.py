@@ -25,7 +25,7 @@ class Curve:
 
     @classmethod
     def of(cls, table: Mapping[str, Mapping[str, float]], name: str) -> "Curve":
-        """A curve of {rows: {queries a row: ms}}; a time under that of fewer queries is noise: levelled.
+        """A curve of {rows: {queries a row: ms}}; a time above that of more queries is noise and lowered.
 
         Raises DataError naming ``name`` and what is wrong.
         """
@@ -41,8 +41,8 @@ class Curve:
             if 1 not in ms:
                 raise DataError(f"{name}: batch {batch} lacks 1 query a row, which is plain decoding")
             queries = sorted(ms)
-            points[_count(batch, f"{name}: batch")] = (
-                np.array(queries, float), np.maximum.accumulate([ms[q] for q in queries]))
+            levelled = np.minimum.accumulate([ms[q] for q in reversed(queries)])[::-1]
+            points[_count(batch, f"{name}: batch")] = (np.array(queries, float), levelled)
         return cls(dict(sorted(points.items())))
 
     @property
@@ -81,7 +81,7 @@ def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float3
             device: str = "auto") -> dict[str, dict[str, float]]:
     """{batch: {queries a row: ms}} of a model on this machine, up to ``nodes`` drafts a row.
 
-    Raises ModelError, ConfigError as loading the model does.
+    Prints each batch size as it is done. Raises ModelError, ConfigError as loading the model does.
     """
     from dare_job.decode import Target
     from dare_job.decode.latency import latency_ms
@@ -89,7 +89,12 @@ def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float3
 
     target = Target.load(resolve(model), dtype, device, False)
     queries = sorted({q for q in _QUERIES if q <= nodes} | {nodes + 1})
-    return latency_ms(target, batches, queries)
+    found = {}
+    for batch in batches:
+        found |= latency_ms(target, [batch], queries, repeats=11)
+        times = ", ".join(f"{q}: {ms}" for q, ms in found[str(batch)].items())
+        print(f"batch {batch}, milliseconds by queries a row: {times}", flush=True)
+    return found
 
 
 def within(curve: Curve, batches: Sequence[int], nodes: int) -> None:

@@ -96,7 +96,7 @@ def document(result: Mapping, choice: Choice, source: str, command: str) -> str:
         f"{found['tokens_per_s']:.0f} tokens/s expected, {found['ratio']:.2f} times plain decoding;",
         f"# {result['ratio_to_default']:.3f} times the default settings at this batch size "
         f"(95 % {low:.3f} to {high:.3f}).",
-        *(f"# Batch {batch}: best with {row['nodes']} nodes, {row['tokens_per_s']:.0f} tokens/s expected, "
+        *(f"# Batch {batch}: nodes {row['nodes']}, {row['tokens_per_s']:.0f} tokens/s expected, "
           f"{row['ratio']:.2f} times plain decoding."
           for batch, row in result["by_batch"].items() if batch != str(choice.batch))]
     found = yaml.safe_dump(settings(choice), sort_keys=False)
