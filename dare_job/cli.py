@@ -12,7 +12,9 @@ from typing import Annotated
 
 import typer
 
-from dare_job import errors
+from dare_job import cli_options as options
+from dare_job import cli_tune, errors
+from dare_job.cli_options import Device, Dtype
 from dare_job.errors import ConfigError, DareJobError
 
 app = typer.Typer(
@@ -24,7 +26,8 @@ app = typer.Typer(
            "6 model, 7 pools, 1 anything else.",
 )
 
-Config = Annotated[Path, typer.Option("--config", help="YAML settings, for example conf/demo.yaml.")]
+Config = Annotated[list[Path], typer.Option(
+    "--config", help="YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")]
 Day = Annotated[str, typer.Option(
     "--date", metavar="YYYY-MM-DD", help="The night; input up to and including this date counts.")]
 Input = Annotated[str | None, typer.Option(
@@ -114,18 +117,6 @@ def show(
     show_text(out, entity, _day(date).isoformat() if date else None)
 
 
-class Dtype(StrEnum):
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-class Device(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
 class ChatTemplate(StrEnum):
     auto = "auto"
     always = "always"
@@ -167,21 +158,10 @@ def check(
 
 @app.command()
 def replay(
-    text: Annotated[Path, typer.Option("--text", help="Texts: jsonl, csv or Parquet, gzipped or not.")],
-    column: Annotated[str, typer.Option("--column", help="Column of the text.")],
-    tokenizer: Annotated[list[Path], typer.Option(
-        "--tokenizer", help="Folder or file: tokenizer.json, or GPT-2's vocabulary and merges; repeatable.")],
-    id_column: Annotated[str | None, typer.Option(
-        "--id-column", help="Column of the id; without it the row number.")] = None,
-    held_out: Annotated[int, typer.Option(
-        "--held-out", help="Texts replayed: those whose ids have the smallest SHA-256.")] = 1000,
+    text: options.Text, column: options.Column, tokenizer: options.Tokenizer,
+    id_column: options.IdColumn = None, held_out: options.HeldOut = 1000,
     nodes: Annotated[str, typer.Option("--nodes", help="Draft nodes a step, separated by commas.")] = "16,64",
-    pool: Annotated[str, typer.Option(
-        "--pool", help="Where drafts come from, beside the text so far: own, group, global.")] = "global",
-    groups: Annotated[Path | None, typer.Option(
-        "--groups", help="Table of entity_id and group, as the stage group leaves it.")] = None,
-    old: Annotated[Path | None, typer.Option(
-        "--old", help="The same ids' texts of an earlier date: the pools are made of these.")] = None,
+    pool: options.Pool = "global", groups: options.Groups = None, old: options.Old = None,
     against: Annotated[str, typer.Option(
         "--against", help="Peers in the same run: published (the rule of DARE's authors), arctic.")] = "",
 ) -> None:
@@ -191,13 +171,12 @@ def replay(
     """
     from dare_job.replay.command import Options, run
 
-    try:
-        budgets = [int(part) for part in nodes.split(",")]
-    except ValueError:
-        raise ConfigError(f"--nodes {nodes!r} is no list of numbers; write for example 16,64") from None
-    names = [[part.strip() for part in given.split(",") if part.strip()] for given in (pool, against)]
-    _print_json(run(Options(text, column, tokenizer, id_column, held_out, budgets, names[0], groups, old,
-                            names[1])))
+    budgets = options.numbers("--nodes", nodes)
+    _print_json(run(Options(text, column, tokenizer, id_column, held_out, options.words(pool), groups, old,
+                            nodes=budgets, against=options.words(against))))
+
+
+app.command()(cli_tune.tune)
 
 
 def _job(config, day, input_path, out, model, limit, overrides):

@@ -1,5 +1,6 @@
 """The job's settings: typed models, and the reader that turns YAML into them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -178,14 +179,23 @@ class JobConfig(Section):
     limits: LimitSettings = LimitSettings()
 
 
-def load(path: str | Path, overrides: list[str] | None = None,
+def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = None,
          flags: dict[str, tuple[str, str]] | None = None) -> JobConfig:
-    """Read a YAML file and apply ``section.key=value`` overrides (values are YAML too), then flags.
+    """Read YAML files and apply ``section.key=value`` overrides (values are YAML too), then flags.
 
-    ``flags`` are values by key, each with the name of its flag, as in ``{"out": ("--out", "o")}``.
+    path   one file, or several: values of a later file win, key by key
+    flags  values by key, each with the name of its flag, as in ``{"out": ("--out", "o")}``
+
     Raises ConfigError naming the key, the file or flag, and the valid choices.
     """
-    data = config_source.read(Path(path))
+    first, *more = [Path(path)] if isinstance(path, str | Path) else map(Path, path)
+    data = config_source.read(first)
+    files = []
+    for file in more:
+        above = config_source.read(file)
+        files += [value for value in config_source.origins(above, file)
+                  if value.value not in (None, {}) or value.key not in data]  # not a section left empty
+        config_source.merge(data, above, file)
     given = [config_source.parse(text) for text in overrides or []]
     given += [Override(key, value, f"{flag} {value}") for key, (flag, value) in (flags or {}).items()]
     for override in given:
@@ -194,4 +204,4 @@ def load(path: str | Path, overrides: list[str] | None = None,
     try:
         return JobConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, JobConfig, str(path), given)) from None
+        raise ConfigError(explain(error, JobConfig, str(first), [*files, *given])) from None

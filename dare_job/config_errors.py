@@ -45,7 +45,7 @@ def _names(root: type[BaseModel], failure) -> tuple[str, ...]:
 
 
 def _origin(names: tuple[str, ...], failure, overrides: Sequence[Override]) -> str | None:
-    """The flag that gave the value, if one did. A section as a whole fails for the keys that it names."""
+    """What gave the value: a flag, a file on top, or neither. A section as a whole fails for keys named."""
     key = ".".join(names)
     for override in reversed(overrides):
         below = f"{override.key}.".startswith(f"{key}.")

@@ -1,4 +1,4 @@
-"""Where settings come from: the YAML file, and what the command line puts on top. Knows no key by name."""
+"""Where settings come from: YAML files, and what the command line puts on top. Knows no key by name."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dare_job.errors import ConfigError
 
 @dataclass(frozen=True)
 class Override:
-    """A value from the command line, and the words that brought it."""
+    """A value, and what brought it: words of the command line, or a file on top of another."""
 
     key: str
     value: Any
@@ -54,6 +54,28 @@ def parse(text: str) -> Override:
         return Override(key.strip(), _yaml(value), f"--set {text}")
     except (yaml.YAMLError, ValueError):
         raise ConfigError(f"--set {text!r}: the value is not valid YAML") from None
+
+
+def merge(data: dict, above: dict, file: Path) -> None:
+    """Put another file's values on top, section by section. An empty section of it changes nothing."""
+    for name, value in above.items():
+        if isinstance(value, dict) and data.get(name) is not None:
+            if not isinstance(data[name], dict):
+                raise ConfigError(f"{file}: {name} is a section here, but {data[name]!r} in a file before it")
+            merge(data[name], value, file)
+        elif value is not None or not isinstance(data.get(name), dict):
+            data[name] = value
+
+
+def origins(data: dict, file: Path, above: str = "") -> list[Override]:
+    """The file's values by key, each with the file as what brought it."""
+    found = []
+    for name, value in data.items():
+        if isinstance(value, dict) and value:
+            found += origins(value, file, f"{above}{name}.")
+        else:
+            found.append(Override(f"{above}{name}", value, str(file)))
+    return found
 
 
 def apply(data: dict, override: Override, root: type[BaseModel]) -> None:

@@ -149,3 +149,48 @@ def test_files_that_cannot_be_read(tmp_path, make, part):
     with pytest.raises(ConfigError, match=part) as found:
         load(tmp_path / "c.yaml")
     assert "c.yaml" in str(found.value)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Factory: texts become files, read together; messages name them a.yaml, b.yaml ..."""
+    def read(*texts: str, overrides=()) -> JobConfig:
+        paths = [tmp_path / f"{name}.yaml" for name, _ in zip("abc", texts, strict=False)]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_text(text, encoding="utf-8")
+        return load(paths, list(overrides))
+    return read
+
+
+def test_later_files_win_key_by_key(files):
+    found = files("out: o\ndecode: {nodes: 4, depth: 3}\nspark: {conf: {spark.a: 1, spark.b: 2}}",
+                  "decode: {nodes: 64}\nspark: {conf: {spark.b: 3}}\npools:", "decode:\nout: p",
+                  overrides=["decode.context=7"])
+    assert (found.out, found.decode.nodes, found.decode.depth, found.decode.context) == ("p", 64, 3, 7)
+    assert found.spark.conf == {"spark.a": "1", "spark.b": "3"}
+
+
+@pytest.mark.parametrize("texts, file, part", [
+    (("decode: {nodes: -1}", "decode: {depth: 3}"), "a", "decode.nodes = -1"),
+    (("decode: {nodes: 4}", "decode: {nodes: -1}"), "b", "decode.nodes = -1"),
+    (("", "decode: {nods: 4}", "decode: {nodes: 4}"), "b", "unknown key decode.nods (did you mean nodes?)"),
+    (("decode: {nodes: 4}", "decoding: {nodes: 4}"), "b", "unknown key decoding (did you mean decode?)"),
+    (("decode: {nodes: 4}", "decoding: {}"), "b", "unknown key decoding"),
+    (("decode: {nodes: 4}", "decode: 3"), "b", "decode = 3"),
+    (("decode: 3", "decode: {nodes: 4}"), "b", "decode is a section here, but 3 in a file before it"),
+    (("decode: {nodes: 4}", "decode: {nodes: }"), "b", "decode.nodes = None"),
+    (("decode: {nodes: 4}", "1: foo"), "b", "key 1 is not text"),
+    (("decode: {max_new_tokens: 8}", "decode: {min_new_tokens: 9}"), "b", "decode.min_new_tokens = 9"),
+    (("decode: {max_new_tokens: 8, min_new_tokens: 9}", "decode: {}"), "a", "decode.min_new_tokens = 9"),
+    (("", "- a"), "b", "must hold a mapping"), (("", "a: ["), "b", "not valid YAML")])
+def test_of_several_files_the_wrong_one_is_named(files, texts, file, part):
+    with pytest.raises(ConfigError) as found:
+        files(*texts)
+    message = str(found.value)
+    assert part in message and f"{file}.yaml" in message
+    assert not any(f"{other}.yaml" in message for other in set("abc") - {file})
+
+
+def test_an_override_of_several_files_names_itself(files):
+    with pytest.raises(ConfigError, match=r"^--set decode.nodes=-1: decode.nodes = -1"):
+        files("decode: {nodes: 4}", "decode: {nodes: 64}", overrides=["decode.nodes=-1"])

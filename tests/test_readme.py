@@ -21,6 +21,7 @@ SMALLER = {
     "dare_job.bench.sample": "--users 24 --items 12 --rows 2 --repeats 1 --batch 1",
     "dare_job.bench.packing": "--batches 1 --queries 1,9",
     "dare-job replay": "--held-out 5",
+    "dare-job tune": "--held-out 5",
 }
 BY_HAND = {"make test": "it runs this test"}
 
@@ -61,7 +62,7 @@ def test_readme_command(command, newcomer):
     done = subprocess.run(["sh", "-c", command], cwd=cwd, env=environment, text=True, capture_output=True,
                           timeout=600)
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    if any(word in command for word in (" run ", "check", "bench", "replay", "make demo")):
+    if any(word in command for word in (" run ", "check", "bench", "replay", "tune", "make demo")):
         assert isinstance(json.loads(done.stdout.strip().splitlines()[-1]), dict)
 
 

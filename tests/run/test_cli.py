@@ -86,12 +86,24 @@ def test_options_lie_over_the_file(monkeypatch, capsys, config):
     assert (job.config.decode.nodes, job.config.decode.mode, job.limit) == (4, "resd", 3)
 
 
+def test_a_later_configuration_wins_key_by_key(monkeypatch, capsys, config, tmp_path):
+    seen = {}
+    monkeypatch.setattr("dare_job.pipeline.run_stage", lambda job, name: seen.update(job=job) or {})
+    (tmp_path / "tuned.yaml").write_text("decode: {nodes: 5}\n")
+    both = ("--config", config, "--config", str(tmp_path / "tuned.yaml"), "--date", "2026-01-02")
+    assert run(monkeypatch, capsys, "plan", *both)[0] == 0
+    assert (seen["job"].config.decode.nodes, seen["job"].config.out) == (5, str(tmp_path / "out"))
+    (tmp_path / "tuned.yaml").write_text("decode: {nods: 5}\n")
+    code, _, error = run(monkeypatch, capsys, "plan", *both)
+    assert code == 2 and "tuned.yaml: unknown key decode.nods" in error and "job.yaml" not in error
+
+
 def test_help_needs_nothing_heavy():
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-X", "importtime", "-m", "dare_job", "--help"],
                           capture_output=True, text=True, check=True)
     assert time.perf_counter() - began < 10
-    assert all(name in done.stdout for name in ("run", "plan", "publish", "sample", "show", "check"))
+    assert all(name in done.stdout for name in ("run", "plan", "publish", "sample", "show", "check", "tune"))
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
     assert not loaded & {"torch", "pyspark", "pyarrow", "transformers", "numba", "pandas"}
 

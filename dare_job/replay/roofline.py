@@ -1,0 +1,80 @@
+"""Latency curves computed from data sheets: the roofline model (Williams, Waterman and Patterson 2009).
+
+    python -m dare_job.replay.roofline     # writes conf/latency/*.json
+
+A forward of R rows with q queries each reads every weight once and the keys and values of R contexts, and
+multiplies each of R x q tokens with every weight; the slower of the two is its time:
+
+    bytes  = 2 P + 4 R c L H d               P parameters, L layers, H key-value heads of width d, bfloat16
+    FLOPs  = R q (2 P + 4 L A d (c + q))     A query heads; c tokens of context and the tree are attended
+    ms     = 1000 max(bytes / bandwidth, FLOPs / peak)
+
+A bound, not a measurement: launches, imperfect kernels and a sharded model cost more. Measure where you can
+(``dare-job tune --model``).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTEXT = 512  # tokens before the root: a prompt and half of a text
+QUERIES = (*range(1, 18), *range(19, 34, 2), *range(37, 66, 4), *range(73, 130, 8))
+
+
+@dataclass(frozen=True)
+class Device:
+    """Bytes and bfloat16 FLOPs a second, dense, as the maker's data sheet has them."""
+
+    name: str
+    bandwidth: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes as the model's card and ``config.json`` have them."""
+
+    name: str
+    parameters: float
+    layers: int
+    heads: int
+    kv_heads: int
+    width: int
+
+
+H100 = Device("NVIDIA H100 SXM5 80 GB", 3.35e12, 989e12)
+A100 = Device("NVIDIA A100 SXM4 80 GB", 2.039e12, 312e12)
+MISTRAL = Model("Mistral-7B-v0.1, bfloat16", 7.24e9, 32, 32, 8, 128)
+
+# An H100 waits for its memory until some 300 tokens are in a forward. An A100 has half of the arithmetic to
+# a byte: at batch 64 it is bound by that from the fourth query a row on, at batch 256 from the second.
+FILES = {"h100-mistral-7b": (H100, (1, 8, 32)), "a100-mistral-7b-large-batch": (A100, (64, 128, 256))}
+
+
+def forward_ms(device: Device, model: Model, rows: int, queries: int, context: int = CONTEXT) -> float:
+    """Milliseconds of a forward, by the module's formula."""
+    moved = 2 * model.parameters + 4 * rows * context * model.layers * model.kv_heads * model.width
+    attended = 4 * model.layers * model.heads * model.width * (context + queries)
+    computed = rows * queries * (2 * model.parameters + attended)
+    return 1e3 * max(moved / device.bandwidth, computed / device.flops)
+
+
+def document(device: Device, batches: Sequence[int], model: Model = MISTRAL) -> dict:
+    """A latency file's content: what it stands for, and {batch: {queries a row: ms}}."""
+    curve = {str(batch): {str(q): round(forward_ms(device, model, batch, q), 3) for q in QUERIES}
+             for batch in batches}
+    return {"about": f"{model.name} on one {device.name}, {CONTEXT} tokens of context: roofline of the data "
+                     "sheet, computed by python -m dare_job.replay.roofline", "latency_ms": curve}
+
+
+def main(folder: Path = Path("conf/latency")) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (device, batches) in FILES.items():
+        text = json.dumps(document(device, batches), indent=1) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+        print(folder / f"{name}.json")
+
+
+if __name__ == "__main__":
+    main()
