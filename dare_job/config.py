@@ -80,7 +80,7 @@ class DecodeSettings(Section):
     depth: int = Field(12, ge=1, le=64, description="longest draft path")
     context: int = Field(31, ge=1, le=32, description="longest context looked up; a pool holds up to 31")
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
-        "learned", description="learned: from each pool; a number: the occurrences that trust a context by half")
+        "learned", description="learned: by each pool; a number: occurrences that make half of the trust")
 
     @model_validator(mode="after")
     def _tokens_fit(self):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from dare_job.cli import app
 from dare_job.errors import ConfigError, DataError
 from dare_job.replay import texts
+from dare_job.replay.calibration import Calibration
 from dare_job.replay.command import Options, run
 from dare_job.replay.drafters import Published
 from dare_job.replay.measure import accepted, ratio, replay
@@ -63,6 +64,28 @@ def test_every_format_gives_the_same_figures(corpus):
     assert first["build_tokens_per_s"] > 0 and first["bytes_per_token"] > 0 and first["open_ms"] > 0
 
 
+def test_scores_are_compared_with_what_is_accepted(corpus):
+    found = run(options(corpus))["nodes"]["8"]
+    parts = found["calibration"]
+    assert len(parts) == 10
+    predicted = [part["predicted"] for part in parts]
+    assert predicted == sorted(predicted) and 0 < predicted[0] < predicted[-1] <= 1
+    accepted_nodes = sum(part["observed"] * part["nodes"] for part in parts)
+    assert accepted_nodes == pytest.approx(found["accepted_per_step"] * found["steps"], rel=0.02)
+    assert all(us > 0 for us in found["batch_us_per_row"].values())
+
+
+def test_deciles_of_calibration():
+    counted = Calibration()
+    for i in range(100):
+        counted.add(np.array([i / 100, 1 - i / 200], np.float32), [0] if i % 4 == 0 else [])
+    parts = counted.deciles()
+    assert [part["nodes"] for part in parts] == [20] * 10
+    assert parts[0]["predicted"] == pytest.approx(0.095, abs=1e-4)
+    assert parts[0]["observed"] == 0.25
+    assert Calibration().deciles() == []
+
+
 def test_held_out_are_the_smallest_digests():
     ids = [f"u{i}" for i in range(50)]
     chosen = texts.held_out(ids, 7)
@@ -80,10 +103,10 @@ def test_pools_nearer_than_everybody_are_used(corpus):
 
 def test_a_path_is_accepted_as_far_as_it_agrees():
     tree = ([5, 6, 7, 8], [ROOT, 0, ROOT, 1])
-    assert accepted(*tree, np.array([5, 6, 8, 9])) == 3
-    assert accepted(*tree, np.array([7, 6])) == 1
-    assert accepted(*tree, np.array([9])) == 0
-    assert accepted(*tree, np.array([5, 6])) == 2
+    assert len(accepted(*tree, np.array([5, 6, 8, 9]))) == 3
+    assert len(accepted(*tree, np.array([7, 6]))) == 1
+    assert accepted(*tree, np.array([9])) == []
+    assert len(accepted(*tree, np.array([5, 6]))) == 2
 
 
 def test_the_published_rule_keeps_the_most_frequent_of_the_longest_anchor():

@@ -10,6 +10,8 @@ import numpy as np
 
 from dare_job.errors import ConfigError
 from dare_job.replay import sources, texts
+from dare_job.replay.batch import ROWS, cost
+from dare_job.replay.calibration import Calibration
 from dare_job.replay.drafters import ARCTIC_SETTINGS, Arctic, Blend, Published
 from dare_job.replay.measure import ratio, replay
 from dare_job.replay.sources import Corpus
@@ -46,10 +48,14 @@ def run(options: Options) -> dict:
               "distinct_texts": corpus.distinct, "pool": list(options.pool), "nodes": {}}
     ours = {}
     for nodes in options.nodes:
-        found = replay(corpus.test, Blend(pools, options.settings), nodes)
+        calibration = Calibration()
+        found = replay(corpus.test, Blend(pools, options.settings), nodes, calibration)
         ours[nodes] = found.pop("per_text")
+        found |= {"batch_us_per_row": cost(corpus.test, pools, options.settings, nodes),
+                  "calibration": calibration.deciles()}
         result["nodes"][str(nodes)] = found
         _say("blend", nodes, found)
+        _say_more(found)
     against = {name: _peer(name, corpus, index, options, ours) for name in options.against}
     return {**result, **figures, "against": against}
 
@@ -103,6 +109,15 @@ def _arctic(drafter: Arctic, corpus: Corpus, nodes: int, factor: float, least: f
     drafter.factor, drafter.least = factor, least
     return replay(corpus.test, drafter, nodes) | {"setting": {"max_spec_factor": factor,
                                                               "min_token_prob": least}}
+
+
+def _say_more(found: dict) -> None:
+    """Calibration and the cost in a batch, one line each."""
+    print("  predicted > observed by decile: " + ", ".join(
+        f"{part['predicted']:.3f} > {part['observed']:.3f}" for part in found["calibration"]))
+    print(f"  one call for {ROWS} rows: " + ", ".join(
+        f"{us} us a row on {threads} thread(s)" for threads, us in found["batch_us_per_row"].items()),
+          flush=True)
 
 
 def _say(name: str, nodes: int, found: dict) -> None:

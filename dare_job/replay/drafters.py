@@ -11,7 +11,10 @@ from pools.published import FrequencyDrafter
 
 
 class Blend:
-    """Our drafts from each text's own pools, nearest first, and from the text so far."""
+    """Our drafts from each text's own pools, nearest first, and from the text so far.
+
+    scores  float32 (nodes,) of the last tree: the estimated probability that a node's path is accepted
+    """
 
     def __init__(self, pools: Sequence[Sequence[Index]], settings: DraftSettings):
         """pools: for each replayed text in its order."""
@@ -25,6 +28,7 @@ class Blend:
         self._length[0], self._budget[0] = known, nodes
         tree = draft(self._row, self._length, self._budget, self._sources, self._settings)
         size = tree.sizes[0]
+        self.scores = tree.scores[0, :size]
         return tree.tokens[0, :size], tree.parents[0, :size]
 
     def wrote(self, text: np.ndarray, before: int, known: int) -> None:

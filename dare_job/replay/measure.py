@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dare_job.replay.calibration import Calibration
 from pools.tree import ROOT
 
 _RESAMPLES = 1000
@@ -24,13 +25,15 @@ class Drafter(Protocol):
         """``text[before:known]`` has become known."""
 
 
-def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int) -> dict:
+def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int,
+           calibration: Calibration | None = None) -> dict:
     """Write ``texts`` again with trees of at most ``nodes``; the first token is given.
 
     A step gives the accepted path and one more token. Returns accepted_per_step (that token not counted)
     with its 95 % bootstrap interval over texts, nodes_used, steps, p50_us and p99_us of retrieval and of
     insertion (wall; retrieval also as the thread's own processor time, which a busy machine disturbs less),
-    and ``per_text`` (accepted, steps) for comparison in pairs.
+    and ``per_text`` (accepted, steps) for comparison in pairs. ``calibration`` takes up every tree of a
+    drafter that has ``scores``.
     """
     per_text = np.zeros((len(texts), 2), np.int64)
     used, times, cpu, insertions = 0, [], [], []
@@ -42,7 +45,10 @@ def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int) -> dict:
             tokens, parents = drafter.draft(text, known, nodes)
             cpu.append(time.thread_time_ns() - begun_cpu)
             times.append(time.perf_counter_ns() - begun)
-            gained = accepted(tokens, parents, text[known:])
+            path = accepted(tokens, parents, text[known:])
+            if calibration is not None:
+                calibration.add(drafter.scores, path)
+            gained = len(path)
             per_text[number] += gained, 1
             used += len(tokens)
             before, known = known, min(text.size, known + gained + 1)
@@ -59,13 +65,14 @@ def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int) -> dict:
     }
 
 
-def accepted(tokens: Sequence[int], parents: Sequence[int], truth: np.ndarray) -> int:
-    """Length of the tree's longest path that ``truth`` (tokens that follow) begins with."""
-    node, length = ROOT, 0
+def accepted(tokens: Sequence[int], parents: Sequence[int], truth: np.ndarray) -> list[int]:
+    """Places of the tree's longest path that ``truth`` (tokens that follow) begins with."""
+    node, path = ROOT, []
     for place, (token, parent) in enumerate(zip(tokens, parents, strict=True)):  # parents come first
-        if length < truth.size and parent == node and token == truth[length]:
-            node, length = place, length + 1
-    return length
+        if len(path) < truth.size and parent == node and token == truth[len(path)]:
+            node = place
+            path.append(place)
+    return path
 
 
 def ratio(ours: np.ndarray, theirs: np.ndarray) -> dict:
