@@ -12,12 +12,12 @@ import numpy as np
 from pools.blend import MOST_DIFFERENT, RUNG
 from pools.intervals import MOST_RUNS, runs
 from pools.jit import compiled
-from pools.lookup import ALPHA, BETA, LIVE, locate, narrow
+from pools.lookup import ALPHA, BETA, COUNT, LIVE, first, locate, narrow
 
 POSITIONS = 24_000  # of the sampled texts, at most
 LEAST_TEXTS = 20  # fewer tell nothing
 _STEPS, _RATE = 45, 0.15
-_UNSEEN = 1e-4  # probability of a continuation that no context shows
+_UNSEEN = 0.5  # occurrences of a token that no other text has
 _HOPELESS = 1e-3  # far below it a continuation is not drafted anyway, and hardly counts
 _START = {"own": 1.5}  # alpha before learning, and where nothing is learned
 _START_ALPHA, _START_LIVE = 8.0, 2.0
@@ -41,17 +41,21 @@ def learn(index) -> None:
     if not chosen.size:
         return
     orders = index.depth - 1
-    counts = [_counts(index.addresses, index.tokens[starts[i]:ends[i] + 1].astype(np.int64), orders)
-              for i in chosen]
-    index.weights[:, 1:] = fit(np.concatenate(counts, axis=1), index.weights[:, 1:])
+    found = [_counts(index.addresses, index.tokens[starts[i]:ends[i] + 1].astype(np.int64), orders)
+             for i in chosen]
+    counts, alone = np.concatenate([c for c, _ in found], axis=1), np.concatenate([p for _, p in found])
+    index.weights[:, 1:] = fit(counts, alone, index.weights[:, 1:])
 
 
-def fit(counts: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Best weights float64 (3, M) for int32 counts (5, P, M): c, of these the truth, d, and live's two."""
+def fit(counts: np.ndarray, alone: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Best weights float64 (3, M) for int32 counts (5, P, M): c, of these the truth, d, and live's two.
+
+    alone  float64 (P,)  probability of the truth without any context
+    """
     logs = np.log(np.maximum(start, 0.5))
     mean, square = np.zeros_like(logs), np.zeros_like(logs)
     for step in range(1, _STEPS + 1):
-        gradient = _gradient(counts, np.exp(logs))
+        gradient = _gradient(counts, alone, np.exp(logs))
         mean = 0.9 * mean + 0.1 * gradient
         square = 0.999 * square + 0.001 * gradient**2
         rate = _RATE * min(1.0, 2 * (1 - step / (_STEPS + 1)))
@@ -61,9 +65,9 @@ def fit(counts: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 @compiled
 def _counts(a, text, orders):
-    """int32 (5, T, orders) for a text of the pool, its end (code 0) included: see ``fit``."""
+    """What ``fit`` takes, int32 (5, T, orders) and float64 (T,), of a text of the pool with its end (code 0)."""
     size = text.size
-    out = np.zeros((5, size, orders), np.int32)
+    out, alone = np.zeros((5, size, orders), np.int32), np.ones(size)
     codes = np.zeros(orders, np.int64)
     own, own_true = np.zeros(orders, np.int64), np.zeros(orders, np.int64)
     scratch = np.zeros((3, MOST_RUNS), np.int32)
@@ -71,6 +75,7 @@ def _counts(a, text, orders):
         known = min(i, orders)
         own[:] = 0
         own_true[:] = 0
+        alone[i] = max(_UNSEEN, first(a, text[i])[1] - np.sum(text == text[i])) / a[COUNT]
         for n in range(known):
             codes[n] = text[i - 1 - n]
         for p in range(1, size):
@@ -91,11 +96,11 @@ def _counts(a, text, orders):
             out[1, i, n] = true - own_true[n]
             different = runs(a, low, count, n + 1, 2 * MOST_DIFFERENT, scratch[0], scratch[1], scratch[2])[0]
             out[2, i, n] = max(1, min(MOST_DIFFERENT, different) - (true == own_true[n]))
-    return out
+    return out, alone
 
 
 @compiled
-def _gradient(counts, weights):
+def _gradient(counts, alone, weights):
     """Gradient (3, M) of the mean negative log probability by the logarithms of the weights."""
     positions, orders = counts.shape[1], counts.shape[2]
     gradient = np.zeros((3, orders))
@@ -117,7 +122,7 @@ def _gradient(counts, weights):
                 left[size], places[size] = rest, 2 * n - 2 + (row == 0)
                 rest *= 1 - gains[size]
                 size += 1
-        value = _UNSEEN
+        value = alone[i]
         for j in range(size - 1, -1, -1):
             behind = value
             value = gains[j] * shares[j] + (1 - gains[j]) * behind

@@ -9,7 +9,7 @@ from pools.index import Index
 from pools.learn import LEAST_TEXTS, _counts, _gradient, fit
 from pools.lookup import ALPHA, BETA, LIVE
 
-HOPELESS, UNSEEN = 1e-3, 1e-4
+HOPELESS = 1e-3
 
 
 def texts_of(count, words, rng, noise):
@@ -20,7 +20,7 @@ def texts_of(count, words, rng, noise):
     return np.where(rng.random(texts.shape) < noise, other, texts).astype(np.int32)
 
 
-def objective(counts, weights):
+def objective(counts, alone, weights):
     """Mean of -log(p + HOPELESS) by the blend's definition, p being the probability of what was written."""
     total = 0.0
     for i in range(counts.shape[1]):
@@ -37,7 +37,7 @@ def objective(counts, weights):
                 gain = rest * c / (c + extra)
                 p += gain * counts[row + 1, i, n - 1] / c
                 rest -= gain
-        total -= np.log(p + rest * UNSEEN + HOPELESS)
+        total -= np.log(p + rest * alone[i] + HOPELESS)
     return total / counts.shape[1]
 
 
@@ -50,13 +50,13 @@ def random_counts(rng, positions=40, orders=9):
 
 def test_gradient_is_that_of_the_objective():
     rng = np.random.default_rng(3)
-    counts, logs = random_counts(rng), rng.normal(1, 0.5, (3, 9))
-    gradient = _gradient(counts, np.exp(logs))
+    counts, alone, logs = random_counts(rng), rng.uniform(0, 0.1, 40), rng.normal(1, 0.5, (3, 9))
+    gradient = _gradient(counts, alone, np.exp(logs))
     for place in np.ndindex(logs.shape):
         step = np.zeros_like(logs)
         step[place] = 1e-5
-        difference = objective(counts, np.exp(logs + step)) - objective(counts, np.exp(logs - step))
-        assert gradient[place] == pytest.approx(difference / 2e-5, rel=1e-4, abs=1e-8)
+        above, below = (objective(counts, alone, np.exp(logs + sign * step)) for sign in (1, -1))
+        assert gradient[place] == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-8)
 
 
 def test_counts_leave_the_text_itself_out():
@@ -64,22 +64,24 @@ def test_counts_leave_the_text_itself_out():
     index = Index.build([np.array(text, np.int32) for text in texts])
     codes = np.searchsorted(index.vocab, [*texts[1], -1]) + 1
     codes[-1] = 0
-    c, true, different, live, live_true = _counts(index.addresses, codes.astype(np.int64), 3)[:, 3]
+    counts, alone = _counts(index.addresses, codes.astype(np.int64), 3)
+    c, true, different, live, live_true = counts[:, 3]
+    assert alone[3] == 2 / 19  # 4 in the other texts, of all tokens
     assert c.tolist() == [4, 4, 3]  # 3; 2 3; 1 2 3 in the other texts
     assert true.tolist() == [2, 2, 1]  # of these, followed by 4
     assert different.tolist() == [3, 3, 3]
     assert not live.any() and not live_true.any()
     again = np.array([*np.searchsorted(index.vocab, texts[3]) + 1, 0], np.int64)
-    c, true, _, live, live_true = _counts(index.addresses, again, 3)[:, 6]
+    c, true, _, live, live_true = _counts(index.addresses, again, 3)[0][:, 6]
     assert c.tolist() == [3, 3, 2] and live.tolist() == [1, 1, 1] and not live_true.any()
 
 
 def test_fitting_lowers_the_objective_and_is_repeatable():
     rng = np.random.default_rng(5)
-    counts, start = random_counts(rng, 200), np.full((3, 9), 4.0)
-    found = fit(counts, start)
-    assert objective(counts, found) < objective(counts, start)
-    assert (fit(counts, start) == found).all()
+    counts, alone, start = random_counts(rng, 200), rng.uniform(0, 0.1, 200), np.full((3, 9), 4.0)
+    found = fit(counts, alone, start)
+    assert objective(counts, alone, found) < objective(counts, alone, start)
+    assert (fit(counts, alone, start) == found).all()
 
 
 def test_learned_by_large_pools_alone():
