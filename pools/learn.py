@@ -65,7 +65,7 @@ def fit(counts: np.ndarray, alone: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 @compiled
 def _counts(a, text, orders):
-    """What ``fit`` takes, int32 (5, T, orders) and float64 (T,), of a text of the pool with its end (code 0)."""
+    """What ``fit`` takes, (5, T, orders) and (T,), of a text of the pool that ends with code 0."""
     size = text.size
     out, alone = np.zeros((5, size, orders), np.int32), np.ones(size)
     codes = np.zeros(orders, np.int64)
