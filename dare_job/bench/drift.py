@@ -1,6 +1,6 @@
 """How far chained relaxed nights drift from strict text, and what refreshing rows by the strict rule does.
 
-    python -m dare_job.bench.drift [--rules 2:0.1,4:0.02,8:0.001] [--refresh 0,3,7] [--users 120] [--nights 14]
+    python -m dare_job.bench.drift [--rules 2:0.1,4:0.02,...] [--refresh 0,3,7] [--users 120] [--nights 14]
 
 A world of users whose histories grow each night; night 0 is strict. From then on a user is written when the
 prompt has changed, as the job does it, or when the refresh says so: drafts come from the user's own text and
