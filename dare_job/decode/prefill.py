@@ -8,6 +8,7 @@ from dare_job.decode.request import EngineSettings
 from dare_job.decode.target import Target
 from pools.tree import ROOT, SOURCE_OWN, DraftBatch
 
+_WASTE = 1.5  # logits computed for those wanted, at most
 _MOST = 2**15 - 2  # tokens that one forward may write: counted as int16
 
 
@@ -35,20 +36,26 @@ def groups(prompts: np.ndarray, scored: np.ndarray, target: Target,
     """Cut rows, shortest prompts first, into forwards of at most ``prefill_tokens`` and ``logit_bytes``.
 
     prompts, scored (F,): lengths. Padding counts, and so do logits that one row needs and the others do not:
-    a model computes the same columns for all. One row alone may be over either limit.
+    a model computes the same columns for all. Where old text is scored, those are at most ``_WASTE`` times
+    what is needed. One row alone may be over either limit.
     """
-    start, logits = 0, _positions(target, settings)
+    start = 0
     for end in range(1, len(prompts) + 1):
-        if end < len(prompts):
-            part = slice(start, end + 1)
-            rows, longest = end + 1 - start, int((prompts[part] + scored[part]).max())
-            columns = longest
-            if target.keeps_logits:
-                columns = min(longest - int(prompts[start]) + 1, int(scored[part].sum()) + rows)
-            if rows * longest <= settings.prefill_tokens and rows * columns <= logits:
-                continue
-        yield slice(start, end)
-        start = end
+        part = slice(start, end + 1)
+        if end == len(prompts) or not _fits(prompts[part], scored[part], target, settings):
+            yield slice(start, end)
+            start = end
+
+
+def _fits(prompts: np.ndarray, scored: np.ndarray, target: Target, settings: EngineSettings) -> bool:
+    """Whether several rows go into one forward."""
+    rows, longest = len(prompts), int((prompts + scored).max())
+    wanted, columns = int(scored.sum()) + rows, longest
+    if target.keeps_logits:
+        columns = min(longest - int(prompts[0]) + 1, wanted)
+        if wanted > rows and rows * columns > _WASTE * wanted:
+            return False
+    return rows * longest <= settings.prefill_tokens and rows * columns <= _positions(target, settings)
 
 
 def _positions(target: Target, settings: EngineSettings) -> int:

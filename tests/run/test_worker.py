@@ -126,3 +126,15 @@ def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
         RECORD | {"token": "cut-2"}))  # as with another limit: the fingerprint is the same
     assert list(stats) == [] and len(written(task.folder)) == 1
     cut.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed
+
+
+@pytest.mark.parametrize(("decode", "verify", "score"), [
+    ({}, {}, "auto"), ({}, {"rule": "relaxed"}, "auto"), ({}, {"reproducible": True}, "auto"),
+    ({}, {"rule": "top_k", "reproducible": True}, "always"),
+    ({"score": "never"}, {"rule": "top_k", "reproducible": True}, "never"),
+    ({"score": "always"}, {}, "always"), ({"score": "always", "mode": "resd"}, {}, "never")])
+def test_how_much_old_text_is_scored(decode, verify, score):
+    """Text that depends on its drafts, and must not depend on time, has all of its old text scored."""
+    config = JobConfig.model_validate({"decode": decode, "verify": verify})
+    task = Task(config, "m", "t", "f", "p", "", "c", "2026-01-02", "run-1", 1)
+    assert loading._score(task, config.decode.mode) == score
