@@ -1,6 +1,6 @@
 """How far chained relaxed nights drift from strict text, and what refreshing rows by the strict rule does.
 
-    python -m dare_job.bench.drift [--rules 2:0.1,4:0.02,...] [--refresh 0,3,7] [--users 120] [--nights 14]
+    python -m dare_job.bench.drift [--rules 2:0.1,4:0.02,...] [--refresh 0,3,7] [--users 40] [--nights 14]
 
 A world of users whose histories grow each night; night 0 is strict. From then on a user is written when the
 prompt has changed, as the job does it, or when the refresh says so: drafts come from the user's own text and
@@ -64,7 +64,7 @@ class Writer:
 def main(
     rules: Annotated[str, typer.Option(help="k:p of each relaxed rule.")] = "2:0.1,4:0.02,8:0.001",
     refresh: Annotated[str, typer.Option(help="Nights between two strict ones of a row; 0: none.")] = "0,3,7",
-    users: Annotated[int, typer.Option(help="Users of the world.")] = 120,
+    users: Annotated[int, typer.Option(help="Users of the world.")] = 40,
     nights: Annotated[int, typer.Option(help="Relaxed nights.")] = 14,
     seed: Annotated[int, typer.Option(help="Seed of the world.")] = 0,
 ) -> None:
