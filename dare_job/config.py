@@ -81,6 +81,9 @@ class DecodeSettings(Section):
     context: int = Field(31, ge=1, le=32, description="longest context looked up; a pool holds up to 31")
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
         "learned", description="learned: by each pool; a number: occurrences that make half of the trust")
+    score: Literal["auto", "always", "never"] = Field(
+        "auto", description="mode dare: keep what still holds of a row's own old text (pools.own) in the "
+        "prompt's forward; auto: as much of it as is worth its cost")
 
     @model_validator(mode="after")
     def _tokens_fit(self):
@@ -97,7 +100,11 @@ class VerifySettings(Section):
     p: float = Field(0.1, ge=0, lt=1)
     reproducible: bool = Field(
         False, description="relaxed text independent of batch and partition: keeps each row's draft budget "
-        "fixed, as it always is today, and leaves batch_size out of what makes a row stale")
+        "fixed, as it always is today, scores all of its old text (decode.score auto), and leaves batch_size "
+        "out of what makes a row stale")
+    refresh_nights: int = Field(
+        0, ge=0, le=_MOST, description="relaxed rules: every so many nights a row is written by the strict "
+        "rule, and is stale if its text has relaxed tokens; 0: never")
 
 
 class EmbedSettings(Section):

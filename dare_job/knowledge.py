@@ -78,6 +78,13 @@ def dataset(folder: Path, schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
     return ds.dataset(files, schema=schema, format="parquet") if files else ds.dataset(schema.empty_table())
 
 
+def relaxed():
+    """Spark condition: a row's text may differ from strict text. One without a relaxed token cannot."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce("relaxed_tokens", F.lit(0)) > 0
+
+
 def read_table(job: Job, folder: Path):
     """A folder of text as a Spark DataFrame with the columns of KNOWLEDGE; those it lacks are null.
 

@@ -39,7 +39,7 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
 
 def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
     """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
-    sums = ("tokens", "target_steps", "accepted_tokens", "relaxed_tokens")
+    sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens")
     counts, totals, kinds = Counter(), dict.fromkeys(sums, 0), Counter()
     columns = ["error", "generated_dt", "tokens", "pool_kind", *sums[1:]]
     for batch in knowledge.dataset(folder).to_batches(columns=columns):

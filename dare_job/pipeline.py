@@ -86,6 +86,7 @@ def summarise(job: Job, manifests: dict) -> dict:
         "date": job.space.dt, "out": str(job.space.out), "written": total("counts", "written"),
         "errors": total("counts", "errors"), "skipped_fresh": total("counts", "skipped_fresh"),
         "accepted_per_step": _rounded(total("totals", "accepted_tokens") / steps if steps else None, 4),
+        "scored_tokens": total("totals", "scored_tokens"),
         "tokens_per_s": _rounded(manifests["user"]["tokens_per_s"]),
         "baseline_tokens_per_s": _rounded(baseline["tokens_per_s"] if baseline else None),
     }
@@ -106,6 +107,10 @@ def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
     rate, plain = summary["tokens_per_s"], summary["baseline_tokens_per_s"]
     if summary["accepted_per_step"] is not None:
         console.print(f"{summary['accepted_per_step']:.2f} draft tokens accepted a step")
+    if summary["scored_tokens"]:
+        tokens = sum(manifests[entity]["totals"]["tokens"] for entity in ENTITIES)
+        console.print(f"{summary['scored_tokens'] / tokens:.0%} of the tokens are old text that the prompt's "
+                      "forward accepted", soft_wrap=True)
     if rate and plain:
         method = manifests["user"]["baseline"]["method"]
         console.print(f"{rate:.0f} tokens/s a worker, {rate / plain:.2f} times plain decoding in this run "

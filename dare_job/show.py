@@ -20,7 +20,8 @@ _SEARCHED = 200_000  # ids among which they are looked for
 def show_text(out: Path, name: str, dt: str | None = None, console: Console | None = None) -> None:
     """Print the text of ``user:ID`` or ``item:ID`` in the snapshot of a date (default: the newest).
 
-    On a terminal drafted tokens are coloured; elsewhere they stand in brackets, and a bar ends each step.
+    On a terminal drafted tokens are green, and old text that the prompt's forward accepted is blue; elsewhere
+    they stand in brackets and in braces, and a bar ends each step.
     Raises ConfigError for a malformed name, DataError for an unknown date or id, naming close ones.
     """
     entity, colon, identifier = name.partition(":")
@@ -73,7 +74,8 @@ def print_row(out: Path, entity: str, row: dict, dt: str, console: Console) -> N
         return
     tokenizer = _tokenizer(out, entity, written) if row["step_tokens"] and row["token_ids"] else None
     if tokenizer:
-        console.print(marked(list(steps(row, tokenizer)), console.is_terminal), soft_wrap=True)
+        scored = bool(row["scored_tokens"])
+        console.print(marked(list(steps(row, tokenizer)), scored, console.is_terminal), soft_wrap=True)
     else:
         console.print(Text(row["knowledge"]), soft_wrap=True)
     console.print(figures(row), soft_wrap=True)
@@ -92,23 +94,30 @@ def steps(row: dict, tokenizer) -> Iterator[tuple[str, str]]:
         yield pieces[0], pieces[1]
 
 
-def marked(parts: list[tuple[str, str]], colour: bool) -> Text:
-    """Steps in one text: drafted tokens green and alternately underlined, or in brackets with bars."""
+def marked(parts: list[tuple[str, str]], scored: bool, colour: bool) -> Text:
+    """Steps in one text: drafted tokens green and alternately underlined, or in brackets with bars.
+
+    scored  what the first step accepted is the row's old text: blue, or in braces
+    """
     text = Text()
     for number, (drafted, own) in enumerate(parts):
+        old = scored and not number
         if colour:
             line = " underline" if number % 2 else ""
-            text.append(drafted, style=f"green{line}").append(own, style=f"bold{line}")
+            text.append(drafted, style=f"{'blue' if old else 'green'}{line}").append(own, style=f"bold{line}")
         else:
-            text.append((f"[{drafted}]" if drafted else "") + own + "|")
+            left, right = "{}" if old else "[]"
+            text.append((f"{left}{drafted}{right}" if drafted else "") + own + "|")
     return text
 
 
 def figures(row: dict) -> str:
-    """One line: tokens, steps, accepted a step, times."""
+    """One line: tokens, steps, old text kept, accepted a step, times."""
     if row["target_steps"] is None:
         return f"{row['tokens'] or '?'} tokens, not written by this job"
     words = [f"{row['tokens']} tokens in {row['target_steps']} steps after the prompt's"]
+    if row["scored_tokens"]:
+        words.append(f"{row['scored_tokens']} of old text kept by the prompt's")
     if row["target_steps"]:
         words.append(f"{row['accepted_tokens'] / row['target_steps']:.2f} accepted a step")
     if row["relaxed_tokens"]:

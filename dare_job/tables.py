@@ -5,7 +5,7 @@ Versioned: a change of a column's name, type or meaning raises ``SCHEMA_VERSION`
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ENTITIES = ("user", "item")
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
@@ -41,7 +41,8 @@ PLAN = pa.schema([
     pa.field("prompt", pa.string()),  # null where error is set
     pa.field("prompt_sha256", pa.string()),
     pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
-    pa.field("stale", pa.bool_(), nullable=False),  # text_key differs from yesterday's, or there is none
+    pa.field("stale", pa.bool_(), nullable=False),  # text_key differs, there is no text, or it is refreshed
+    pa.field("strict", pa.bool_(), nullable=False),  # written by the strict rule: its night of a refresh
     pa.field("interactions", pa.int32(), nullable=False),  # up to the date
     pa.field("attributes", ATTRIBUTES),
     pa.field("error", pa.string()),  # why no prompt can be written (empty history, ...)
@@ -79,9 +80,10 @@ KNOWLEDGE = pa.schema([
     pa.field("pool_kind", pa.string()),
     pa.field("prompt_tokens", pa.int32()),
     pa.field("target_steps", pa.int32()),  # forwards of the model after the prompt's
-    pa.field("accepted_tokens", pa.int32()),  # draft tokens accepted
-    pa.field("relaxed_tokens", pa.int32()),  # accepted tokens that were not the argmax
-    pa.field("step_tokens", pa.list_(pa.int16())),  # tokens emitted by each step: accepted drafts + 1
+    pa.field("scored_tokens", pa.int32()),  # of the row's old text, accepted by the prompt's forward
+    pa.field("accepted_tokens", pa.int32()),  # draft tokens accepted by later forwards
+    pa.field("relaxed_tokens", pa.int32()),  # tokens of either kind that were not the argmax
+    pa.field("step_tokens", pa.list_(pa.int16())),  # tokens emitted by each forward: accepted ones + 1
     pa.field("retrieval_ms", pa.float32()),
     pa.field("decode_ms", pa.float32()),
     pa.field("prompt_sha256", pa.string()),

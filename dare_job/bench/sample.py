@@ -9,11 +9,7 @@ decoded by each method in turn, ``repeats`` times; medians. The last line is JSO
 """
 
 import json
-import statistics
-import time
-from dataclasses import dataclass, replace
-from datetime import date, timedelta
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -22,37 +18,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dare_job import baseline, pipeline
-from dare_job.config import load
-from dare_job.data.world import write_world
-from dare_job.job import Job
+from dare_job.bench.night import Measured, Old, once, prepared, sampled
+from dare_job.decode.scoring import Scoring
 from dare_job.spark import loading
-from dare_job.stages import generate
-from dare_job.workspace import Workspace
 
-NIGHT = date(2026, 1, 2)
 METHODS = ("generate", "autoregressive", "resd", "dare strict", "dare relaxed")
-
-
-class Old(StrEnum):
-    shipped = "shipped"
-    model = "model"
-
-
-@dataclass
-class Measured:
-    """Sums over the rows of one method and batch size; ``seconds`` holds one entry a repeat."""
-
-    tokens: int = 0
-    steps: int = 0
-    accepted: int = 0
-    relaxed: int = 0
-    retrieval_ms: float = 0.0
-    seconds: list[float] | None = None
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.tokens / statistics.median(self.seconds)
 
 
 def main(
@@ -68,70 +38,26 @@ def main(
 ) -> None:
     """Measure tokens a second and accepted tokens a step on the sample world."""
     with TemporaryDirectory() as temporary:
-        task, sample = _prepare(work or Path(temporary), old, rows, users, items, threads)
+        job = prepared(work or Path(temporary), old, users, items)
+        sample, task = sampled(job, rows), replace(loading.Task.of(job), threads=threads)
+        job.spark.stop()  # its JVM would share the processors with what is measured
         budgets = dict(zip(map(int, batch.split(",")), map(int, nodes.split(",")), strict=False))
         found = _measure(task, sample, budgets, repeats)
         _report(found, old, len(sample), threads, repeats)
 
 
-def _prepare(folder: Path, old: Old, rows: int, users: int, items: int, threads: int):
-    """The job up to tonight's pools; the Task of a worker and a seeded sample of its rows."""
-    from pyspark.sql import functions as F
-
-    write_world(folder / "sample", users=users, items=items, date=NIGHT)
-    conf = Path(__file__).parents[2] / "conf" / "demo.yaml"
-    config = load(conf, [f"input.path={folder / 'sample'}", f"out={folder / 'out'}", "baseline.rows=0"])
-    if old is Old.model:
-        pipeline.run(Job(config, Workspace(folder / "out", NIGHT - timedelta(days=1)), "bench-0"))
-    job = Job(config, Workspace(folder / "out", NIGHT), "bench-1")
-    for stage in ("plan", "embed", "group", "route", "pools"):
-        pipeline.run_stage(job, stage)
-    asked = generate.tonight(job, None).where(F.col("prompt").isNotNull())
-    order = F.xxhash64(F.lit(config.baseline.seed), "entity", "entity_id")
-    sample = [row.asDict() for row in asked.orderBy(order, "entity_id").limit(rows).collect()]
-    task = replace(loading.Task.of(job), threads=threads)
-    job.spark.stop()  # its JVM would share the processors with what is measured
-    return task, sample
-
-
 def _measure(task: loading.Task, sample: list[dict], budgets: dict[int, int], repeats: int) -> dict:
     """Measured by (method, batch size); ``budgets`` has the draft nodes a row of each batch size."""
     found = {(method, batch): Measured(seconds=[]) for batch in budgets for method in METHODS}
-    _once("dare relaxed", task, sample[:2], 2, 8)  # compiled and warm
-    _once("generate", task, sample[:2], 2, 8)
+    scorings = {key: Scoring() for key in found}
+    once("dare relaxed", task, sample[:2], batch_size=2, nodes=8)  # compiled and warm
+    once("generate", task, sample[:2], batch_size=2, nodes=8)
     for _ in range(repeats):
-        for method, batch in found:
-            seen, measured = found[method, batch], _once(method, task, sample, batch, budgets[batch])
-            found[method, batch] = replace(measured, seconds=seen.seconds + measured.seconds)
+        for (method, batch), seen in found.items():
+            measured = once(method, task, sample, scorings[method, batch], batch_size=batch,
+                            nodes=budgets[batch])
+            found[method, batch] = measured.after(seen)
     return found
-
-
-def _once(method: str, task: loading.Task, sample: list[dict], batch: int, nodes: int) -> Measured:
-    task = _with(method, task, batch, nodes)
-    requests = sorted((loading.request(row, task) for row in sample), key=lambda r: len(r.prompt_ids))
-    began = time.perf_counter()
-    if method == "generate":
-        tokens = baseline.by_generate(requests, task)
-        return Measured(tokens, seconds=[time.perf_counter() - began])
-    results = list(loading.engine(task).run(requests))
-    seconds = time.perf_counter() - began
-
-    def total(name: str):
-        return sum(getattr(result, name) for result in results)
-
-    tokens = sum(len(result.token_ids) for result in results)
-    return Measured(tokens, total("target_steps"), total("accepted_tokens"), total("relaxed_tokens"),
-                    total("retrieval_ms"), [seconds])
-
-
-def _with(method: str, task: loading.Task, batch: int, nodes: int) -> loading.Task:
-    """The task with the settings of a method; every row keeps the same pools folder."""
-    mode, _, rule = method.partition(" ")
-    mode = "autoregressive" if mode == "generate" else mode
-    config = task.config
-    return replace(task, config=config.model_copy(update={
-        "decode": config.decode.model_copy(update={"mode": mode, "batch_size": batch, "nodes": nodes}),
-        "verify": config.verify.model_copy(update={"rule": rule or "strict"})}))
 
 
 def _report(found: dict, old: Old, rows: int, threads: int, repeats: int) -> None:
@@ -142,7 +68,8 @@ def _report(found: dict, old: Old, rows: int, threads: int, repeats: int) -> Non
         lines.append({
             "method": method, "batch": batch, "tokens_per_s": round(seen.tokens_per_s, 1),
             "accepted_per_step": round(seen.accepted / steps, 3) if steps else None,
-            "target_steps": steps, "relaxed_share": round(seen.relaxed / seen.tokens, 4),
+            "target_steps": steps, "scored_share": round(seen.scored / seen.tokens, 4),
+            "relaxed_share": round(seen.relaxed / seen.tokens, 4),
             "retrieval_us_per_step": round(1e3 * seen.retrieval_ms / steps, 1) if steps else None,
             "ratio_to_plain": round(seen.tokens_per_s / plain, 2)})
     table = Table(*lines[0])

@@ -14,7 +14,8 @@ def text_salt(config: JobConfig, model_hash: str) -> str:
     there: ``dare`` under the strict rule, ``resd`` and ``autoregressive`` (strict always, whatever the rule
     says) share one key, and a change between them makes nothing stale. Any other rule under ``dare`` has a
     key of its own: its text depends on what was drafted, so on all that makes and chooses pools, and on its
-    batch unless ``verify.reproducible``.
+    batch unless ``verify.reproducible``. Refreshing by the strict rule changes no key: a text that was
+    refreshed is as good under the rule that would have let it differ.
     """
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
@@ -26,7 +27,8 @@ def _verification(config: JobConfig) -> dict:
     decode, verify = config.decode, config.verify
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
         return {"rule": "strict"}
-    found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda],
+    found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
+                                              decode.score],
              "pools": [section.model_dump() for section in
                        (config.pools, config.router, config.group, config.embed)]}
     if verify.rule in _USES_K:

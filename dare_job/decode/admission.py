@@ -9,6 +9,7 @@ import torch
 
 from dare_job.decode import generation
 from dare_job.decode.generation import Rules
+from dare_job.decode.prefill import usable
 from dare_job.decode.request import EngineSettings, Request
 from dare_job.decode.support import Traits
 from dare_job.decode.target import Target
@@ -19,16 +20,23 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class Admission:
-    """A request that may start: longest and least length in tokens, and its own logits processors."""
+    """A request that may start.
+
+    longest, least  length of its text in tokens, prompt included
+    processors      its own logits processors
+    old             int32 (tokens,): what of its old text may be scored
+    """
 
     request: Request
     longest: int
     least: int
     processors: object | None
+    old: np.ndarray
 
 
-def admit(request: Request, target: Target, rules: Rules, settings: EngineSettings) -> Admission:
-    """Check a request. Raises RowError saying why it cannot be decoded.
+def admit(request: Request, target: Target, rules: Rules, settings: EngineSettings,
+          is_eos: np.ndarray) -> Admission:
+    """Check a request; is_eos bool (V,). Raises RowError saying why it cannot be decoded.
 
     A prompt must fit the model's context. Its text is as long as ``generate`` makes it, or up to where the
     model's positions end.
@@ -52,7 +60,9 @@ def admit(request: Request, target: Target, rules: Rules, settings: EngineSettin
     if rules.processors:
         ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
         processors = generation.processors(rules, target.model, ids, longest, least)
-    return Admission(request, longest, least, processors)
+    room = longest if traits.columns is None else min(longest, traits.columns + 1)
+    old = usable(request.old_ids, target.vocabulary, is_eos, room - len(prompt) - 1)
+    return Admission(request, longest, least, processors, old)
 
 
 def _no_room(prompt: np.ndarray, limit: str, length: int) -> RowError:

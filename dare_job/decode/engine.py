@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dare_job.decode import generation
+from dare_job.decode import generation, prefill
 from dare_job.decode.admission import Admission, admit
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.draft.base import Drafter
@@ -15,23 +15,30 @@ from dare_job.decode.draft.none import NoDrafter
 from dare_job.decode.request import EngineSettings, Request, Result, failed
 from dare_job.decode.rows import Rows
 from dare_job.decode.scores import Scorer
+from dare_job.decode.scoring import Scoring
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import verifier
 from dare_job.decode.verify.verdict import Verdict, longest, undrafted
 from dare_job.errors import RowError
-from pools.tree import DraftBatch, empty
+from pools.tree import DraftBatch
 
 
 class Engine:
     """Writes texts with a target model, several at once.
 
-    Without a drafter, or with ``settings.nodes`` 0, it decodes plainly.
+    Without a drafter, or with ``settings.nodes`` 0, it drafts nothing, and decodes plainly where requests
+    bring no old text either.
     """
 
-    def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None):
-        """Raises ModelError when the model's generation config asks for what cannot be honoured."""
+    def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
+                 scoring: Scoring | None = None):
+        """scoring: what was seen of old text so far, where engines share it.
+
+        Raises ModelError when the model's generation config asks for what cannot be honoured.
+        """
         self.target, self.settings = target, settings
+        self.scoring = scoring or Scoring()
         self.drafter = drafter if drafter is not None and settings.nodes else NoDrafter()
         self.rules = generation.rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
@@ -67,9 +74,10 @@ class Engine:
                                     budgets, depths)
         drafted = time.perf_counter()
         verdict = self._verified(rows, slots, cache, context, drafts, depths)
-        ends = self._write(rows, slots, verdict)
+        ends = self._ends(rows, slots, verdict, rows.write(slots, verdict, self._is_eos))
         self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
         rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
+        self.scoring.stepped(time.perf_counter() - started, int((rows.length[slots] - lengths).sum()))
         return self._finish(rows, cache, slots, ends, started)
 
     def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, context: np.ndarray,
@@ -112,11 +120,12 @@ class Engine:
         scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
         if scores.shape[1] == 1:
             return undrafted(scores)
-        return longest(tree, self._verify(scores, on_device))
+        strict = rows.strict[slots]
+        mask = torch.from_numpy(strict).to(self.target.device) if strict.any() else None
+        return longest(tree, self._verify(scores, on_device, mask))
 
-    def _write(self, rows: Rows, slots: np.ndarray, verdict: Verdict) -> dict:
-        """Append what was accepted. Returns {slot: (finish reason, error)} of the rows that end."""
-        ended = rows.write(slots, verdict, self._is_eos)
+    def _ends(self, rows: Rows, slots: np.ndarray, verdict: Verdict, ended: np.ndarray) -> dict:
+        """{slot: (finish reason, error)} of the rows that end; ended (R,): with an end-of-text token."""
         over = ended | (rows.length[slots] >= rows.longest[slots]) | ~verdict.finite
         ends = {}
         for place in np.flatnonzero(over) if over.any() else ():
@@ -132,6 +141,8 @@ class Engine:
         for slot, (reason, _) in ends.items():
             if reason == "error":
                 cache.clear(slot)  # for the rows that come after
+            elif len(rows.old[slot]):
+                self.scoring.wrote(*rows.followed(slot))
         rows.decode_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
         return [rows.finish(slot, *end) for slot, end in ends.items()]
 
@@ -141,7 +152,7 @@ class Engine:
             admitted: list[Admission] = []
             while len(admitted) < len(free) and (request := next(queue, None)) is not None:
                 try:
-                    admitted.append(admit(request, self.target, self.rules, self.settings))
+                    admitted.append(admit(request, self.target, self.rules, self.settings, self._is_eos))
                 except RowError as error:
                     yield failed(request, str(error))
             if not admitted:
@@ -149,8 +160,10 @@ class Engine:
             admitted.sort(key=lambda row: len(row.request.prompt_ids))
             for slot, row in zip(free, admitted, strict=False):
                 rows.admit(slot, row)
-            for group in self._groups(rows, free[: len(admitted)]):
-                yield from self._prefill(rows, cache, group)
+                rows.offered[slot] = self._offered(row)
+            slots = free[: len(admitted)]
+            for part in prefill.groups(rows.prompt[slots], rows.offered[slots], self.target, self.settings):
+                yield from self._prefill(rows, cache, slots[part])
         for gap in rows.free():
             last = np.flatnonzero(rows.used)
             if not len(last) or last[-1] < gap:
@@ -158,22 +171,35 @@ class Engine:
             cache.move(last[-1], gap, int(rows.length[last[-1]]))
             rows.move(last[-1], gap)
 
-    def _groups(self, rows: Rows, slots: np.ndarray) -> Iterator[np.ndarray]:
-        """Cut slots, shortest prompts first, into groups of at most ``prefill_tokens`` with padding."""
-        start, most = 0, self.settings.prefill_tokens
-        for end in range(1, len(slots) + 1):
-            if end == len(slots) or (end + 1 - start) * rows.prompt[slots[end]] > most:
-                yield slots[start:end]
-                start = end
+    def _offered(self, row: Admission) -> int:
+        """How much of a row's old text is scored behind its prompt."""
+        if not len(row.old) or self.settings.score == "never":
+            return 0
+        most = min(len(row.old), prefill.most(len(row.request.prompt_ids), self.target, self.settings))
+        return most if self.settings.score == "always" else self.scoring.tokens(most)
 
     def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray) -> list[Result]:
-        """Prompts of newly admitted rows, and their first token."""
+        """Prompts of newly admitted rows with the old text behind them, and what they write.
+
+        What is accepted stands in its place in the cache; the rest is masked until it is written over. Old
+        text whose keys or values are no numbers is left out in a second forward, as in ``_verified``.
+        """
         started = time.perf_counter()
-        lengths = rows.length[slots]
-        # Padded with a token of its own: another one's values could be no numbers.
-        columns = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
-        ids = rows.tokens[slots[:, None], columns].astype(np.int64)
-        logits = self.target.prefill(cache, slots, ids, lengths)
-        roots = build(rows.tokens[slots, lengths - 1], empty(len(slots)), lengths)
-        verdict = self._verdict(rows, slots, roots, roots.to(self.target.device), logits[:, None])
-        return self._finish(rows, cache, slots, self._write(rows, slots, verdict), started)
+        verdict, read = self._scored(rows, cache, slots)
+        if not verdict.sound.all():
+            for slot in slots[~verdict.sound]:
+                cache.clear(slot)
+                rows.offered[slot] = 0
+            verdict, read = self._scored(rows, cache, slots)
+        ends = self._ends(rows, slots, verdict, rows.write_scored(slots, verdict, self._is_eos))
+        self.scoring.prefilled(time.perf_counter() - started, read)
+        return self._finish(rows, cache, slots, ends, started)
+
+    def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray) -> tuple[Verdict, int]:
+        """The prompts' forward; its verdict and the tokens that it read."""
+        lengths, offered = rows.length[slots], rows.offered[slots]
+        chains = prefill.chains([rows.old[slot][:n] for slot, n in zip(slots, offered, strict=True)])
+        ids = prefill.padded(rows.tokens[slots], lengths, chains)
+        logits = self.target.prefill(cache, slots, ids, lengths, offered)
+        tree = build(rows.tokens[slots, lengths - 1], chains, offered)
+        return self._verdict(rows, slots, tree, tree.to(self.target.device), logits), ids.size

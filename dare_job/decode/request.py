@@ -8,6 +8,7 @@ import numpy as np
 from dare_job.errors import ConfigError
 
 RULES = ("strict", "relaxed", "top_k", "threshold", "literal")
+SCORES = ("auto", "always", "never")
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,11 @@ class EngineSettings:
     batch_size      rows decoded together
     nodes, depth    draft nodes a row and forward, whatever its company (but for models with
                     ``traits.columns``, near their end), and longest draft path; 0 nodes: plain decoding
-    prefill_tokens  prompt tokens in one forward, at most (one prompt may be longer)
+    prefill_tokens  prompt tokens in one forward, at most (one prompt may be longer), old text included
+    score           how much of a row's old text is scored behind its prompt: what ``scoring`` finds worth its
+                    cost, all of it (then a row depends on nothing but itself), or nothing
+    logit_bytes     of a prompt forward's logits in float32, at most; a row that is over it alone has less of
+                    its old text scored
     """
 
     rule: Literal["strict", "relaxed", "top_k", "threshold", "literal"] = "strict"
@@ -34,12 +39,16 @@ class EngineSettings:
     nodes: int = 16
     depth: int = 12
     prefill_tokens: int = 4096
+    score: Literal["auto", "always", "never"] = "auto"
+    logit_bytes: int = 2**28
 
     def __post_init__(self):
         if self.rule not in RULES:
             raise ConfigError(f"verify.rule {self.rule!r} is unknown; choose from {', '.join(RULES)}")
+        if self.score not in SCORES:
+            raise ConfigError(f"decode.score {self.score!r} is unknown; choose from {', '.join(SCORES)}")
         for name, least in (("k", 1), ("batch_size", 1), ("nodes", 0), ("depth", 1), ("min_new_tokens", 0),
-                            ("prefill_tokens", 1), ("max_new_tokens", 1)):
+                            ("prefill_tokens", 1), ("max_new_tokens", 1), ("logit_bytes", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it must be at least {least}")
@@ -55,12 +64,17 @@ class Request:
     prompt_ids      int32 (prompt_tokens,)
     pools           what this row's drafts are looked up in, nearest first; read by the drafter alone
     max_new_tokens  None: the engine's
+    old_ids         int32 (tokens,) or None: what the row said before, end of text included where it had one;
+                    scored behind the prompt
+    strict          written by the strict rule, whatever the engine's
     """
 
     id: Any
     prompt_ids: np.ndarray
     pools: tuple = ()
     max_new_tokens: int | None = None
+    old_ids: np.ndarray | None = None
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,10 +84,11 @@ class Result:
     token_ids        int32 (tokens,), the end-of-text token included where the model wrote it
     finish_reason    "eos", "length" (all tokens it may get, or the model's positions end) or "error"
     target_steps     forwards of the model after the prompt's
-    accepted_tokens  draft tokens in the text
-    relaxed_tokens   draft tokens in the text that were not the model's first choice
+    scored_tokens    tokens of the row's old text that the prompt's forward accepted
+    accepted_tokens  draft tokens in the text that later forwards accepted
+    relaxed_tokens   tokens of either kind that were not the model's first choice
     step_tokens      int16 (target_steps + 1,): tokens that each forward wrote. The first entry is the
-                     prompt's forward, which writes one token; the sum is the number of tokens
+                     prompt's forward: ``scored_tokens`` and one of its own; the sum is the number of tokens
     relaxed          int32 positions in ``token_ids`` of the relaxed tokens
     retrieval_ms     this row's share of drafting time
     decode_ms        this row's share of all step time, drafting and the prompt's forward included
@@ -85,6 +100,7 @@ class Result:
     error: str | None
     prompt_tokens: int
     target_steps: int
+    scored_tokens: int
     accepted_tokens: int
     relaxed_tokens: int
     step_tokens: np.ndarray
@@ -96,5 +112,5 @@ class Result:
 def failed(request: Request, error: str) -> Result:
     """The result of a row that could not be written."""
     none = np.zeros(0, np.int32)
-    return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, none.astype(np.int16),
-                  none, 0.0, 0.0)
+    return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, 0,
+                  none.astype(np.int16), none, 0.0, 0.0)

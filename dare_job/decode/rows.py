@@ -5,6 +5,7 @@ import numpy as np
 
 from dare_job.decode.admission import Admission
 from dare_job.decode.request import Request, Result
+from dare_job.decode.scoring import common
 from dare_job.decode.verify.verdict import Verdict
 
 
@@ -16,11 +17,14 @@ class Rows:
         self.active = 0  # slots in use
         self.requests: list[Request | None] = [None] * slots
         self.processors: list = [None] * slots
+        self.old: list[np.ndarray | None] = [None] * slots  # text that may be scored
+        self.strict = np.zeros(slots, np.bool_)
         self.tokens = np.zeros((slots, 0), np.int32)
         self.relaxed = np.zeros((slots, 0), np.bool_)  # which tokens of the text are relaxed
         self.step_tokens = np.zeros((slots, 0), np.int16)
-        self.prompt, self.length, self.longest, self.least, self.forwards, self.accepted = (
-            np.zeros(slots, np.int64) for _ in range(6))
+        self.prompt, self.length, self.longest, self.least, self.forwards, self.accepted, self.scored = (
+            np.zeros(slots, np.int64) for _ in range(7))
+        self.offered = np.zeros(slots, np.int64)  # tokens of ``old`` that stand behind the prompt
         self.retrieval_ms, self.decode_ms = np.zeros(slots), np.zeros(slots)
 
     def free(self) -> np.ndarray:
@@ -32,11 +36,12 @@ class Rows:
         self._reserve(row.longest)
         self.active += 1
         self.used[slot], self.requests[slot], self.processors[slot] = True, row.request, row.processors
+        self.old[slot], self.strict[slot] = row.old, row.request.strict
         self.tokens[slot, : len(prompt)] = prompt
         self.relaxed[slot] = False
         self.prompt[slot] = self.length[slot] = len(prompt)
         self.longest[slot], self.least[slot] = row.longest, row.least
-        self.forwards[slot] = self.accepted[slot] = 0
+        self.forwards[slot] = self.accepted[slot] = self.scored[slot] = self.offered[slot] = 0
         self.retrieval_ms[slot] = self.decode_ms[slot] = 0.0
 
     def write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> np.ndarray:
@@ -49,26 +54,43 @@ class Rows:
                self.relaxed, self.step_tokens, self.length, self.forwards, self.accepted, ended)
         return ended
 
+    def write_scored(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> np.ndarray:
+        """The same for a prompt's forward: what it accepted is counted as scored."""
+        ended = self.write(slots, verdict, is_eos)
+        self.scored[slots], self.accepted[slots] = self.accepted[slots], 0
+        return ended
+
+    def followed(self, slot: int) -> tuple[int, bool]:
+        """Tokens of a written row's old text that passed, and whether the next one failed."""
+        old, scored, offered = self.old[slot], int(self.scored[slot]), int(self.offered[slot])
+        if scored < offered:
+            return scored, True
+        text = self.tokens[slot, self.prompt[slot] : self.length[slot]]
+        kept = common(text, old)
+        return kept, kept < min(len(text), len(old))
+
     def finish(self, slot: int, reason: str, error: str | None = None) -> Result:
         """Take a row out of its slot."""
         start, end, forwards = int(self.prompt[slot]), int(self.length[slot]), int(self.forwards[slot])
         relaxed = np.flatnonzero(self.relaxed[slot, start:end]).astype(np.int32)
         result = Result(
             self.requests[slot].id, self.tokens[slot, start:end].copy(), reason, error, start, forwards - 1,
-            int(self.accepted[slot]), len(relaxed), self.step_tokens[slot, :forwards].copy(), relaxed,
-            float(self.retrieval_ms[slot]), float(self.decode_ms[slot]),
+            int(self.scored[slot]), int(self.accepted[slot]), len(relaxed),
+            self.step_tokens[slot, :forwards].copy(), relaxed, float(self.retrieval_ms[slot]),
+            float(self.decode_ms[slot]),
         )
         self.active -= 1
-        self.used[slot], self.requests[slot], self.processors[slot] = False, None, None
+        self.used[slot], self.requests[slot] = False, None
+        self.processors[slot] = self.old[slot] = None
         return result
 
     def move(self, source: int, target: int) -> None:
         """Move a row to a free slot."""
         for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.prompt, self.length,
-                      self.longest, self.least, self.forwards, self.accepted, self.retrieval_ms,
-                      self.decode_ms):
+                      self.longest, self.least, self.forwards, self.accepted, self.scored, self.offered,
+                      self.strict, self.retrieval_ms, self.decode_ms):
             array[target] = array[source]
-        for values in (self.requests, self.processors):
+        for values in (self.requests, self.processors, self.old):
             values[target], values[source] = values[source], None
         self.used[source] = False
 

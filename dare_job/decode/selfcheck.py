@@ -78,7 +78,7 @@ def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
                         np.zeros(tokens.shape, np.uint8))
     roots = texts[np.arange(2), lengths]
     cache = target.new_cache(2)
-    ours = [target.prefill(cache, np.arange(2), texts[:, : lengths.max()], lengths)]
+    ours = [target.prefill(cache, np.arange(2), texts[:, : lengths.max()], lengths)[:, 0]]
     for rows, nodes in ((1, empty(1)), (2, empty(2)), (2, drafts)):
         tree = build(roots[:rows], nodes, np.full(rows, 3))
         ours.append(target.forward(cache, tree.to(target.device), lengths[:rows]).flatten(0, 1))

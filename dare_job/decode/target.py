@@ -22,6 +22,7 @@ class Target:
     vocabulary   tokens that have an embedding; a prompt may hold no other
     fused        whether it runs our attention, or must keep its own
     packing      its linear layers on a CPU
+    keeps_logits whether it computes logits for chosen columns alone
     """
 
     def __init__(self, model: PreTrainedModel, check: bool = True):
@@ -37,7 +38,7 @@ class Target:
         self._original_attention = model.config._attn_implementation
         self.fused = attention.use(model)
         self.packing = Packing(model)
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         if check:
             selfcheck.compare(self)
 
@@ -71,22 +72,28 @@ class Target:
             yield self.model
 
     @torch.inference_mode()
-    def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray):
-        """Prompts into the cache.
+    def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
+                scored: np.ndarray | None = None) -> torch.Tensor:
+        """Prompts, and what is to be scored behind them, into the cache.
 
-        slots (F,), ids int64 (F, P) padded on the right, lengths (F,) -> logits (F, V) of the last tokens.
+        slots (F,), ids int64 (F, P) padded on the right, lengths (F,) of the prompts, scored (F,) tokens
+        behind them (None: none) -> logits (F, S + 1, V) of the prompts' last tokens and the scored ones, S
+        being the most that a row has; a row with fewer has its last one's logits again.
         """
         longest = ids.shape[1]
         cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest)
         plain = self.fused and (self.traits.window is None or self.traits.window >= longest)
         mask = None if plain else masks.prompt(self.traits, len(slots), longest, self.dtype, self.device)
         positions = torch.arange(longest, device=self.device).expand(len(slots), -1)
-        last, column = np.unique(lengths - 1, return_inverse=True)
-        keep = {"logits_to_keep": torch.from_numpy(last).to(self.device)} if self._keeps_logits else {}
+        behind = np.zeros(len(slots), np.int64) if scored is None else scored
+        wanted = lengths[:, None] - 1 + np.minimum(np.arange(behind.max() + 1), behind[:, None])  # (F, S + 1)
+        kept, columns = np.unique(wanted, return_inverse=True)
+        keep = {"logits_to_keep": torch.from_numpy(kept).to(self.device)} if self.keeps_logits else {}
         logits = self._forward(torch.from_numpy(ids).to(self.device), positions, mask, cache, **keep)
-        if not keep:
-            column = lengths - 1
-        return logits[torch.arange(len(slots)), torch.from_numpy(column)]
+        columns = columns.reshape(wanted.shape) if keep else wanted
+        if len(slots) == 1 and keep:  # all that was computed is wanted
+            return logits
+        return logits[torch.arange(len(slots))[:, None], torch.from_numpy(columns)]
 
     @torch.inference_mode()
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:

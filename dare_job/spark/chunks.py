@@ -29,6 +29,7 @@ class Totals:
     errors: int = 0
     tokens: int = 0
     target_steps: int = 0
+    scored_tokens: int = 0
     accepted_tokens: int = 0
     relaxed_tokens: int = 0
     busy_s: float = 0.0
@@ -58,8 +59,8 @@ def totals_of(table: pa.Table, busy_s: float = 0.0) -> Totals:
         return pa.compute.sum(table[name]).as_py() or 0
 
     errors = len(table) - table["error"].null_count
-    return Totals(len(table), errors, total("tokens"), total("target_steps"), total("accepted_tokens"),
-                  total("relaxed_tokens"), busy_s)
+    return Totals(len(table), errors, total("tokens"), total("target_steps"), total("scored_tokens"),
+                  total("accepted_tokens"), total("relaxed_tokens"), busy_s)
 
 
 def name(shard: int, chunk: int) -> str:

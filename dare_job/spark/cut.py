@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from dare_job import errors, swap
 from dare_job.errors import DareJobError
 from dare_job.job import Job
+from dare_job.knowledge import read_table, relaxed
 from dare_job.spark import chunks, parts, shards
 from dare_job.spark.reading import read_parquet
 from dare_job.tables import ENTITIES
@@ -29,7 +30,8 @@ from dare_job.workspace import write_json
 RECORD = "_cut.json"
 FAILED = "_failed.json"  # left by a worker that stopped the run
 RETRY = "_retry.json"  # left by publish when too many rows failed: the next cut tries them again
-COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids")
+COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
+           "strict")
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
 
@@ -172,7 +174,7 @@ def _write(job: Job, rows, staging: Path) -> dict:
 
 
 def _keep(job: Job, wanted, old: Path, staging: Path) -> int:
-    """Copy finished rows whose text key is wanted again; rows with an error are tried again."""
+    """Copy finished rows whose text key is wanted again, if by the same rule; errors are tried again."""
     from pyspark.sql import functions as F
 
     kept = 0
@@ -182,9 +184,11 @@ def _keep(job: Job, wanted, old: Path, staging: Path) -> int:
         before = chunks.Tally([old / folder.name]).update()
         if not before.rows:
             continue
-        finished = read_parquet(job.spark, old / folder.name).where(F.col("error").isNull())
-        keys = wanted.where(F.col("entity") == entity).select("entity_id", "text_key")
-        table = finished.join(keys, ["entity_id", "text_key"], "left_semi")
+        finished = read_table(job, old / folder.name).where(F.col("error").isNull())
+        keys = wanted.where(F.col("entity") == entity).select(
+            F.col("entity_id").alias("id"), F.col("text_key").alias("key"), "strict")
+        same = (F.col("entity_id") == F.col("id")) & (F.col("text_key") == F.col("key"))
+        table = finished.join(keys, same & (~F.col("strict") | ~relaxed()), "left_semi")
         files = parts.write_parts(table, folder, "kept", 1 + before.rows // _KEPT_ROWS,
                                   before.busy_s / max(1, before.tokens))
         kept += sum(part.rows for part in files)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from dare_job.config import JobConfig
 from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
+from dare_job.decode.scoring import Scoring
 from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
@@ -91,9 +94,12 @@ def loaded(task: Task) -> Loaded:
 
 
 def request(row: dict, task: Task, drafted: bool = True) -> Request:
-    """A row's prompt as token ids, with the pools (none unless ``drafted``) that it is drafted from."""
+    """A row's prompt as token ids; unless ``drafted`` is false, with its pools and its own old text."""
     ids = prompt_ids(loaded(task).tokenizer, row["prompt"], task.config.model.chat_template)
-    return Request(row["entity_id"], ids, row_pools(row, task) if drafted else ())
+    if not drafted:
+        return Request(row["entity_id"], ids)
+    own = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
+    return Request(row["entity_id"], ids, row_pools(row, task), old_ids=own, strict=bool(row["strict"]))
 
 
 def text(token_ids, task: Task) -> str:
@@ -127,7 +133,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     settings = EngineSettings(
         rule="strict" if mode in ("resd", "autoregressive") else verify.rule, k=verify.k, p=verify.p,
         max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
-        batch_size=batch_size or decode.batch_size, nodes=0 if plain else decode.nodes, depth=decode.depth)
+        batch_size=batch_size or decode.batch_size, nodes=0 if plain else decode.nodes, depth=decode.depth,
+        score=_score(task, mode))
     lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
     drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=lam, threads=task.threads)
     target = loaded(task).target
@@ -135,4 +142,20 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "
                           "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
                           "verify.reproducible=false")
-    return Engine(target, settings, None if plain else RetrievalDrafter(drafts))
+    return Engine(target, settings, None if plain else RetrievalDrafter(drafts),
+                  _scoring(task.model, mode, settings.rule, settings.batch_size))
+
+
+def _score(task: Task, mode: str) -> str:
+    """decode.score, or what follows where text must depend on neither company nor time."""
+    if mode != "dare":
+        return "never"
+    decode, verify = task.config.decode, task.config.verify
+    fixed = verify.reproducible and verify.rule != "strict" and decode.score == "auto"
+    return "always" if fixed else decode.score
+
+
+@lru_cache(maxsize=4)
+def _scoring(model: str, mode: str, rule: str, batch_size: int) -> Scoring:
+    """What this process has seen of old text, for the engines that cost and accept alike."""
+    return Scoring()

@@ -105,7 +105,7 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
         "generated_dt": task.dt, "source_run_id": task.run_id, "text_key": row["text_key"],
         "pool": row["pool"] if drafted else None, "pool_kind": row["pool_kind"] if drafted else None,
         "prompt_tokens": outcome.prompt_tokens, "target_steps": outcome.target_steps,
-        "accepted_tokens": outcome.accepted_tokens, "relaxed_tokens": outcome.relaxed_tokens,
-        "step_tokens": outcome.step_tokens, "retrieval_ms": outcome.retrieval_ms,
-        "decode_ms": outcome.decode_ms,
+        "scored_tokens": outcome.scored_tokens, "accepted_tokens": outcome.accepted_tokens,
+        "relaxed_tokens": outcome.relaxed_tokens, "step_tokens": outcome.step_tokens,
+        "retrieval_ms": outcome.retrieval_ms, "decode_ms": outcome.decode_ms,
     }

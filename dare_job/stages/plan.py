@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dare_job import prompts
@@ -14,7 +14,7 @@ from dare_job.data.history import end_of_day, histories
 from dare_job.data.prepare import prepare
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
-from dare_job.knowledge import old_folder, read_table
+from dare_job.knowledge import old_folder, read_table, relaxed
 from dare_job.spark.reading import read_parquet
 from dare_job.stages.upstream import report
 from dare_job.tables import ENTITIES, PLAN
@@ -33,6 +33,7 @@ def run(job: Job) -> dict:
     fingerprint = digest([
         done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
         [prompts.load(getattr(job.config.prompts, entity)).version_hash for entity in ENTITIES],
+        PLAN.names, _refresh_nights(job),
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
@@ -95,23 +96,42 @@ def _rendered(known: DataFrame, key: str, written_from: str, write) -> DataFrame
 
 
 def _planned(job: Job, table: DataFrame, previous: Path | None, salt: str) -> DataFrame:
-    """Add hashes and staleness; entities that only yesterday's snapshot knows are kept and not stale."""
+    """Add hashes and staleness; entities that only yesterday's snapshot knows are kept and not stale.
+
+    On its strict night a text with relaxed tokens is stale too. One without any is strict text already.
+    """
     sha = F.sha2("prompt", 256)
     plan = table.withColumns({
-        "prompt_sha256": sha, "text_key": F.sha2(F.concat(sha, F.lit(salt)), 256)})
+        "prompt_sha256": sha, "text_key": F.sha2(F.concat(sha, F.lit(salt)), 256),
+        "strict": _strict_night(job)})
     if previous is None:
         return plan.withColumn("stale", F.lit(True)).select(*PLAN.names)
     old = read_table(job, previous).select(
         "entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
-        F.col("error").alias("old_error"))
+        F.col("error").alias("old_error"), relaxed().alias("relaxed"))
     known = F.col("interactions").isNotNull()
     fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
     return plan.join(old, "entity_id", "full").withColumns({
-        "stale": known & ~(fresh & F.col("old_error").isNull()),
+        "stale": known & ~(fresh & F.col("old_error").isNull() & ~(F.col("strict") & F.col("relaxed"))),
+        "strict": F.coalesce("strict", F.lit(False)),
         "interactions": F.coalesce("interactions", F.lit(0)),
         "prompt_sha256": F.when(known, F.col("prompt_sha256")).otherwise(F.col("old_sha")),
         "text_key": F.when(known, F.col("text_key")).otherwise(F.col("old_key")),
     }).select(*PLAN.names)
+
+
+def _refresh_nights(job: Job) -> int:
+    """verify.refresh_nights where text may differ from strict text; 0: never."""
+    verify = job.config.verify
+    return verify.refresh_nights if job.config.decode.mode == "dare" and verify.rule != "strict" else 0
+
+
+def _strict_night(job: Job) -> Column:
+    """Whether it is a row's turn: every so many nights, by its id, so that each night has as many rows."""
+    nights = _refresh_nights(job)
+    if not nights:
+        return F.lit(False)
+    return F.pmod(F.xxhash64("entity_id") + F.lit(job.space.day.toordinal()), F.lit(nights)) == 0
 
 
 def _counts(record: dict) -> dict:

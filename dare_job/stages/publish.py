@@ -27,7 +27,6 @@ from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import cut, parts
-from dare_job.spark.reading import read_parquet
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.workspace import MANIFEST, digest, write_json
@@ -183,7 +182,7 @@ def _rows(job: Job, entity: str):
     folder = _generated(job, entity)
     if not any(folder.glob("*.parquet")):
         return _empty(job)
-    return read_parquet(job.spark, folder)
+    return knowledge.read_table(job, folder)
 
 
 def _empty(job: Job):

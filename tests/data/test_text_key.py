@@ -31,7 +31,8 @@ def test_model_settings_change_text(section):
     {"decode": {"nodes": 64}}, {"decode": {"batch_size": 1}}, {"decode": {"mode": "resd"}},
     {"decode": {"mode": "autoregressive"}}, {"decode": {"depth": 3}}, {"verify": {"k": 5, "p": 0.5}},
     {"decode": {"mode": "resd"}, "verify": {"rule": "relaxed"}}, {"embed": {"seed": 3}},
-    {"spark": {"shards": 3}}, {"pools": {"own": False}},
+    {"spark": {"shards": 3}}, {"pools": {"own": False}}, {"decode": {"score": "always"}},
+    {"verify": {"refresh_nights": 7}},
 ])
 def test_strict_text_stays(change):
     assert salt(**change) == STRICT
@@ -41,6 +42,7 @@ def test_strict_text_stays(change):
     {"verify": {"rule": "relaxed", "k": 3}}, {"verify": {"rule": "relaxed", "p": 0.2}},
     {"verify": {"rule": "relaxed"}, "decode": {"nodes": 64}},
     {"verify": {"rule": "relaxed"}, "decode": {"batch_size": 1}},
+    {"verify": {"rule": "relaxed"}, "decode": {"score": "never"}},
     *({"verify": {"rule": "relaxed"}, **drafts} for drafts in (
         {"pools": {"own": False}}, {"pools": {"max_texts": 9}}, {"router": {"user": "global"}},
         {"group": {"target_size": 9}}, {"embed": {"seed": 3}})),
@@ -55,6 +57,10 @@ def test_modes_differ_exactly_where_their_text_can(rule, mode):
     strict = salt(decode={"mode": mode}, verify={"rule": rule})
     assert strict == STRICT  # these modes are strict under every rule
     assert salt(decode={"mode": "dare"}, verify={"rule": rule}) != strict
+
+
+def test_refreshing_makes_nothing_stale_by_its_key():
+    assert salt(verify={"rule": "relaxed", "refresh_nights": 7}) == RELAXED
 
 
 def test_rules_ignore_what_they_do_not_use():

@@ -10,7 +10,7 @@ from dare_job.spark import chunks, cut
 
 pytestmark = pytest.mark.spark
 COLUMNS = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
-           "error string, pool string, pool_kind string, own_ids array<int>")
+           "error string, pool string, pool_kind string, own_ids array<int>, strict boolean")
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def cutting(make_job, spark):
     """Factory: the cut of users by text key, for a limit; and a writer of the rows that remain."""
     def make(fingerprint: str, keys: dict[str, str], limit: int | None = None):
         def tonight(limit):
-            rows = [("user", name, "prompt", "s", key, None, "global", "global", None)
+            rows = [("user", name, "prompt", "s", key, None, "global", "global", None, False)
                     for name, key in sorted(keys.items())[:limit]]
             return spark.createDataFrame(rows, COLUMNS)
 

@@ -36,7 +36,7 @@ def test_the_files_have_the_contract_schema_and_the_manifest_their_checksums(nig
         manifest = json.loads((folder / "_manifest.json").read_text())
         for name, file in manifest["files"].items():
             assert pq.read_schema(folder / name).equals(KNOWLEDGE)
-            assert pq.read_schema(folder / name).metadata[b"dare_job.schema_version"] == b"1"
+            assert pq.read_schema(folder / name).metadata[b"dare_job.schema_version"] == b"2"
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == file["sha256"]
         assert manifest["counts"]["rows"] == sum(file["rows"] for file in manifest["files"].values())
         assert {"config", "model", "tokenizer", "rejects", "pool_kinds", "baseline"} <= set(manifest)
@@ -210,14 +210,16 @@ def test_a_truncated_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tm
 
 def test_show_marks_steps_and_drafts_and_names_close_ids(nights, capsys):
     users = snapshot(nights.out, "user", NIGHT_2)
-    row = next(row for row in users.values() if row["accepted_tokens"] and row["generated_dt"] == NIGHT_2)
+    row = next(row for row in users.values() if row["accepted_tokens"] and row["scored_tokens"]
+               and row["generated_dt"] == NIGHT_2)
     show.show_text(nights.out, f"user:{row['entity_id']}", NIGHT_2)
     shown = capsys.readouterr().out
     heading, pool, text, figures = shown.splitlines()
     assert heading == f"user:{row['entity_id']}  {NIGHT_2}"
     assert row["pool"] in pool and "interactions" in pool
-    assert text.count("|") == len(row["step_tokens"]) and "[" in text
-    assert text.translate(str.maketrans("", "", "[]|")).strip() == row["knowledge"]
+    assert text.count("|") == len(row["step_tokens"]) and "[" in text and text.startswith("{")
+    assert text.translate(str.maketrans("", "", "[]{}|")).strip() == row["knowledge"]
+    assert f"{row['scored_tokens']} of old text kept" in figures
     assert f"{row['accepted_tokens'] / row['target_steps']:.2f} accepted a step" in figures
     with pytest.raises(errors.DataError, match="close: u0000"):
         show.show_text(nights.out, "user:u00003")

@@ -19,7 +19,7 @@ RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 
 
 def result(request: Request) -> Result:
     ids = np.arange(3, dtype=np.int32)
-    return Result(request.id, ids, "eos", None, 5, 2, 0, 0, np.ones(3, np.int16), ids[:0], 0.5, 2.0)
+    return Result(request.id, ids, "eos", None, 5, 2, 0, 0, 0, np.ones(3, np.int16), ids[:0], 0.5, 2.0)
 
 
 class FakeEngine:
@@ -126,3 +126,15 @@ def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
         RECORD | {"token": "cut-2"}))  # as with another limit: the fingerprint is the same
     assert list(stats) == [] and len(written(task.folder)) == 1
     cut.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed
+
+
+@pytest.mark.parametrize(("decode", "verify", "score"), [
+    ({}, {}, "auto"), ({}, {"rule": "relaxed"}, "auto"), ({}, {"reproducible": True}, "auto"),
+    ({}, {"rule": "top_k", "reproducible": True}, "always"),
+    ({"score": "never"}, {"rule": "top_k", "reproducible": True}, "never"),
+    ({"score": "always"}, {}, "always"), ({"score": "always", "mode": "resd"}, {}, "never")])
+def test_how_much_old_text_is_scored(decode, verify, score):
+    """Text that depends on its drafts, and must not depend on time, has all of its old text scored."""
+    config = JobConfig.model_validate({"decode": decode, "verify": verify})
+    task = Task(config, "m", "t", "f", "p", "", "c", "2026-01-02", "run-1", 1)
+    assert loading._score(task, config.decode.mode) == score

@@ -5,11 +5,10 @@ from functools import partial
 
 import torch
 
-from dare_job.decode.tree import Tree
 from dare_job.decode.verify import relaxed, strict
 from dare_job.decode.verify.verdict import Judgement
 
-Verifier = Callable[[torch.Tensor, Tree], Judgement]
+Verifier = Callable[..., Judgement]  # of scores, tree, and which rows are strict whatever the rule
 
 
 def verifier(rule: str, k: int, p: float, eos: torch.Tensor) -> Verifier:

@@ -17,8 +17,11 @@ from dare_job.decode.tree import Tree
 from dare_job.decode.verify.verdict import Judgement, judge
 
 
-def verify(scores: torch.Tensor, tree: Tree, rule: str, k: int, p: float, eos: torch.Tensor) -> Judgement:
-    """scores float32 (R, Q, V); eos int64 (E,): end-of-text tokens."""
+def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *, rule: str, k: int,
+           p: float, eos: torch.Tensor) -> Judgement:
+    """scores float32 (R, Q, V); strict bool (R,): rows whose tokens pass as first choices alone (None: no
+    row); eos int64 (E,): end-of-text tokens.
+    """
     choices, finite = judge(scores)
     parents = tree.parents
     first = tree.tokens == choices.gather(1, parents)
@@ -38,6 +41,8 @@ def verify(scores: torch.Tensor, tree: Tree, rule: str, k: int, p: float, eos: t
             if rule == "relaxed":
                 passed = first | passed
     passed = passed & (first | ~torch.isin(tree.tokens, eos))
+    if strict is not None:
+        passed = torch.where(strict[:, None], first, passed)
     return Judgement(choices, passed & (tree.tokens < width), finite, logp)
 
 

@@ -1,0 +1,110 @@
+"""What benches of the sample share: a night ready to be written, and a timed pass over some of its rows."""
+
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from dare_job import baseline, pipeline
+from dare_job.config import load
+from dare_job.data.world import write_world
+from dare_job.decode.scoring import Scoring
+from dare_job.job import Job
+from dare_job.spark import loading
+from dare_job.stages import generate
+from dare_job.workspace import Workspace
+
+DATE = date(2026, 1, 2)
+STAGES = ("plan", "embed", "group", "route", "pools")
+
+
+class Old(StrEnum):
+    shipped = "shipped"
+    model = "model"
+
+
+@dataclass
+class Measured:
+    """Sums over the rows of one method and batch size; ``seconds`` holds one entry a repeat."""
+
+    tokens: int = 0
+    steps: int = 0
+    scored: int = 0
+    accepted: int = 0
+    relaxed: int = 0
+    retrieval_ms: float = 0.0
+    seconds: list[float] | None = None
+    texts: dict | None = None  # token ids by row, as lists
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / statistics.median(self.seconds)
+
+    def after(self, seen: "Measured") -> "Measured":
+        """This repeat, with the times of those before."""
+        return replace(self, seconds=seen.seconds + self.seconds)
+
+
+def prepared(folder: Path, old: Old, users: int, items: int, settings: Iterable[str] = ()) -> Job:
+    """The job of the sample world up to tonight's pools.
+
+    old       whose text the night before left: what comes with the sample, or the model's own
+    settings  of tonight alone, as on a command line
+    """
+    write_world(folder / "sample", users=users, items=items, date=DATE)
+    conf = Path(__file__).parents[2] / "conf" / "demo.yaml"
+    given = [f"input.path={folder / 'sample'}", f"out={folder / 'out'}", "baseline.rows=0"]
+    if old is Old.model:
+        before = Workspace(folder / "out", DATE - timedelta(days=1))
+        pipeline.run(Job(load(conf, given), before, "bench-0"))
+    job = Job(load(conf, [*given, *settings]), Workspace(folder / "out", DATE), "bench-1")
+    for stage in STAGES:
+        pipeline.run_stage(job, stage)
+    return job
+
+
+def sampled(job: Job, rows: int, without: Iterable[str] = ()) -> list[dict]:
+    """A seeded sample of tonight's rows that have a prompt, but for those with these ids."""
+    from pyspark.sql import functions as F
+
+    asked = generate.tonight(job, None).where(F.col("prompt").isNotNull())
+    asked = asked.where(~F.col("entity_id").isin(list(without)))
+    order = F.xxhash64(F.lit(job.config.baseline.seed), "entity", "entity_id")
+    return [row.asDict() for row in asked.orderBy(order, "entity_id").limit(rows).collect()]
+
+
+def once(method: str, task: loading.Task, sample: list[dict], scoring: Scoring | None = None,
+         **decode) -> Measured:
+    """Write the rows once.
+
+    method   "generate", or a mode, and a rule where that is not strict: "dare relaxed"
+    scoring  what was seen of old text before; None: nothing
+    decode   settings of the section decode
+    """
+    mode, _, rule = method.partition(" ")
+    config = task.config
+    decode = decode | {"mode": "autoregressive" if mode == "generate" else mode}
+    task = replace(task, config=config.model_copy(update={
+        "decode": config.decode.model_copy(update=decode),
+        "verify": config.verify.model_copy(update={"rule": rule or "strict"})}))
+    requests = sorted((loading.request(row, task) for row in sample), key=lambda r: len(r.prompt_ids))
+    if mode == "generate":
+        began = time.perf_counter()
+        tokens = baseline.by_generate(requests, task)
+        return Measured(tokens, seconds=[time.perf_counter() - began])
+    engine = loading.engine(task)
+    engine.scoring = scoring or Scoring()
+    began = time.perf_counter()
+    results = list(engine.run(requests))
+    seconds = time.perf_counter() - began
+
+    def total(name: str):
+        return sum(getattr(result, name) for result in results)
+
+    texts = {result.id: result.token_ids.tolist() for result in results}
+    tokens = sum(map(len, texts.values()))
+    return Measured(tokens, total("target_steps"), total("scored_tokens"), total("accepted_tokens"),
+                    total("relaxed_tokens"), total("retrieval_ms"), [seconds], texts)

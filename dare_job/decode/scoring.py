@@ -1,0 +1,82 @@
+"""How many tokens of a row's own old text are worth a place behind its prompt.
+
+Scoring a token costs its share of the prompt's forward, and saves what writing it in a step would have cost,
+provided that all tokens before it and itself pass. So text is scored as long as
+
+    survival(n) * seconds that a written token takes  >=  seconds that a token of a prompt takes
+
+Both times are those of the running engine, and survival is that of the old text of the rows written so far:
+of those that reached a bucket of positions, the share that passed it; one that was not asked to the bucket's
+end counts by its part of it (a life table). A row tells this whether it was scored or not, because its text
+says how far it follows the old one: nothing can lock itself out. Until there are figures everything is
+scored. None of this can change strict text.
+"""
+
+import numpy as np
+
+_STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # of buckets of positions: 0, 1, 2-3, 4-7, ...
+_WIDTHS = np.diff(_STARTS, append=2**15)
+_PRIOR = (0.5, 4.0)  # texts that failed in each bucket, of those that reached it, before anything was seen
+_KEPT_ROW = 0.99  # weight of what was known, at each new row: nights change, and users differ from items
+_KEPT_TIME = 0.95  # the same at each forward
+
+
+class Scoring:
+    """What was seen so far; engines with the same model and settings may share it."""
+
+    def __init__(self):
+        self._died, self._reached = np.zeros(len(_STARTS)), np.zeros(len(_STARTS))
+        self._token = _Rate()  # of a written token
+        self._prompt = _Rate()  # of a token of a prompt's forward
+
+    def tokens(self, most: int) -> int:
+        """How many of the first ``most`` tokens of an old text to score."""
+        token_s, prompt_s = self._token.seconds, self._prompt.seconds
+        if token_s is None or prompt_s is None:
+            return most
+        return int(np.count_nonzero(self.survival(most) * token_s >= prompt_s))
+
+    def survival(self, most: int) -> np.ndarray:
+        """Probability (most,) that the first n + 1 tokens of an old text pass."""
+        passed = 1 - (self._died + _PRIOR[0]) / (self._reached + _PRIOR[1])
+        return np.cumprod(np.repeat(passed ** (1 / _WIDTHS), _WIDTHS)[:most])
+
+    def wrote(self, kept: int, died: bool) -> None:
+        """A row was written: its old text passed up to ``kept``, and there it failed or was not asked on."""
+        reached = np.clip((kept - _STARTS) / _WIDTHS, 0, 1)
+        self._died *= _KEPT_ROW
+        if died:
+            bucket = np.searchsorted(_STARTS, kept, "right") - 1
+            reached[bucket] = 1
+            self._died[bucket] += 1
+        self._reached = _KEPT_ROW * self._reached + reached
+
+    def stepped(self, seconds: float, tokens: int) -> None:
+        """A step wrote so many tokens, all rows together."""
+        self._token.add(seconds, tokens)
+
+    def prefilled(self, seconds: float, tokens: int) -> None:
+        """A forward read so many tokens of prompts and old text, padding included."""
+        self._prompt.add(seconds, tokens)
+
+
+class _Rate:
+    """Seconds a token, of late. The first forward is left out: it sets up what later ones find ready."""
+
+    def __init__(self):
+        self._sums: np.ndarray | None = None
+
+    def add(self, seconds: float, tokens: int) -> None:
+        seen = np.array([seconds, tokens], np.float64)
+        self._sums = np.zeros(2) if self._sums is None else _KEPT_TIME * self._sums + seen
+
+    @property
+    def seconds(self) -> float | None:
+        return self._sums[0] / self._sums[1] if self._sums is not None and self._sums[1] else None
+
+
+def common(text: np.ndarray, old: np.ndarray) -> int:
+    """Tokens with which both begin."""
+    length = min(len(text), len(old))
+    differs = text[:length] != old[:length]
+    return int(differs.argmax()) if differs.any() else length

@@ -1,0 +1,112 @@
+"""Chained relaxed nights: each row is written by the strict rule on its own night, and only what drifted."""
+
+import json
+import shutil
+from datetime import date, timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from run_helpers import NIGHT_1, NIGHT_2, files, snapshot
+
+from dare_job import pipeline
+from dare_job.stages import generate
+from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.workspace import MANIFEST
+
+pytestmark = pytest.mark.spark
+
+
+def loose(nights: int) -> dict:
+    """A rule that lets most of yesterday's tokens pass."""
+    return {"verify": {"rule": "top_k", "k": 64, "refresh_nights": nights}, "baseline": {"rows": 0}}
+
+
+def day(number: int) -> str:
+    return (date.fromisoformat(NIGHT_2) + timedelta(days=number)).isoformat()
+
+
+@pytest.fixture(scope="module")
+def strict(nights):
+    """Strict text of tonight's prompts: rows by entity type."""
+    return {entity: snapshot(nights.out, entity, NIGHT_2) for entity in ENTITIES}
+
+
+@pytest.fixture(scope="module")
+def chain(job_of, nights, tmp_path_factory):
+    """A loose second night, and two nights without news, on which each row has its turn.
+
+    The first night's snapshot is as version 1 of the tables had it: without the column of scored tokens.
+    """
+    out = tmp_path_factory.mktemp("chain")
+    for entity in ENTITIES:
+        folder = Path("knowledge", f"entity={entity}", f"dt={NIGHT_1}")
+        shutil.copytree(nights.out / folder, out / folder)
+        record = json.loads((out / folder / MANIFEST).read_text())
+        (out / folder / MANIFEST).write_text(json.dumps(record | {"schema_version": 1}))
+        for path in (out / folder).glob("*.parquet"):
+            table = pq.read_table(path).drop_columns("scored_tokens")
+            pq.write_table(table.replace_schema_metadata({"dare_job.schema_version": "1"}), path)
+    settings = (loose(0), loose(2), loose(2))
+    return out, [pipeline.run(job_of(out, day(night), **s)) for night, s in enumerate(settings)]
+
+
+def test_snapshots_without_the_new_column_are_read_and_scored(chain):
+    assert chain[1][0]["scored_tokens"] > 500
+    for path in chain[0].glob(f"knowledge/*/dt={day(0)}/*.parquet"):
+        assert pq.read_schema(path).equals(KNOWLEDGE)
+
+
+def test_every_relaxed_text_is_refreshed_in_a_round_and_no_other(chain, strict):
+    out, runs = chain
+    refreshed, drifted, equal = [], 0, 0
+    for entity in ENTITIES:
+        first, last = snapshot(out, entity, day(0)), snapshot(out, entity, day(2))
+        for name, row in last.items():
+            assert row["token_ids"] == strict[entity][name]["token_ids"]
+            relaxed = bool(first[name]["relaxed_tokens"])
+            assert relaxed == (row["generated_dt"] in (day(1), day(2)))
+            drifted += relaxed
+            if relaxed:
+                refreshed.append(row)
+            elif row["error"] is None:
+                equal += 1
+                assert first[name]["token_ids"] == strict[entity][name]["token_ids"]
+    written = [run["written"] for run in runs[1:]]
+    assert drifted > 4 and equal > 4
+    assert sum(written) == drifted and max(written) < drifted  # some on each night
+    assert sum(row["scored_tokens"] for row in refreshed) > 0  # up to the first token that was relaxed
+    assert not any(row["relaxed_tokens"] for row in refreshed)
+
+
+def test_a_refreshed_night_run_again_writes_nothing(chain, job_of):
+    out, runs = chain
+    before = files(out)
+    assert pipeline.run(job_of(out, day(2), run_id="again", **loose(2))) == runs[-1]
+    assert files(out) == before
+
+
+def test_a_night_with_nothing_left_to_refresh_is_quiet(chain, job_of):
+    job = job_of(chain[0], day(3), run_id="look", **loose(1))
+    planned = pipeline.run_stage(job, "plan")
+    assert [planned[entity]["stale"] for entity in ENTITIES] == [1, 1]  # the two that have no text
+
+
+def test_relaxed_rows_finished_before_refreshing_was_asked_for_are_written_again(chain, job_of, tmp_path):
+    shutil.copytree(chain[0], tmp_path, dirs_exist_ok=True)
+    before = snapshot(tmp_path, "user", day(0))
+    pipeline.run(job_of(tmp_path, day(0), run_id="refreshed", **loose(1)))
+    after = snapshot(tmp_path, "user", day(0))
+    redone = {name for name, row in after.items() if row["source_run_id"] == "refreshed"}
+    assert redone == {name for name, row in before.items() if row["relaxed_tokens"]} != set()
+    assert not any(row["relaxed_tokens"] for row in after.values())
+
+
+@pytest.mark.parametrize("sections", [
+    {"verify": {"rule": "strict", "refresh_nights": 1}},
+    {"verify": {"rule": "relaxed", "refresh_nights": 1}, "decode": {"mode": "resd"}}], ids=["strict", "resd"])
+def test_where_text_is_strict_anyway_nothing_is_refreshed(job_of, nights, sections):
+    job = job_of(nights.out, day(1), run_id="look", **sections)
+    for stage in pipeline.STAGES[:4]:
+        pipeline.run_stage(job, stage)
+    assert not any(row.strict for row in generate.tonight(job, None).collect())
