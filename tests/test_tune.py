@@ -69,7 +69,7 @@ def test_the_winner_is_at_least_as_good_as_the_default(corpus, tmp_path, capsys)
         LINEAR.ms(int(batch), best["nodes"] + 1) + int(batch) * (10 + best["nodes"]) / 1e3)
     assert best["tokens_per_s"] == pytest.approx(by_hand, rel=1e-3)
     sizes = [found["pool_sizes"][size]["accepted_per_step"] for size in ("0", "10", "30", "66")]
-    assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+    assert sizes[0] < sizes[1] < sizes[2] <= sizes[3] + 0.01
     planned = int(capsys.readouterr().out.split("at most ")[1].split()[0])
     assert 10 < found["replays"] <= planned
 

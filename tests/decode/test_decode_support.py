@@ -208,7 +208,7 @@ def test_reproducible_relaxed_text_is_refused_where_drafts_depend_on_the_batch(m
     for name, refused in (("gpt_neo", True), ("llama", False)):
         target = Target(tiny(name), check=False)
         monkeypatch.setattr(loading, "loaded", lambda task, target=target: SimpleNamespace(target=target))
-        task = SimpleNamespace(config=JobConfig.model_validate(settings), threads=1)
+        task = SimpleNamespace(config=JobConfig.model_validate(settings), threads=1, model=name)
         if refused:
             with pytest.raises(ConfigError, match="verify.reproducible: GPTNeo"):
                 loading.engine(task)
