@@ -143,9 +143,9 @@ class PoolSettings(Section):
 
 class WaveSettings(Section):
     when: Literal["auto", "always", "never"] = Field(
-        "auto", description="auto: where no old text is there, or it is of another model, tokenizer or prompt")
+        "auto", description="auto: without old text, or where another model, tokenizer or prompt wrote it")
     sizes: list[AtLeastOne] = Field(
-        [500], description="texts of each entity type in the index after each wave, ascending; then the rest")
+        [50, 500], description="texts of each entity type that are there after each wave, ascending")
 
     @field_validator("sizes")
     @classmethod

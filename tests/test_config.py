@@ -149,3 +149,10 @@ def test_files_that_cannot_be_read(tmp_path, make, part):
     with pytest.raises(ConfigError, match=part) as found:
         load(tmp_path / "c.yaml")
     assert "c.yaml" in str(found.value)
+
+
+@pytest.mark.parametrize("value", ["[]", "[500, 50]", "[50, 50]"])
+def test_sizes_of_waves_ascend(settings, value):
+    with pytest.raises(ConfigError, match=r"--set waves\.sizes.*each larger than the one before") as found:
+        settings("", f"waves.sizes={value}")
+    assert "waves.when=never" in str(found.value)

@@ -142,15 +142,16 @@ def remaining(job: Job, cut: Cut, wave: int | None = None):
     """DataFrame of the rows (of a wave) without a committed chunk, a partition a shard, by position."""
     from pyspark.sql import functions as F
 
-    rows = read_parquet(job.spark, cut.folder / "cut")
+    rows, numbers = read_parquet(job.spark, cut.folder / "cut"), range(cut.shards)
     if wave is not None:
-        rows = rows.where(F.col("wave") == wave)
+        rows, numbers = rows.where(F.col("wave") == wave), cut.shards_of(wave)
     done = sorted({(entity, *chunk) for entity in ENTITIES
                    for chunk in chunks.committed(cut.folder / f"entity={entity}")})
     if done:
         ready = job.spark.createDataFrame(done, "entity string, shard int, chunk int")
         rows = rows.join(F.broadcast(ready), ["entity", "shard", "chunk"], "left_anti")
-    return rows.repartitionById(max(1, cut.shards), "shard").sortWithinPartitions("position")
+    partition = F.col("shard") - F.lit(numbers.start)
+    return rows.repartitionById(max(1, len(numbers)), partition).sortWithinPartitions("position")
 
 
 def _write(job: Job, rows, staging: Path) -> dict:

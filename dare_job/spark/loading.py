@@ -22,7 +22,7 @@ from pools.store import Store, open_pool
 
 GLOBAL = "global"  # the pool of everybody
 # nearest first; wave: tonight's texts of the waves before
-POOLS_OF_MODE = {"dare": ("own", "group", "wave", "global"), "resd": ("wave", "global"), "autoregressive": ()}
+POOLS_OF_MODE = {"dare": ("own", "wave", "group", "global"), "resd": ("wave", "global"), "autoregressive": ()}
 
 
 @dataclass(frozen=True)

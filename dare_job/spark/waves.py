@@ -20,7 +20,7 @@ from dare_job.spark.reading import read_parquet
 from dare_job.tables import ENTITIES
 
 _FEWEST = 8  # texts: an index of fewer drafts nothing worth a stage of its own
-_SHARE = 8  # a wave takes at most one of so many rows that wait: these are written with worse drafts
+_FIRST_SHARE, _SHARE = 8, 2  # a wave is at most one of so many rows that wait; first: without any text
 _CHOSEN = pa.schema([("entity", pa.string()), ("entity_id", pa.string()), ("wave", pa.int32())])
 
 
@@ -40,12 +40,13 @@ def needed(job: Job, entity: str) -> bool:
 def rows_of_waves(settings: WaveSettings, waiting: int, texts: int = 0) -> list[int]:
     """Rows of each wave before the rest; ``texts`` are there already, ``waiting`` rows are to be written.
 
-    A wave brings the index to the next of ``settings.sizes`` or takes its share of the rows that wait. One
-    that would not double the index, or would be smaller than ``_FEWEST``, is left out.
+    A wave brings the index to the next of ``settings.sizes``, but takes no more than its share of the rows
+    that wait, as it is written with worse drafts than they. One that would not double the index, or would be
+    smaller than ``_FEWEST``, is left out.
     """
     found = []
     for size in settings.sizes:
-        rows = min(size - texts, waiting // _SHARE)
+        rows = min(size - texts, waiting // (_SHARE if texts else _FIRST_SHARE))
         if rows >= max(_FEWEST, texts):
             found.append(rows)
             texts, waiting = texts + rows, waiting - rows
@@ -111,7 +112,8 @@ def chosen(members: pa.Table, waves: list[int]) -> pa.Table:
     known = members.filter(pc.is_valid(members["vector"]))
     lists = known["vector"].combine_chunks()
     vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1) if len(lists) else []
-    ids = known["entity_id"].take(medoids.spread(vectors, len(waves))).to_pylist()
+    names = known["entity_id"].to_pylist()
+    ids = [names[place] for place in medoids.spread(vectors, len(waves))]
     others = members.filter(pc.is_null(members["vector"]))
     others = others.sort_by([("rank", "ascending"), ("entity_id", "ascending")])
     ids = (ids + others["entity_id"].to_pylist())[:len(waves)]
