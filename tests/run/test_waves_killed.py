@@ -20,8 +20,8 @@ from dare_job.tables import ENTITIES
 from pools.index import Index
 
 pytestmark = pytest.mark.spark
-SECTIONS = {"verify": {"rule": "relaxed", "k": 8, "p": 0.0, "reproducible": True}, "waves": {"sizes": [8, 24]},
-            "decode": {"max_new_tokens": 24}, "baseline": {"rows": 0},
+SECTIONS = {"verify": {"rule": "relaxed", "k": 8, "p": 0.0, "reproducible": True},
+            "waves": {"sizes": [8, 24]}, "decode": {"max_new_tokens": 24}, "baseline": {"rows": 0},
             "spark": {"rows_per_commit": 2, "shards": 3}}
 
 
