@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from dare_job import knowledge
-from dare_job.config import WaveSettings
+from dare_job.config import JobConfig, WaveSettings
 from dare_job.embed import vectors
-from dare_job.spark import chunks, cut, waves
+from dare_job.spark import chunks, cut, loading, waves
+from dare_job.spark.loading import Task
 from dare_job.stages.waves import unfinished
+from pools.index import Index
 
 ROWS = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
         "error string, pool string, pool_kind string, own_ids array<int>")
@@ -81,6 +83,24 @@ def test_the_cut_keeps_waves_apart_and_other_settings_cut_anew_until_all_is_writ
     assert ([count for count, _ in again.waves], again.kept, again.drafting) == ([171], 1, [])
     write(again, cut.remaining(never, again).collect())
     assert unfinished(again, 1) == 0 and cut.prepare(job, "f", lambda limit: rows) == again
+
+
+def test_tonights_texts_are_looked_up_behind_the_own_and_before_the_old_ones(tmp_path):
+    for folder in ("pools/entity=user/g1", "pools/entity=user/global", "waves/wave-2"):
+        Index.build([[1, 2, 3]]).save(tmp_path / folder, {"tokenizer": "t", "name": folder})
+    row = {"entity": "user", "pool": "g1", "own_ids": [1, 2]}
+
+    def names(mode: str = "dare", entity: str = "user", **changes) -> list[str]:
+        config = JobConfig.model_validate({"decode": {"mode": mode}})
+        checksum = Index.open(tmp_path / "waves/wave-2").manifest["manifest_sha256"]
+        task = Task(config, "m", "t", str(tmp_path), str(tmp_path / "pools"), "v", "cut", "d", "r", 1,
+                    ((entity, str(tmp_path / "waves/wave-2"), checksum),))
+        return [pool.manifest.get("name", "own").rpartition("/")[2]
+                for pool in loading.row_pools(row | changes, task)]
+
+    assert names() == ["own", "wave-2", "g1", "global"] and names("resd") == ["wave-2", "global"]
+    assert names(entity="item") == ["own", "g1", "global"] and names("autoregressive") == []
+    assert names(pool="global", own_ids=None) == names(pool="none", own_ids=None) == ["wave-2", "global"]
 
 
 @pytest.mark.spark
