@@ -150,6 +150,21 @@ class PoolSettings(Section):
     seed: Seed = 0
 
 
+class WaveSettings(Section):
+    when: Literal["auto", "always", "never"] = Field(
+        "auto", description="auto: without old text, or where another model, tokenizer or prompt wrote it")
+    sizes: list[AtLeastOne] = Field(
+        [50, 500], description="texts of each entity type that are there after each wave, ascending")
+
+    @field_validator("sizes")
+    @classmethod
+    def _ascend(cls, value: list[int]) -> list[int]:
+        if not value or any(after <= before for before, after in zip(value, value[1:], strict=False)):
+            raise ValueError(f"waves.sizes = {value}: give one number or more, each larger than the one "
+                             "before it, such as [500, 5000]; waves.when=never writes all rows at once")
+        return value
+
+
 class SparkSettings(Section):
     master: str = Field("local[*]", pattern=r"^(local(-cluster)?(\[.*\])?|yarn|(spark|k8s|mesos)://.+)$",
                         description="local[N], yarn, spark://HOST:PORT, k8s://URL")
@@ -181,6 +196,7 @@ class JobConfig(Section):
     group: GroupSettings = GroupSettings()
     router: RouterSettings = RouterSettings()
     pools: PoolSettings = PoolSettings()
+    waves: WaveSettings = WaveSettings()
     spark: SparkSettings = SparkSettings()
     baseline: BaselineSettings = BaselineSettings()
     limits: LimitSettings = LimitSettings()

@@ -72,6 +72,21 @@ def writer(job: Job) -> dict:
     }
 
 
+def changes(job: Job, folder: Path, entity: str) -> list[tuple[str, str | None, str]]:
+    """What a folder's text was written with that is another tonight: (what, then, tonight).
+
+    Of model, tokenizer and prompt. Empty where all are tonight's, and where the text has no manifest.
+    """
+    before, now = manifest(folder), writer(job)
+    if not before:
+        return []
+    compared = (
+        ("model", before.get("model", {}).get("hash"), now["model"]["hash"]),
+        ("tokenizer", before.get("tokenizer"), now["tokenizer"]),
+        ("prompt", before.get("prompts", {}).get(entity), now["prompts"][entity]))
+    return [change for change in compared if change[1] != change[2]]
+
+
 def dataset(folder: Path, schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
     """The Parquet files of a folder, read as they are asked for; without files a table without rows."""
     files = sorted(map(str, folder.glob("*.parquet")))

@@ -140,7 +140,18 @@ def _pools_words(report: dict) -> str:
 def _generate_words(report: dict) -> str:
     rate = report["tokens_per_s"]
     words = f"{report['written_now']} of {report['rows']} rows written now, {report['errors']} errors"
-    return words + (f", {rate:.0f} tokens/s a worker" if rate else "")
+    words += f", {rate:.0f} tokens/s a worker" if rate else ""
+    return words + _waves_words(report["waves"])
+
+
+def _waves_words(waves: dict[str, list[dict]]) -> str:
+    """Rows and acceptance of each wave, both entity types together; nothing where there was one."""
+    found = []
+    for parts in zip(*waves.values(), strict=True):
+        steps, accepted = (sum(part[name] for part in parts) for name in ("target_steps", "accepted_tokens"))
+        rate = f" ({accepted / steps:.2f} accepted a step)" if steps else ""
+        found.append(f"{sum(part['rows'] for part in parts)} rows{rate}")
+    return f"; in waves of {', '.join(found)}" if found else ""
 
 
 def _publish_words(report: dict) -> str:

@@ -194,3 +194,10 @@ def test_of_several_files_the_wrong_one_is_named(files, texts, file, part):
 def test_an_override_of_several_files_names_itself(files):
     with pytest.raises(ConfigError, match=r"^--set decode.nodes=-1: decode.nodes = -1"):
         files("decode: {nodes: 4}", "decode: {nodes: 64}", overrides=["decode.nodes=-1"])
+
+
+@pytest.mark.parametrize("value", ["[]", "[500, 50]", "[50, 50]"])
+def test_sizes_of_waves_ascend(settings, value):
+    with pytest.raises(ConfigError, match=r"--set waves\.sizes.*each larger than the one before") as found:
+        settings("", f"waves.sizes={value}")
+    assert "waves.when=never" in str(found.value)

@@ -30,7 +30,7 @@ def _verification(config: JobConfig) -> dict:
     found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
                                               decode.score],
              "pools": [section.model_dump() for section in
-                       (config.pools, config.router, config.group, config.embed)]}
+                       (config.pools, config.waves, config.router, config.group, config.embed)]}
     if verify.rule in _USES_K:
         found["k"] = verify.k
     if verify.rule in _USES_P:

@@ -4,14 +4,15 @@ A re-run reads the same cut and goes on with the chunks that are missing. When p
 changed since, a new cut is made. Every finished row whose text would come out the same is kept, whatever
 the limit, which only says what is written besides.
 
-    generate/_cut.json                       token, fingerprint, shards, rows; written last
-    generate/cut/*.parquet                   the rows, with shard, chunk and position
+    generate/_cut.json                       token, fingerprint, shards, rows, waves; written last
+    generate/cut/*.parquet                   the rows, with wave, shard, chunk and position
     generate/entity=E/part-<shard>-<chunk>.parquet   finished chunks
     generate/entity=E/kept-*.parquet         finished rows of an earlier cut of the same date
 """
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,16 +23,17 @@ from dare_job import errors, swap
 from dare_job.errors import DareJobError
 from dare_job.job import Job
 from dare_job.knowledge import read_table, relaxed
-from dare_job.spark import chunks, parts, shards
+from dare_job.spark import chunks, parts, shards, waves
 from dare_job.spark.reading import read_parquet
 from dare_job.tables import ENTITIES
-from dare_job.workspace import write_json
+from dare_job.workspace import digest, write_json
 
 RECORD = "_cut.json"
 FAILED = "_failed.json"  # left by a worker that stopped the run
 RETRY = "_retry.json"  # left by publish when too many rows failed: the next cut tries them again
 COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
            "strict")
+PLACE = ("wave", "shard", "chunk", "position")  # what the cut adds to them
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
 
@@ -40,6 +42,9 @@ class Cut:
     """A persisted cut. ``rows`` counts kept rows too, so it is what the folder holds when all is done.
 
     ``token`` is its own: a worker left from an earlier cut has another, also where the fingerprint is equal.
+    ``waves`` are the [rows, shards] of each wave, whose shards follow on those of the wave before;
+    ``drafting`` the entity types whose waves draft from the texts before; ``asked`` a digest of the settings
+    of waves.
     """
 
     folder: Path
@@ -49,6 +54,14 @@ class Cut:
     kept: int
     limit: int | None = None
     token: str = ""
+    waves: Sequence[Sequence[int]] = ()
+    drafting: Sequence[str] = ()
+    asked: str = ""
+
+    def shards_of(self, wave: int) -> range:
+        """Numbers of the shards of a wave (the first is 1)."""
+        first = sum(shards for _, shards in self.waves[:wave - 1])
+        return range(first, first + self.waves[wave - 1][1])
 
     @property
     def entities(self) -> list[Path]:
@@ -60,11 +73,11 @@ def prepare(job: Job, fingerprint: str, tonight) -> Cut:
 
     ``tonight(limit)`` is a DataFrame with ``entity`` and COLUMNS, one row for each text to write.
     """
-    folder = job.space.stage("generate")
+    folder, asked = job.space.stage("generate"), digest(job.config.waves.model_dump())
     for entity in ENTITIES:
         chunks.discard_unreadable(folder / f"entity={entity}")
     found = read(folder)
-    if found and found.fingerprint == fingerprint and _serves(found, job.limit):
+    if found and found.fingerprint == fingerprint and _serves(found, job.limit, asked):
         return found
     staging = swap.staged(folder)
     kept = _keep(job, tonight(None), folder, staging)
@@ -72,18 +85,19 @@ def prepare(job: Job, fingerprint: str, tonight) -> Cut:
     record = _write(job, rows, staging)
     rows.unpersist()
     write_json(staging / RECORD, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
-                                  "limit": job.limit, "kept": kept, **record, "rows": record["rows"] + kept})
+                                  "limit": job.limit, "kept": kept, "asked": asked, **record,
+                                  "rows": record["rows"] + kept})
     swap.replace(staging, folder)
     return read(folder)
 
 
-def _serves(found: Cut, limit: int | None) -> bool:
-    """True where a cut is the right one for a limit: made for it, or for more rows, which are all there."""
+def _serves(found: Cut, limit: int | None, asked: str) -> bool:
+    """True where a cut was made for the limit and waves asked for, or for more rows, which are all there."""
     if (found.folder / RETRY).exists() or not _is_whole(found):
         return False
-    if found.limit == limit:
+    if found.limit == limit and found.asked == asked:
         return True
-    covers = found.limit is None or (limit is not None and limit < found.limit)
+    covers = found.limit is None or (limit is not None and limit <= found.limit)
     return covers and chunks.Tally(found.entities).update().rows == found.rows
 
 
@@ -126,17 +140,20 @@ def raise_failure(folder: Path) -> None:
     raise getattr(errors, failure["error"])(failure["message"])
 
 
-def remaining(job: Job, cut: Cut):
-    """DataFrame of the rows whose chunk is not committed, one partition a shard, in order of position."""
+def remaining(job: Job, cut: Cut, wave: int | None = None):
+    """DataFrame of the rows (of a wave) without a committed chunk, a partition a shard, by position."""
     from pyspark.sql import functions as F
 
-    rows = read_parquet(job.spark, cut.folder / "cut")
+    rows, numbers = read_parquet(job.spark, cut.folder / "cut"), range(cut.shards)
+    if wave is not None:
+        rows, numbers = rows.where(F.col("wave") == wave), cut.shards_of(wave)
     done = sorted({(entity, *chunk) for entity in ENTITIES
                    for chunk in chunks.committed(cut.folder / f"entity={entity}")})
     if done:
         ready = job.spark.createDataFrame(done, "entity string, shard int, chunk int")
         rows = rows.join(F.broadcast(ready), ["entity", "shard", "chunk"], "left_anti")
-    return rows.repartitionById(max(1, cut.shards), "shard").sortWithinPartitions("position")
+    partition = F.col("shard") - F.lit(numbers.start)
+    return rows.repartitionById(max(1, len(numbers)), partition).sortWithinPartitions("position")
 
 
 def _write(job: Job, rows, staging: Path) -> dict:
@@ -145,32 +162,33 @@ def _write(job: Job, rows, staging: Path) -> dict:
     from pyspark.sql import functions as F
 
     settings, spark = job.config.spark, job.spark
+    texts = {}
     for entity in ENTITIES:
         kept = staging / f"entity={entity}"
         if any(kept.glob("*.parquet")):
+            texts[entity] = chunks.Tally([kept]).update().rows
             ids = read_parquet(spark, kept).select(F.lit(entity).alias("entity"), "entity_id")
             rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
-    counted = rows.groupBy("entity", "pool").count().collect()
-    counts = {(row["entity"], row["pool"]): row["count"] for row in counted}
-    total = sum(counts.values())
+    rows, drafting = waves.assign(job, rows, texts)
+    counted = rows.groupBy("wave", "entity", "pool").count().collect()
+    counts = {(row["wave"], row["entity"], row["pool"]): row["count"] for row in counted}
     slots = spark.sparkContext.defaultParallelism
-    target = shards.target_rows(total, slots, job.config.decode.batch_size, settings.shards)
-    placements = shards.place(counts, target)
-    table = [(*key, list(place.shards), place.piece_rows, place.offset) for key, place in placements.items()]
+    record, table = shards.place_waves(
+        counts, lambda rows: shards.target_rows(rows, slots, job.config.decode.batch_size, settings.shards))
     where = spark.createDataFrame(
-        table, "entity string, pool string, shards array<int>, piece_rows int, offset int")
-    rank = F.row_number().over(Window.partitionBy("entity", "pool").orderBy("entity_id")) - 1
+        table, "wave int, entity string, pool string, shards array<int>, piece_rows int, offset int")
+    rank = F.row_number().over(Window.partitionBy("wave", "entity", "pool").orderBy("entity_id")) - 1
     piece, rest = F.floor(F.col("rank") / F.col("piece_rows")), F.col("rank") % F.col("piece_rows")
     placed = (
-        rows.select("entity", *COLUMNS).withColumn("rank", rank)
-        .join(F.broadcast(where), ["entity", "pool"])
+        rows.select("wave", "entity", *COLUMNS).withColumn("rank", rank)
+        .join(F.broadcast(where), ["wave", "entity", "pool"])
         .withColumn("shard", F.get("shards", piece.cast("int")))
         .withColumn("position", (F.col("offset") + rest).cast("int"))
         .withColumn("chunk", F.floor(F.col("position") / settings.rows_per_commit).cast("int"))
-        .select("entity", *COLUMNS, "shard", "chunk", "position"))
+        .select("entity", *COLUMNS, *PLACE))
     placed.write.parquet(str((staging / "cut").resolve()))
-    used = {shard for place in placements.values() for shard in place.shards}
-    return {"shards": len(used), "rows": total}
+    return {"shards": sum(shards for _, shards in record), "rows": sum(rows for rows, _ in record),
+            "waves": record, "drafting": drafting}
 
 
 def _keep(job: Job, wanted, old: Path, staging: Path) -> int:

@@ -18,12 +18,14 @@ from dare_job.decode.scoring import Scoring
 from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
+from dare_job.tables import ENTITIES
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
-from pools.store import Store
+from pools.store import Store, open_pool
 
 GLOBAL = "global"  # the pool of everybody
-POOLS_OF_MODE = {"dare": ("own", "group", "global"), "resd": ("global",), "autoregressive": ()}
+# nearest first; wave: tonight's texts of the waves before
+POOLS_OF_MODE = {"dare": ("own", "wave", "group", "global"), "resd": ("wave", "global"), "autoregressive": ()}
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Task:
     cut            token of the cut that the rows belong to
     tokenizer      hash that the pools must have
     threads        torch threads of one worker
+    wave_pools     (entity type, folder, checksum of its manifest) of the pool of the waves before
     """
 
     config: JobConfig
@@ -46,6 +49,7 @@ class Task:
     dt: str
     run_id: str
     threads: int
+    wave_pools: tuple[tuple[str, str, str], ...] = ()
 
     @classmethod
     def of(cls, job: Job, pools_version: str = "", cut: str = "") -> "Task":
@@ -112,11 +116,24 @@ def row_pools(row: dict, task: Task) -> tuple[Index, ...]:
 
     Raises PoolError on damage.
     """
-    kinds = POOLS_OF_MODE[task.config.decode.mode]
-    own = (Index.build([row["own_ids"]], kind="own"),) if "own" in kinds and row["own_ids"] else ()
     store = _store(f"{task.pools}/entity={row['entity']}", task.pools_version, task.tokenizer)
-    wanted = dict.fromkeys({"group": row["pool"], "global": GLOBAL}[kind] for kind in kinds if kind != "own")
-    return (*own, *(store.get(name) for name in wanted if name in store))
+    found = []
+    for kind in POOLS_OF_MODE[task.config.decode.mode]:
+        name = row["pool"] if kind == "group" else GLOBAL
+        if kind == "own":
+            found += [Index.build([row["own_ids"]], kind="own")] if row["own_ids"] else []
+        elif kind == "wave":
+            found += [_wave_pool(folder, version, task.tokenizer)
+                      for entity, folder, version in task.wave_pools if entity == row["entity"]]
+        elif name in store and (kind, name) != ("group", GLOBAL):
+            found.append(store.get(name))
+    return tuple(found)
+
+
+@lru_cache(maxsize=2 * len(ENTITIES))
+def _wave_pool(folder: str, version: str, tokenizer: str) -> Index:
+    """A pool of the waves before, opened once; ``version`` changes when it was built anew."""
+    return open_pool(folder, tokenizer)
 
 
 @lru_cache(maxsize=4)

@@ -16,11 +16,11 @@ _LOG_EVERY_S = 15.0
 
 
 @contextmanager
-def watching(folders: Iterable[Path], rows: int) -> Iterator[None]:
-    """Show how many of ``rows`` are committed under ``folders`` while the block runs."""
+def watching(folders: Iterable[Path], rows: int, what: str = "writing") -> Iterator[None]:
+    """Show how many of ``rows`` are committed under ``folders`` while the block runs, which is ``what``."""
     stop = threading.Event()
     show = _show_bar if sys.stderr.isatty() else _show_lines
-    thread = threading.Thread(target=show, args=(Tally(folders), rows, stop), daemon=True)
+    thread = threading.Thread(target=show, args=(Tally(folders), rows, stop, what), daemon=True)
     thread.start()
     try:
         yield
@@ -41,11 +41,11 @@ def describe(totals: Totals) -> str:
     return ", ".join(words)
 
 
-def _show_bar(tally: Tally, rows: int, stop: threading.Event) -> None:
+def _show_bar(tally: Tally, rows: int, stop: threading.Event, what: str) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("  writing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    columns = (TextColumn(f"  {what}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
                TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=rows)
@@ -54,7 +54,7 @@ def _show_bar(tally: Tally, rows: int, stop: threading.Event) -> None:
             bar.update(task, completed=totals.rows, description=describe(totals))
 
 
-def _show_lines(tally: Tally, rows: int, stop: threading.Event) -> None:
+def _show_lines(tally: Tally, rows: int, stop: threading.Event, what: str) -> None:
     began = last = time.monotonic()
     start = tally.update().rows
     while not stop.wait(_POLL_S):
@@ -64,4 +64,4 @@ def _show_lines(tally: Tally, rows: int, stop: threading.Event) -> None:
         last, totals = now, tally.update()
         done = totals.rows - start
         left = f", {(rows - totals.rows) * (now - began) / done:.0f} s left" if done else ""
-        _LOG.info("%d of %d rows: %s%s", totals.rows, rows, describe(totals), left)
+        _LOG.info("%s: %d of %d rows: %s%s", what, totals.rows, rows, describe(totals), left)

@@ -1,6 +1,6 @@
 """Cuts tonight's rows into shards that keep a pool together. Pure arithmetic: no Spark, no files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 PoolKey = tuple[str, str]  # (entity type, pool name)
@@ -54,3 +54,22 @@ def place(counts: Mapping[PoolKey, int], target: int) -> dict[PoolKey, Placement
     number = {shard: rank for rank, shard in enumerate(order)}
     return {key: Placement(tuple(number[shard] for shard in draft.shards), draft.piece_rows, draft.offset)
             for key, draft in drafts.items()}
+
+
+def place_waves(counts: Mapping[tuple[int, str, str], int],
+                target: Callable[[int], int]) -> tuple[list[tuple[int, int]], list[tuple]]:
+    """Place the rows of each wave (1, 2, ...), in shards that follow on those of the wave before.
+
+    counts  by (wave, entity type, pool); ``target(rows)`` is the size of a shard in a wave of so many rows
+    Returns (rows, shards) of each wave, and (wave, entity, pool, shards, piece_rows, offset) of each count.
+    """
+    waves: list[tuple[int, int]] = []
+    table = []
+    for wave in range(1, 1 + max((key[0] for key in counts), default=0)):
+        members = {key[1:]: rows for key, rows in counts.items() if key[0] == wave}
+        rows, first = sum(members.values()), sum(shards for _, shards in waves)
+        placements = place(members, target(rows))
+        table += [(wave, *key, [first + shard for shard in where.shards], where.piece_rows, where.offset)
+                  for key, where in placements.items()]
+        waves.append((rows, len({shard for where in placements.values() for shard in where.shards})))
+    return waves, table

@@ -1,6 +1,8 @@
 """Stage generate: writes tonight's texts with the model, in Spark tasks that commit chunk by chunk."""
 
+import logging
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,19 +14,21 @@ from dare_job.job import Job
 from dare_job.spark import chunks, cut, progress
 from dare_job.spark.loading import GLOBAL, Task
 from dare_job.spark.worker import STATS, write_shard
-from dare_job.stages import old_text, upstream
+from dare_job.stages import old_text, upstream, waves
 from dare_job.tables import ENTITIES
 from dare_job.workspace import DONE, digest, write_json
 from pools.errors import PoolError
 from pools.store import Store
 
+_LOG = logging.getLogger("dare_job")
 _ROUTE_OF_MODE = {"resd": GLOBAL, "autoregressive": GLOBAL}  # the modes that use no group's pool
 
 
 def run(job: Job) -> dict:
-    """Write every row of tonight; a killed run goes on with the chunks that are missing.
+    """Write every row of tonight, wave by wave; a killed run goes on with the chunks that are missing.
 
-    Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, and the baseline's.
+    Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, those of each wave,
+    and the baseline's.
     """
     work = cut.prepare(job, _fingerprint(job), partial(tonight, job))
     tally = chunks.Tally(work.entities)
@@ -36,6 +40,7 @@ def run(job: Job) -> dict:
         raise errors.InfrastructureError(
             f"{work.folder} holds {totals.rows} of {work.rows} rows after all tasks ended: run it again")
     record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
+              "waves": waves.record(work),
               "baseline": baseline.measure(job, work)}
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
@@ -74,23 +79,33 @@ def _with_own(job: Job, entity: str, rows: DataFrame) -> DataFrame:
 
 def _fingerprint(job: Job) -> str:
     """Changes with the rows and with what can change their text, not with limit, batch sizes or budgets."""
-    return digest(["generate", cut.COLUMNS, upstream.require(job, "plan")["fingerprint"],
+    return digest(["generate", cut.COLUMNS, cut.PLACE, upstream.require(job, "plan")["fingerprint"],
                    upstream.require(job, "route")["fingerprint"], job.config.decode.mode])
 
 
 def _write(job: Job, work: cut.Cut) -> None:
     task = Task.of(job, upstream.require(job, "pools")["fingerprint"], work.token)
 
-    def write(batches):
-        yield from write_shard(batches, task)
-
     (work.folder / DONE).unlink(missing_ok=True)
     (work.folder / cut.FAILED).unlink(missing_ok=True)
     with _marking_damage(job):
         _check_pools(task)
-        with small_batches(job), progress.watching(work.entities, work.rows):
-            cut.remaining(job, work).mapInArrow(write, STATS).collect()
-        cut.raise_failure(work.folder)
+        for wave in range(1, 1 + len(work.waves)):
+            if waves.unfinished(work, wave):
+                _write_wave(job, work, wave, replace(task, wave_pools=waves.freeze(job, work, wave)))
+
+
+def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
+    """Write what is left of a wave, all of whose texts are there before the next one starts."""
+    def write(batches):
+        yield from write_shard(batches, task)
+
+    if len(work.waves) > 1:
+        _LOG.info("%s: %d rows", waves.name(work, wave), work.waves[wave - 1][0])
+    with small_batches(job), progress.watching(work.entities, work.rows, waves.name(work, wave)):
+        cut.remaining(job, work, wave).mapInArrow(write, STATS).collect()
+    cut.raise_failure(work.folder)
+    waves.check(work, wave)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def run(job: Job) -> dict:
                 target.mkdir()
                 record[entity] = {"from": str(path) if path else None, "pools": 0, "texts": 0, "tokens": 0}
                 if path and job.config.decode.mode != "autoregressive":
-                    _warn_of_another_writer(job, path, tokenizer, entity)
+                    _warn_of_another_writer(job, path, entity)
                     record[entity] |= _build(job, entity, path, tokenizer, target)
     return upstream.report(done_record(folder))
 
@@ -48,22 +48,15 @@ def _state(folder: Path | None) -> list:
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-def _warn_of_another_writer(job: Job, old: Path, tokenizer: str, entity: str) -> None:
+def _warn_of_another_writer(job: Job, old: Path, entity: str) -> None:
     """Text of another model, tokenizer or prompt still drafts, but fewer drafts are accepted."""
-    writer = knowledge.manifest(old)
-    now = knowledge.writer(job)
-    if not writer:
+    if not knowledge.manifest(old):
         _LOG.info("%s has no manifest: nothing tells which model and prompt wrote it; text of another "
                   "writer drafts less", old)
         return
-    for what, before, after in (
-        ("model", writer.get("model", {}).get("hash"), now["model"]["hash"]),
-        ("tokenizer", writer.get("tokenizer"), tokenizer),
-        ("prompt", writer.get("prompts", {}).get(entity), now["prompts"][entity]),
-    ):
-        if before != after:
-            _LOG.warning("the old %s text in %s was written with another %s (%s, tonight %s): fewer drafts "
-                         "will be accepted", entity, old, what, before, after)
+    for what, before, after in knowledge.changes(job, old, entity):
+        _LOG.warning("the old %s text in %s was written with another %s (%s, tonight %s): fewer drafts "
+                     "will be accepted", entity, old, what, before, after)
 
 
 def _build(job: Job, entity: str, old: Path, tokenizer: str, staging: Path) -> dict:

@@ -29,7 +29,7 @@ AGAIN = (  # published; without --limit there are more rows to write: a new cut,
     r"mkdir .*entity=item/\.dt=", r"exchange .*entity=item", r"rmdir .*entity=item/\.dt=")
 
 
-def command(gateway: tuple[str, str], arguments: list[str], worker_dies: bool = False) -> None:
+def command(gateway: tuple[str, str], arguments: list[str], dies_in_wave: int = 0) -> None:
     """The command line, in a process that uses the Java process of the tests, which is warm."""
     os.environ |= {"PYSPARK_GATEWAY_PORT": gateway[0], "PYSPARK_GATEWAY_SECRET": gateway[1],
                    "PYSPARK_PYTHON": sys.executable}
@@ -45,8 +45,8 @@ def command(gateway: tuple[str, str], arguments: list[str], worker_dies: bool = 
     context = spark.api.java.JavaSparkContext.fromSparkContext(spark.SparkContext.getOrCreate())
     conf = SparkConf(_jvm=java.jvm, _jconf=context.getConf())
     SparkSession(SparkContext(gateway=java, jsc=context, conf=conf)).newSession()
-    if worker_dies:
-        generate.write_shard = dying(os.getpid())
+    if dies_in_wave:
+        generate.write_shard = dying(os.getpid(), later=dies_in_wave > 1)
     sys.argv = ["dare-job", *arguments]
     try:
         cli.main()
@@ -54,10 +54,17 @@ def command(gateway: tuple[str, str], arguments: list[str], worker_dies: bool = 
         assert not end.code
 
 
-def dying(driver: int):
-    """What a Spark task does, up to its second chunk; then it kills the run and goes no further."""
+def dying(driver: int, later: bool = False):
+    """What a Spark task does, up to its second chunk; then it kills the run and goes no further.
+
+    With ``later`` in a wave that drafts from the ones before.
+    """
     def write_shard(batches, task):
         from dare_job.spark import worker
+
+        if later and not task.wave_pools:
+            yield from worker.write_shard(batches, task)
+            return
 
         class End(BaseException):
             pass
@@ -100,7 +107,7 @@ def run(spark, world, nights, tmp_path):
         elif at != WORKER:
             kill_points.killed(at, *given)
         else:
-            kill_points.killed("never", *given, True)
+            kill_points.killed("never", *given, 1)
             quiet(spark)
     return start, out
 

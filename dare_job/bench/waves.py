@@ -1,0 +1,114 @@
+"""What waves save: forwards of the model on a first night, and on a night after a new prompt.
+
+    python -m dare_job.bench.waves [--users 400] [--items 300] [--sizes "50 50,500 25,100,400"] [--first-only]
+
+The sample world without the old text that comes with it. Every way of cutting the night writes all rows, with
+the same stages before. The night after the first has another prompt set, so that every row is written again
+and all old text is of the former prompt. Strict verification: the texts are the same, and the steps do not
+depend on the machine. The last line is JSON.
+"""
+
+import json
+import shutil
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dare_job import pipeline
+from dare_job.config import load
+from dare_job.data.world import write_world
+from dare_job.job import Job
+from dare_job.workspace import Workspace
+
+FIRST, AFTER = date(2026, 1, 2), date(2026, 1, 3)
+BEFORE = pipeline.STAGES[:pipeline.STAGES.index("generate")]
+NEW_PROMPT = """\
+name: without-attributes
+max_history: 8
+user: |
+  Describe the film taste of this viewer by mood, theme and recent habits.
+  Last {{ history | length }} titles, newest first:
+  {% for entry in history | reverse %}{{ loop.index }}. {{ entry.title }}
+  {% endfor %}Profile:
+item: |
+  Describe this film by mood, theme and audience.
+  Title: {{ title }}
+  Description:
+"""
+
+
+def main(
+    users: Annotated[int, typer.Option(help="Users of the sample world.")] = 400,
+    items: Annotated[int, typer.Option(help="Items of the sample world.")] = 300,
+    sizes: Annotated[str, typer.Option(help="waves.sizes to compare, a space between them.")] =
+        "50 50,500 25,100,400",
+    first_only: Annotated[bool, typer.Option(help="Leave out the night after a new prompt.")] = False,
+    work: Annotated[Path | None, typer.Option(help="Folder to work in; else a temporary one.")] = None,
+) -> None:
+    """Count the model's forwards with and without waves."""
+    with TemporaryDirectory() as temporary:
+        folder = work or Path(temporary)
+        write_world(folder / "sample", users=users, items=items, date=FIRST)
+        shutil.rmtree(folder / "sample" / "knowledge")
+        (folder / "prompt.yaml").write_text(NEW_PROMPT)
+        ways = {"never": ["waves.when=never"],
+                **{f"[{size}]": [f"waves.sizes=[{size}]"] for size in sizes.split()}}
+        lines = _night(folder, FIRST, "first night", ways, [])
+        if not first_only:
+            prompt = [f"prompts.{entity}={folder / 'prompt.yaml'}" for entity in ("user", "item")]
+            lines += _night(folder, AFTER, "new prompt", ways, prompt)
+    _report(lines, users, items)
+
+
+def _night(folder: Path, night: date, name: str, ways: dict[str, list[str]], more: list[str]) -> list[dict]:
+    """One night by each way, on the same stages before; published by the last, for the night after."""
+    out = folder / "out"
+    for stage in BEFORE:
+        pipeline.run_stage(_job(folder, out, night, more), stage)
+    lines = []
+    for way, settings in ways.items():
+        copy = shutil.copytree(out, folder / "copies" / f"{night}-{way}")
+        job = _job(folder, copy, night, [*more, *settings])
+        lines.append({"night": name, "waves": way, **_sums(pipeline.run_stage(job, "generate"))})
+        lines[-1]["ratio_to_never"] = round(lines[0]["target_steps"] / lines[-1]["target_steps"], 3)
+    pipeline.run_stage(job, "publish")
+    shutil.copytree(copy / "knowledge", out / "knowledge", dirs_exist_ok=True)
+    return lines
+
+
+def _job(folder: Path, out: Path, night: date, settings: list[str]) -> Job:
+    conf = Path(__file__).parents[2] / "conf" / "demo.yaml"
+    config = load(conf, [f"input.path={folder / 'sample'}", f"out={out}", "baseline.rows=0", *settings])
+    return Job(config, Workspace(out, night), "bench")
+
+
+def _sums(report: dict) -> dict:
+    """Steps of the night, and rows and acceptance of each wave, both entity types together."""
+    waves = []
+    for parts in zip(*report["waves"].values(), strict=True):
+        steps, accepted = (sum(part[name] for part in parts) for name in ("target_steps", "accepted_tokens"))
+        waves.append([sum(part["rows"] for part in parts), round(accepted / max(1, steps), 2)])
+    return {"rows": report["rows"], "errors": report["errors"], "tokens": report["tokens"],
+            "target_steps": report["target_steps"],
+            "accepted_per_step": round(report["accepted_per_step"], 3),
+            "tokens_per_s": round(report["tokens_per_s"], 1), "rows_and_accepted_of_waves": waves}
+
+
+def _report(lines: list[dict], users: int, items: int) -> None:
+    table = Table(*lines[0])
+    for line in lines:
+        table.add_row(*(str(value) for value in line.values()))
+    console = Console(width=160)
+    console.print(table)
+    console.print(f"{users} users and {items} items of the sample world, without its old text; tokens_per_s: "
+                  "of one worker; accepted: the model's own token not counted")
+    print(json.dumps({"users": users, "items": items, "rows": lines}))
+
+
+if __name__ == "__main__":
+    typer.run(main)
