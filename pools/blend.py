@@ -15,11 +15,11 @@ import numpy as np
 
 from pools import frontier
 from pools.intervals import MOST_RUNS, interval, runs
-from pools.jit import array_at, compiled, inlined
+from pools.jit import array_at, inlined, part
 from pools.lookup import ALPHA, BETA, DEPTH, LIVE, code_of, first, locate, token_of, weight
 from pools.tree import SOURCE_LIVE, SOURCE_PROMPT
 
-FLOOR = 1 / 32
+FLOOR = 1 / 16
 LEAST = 24  # suffixes of an interval that are always read whole
 MOST_DIFFERENT = 32
 RUNGS = (1, 2, 3, 4, 5, 6, 8, 11, 15, 23, 31)
@@ -42,7 +42,7 @@ State = namedtuple("State", "history at orders next_orders counts gains read tot
                             "firsts live_counts live_gains scratch")
 
 
-@compiled
+@part
 def state(at, pools, orders):
     return State(
         array_at(at[0], orders, np.int32), array_at(at[1], pools, np.int32),
@@ -55,7 +55,7 @@ def state(at, pools, orders):
         array_at(at[13], (2, orders + 1), np.float64), array_at(at[14], orders, np.int64))
 
 
-@compiled
+@part
 def enter(z, a, s, known):
     """Find the longest of the row's own contexts that occurs in pool ``s``."""
     most = min(known, z.history.size, a[DEPTH] - 1)
@@ -136,10 +136,10 @@ def _emit(z, a, s, kind, t, stamp, size):
         share = z.gains[s] / max(1, z.totals[s])
         for i in range(z.read[s]):
             if z.codes[s, i] != 0:
-                size, slot = frontier.add(t, stamp, size, token_of(a, z.codes[s, i]), share * z.hits[s, i],
+                size, place = frontier.add(t, stamp, size, token_of(a, z.codes[s, i]), share * z.hits[s, i],
                                           kind)
-                if slot >= 0 and t.orders[slot, s] == 0:
-                    t.at[slot, s], t.orders[slot, s] = z.firsts[s, i], z.read_orders[s] + 1
+                if place >= 0 and t.orders[place, s] == 0:
+                    t.at[place, s], t.orders[place, s] = z.firsts[s, i], z.read_orders[s] + 1
     return size
 
 
@@ -163,7 +163,7 @@ def _count_live(z, b, found):
     return longest
 
 
-@compiled
+@part
 def _live_term(pools, row_pools, lambdas, prompted, n):
     """What a count in the row's own tokens is divided by, beside itself: given, or the widest pool's."""
     given = lambdas[SOURCE_PROMPT if prompted else SOURCE_LIVE, n]

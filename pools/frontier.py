@@ -4,15 +4,16 @@ from collections import namedtuple
 
 import numpy as np
 
-from pools.jit import array_at, compiled, inlined
+from pools.jit import array_at, inlined, part
 
-SLOTS = 4096  # of the table of one node's continuations; a power of two
+_BITS = 11
+MOST = 1 << _BITS  # continuations of one node
+SLOTS = 2 * MOST
 
-# used               int32 (SLOTS,)  slots in use, in order of appearance
-# stamps             int64 (SLOTS,)  which node a slot belongs to
-# tokens, shares, sources (SLOTS,)   a continuation, its probability, its nearest source
-# at, orders  int32 (SLOTS, S)       of each pool a suffix that begins with the last ``orders`` tokens
-Table = namedtuple("Table", "used stamps tokens shares sources at orders")
+# places             int64 (SLOTS,)  table: a token's place in the arrays below, under the node's stamp
+# tokens, shares, sources (MOST,)    a continuation, its probability, its nearest source
+# at, orders         int32 (MOST, S) of each pool a suffix that begins with the last ``orders`` tokens
+Table = namedtuple("Table", "places tokens shares sources at orders")
 
 # queue              int32 (K,)      places of the open candidates, best first, in [head, tail)
 # scores, parents, tokens, sources (K,)  the candidate in a place
@@ -20,15 +21,14 @@ Table = namedtuple("Table", "used stamps tokens shares sources at orders")
 Frontier = namedtuple("Frontier", "queue scores parents tokens sources at orders")
 
 
-@compiled
+@part
 def table(at, pools):
-    return Table(array_at(at[0], SLOTS, np.int32), array_at(at[1], SLOTS, np.int64),
-                 array_at(at[2], SLOTS, np.int32), array_at(at[3], SLOTS, np.float64),
-                 array_at(at[4], SLOTS, np.uint8),
-                 array_at(at[5], (SLOTS, pools), np.int32), array_at(at[6], (SLOTS, pools), np.int32))
+    return Table(array_at(at[0], SLOTS, np.int64), array_at(at[1], MOST, np.int32),
+                 array_at(at[2], MOST, np.float64), array_at(at[3], MOST, np.uint8),
+                 array_at(at[4], (MOST, pools), np.int32), array_at(at[5], (MOST, pools), np.int32))
 
 
-@compiled
+@part
 def frontier(at, nodes, pools):
     n = nodes + 1
     return Frontier(array_at(at[0], n, np.int32), array_at(at[1], n, np.float64),
@@ -38,29 +38,29 @@ def frontier(at, nodes, pools):
 
 @inlined
 def add(t, stamp, size, token, share, source):
-    """Add ``share`` to a continuation's probability; return how many continuations there are, and its slot.
+    """Add ``share`` to a continuation's probability; return how many continuations there are, and its place.
 
-    Past half of the table new ones are dropped (slot -1): that many cannot all matter.
+    Past ``MOST`` new ones are dropped (place -1): that many cannot all matter.
     """
     slot = (token * 2654435761 >> 7) & (SLOTS - 1)
-    while t.stamps[slot] == stamp and t.tokens[slot] != token:
+    while t.places[slot] >> _BITS == stamp and t.tokens[t.places[slot] & (MOST - 1)] != token:
         slot = (slot + 1) & (SLOTS - 1)
-    if t.stamps[slot] == stamp:
-        t.shares[slot] += share
-        t.sources[slot] = min(t.sources[slot], source)
-        return size, slot
-    if size >= SLOTS // 2:
+    if t.places[slot] >> _BITS == stamp:
+        place = t.places[slot] & (MOST - 1)
+        t.shares[place] += share
+        t.sources[place] = min(t.sources[place], source)
+        return size, place
+    if size >= MOST:
         return size, -1
-    t.stamps[slot] = stamp
-    t.tokens[slot] = token
-    t.shares[slot] = share
-    t.sources[slot] = source
-    t.orders[slot, :] = 0
-    t.used[size] = slot
-    return size + 1, slot
+    t.places[slot] = stamp << _BITS | size
+    t.tokens[size] = token
+    t.shares[size] = share
+    t.sources[size] = source
+    t.orders[size, :] = 0
+    return size + 1, size
 
 
-@compiled
+@part
 def _before(f, place, score, parent, token):
     """Whether a candidate comes before the one in ``place``: higher score, earlier parent, smaller token."""
     if score != f.scores[place]:

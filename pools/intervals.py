@@ -6,7 +6,7 @@
 import numpy as np
 from numba.cpython.unsafe.numbers import leading_zeros, trailing_zeros
 
-from pools.jit import compiled, load_i32, load_i64, load_u8
+from pools.jit import load_i32, load_i64, load_u8, part
 from pools.lookup import (
     COUNT,
     LEAST,
@@ -24,14 +24,14 @@ MOST_RUNS = 256  # runs that are read of one interval, at most
 _TOPS = np.int64(-0x7F7F7F7F7F7F7F80)  # 0x80 in each byte
 
 
-@compiled
+@part
 def _sharing(a, suffix, least):
     """The top bit of each of eight bytes: whether suffixes from ``suffix`` on share ``least`` codes with the
     one before (SHARED < 128)."""
     return ((load_i64(a[SHARED] + suffix) | _TOPS) - least * 0x0101010101010101) & _TOPS
 
 
-@compiled
+@part
 def interval(a, suffix, order, least):
     """Interval of the last ``least`` of the ``order`` codes that a suffix begins with."""
     if least == 1:
@@ -42,7 +42,7 @@ def interval(a, suffix, order, least):
     return begin, _end(a, suffix + 1, least) - begin
 
 
-@compiled
+@part
 def _begin(a, at, least):
     """First of the suffixes up to ``at`` of which all share ``least`` codes with it."""
     while at >= 7:
@@ -57,7 +57,7 @@ def _begin(a, at, least):
     return at
 
 
-@compiled
+@part
 def _end(a, at, least):
     """First suffix from ``at`` on that does not share ``least`` codes with the one before."""
     last_block = a[COUNT] // BLOCK * BLOCK
@@ -73,7 +73,7 @@ def _end(a, at, least):
     return at
 
 
-@compiled
+@part
 def runs(a, low, count, order, most, codes, hits, firsts):
     """Read what follows an interval of ``order`` equal codes: each code, how often, one suffix that has it.
 
@@ -105,7 +105,7 @@ def runs(a, low, count, order, most, codes, hits, firsts):
     return size + 1, count
 
 
-@compiled
+@part
 def _sampled(a, low, count, order, samples, codes, hits, firsts):
     size, last = 0, -1
     for i in range(samples):

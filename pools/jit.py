@@ -16,6 +16,15 @@ _COMPILED = ("blend", "frontier", "intervals", "jit", "kernel", "learn", "live",
              "suffix", "tree")
 
 
+def part(function):
+    """A function that compiled ones call.
+
+    Never cached by itself: what was loaded from a cache cannot be inlined into what is compiled later, which
+    made drafting half as slow again.
+    """
+    return njit(nogil=True, error_model="numpy")(function)
+
+
 def inlined(function):
     """A part of a compiled function, where passing the scratch arrays would cost more than the work."""
     return njit(nogil=True, error_model="numpy", inline="always")(function)
@@ -24,8 +33,9 @@ def inlined(function):
 def compiled(function):
     """``numba.njit`` without the interpreter lock, cached on disk where any cache folder is writable.
 
-    Numba caches beside the source, else in the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both.
-    With none of them writable every process compiles once itself.
+    For what Python calls; what compiled functions call is a ``part``. Numba caches beside the source, else in
+    the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both. With none of them writable every process
+    compiles once itself.
     """
     options = {"nogil": True, "error_model": "numpy"}
     try:
@@ -73,13 +83,13 @@ def _pointer(typing_context, address):
     return types.voidptr(types.int64), codegen
 
 
-@compiled
+@part
 def array_at(address, shape, dtype):
     """View of C-ordered memory that the caller keeps alive."""
     return carray(_pointer(address), shape, dtype)
 
 
-@compiled
+@part
 def unowned(array):
     """View of ``array`` that does not keep it alive: its owner must outlive the view."""
     return carray(_pointer(array.ctypes.data), array.shape, array.dtype)

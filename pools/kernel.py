@@ -7,10 +7,10 @@ half as slow again.
 import numpy as np
 
 from pools import blend, frontier, live
-from pools.jit import array_at, compiled, inlined, unowned
+from pools.jit import array_at, compiled, inlined, part, unowned
 from pools.tree import ROOT
 
-HOPE = 2 / 3  # a node grows while a child with this share of it would still come in
+HOPE = 0.5  # a node grows while a child with this share of it would still come in
 WIDE = 3  # suffixes read for each node of the budget, where all is open
 
 
@@ -33,11 +33,11 @@ def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, p
     most = tokens.shape[1]
     stamps = array_at(memory[0], 2, np.int64)  # of rows and nodes: new for each, also in later calls
     slots = row_pools.shape[1]
-    b = live.branch(memory[1:8])
-    t = frontier.table(memory[8:15], slots)
-    f = frontier.frontier(memory[15:22], most, slots)
-    z = blend.state(memory[22:37], slots, lambdas.shape[1] - 1)
-    depth = array_at(memory[37], most + 1, np.int32)
+    b = live.branch(memory[1:7])
+    t = frontier.table(memory[7:13], slots)
+    f = frontier.frontier(memory[13:20], most, slots)
+    z = blend.state(memory[20:35], slots, lambdas.shape[1] - 1)
+    depth = array_at(memory[35], most + 1, np.int32)
     depth[0] = 0
     for r in range(begin, end):
         stamps[0] += 1
@@ -65,12 +65,11 @@ def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, windo
         candidates = _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length,
                              prompt, start, node, tokens, parents, score * WIDE * budget)
         for j in range(candidates):
-            slot = t.used[j]
-            tail, free, place = frontier.offer(f, head, tail, free, budget - size, score * t.shares[slot],
-                                               node, t.tokens[slot], t.sources[slot])
+            tail, free, place = frontier.offer(f, head, tail, free, budget - size, score * t.shares[j], node,
+                                               t.tokens[j], t.sources[j])
             if place >= 0:
                 for s in range(row_pools.size):
-                    f.at[place, s], f.orders[place, s] = t.at[slot, s], t.orders[slot, s]
+                    f.at[place, s], f.orders[place, s] = t.at[j, s], t.orders[j, s]
         grow = False
         while head < tail and size < budget and not grow:  # the best become nodes until one can grow
             best = f.queue[head]
@@ -107,7 +106,7 @@ def _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, conte
     return blend.continuations(z, b, t, stamps[1], pools, row_pools, row_kinds, lambdas, found, worth)
 
 
-@compiled
+@part
 def _history(history, tokens, parents, node, buffer, length):
     """Tokens at and before a node, nearest first, out of its path and the row; return how many."""
     known = 0

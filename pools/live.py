@@ -9,50 +9,50 @@ from collections import namedtuple
 
 import numpy as np
 
-from pools.jit import array_at, compiled, inlined
+from pools.jit import array_at, inlined, part
 
 LIMIT = 32
-SLOTS = 8192  # of the token table; a power of two, at least twice the longest window
-MAX_WINDOW = SLOTS // 2
+_BITS = 12
+MAX_WINDOW = 1 << _BITS
+SLOTS = 2 * MAX_WINDOW  # of the token table; a short row uses its first part alone, which stays in the cache
 
-# keys, heads    int32 (SLOTS,)   table: token -> its last position, valid where stamps == the row's stamp
-# stamps         int64 (SLOTS,)
+# heads          int64 (SLOTS,)   table: of a token its last position less first, under the row's stamp
+# mask           int64 (1,)       slots in use, less one
 # before         int32 (window,)  before[p - first]: the previous position of the token at p, or -1
 # nexts, orders  int32 (LIMIT,)   occurrences of one context: token after it, tokens that match
 # prompted       uint8 (LIMIT,)   whether the token after it is the prompt's
-Branch = namedtuple("Branch", "keys heads stamps before nexts orders prompted")
+Branch = namedtuple("Branch", "heads mask before nexts orders prompted")
 
 
-@compiled
+@part
 def branch(at):
-    return Branch(array_at(at[0], SLOTS, np.int32), array_at(at[1], SLOTS, np.int32),
-                  array_at(at[2], SLOTS, np.int64), array_at(at[3], MAX_WINDOW, np.int32),
-                  array_at(at[4], LIMIT, np.int32), array_at(at[5], LIMIT, np.int32),
-                  array_at(at[6], LIMIT, np.uint8))
+    return Branch(array_at(at[0], SLOTS, np.int64), array_at(at[1], 1, np.int64),
+                  array_at(at[2], MAX_WINDOW, np.int32), array_at(at[3], LIMIT, np.int32),
+                  array_at(at[4], LIMIT, np.int32), array_at(at[5], LIMIT, np.uint8))
 
 
-@compiled
-def _slot(b, token, stamp):
+@part
+def _slot(b, buffer, first, token, stamp):
     """The token's slot in the open-addressed table, or the free one where it belongs."""
-    slot = (token * 2654435761 >> 7) & (SLOTS - 1)
-    while b.stamps[slot] == stamp and b.keys[slot] != token:
-        slot = (slot + 1) & (SLOTS - 1)
+    slot = (token * 2654435761 >> 7) & b.mask[0]
+    while b.heads[slot] >> _BITS == stamp and buffer[first + (b.heads[slot] & (MAX_WINDOW - 1))] != token:
+        slot = (slot + 1) & b.mask[0]
     return slot
 
 
-@compiled
+@part
 def chain(b, buffer, length, window, stamp):
     """Chain equal tokens of ``buffer[first:length]``; return ``first``. ``stamp`` must be new."""
     first = max(0, length - window)
+    slots = 64
+    while slots < 2 * (length - first):
+        slots *= 2
+    b.mask[0] = slots - 1
     for p in range(first, length):
-        slot = _slot(b, buffer[p], stamp)
-        if b.stamps[slot] == stamp:
-            b.before[p - first] = b.heads[slot]
-        else:
-            b.stamps[slot] = stamp
-            b.keys[slot] = buffer[p]
-            b.before[p - first] = -1
-        b.heads[slot] = p
+        slot = _slot(b, buffer, first, buffer[p], stamp)
+        head = b.heads[slot]
+        b.before[p - first] = first + (head & (MAX_WINDOW - 1)) if head >> _BITS == stamp else -1
+        b.heads[slot] = stamp << _BITS | p - first
     return first
 
 
@@ -63,11 +63,11 @@ def occurrences(b, buffer, length, prompt, first, history, known, stamp):
     prompt   tokens of the row that are its prompt's
     history  int32 (H,)  the node's own token and those before it, nearest first; ``known`` of them
     """
-    slot = _slot(b, history[0], stamp)
-    if b.stamps[slot] != stamp:
+    head = b.heads[_slot(b, buffer, first, history[0], stamp)]
+    if head >> _BITS != stamp:
         return 0
     found = 0
-    p = b.heads[slot]
+    p = first + (head & (MAX_WINDOW - 1))
     while p >= 0 and found < LIMIT:
         if p + 1 < length:
             order = 1

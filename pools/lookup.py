@@ -3,13 +3,13 @@
 ``a`` is the index's ``addresses`` (int64 (12,)); an interval is (low, count) in its suffix array.
 """
 
-from pools.jit import compiled, load_f64, load_i32, load_u8, load_u16
+from pools.jit import load_f64, load_i32, load_u8, load_u16, part
 
 TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, LEAST, VOCAB, STARTS, WEIGHTS, SIZE, DEPTH, COUNT = range(12)
 ALPHA, BETA, LIVE = range(3)  # rows of WEIGHTS
 
 
-@compiled
+@part
 def code(a, position):
     """Code at a position of the pool's tokens."""
     if a[WIDTH] == 2:
@@ -17,18 +17,18 @@ def code(a, position):
     return load_i32(a[TOKENS] + 4 * position)
 
 
-@compiled
+@part
 def code_at(a, suffix, offset):
     """Code that stands ``offset`` behind the start of the suffix of rank ``suffix``."""
     return code(a, load_i32(a[SUFFIXES] + 4 * suffix) + offset)
 
 
-@compiled
+@part
 def token_of(a, code):
     return load_i32(a[VOCAB] + 4 * (code - 1))
 
 
-@compiled
+@part
 def code_of(a, token):
     """Code of a token id, 0 where the pool does not know it."""
     low, high = 0, a[SIZE]
@@ -43,26 +43,26 @@ def code_of(a, token):
     return 0
 
 
-@compiled
+@part
 def shared_before(a, suffix):
     """Codes that the suffix shares with the one before it."""
     return load_u8(a[SHARED] + suffix)
 
 
-@compiled
+@part
 def first(a, code):
     """Interval of the suffixes that begin with ``code``."""
     low = load_i32(a[STARTS] + 4 * code)
     return low, load_i32(a[STARTS] + 4 * (code + 1)) - low
 
 
-@compiled
+@part
 def weight(a, row, order):
     """Learned weight of a context order; row is ALPHA, BETA or LIVE."""
     return load_f64(a[WEIGHTS] + 8 * (row * a[DEPTH] + order))
 
 
-@compiled
+@part
 def narrow(a, low, count, offset, code):
     """Part of an interval of ``offset`` equal codes in which ``code`` comes next."""
     left, right = low, low + count
@@ -75,7 +75,7 @@ def narrow(a, low, count, offset, code):
     return left, run(a, left, low + count, offset, code)
 
 
-@compiled
+@part
 def run(a, left, end, offset, code):
     """How many suffixes from ``left`` on have ``code`` at ``offset``: galloping, as most runs are short."""
     if left == end or code_at(a, left, offset) != code:
@@ -94,7 +94,7 @@ def run(a, left, end, offset, code):
     return inside + 1 - left
 
 
-@compiled
+@part
 def _compare(a, suffix, codes, order):
     """Sign of the suffix's first ``order`` codes against the context's."""
     position = load_i32(a[SUFFIXES] + 4 * suffix)
@@ -105,7 +105,7 @@ def _compare(a, suffix, codes, order):
     return 0
 
 
-@compiled
+@part
 def locate(a, codes, order):
     """Interval of the context ``codes[order - 1], ..., codes[0]`` (nearest first, none of them 0)."""
     low, count = first(a, codes[order - 1])

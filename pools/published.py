@@ -10,7 +10,7 @@ import numpy as np
 
 from pools import frontier
 from pools.index import Index
-from pools.jit import compiled
+from pools.jit import compiled, part
 from pools.lookup import DEPTH, code_at, code_of, locate, narrow, run, token_of
 from pools.tree import ROOT
 
@@ -58,7 +58,7 @@ def _grow(a, history, places, nodes, depth, least, lows, counts, levels, tokens,
     return size
 
 
-@compiled
+@part
 def _tree(a, low, count, anchor, places, nodes, depth, lows, counts, levels, tokens, parents):
     """The most frequent continuations of an interval; a node's own interval stands in place node + 1."""
     f = frontier.frontier(places, nodes, 1)

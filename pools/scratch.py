@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 
+from pools.frontier import MOST
 from pools.frontier import SLOTS as TABLE_SLOTS
 from pools.intervals import MOST_RUNS
 from pools.live import LIMIT, MAX_WINDOW
@@ -33,11 +34,11 @@ def _arrays(nodes: int, pools: int, orders: int) -> list[np.ndarray]:
     return [
         zeros(i64, 2),
         # live.Branch
-        zeros(i32, LIVE_SLOTS), zeros(i32, LIVE_SLOTS), zeros(i64, LIVE_SLOTS), zeros(i32, MAX_WINDOW),
+        zeros(i64, LIVE_SLOTS), zeros(i64, 1), zeros(i32, MAX_WINDOW),
         zeros(i32, LIMIT), zeros(i32, LIMIT), zeros(u8, LIMIT),
         # frontier.Table
-        zeros(i32, TABLE_SLOTS), zeros(i64, TABLE_SLOTS), zeros(i32, TABLE_SLOTS), zeros(f64, TABLE_SLOTS),
-        zeros(u8, TABLE_SLOTS), zeros(i32, TABLE_SLOTS, pools), zeros(i32, TABLE_SLOTS, pools),
+        zeros(i64, TABLE_SLOTS), zeros(i32, MOST), zeros(f64, MOST), zeros(u8, MOST), zeros(i32, MOST, pools),
+        zeros(i32, MOST, pools),
         # frontier.Frontier
         zeros(i32, nodes + 1), zeros(f64, nodes + 1), zeros(i32, nodes + 1), zeros(i32, nodes + 1),
         zeros(u8, nodes + 1), zeros(i32, nodes + 1, pools), zeros(i32, nodes + 1, pools),

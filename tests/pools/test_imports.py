@@ -1,9 +1,13 @@
 """The package is small enough for every executor: no torch, no Spark, nothing of the job."""
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
 
 from pools import jit
 
@@ -25,6 +29,18 @@ def test_every_compiled_file_is_part_of_the_stamp_of_the_cache():
     root = Path(__file__).parents[2] / "pools"
     users = {path.stem for path in root.glob("*.py") if "from pools.jit import" in path.read_text()}
     assert users | {"jit", "tree"} == set(jit._COMPILED)
+
+
+def test_only_what_python_calls_is_cached():
+    """A compiled function that another one calls could not be inlined once it comes out of the cache."""
+    cached = set()
+    for name in MODULES.split():
+        module = importlib.import_module(f"pools.{name}")
+        cached |= {value.py_func.__name__ for value in vars(module).values()
+                   if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__
+                   and not isinstance(value._cache, NullCache)}
+    assert cached == {"draft_rows", "_counts", "_gradient", "_grow",
+                      "_pack", "_dense", "_pair", "_place", "_common"}
 
 
 def test_a_read_only_installation_still_compiles(tmp_path):
