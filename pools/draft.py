@@ -69,14 +69,14 @@ def draft(
 
     Raises PoolError where shapes or settings are impossible.
     """
-    rows = _check(context, lengths, budgets, pools, settings)
+    rows = _check(context, lengths, budgets, pools)
     lambdas = _lambdas(settings)
     context = np.ascontiguousarray(context, np.int32)
     lengths = np.ascontiguousarray(lengths, np.int32)
     budgets = np.ascontiguousarray(budgets, np.int32)
-    depths = np.full(rows, settings.depth, np.int32)
+    depths = _same(rows, settings.depth)
     if max_depth is not None:
-        np.minimum(depths, max_depth, out=depths)
+        depths = np.minimum(depths, max_depth, dtype=np.int32)
     each = budgets.tolist()  # Python's max and sum: numpy's cost microseconds on a few rows
     nodes = max(0, *each) if each else 0
     batch = DraftBatch(
@@ -85,7 +85,7 @@ def draft(
     )
     if rows and nodes:
         table, row_pools, row_kinds = _table(tuple(map(tuple, pools)))
-        prompts = np.zeros(rows, np.int32) if prompts is None else np.ascontiguousarray(prompts, np.int32)
+        prompts = _same(rows, 0) if prompts is None else np.ascontiguousarray(prompts, np.int32)
         arguments = (context, lengths, prompts, budgets, depths, table, row_pools, row_kinds, lambdas,
                      settings.window if settings.live else 0,
                      batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
@@ -152,8 +152,18 @@ def _table(pools: tuple[tuple[Index, ...], ...]) -> tuple[np.ndarray, np.ndarray
 
 
 @lru_cache(maxsize=64)
+def _same(rows: int, value: int) -> np.ndarray:
+    """int32 (rows,), which nobody writes to."""
+    return np.full(rows, value, np.int32)
+
+
+@lru_cache(maxsize=64)
 def _lambdas(settings: DraftSettings) -> np.ndarray:
-    """float64 (kinds, context + 1): by SOURCE_* and order; -1: as the pool learned."""
+    """float64 (kinds, context + 1): by SOURCE_* and order; -1: as the pool learned. Checks the settings."""
+    if not 1 <= settings.context <= MAX_CONTEXT:
+        raise PoolError(f"context {settings.context} must be from 1 to {MAX_CONTEXT}")
+    if not 0 <= settings.window <= MAX_WINDOW:
+        raise PoolError(f"window {settings.window} must be from 0 to {MAX_WINDOW}")
     table = np.full((SOURCE_MODEL, settings.context + 1), -1.0)
     for rows, value in [(slice(None), settings.lam), *settings.lam_of]:
         if value is None:
@@ -167,18 +177,14 @@ def _lambdas(settings: DraftSettings) -> np.ndarray:
     return table
 
 
-def _check(context, lengths, budgets, pools, settings) -> int:
+def _check(context, lengths, budgets, pools) -> int:
     if context.ndim != 2:
         raise PoolError(f"context has shape {context.shape}: it must be (rows, tokens)")
     rows = context.shape[0]
-    for name, value in (("lengths", lengths), ("budgets", budgets), ("pools", pools)):
-        if len(value) != rows:
-            raise PoolError(f"{name} has {len(value)} rows, context has {rows}")
+    if not len(lengths) == len(budgets) == len(pools) == rows:
+        raise PoolError(f"context has {rows} rows, lengths {len(lengths)}, budgets {len(budgets)} and pools "
+                        f"{len(pools)}: there must be as many of each")
     longest = max(lengths.tolist(), default=0)
     if longest > context.shape[1]:
         raise PoolError(f"a length is {longest}, context holds {context.shape[1]} tokens a row")
-    if not 1 <= settings.context <= MAX_CONTEXT:
-        raise PoolError(f"context {settings.context} must be from 1 to {MAX_CONTEXT}")
-    if not 0 <= settings.window <= MAX_WINDOW:
-        raise PoolError(f"window {settings.window} must be from 0 to {MAX_WINDOW}")
     return rows
