@@ -77,7 +77,7 @@ class Engine:
         ends = self._ends(rows, slots, verdict, rows.write(slots, verdict, self._is_eos))
         self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
         rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
-        self.scoring.stepped(time.perf_counter() - started, int((rows.length[slots] - lengths).sum()))
+        self.scoring.stepped(time.perf_counter() - started, len(slots))
         return self._finish(rows, cache, slots, ends, started)
 
     def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, context: np.ndarray,
@@ -176,7 +176,9 @@ class Engine:
         if not len(row.old) or self.settings.score == "never":
             return 0
         most = min(len(row.old), prefill.most(len(row.request.prompt_ids), self.target, self.settings))
-        return most if self.settings.score == "always" else self.scoring.tokens(most)
+        if self.settings.score == "always":
+            return most
+        return self.scoring.tokens(most, min(self.settings.nodes, self.settings.depth))
 
     def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray) -> list[Result]:
         """Prompts of newly admitted rows with the old text behind them, and what they write.

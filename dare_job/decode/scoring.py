@@ -3,13 +3,14 @@
 Scoring a token costs its share of the prompt's forward, and saves what writing it in a step would have cost,
 provided that all tokens before it and itself pass. So text is scored as long as
 
-    survival(n) * seconds that a written token takes  >=  seconds that a token of a prompt takes
+    survival(n) * seconds of a row's step / tokens that it would write  >=  seconds of a token of a prompt
 
-Both times are those of the running engine, and survival is that of the old text of the rows written so far:
-of those that reached a bucket of positions, the share that passed it; one that was not asked to the bucket's
-end counts by its part of it (a life table). A row tells this whether it was scored or not, because its text
-says how far it follows the old one: nothing can lock itself out. Until there are figures everything is
-scored. None of this can change strict text.
+Where old text still holds, the row's own pool drafts it: a step would write its whole draft path and one
+token more. Both times are those of the running engine, and survival is that of the old text of the rows
+written so far: of those that reached a bucket of positions, the share that passed it; one that was not asked
+to the bucket's end counts by its part of it (a life table). A row tells this whether it was scored or not,
+because its text says how far it follows the old one: nothing can lock itself out. Until there are figures the
+first tokens are scored. None of this can change strict text.
 """
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 _STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # of buckets of positions: 0, 1, 2-3, 4-7, ...
 _WIDTHS = np.diff(_STARTS, append=2**15)
 _PRIOR = (0.5, 4.0)  # texts that failed in each bucket, of those that reached it, before anything was seen
+_UNKNOWN = 32  # tokens scored before anything was seen
 _KEPT_ROW = 0.99  # weight of what was known, at each new row: nights change, and users differ from items
 _KEPT_TIME = 0.95  # the same at each forward
 
@@ -26,15 +28,15 @@ class Scoring:
 
     def __init__(self):
         self._died, self._reached = np.zeros(len(_STARTS)), np.zeros(len(_STARTS))
-        self._token = _Rate()  # of a written token
+        self._step = _Rate()  # of a row's step
         self._prompt = _Rate()  # of a token of a prompt's forward
 
-    def tokens(self, most: int) -> int:
-        """How many of the first ``most`` tokens of an old text to score."""
-        token_s, prompt_s = self._token.seconds, self._prompt.seconds
-        if token_s is None or prompt_s is None:
-            return most
-        return int(np.count_nonzero(self.survival(most) * token_s >= prompt_s))
+    def tokens(self, most: int, drafted: int) -> int:
+        """How many of the first ``most`` tokens of an old text to score; a step drafts up to ``drafted``."""
+        step_s, prompt_s = self._step.seconds, self._prompt.seconds
+        if step_s is None or prompt_s is None:
+            return min(most, _UNKNOWN)
+        return int(np.count_nonzero(self.survival(most) * step_s / (drafted + 1) >= prompt_s))
 
     def survival(self, most: int) -> np.ndarray:
         """Probability (most,) that the first n + 1 tokens of an old text pass."""
@@ -51,9 +53,9 @@ class Scoring:
             self._died[bucket] += 1
         self._reached = _KEPT_ROW * self._reached + reached
 
-    def stepped(self, seconds: float, tokens: int) -> None:
-        """A step wrote so many tokens, all rows together."""
-        self._token.add(seconds, tokens)
+    def stepped(self, seconds: float, rows: int) -> None:
+        """A step of so many rows."""
+        self._step.add(seconds, rows)
 
     def prefilled(self, seconds: float, tokens: int) -> None:
         """A forward read so many tokens of prompts and old text, padding included."""
@@ -61,13 +63,13 @@ class Scoring:
 
 
 class _Rate:
-    """Seconds a token, of late. The first forward is left out: it sets up what later ones find ready."""
+    """Seconds of one, of late. The first forward is left out: it sets up what later ones find ready."""
 
     def __init__(self):
         self._sums: np.ndarray | None = None
 
-    def add(self, seconds: float, tokens: int) -> None:
-        seen = np.array([seconds, tokens], np.float64)
+    def add(self, seconds: float, count: int) -> None:
+        seen = np.array([seconds, count], np.float64)
         self._sums = np.zeros(2) if self._sums is None else _KEPT_TIME * self._sums + seen
 
     @property

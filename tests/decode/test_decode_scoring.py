@@ -6,22 +6,22 @@ import pytest
 from dare_job.decode.scoring import Scoring, common
 
 
-def timed(token_s: float, prompt_s: float) -> Scoring:
+def timed(step_s: float, prompt_s: float) -> Scoring:
     scoring = Scoring()
     for _ in range(3):
-        scoring.stepped(10 * token_s, 10)
+        scoring.stepped(10 * step_s, 10)
         scoring.prefilled(100 * prompt_s, 100)
     return scoring
 
 
-def test_everything_is_scored_until_there_are_figures():
+def test_a_little_is_scored_until_there_are_figures():
     scoring = Scoring()
-    assert scoring.tokens(300) == 300
+    assert scoring.tokens(300, 12) == 32
     for _ in range(50):
         scoring.wrote(0, True)
     scoring.stepped(1.0, 10)
     scoring.prefilled(1.0, 10)  # the first of each sets things up
-    assert scoring.tokens(300) == 300 and scoring.tokens(0) == 0
+    assert scoring.tokens(300, 12) == 32 and scoring.tokens(0, 12) == 0
 
 
 def test_survival_is_that_of_the_texts_seen():
@@ -42,19 +42,21 @@ def test_a_text_that_stays_is_scored_and_one_that_changes_at_once_is_not():
     for _ in range(200):
         stays.wrote(150, False)
         changes.wrote(3, True)
-    assert stays.tokens(150) == 150
-    assert 3 <= changes.tokens(150) <= 8
+    assert stays.tokens(150, 0) == 150
+    assert 3 <= changes.tokens(150, 0) <= 8
+    assert changes.tokens(150, 5) <= 3  # drafts write it in fewer steps anyway
+    assert stays.tokens(150, 12) == 0
 
 
 def test_nothing_is_scored_where_a_step_is_as_cheap_and_that_can_change_again():
     scoring = timed(1e-4, 1e-4)
     for _ in range(100):
         scoring.wrote(5, True)
-    assert scoring.tokens(100) == 0
+    assert scoring.tokens(100, 0) == 0
     for _ in range(300):  # rows that were not scored tell as much
         scoring.wrote(100, False)
         scoring.stepped(10 * 1e-3, 10)
-    assert scoring.tokens(100) == 100
+    assert scoring.tokens(100, 0) == 100
 
 
 @pytest.mark.parametrize(("text", "old", "length"), [
