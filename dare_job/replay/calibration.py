@@ -9,21 +9,19 @@ class Calibration:
     """Collects the scores of drafted nodes, and which of them were accepted."""
 
     def __init__(self) -> None:
-        self._scores: list[np.ndarray] = []
-        self._accepted: list[np.ndarray] = []
+        self._scores, self._accepted = bytearray(), bytearray()  # growing arrays do not disturb what is timed
 
     def add(self, scores: np.ndarray, accepted: Sequence[int]) -> None:
         """One tree: float32 (nodes,), and the places of the nodes on the accepted path."""
-        hit = np.zeros(len(scores), np.bool_)
-        hit[list(accepted)] = True
-        self._scores.append(np.array(scores))
-        self._accepted.append(hit)
+        hit = bytearray(len(scores))
+        for place in accepted:
+            hit[place] = 1
+        self._scores += scores.tobytes()
+        self._accepted += hit
 
     def deciles(self) -> list[dict]:
         """Nodes in ten parts of equal size by score, the lowest first: mean score, accepted share, nodes."""
-        if not self._scores:
-            return []
-        scores, accepted = np.concatenate(self._scores), np.concatenate(self._accepted)
+        scores, accepted = np.frombuffer(self._scores, np.float32), np.frombuffer(self._accepted, np.uint8)
         order = np.argsort(scores, kind="stable")
         return [{"predicted": round(float(scores[part].mean()), 4),
                  "observed": round(float(accepted[part].mean()), 4), "nodes": int(part.size)}
