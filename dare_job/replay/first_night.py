@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-CANDIDATES = ((100,), (250,), (500,), (1000,), (2000,), (100, 500), (100, 1000), (250, 2500), (500, 5000),
-              (100, 500, 2500), (500, 5000, 50000))
+from dare_job.wave_sizes import rows_of_waves
+
+CANDIDATES = ((50,), (100,), (250,), (500,), (1000,), (50, 500), (100, 1000), (500, 5000), (50, 250, 1000),
+              (50, 500, 5000), (100, 1000, 10000), (500, 5000, 50000))
 _LEAST_GAIN = 0.01  # of all steps: what another wave must save
-_LARGEST_SHARE = 8  # a wave takes at most one row in as many of those that wait
 
 
 def total_steps(rows: int, tokens: float, accepted: Mapping[int, float], sizes: Sequence[int]) -> float:
@@ -16,13 +17,13 @@ def total_steps(rows: int, tokens: float, accepted: Mapping[int, float], sizes: 
     rows, tokens  rows to write, and tokens a row
     accepted      accepted a step by texts in the pool, 0 among them; between two sizes linear in the
                   logarithm, behind the largest as there
-    sizes         rows of each wave; the rest follows
+    sizes         texts that are there after each wave, as ``waves.sizes``; the rest follows
     """
     known = sorted(accepted)
     places, values = np.log1p(known), [accepted[size] for size in known]
     done, total = 0, 0.0
-    for size in (*sizes, rows):
-        wave = rows - done if size == rows else min(size, (rows - done) // _LARGEST_SHARE)
+    waves = rows_of_waves(sizes, rows)
+    for wave in (*waves, rows - sum(waves)):
         total += wave * tokens / (1 + float(np.interp(np.log1p(done), places, values)))
         done += wave
     return total

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import yaml
 
-from dare_job.config import DecodeSettings, JobConfig, PoolSettings
+from dare_job.config import DecodeSettings, PoolSettings
 from dare_job.replay import first_night
 from dare_job.replay.search import Choice, Space, best
 from dare_job.replay.trials import Objective, Point, Trial, Trials, ratio_interval
@@ -104,10 +104,11 @@ def document(result: Mapping, choice: Choice, source: str, command: str) -> str:
 
 
 def _waves(plan: Mapping | None) -> str:
-    """The first night's waves: as a setting where this version of the job has it, else as a comment."""
+    """The setting of a first night's waves."""
     if plan is None:
         return ""
+    if not plan["sizes"]:
+        return "# Waves would save nothing on a first night.\nwaves: {when: never}\n"
     text = (f"# A first night of {plan['rows']} rows takes {plan['steps_without']} steps without waves, "
             f"{plan['steps']} ({plan['ratio']:.3f}) with these.\n")
-    mark = "" if "waves" in JobConfig.model_fields else "# "
-    return text + f"{mark}waves: {{sizes: {plan['sizes']}}}\n"
+    return text + f"waves: {{sizes: {plan['sizes']}}}\n"

@@ -13,14 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dare_job import knowledge
-from dare_job.config import WaveSettings
 from dare_job.embed import medoids
 from dare_job.job import Job
 from dare_job.spark.reading import read_parquet
 from dare_job.tables import ENTITIES
+from dare_job.wave_sizes import rows_of_waves
 
-_FEWEST = 8  # texts: an index of fewer drafts nothing worth a stage of its own
-_FIRST_SHARE, _SHARE = 8, 2  # a wave is at most one of so many rows that wait; first: without any text
 _CHOSEN = pa.schema([("entity", pa.string()), ("entity_id", pa.string()), ("wave", pa.int32())])
 
 
@@ -37,22 +35,6 @@ def needed(job: Job, entity: str) -> bool:
     return when == "always" or old is None or bool(knowledge.changes(job, old, entity))
 
 
-def rows_of_waves(settings: WaveSettings, waiting: int, texts: int = 0) -> list[int]:
-    """Rows of each wave before the rest; ``texts`` are there already, ``waiting`` rows are to be written.
-
-    A wave brings the index to the next of ``settings.sizes``, but takes no more than its share of the rows
-    that wait, as it is written with worse drafts than they. One that would not double the index, or would be
-    smaller than ``_FEWEST``, is left out.
-    """
-    found = []
-    for size in settings.sizes:
-        rows = min(size - texts, waiting // (_SHARE if texts else _FIRST_SHARE))
-        if rows >= max(_FEWEST, texts):
-            found.append(rows)
-            texts, waiting = texts + rows, waiting - rows
-    return found
-
-
 def assign(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFrame, list[str]]:
     """``rows`` with ``wave`` (int, from 1), and the entity types whose waves draft from those before.
 
@@ -66,7 +48,7 @@ def assign(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFrame,
     for row in counts:
         members[row["entity"]][row["pool"]] = row["count"]
     shares = {(entity, pool): waves for entity in drafting for pool, waves in _shares(
-        members[entity], rows_of_waves(job.config.waves, sum(members[entity].values()),
+        members[entity], rows_of_waves(job.config.waves.sizes, sum(members[entity].values()),
                                        texts.get(entity, 0))).items()}
     if not shares:
         return rows.withColumn("wave", F.lit(1)), drafting

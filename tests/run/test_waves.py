@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from dare_job import knowledge
-from dare_job.config import JobConfig, WaveSettings
+from dare_job.config import JobConfig
 from dare_job.embed import vectors
 from dare_job.spark import chunks, cut, loading, waves
 from dare_job.spark.loading import Task
 from dare_job.stages.waves import unfinished
+from dare_job.wave_sizes import rows_of_waves
 from pools.index import Index
 
 ROWS = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
-        "error string, pool string, pool_kind string, own_ids array<int>")
+        "error string, pool string, pool_kind string, own_ids array<int>, "
+        "strict boolean")
 
 
 @pytest.mark.parametrize(("sizes", "waiting", "texts", "rows"), [
@@ -23,7 +25,7 @@ ROWS = ("entity string, entity_id string, prompt string, prompt_sha256 string, t
     ([500], 1000, 100, [400]), ([500], 300, 100, [150]), ([500], 190, 100, []), ([500], 9000, 260, []),
     ([50, 500], 9000, 260, []), ([50, 500, 5000], 9000, 260, [4500])])
 def test_a_wave_has_a_size_or_a_share_and_doubles_the_index(sizes, waiting, texts, rows):
-    assert waves.rows_of_waves(WaveSettings(sizes=sizes), waiting, texts) == rows
+    assert rows_of_waves(sizes, waiting, texts) == rows
 
 
 @pytest.fixture
@@ -33,10 +35,12 @@ def tonight(make_job, spark):
     ids = [f"u{n:03d}" for n in range(160)]
     places = np.random.default_rng(0).normal(size=(160, 4)) + 9 * (np.arange(160) >= 40)[:, None]
     vectors.write(job.space.stage("embed") / "entity=user" / "part-0.parquet", ids, places)
-    table = [("user", name, "prompt", "s", "k", None, f"collaborative-{int(n >= 40)}", "collaborative", None)
+    table = [("user", name, "prompt", "s", "k", None, f"collaborative-{int(n >= 40)}", "collaborative", None,
+              False)
              for n, name in enumerate(ids)]
-    table += [("user", f"v{n}", "prompt", "s", "k", None, "global", "global", None) for n in range(10)]
-    table += [("user", f"w{n}", None, None, None, "no history", "global", "global", None) for n in range(2)]
+    table += [("user", f"v{n}", "prompt", "s", "k", None, "global", "global", None, False) for n in range(10)]
+    table += [("user", f"w{n}", None, None, None, "no history", "global", "global", None, False)
+              for n in range(2)]
     return job, spark.createDataFrame(table, ROWS), dict(zip(ids, places, strict=True))
 
 
