@@ -33,7 +33,7 @@ HeldOut = Annotated[int, typer.Option(
 Pool = Annotated[str, typer.Option(
     "--pool", help="Where drafts come from, beside the text so far: own, group, global.")]
 Groups = Annotated[Path | None, typer.Option(
-    "--groups", help="Table of entity_id and group, as the stage group leaves it.")]
+    "--groups", help="Table of entity_id and group, as the stage route leaves it (entity_id, pool).")]
 Old = Annotated[Path | None, typer.Option(
     "--old", help="The same ids' texts of an earlier date: the pools are made of these.")]
 

@@ -44,7 +44,7 @@ def tune(
     contexts: Annotated[str, typer.Option("--contexts", help="Longest contexts to try.")] = "4,8,12,15",
     depths: Annotated[str, typer.Option("--depths", help="Longest draft paths to try.")] = "6,12,20",
     lambdas: Annotated[str, typer.Option(
-        "--lambdas", help="Lambdas of the blend to try; 'learned' where pools learn their weights.")]
+        "--lambdas", help="Lambdas of the blend to try, beside the weights that pools learn.")]
     = "2,4,8,16,32",
     drafting_us: Annotated[str, typer.Option(
         "--drafting-us", help="Microseconds of drafting a row and of each of its nodes, such as 12,0.6: the "

@@ -17,13 +17,14 @@ from pools import frontier
 from pools.intervals import MOST_RUNS, interval, runs
 from pools.jit import array_at, inlined, part
 from pools.lookup import ALPHA, BETA, DEPTH, LIVE, code_of, first, locate, token_of, weight
-from pools.tree import SOURCE_LIVE, SOURCE_PROMPT
+from pools.tree import SOURCE_GROUP, SOURCE_LIVE, SOURCE_PROMPT
 
 FLOOR = 1 / 16
+NESTED = 8.0  # a group's texts are in the pool behind it too: its counts are trusted as much less
 LEAST = 24  # suffixes of an interval that are always read whole
 MOST_DIFFERENT = 32
 RUNGS = (1, 2, 3, 4, 5, 6, 8, 11, 15, 23, 31)
-_MOST = 65
+_MOST = 128  # as deep as a pool can be
 RUNG = np.isin(np.arange(_MOST), RUNGS)
 BELOW = np.array([max((r for r in RUNGS if r < n), default=0) for n in range(_MOST)])  # the next shorter rung
 
@@ -109,6 +110,8 @@ def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, found, w
                 term = lambdas[row_kinds[s], n]
                 if term < 0:
                     term = weight(a, ALPHA, n) + weight(a, BETA, n) * min(z.read[s], MOST_DIFFERENT)
+                    if row_kinds[s] == SOURCE_GROUP and s + 1 < row_pools.size and row_pools[s + 1] >= 0:
+                        term *= NESTED
                 gain = rest * c / (c + term)
                 z.gains[s] += gain
                 rest -= gain

@@ -4,7 +4,8 @@ A node's probability is blended over context orders n = N ... 1 and, within an o
 nearest (prediction by partial matching): an order's and source's share of the weight that is left depends
 on how often the last n tokens occur there and how much differs behind them (``pools.blend``, with weights
 from ``pools.learn``), and goes to what followed them. Trees grow best first, so a tree holds the most
-probable paths with all their ancestors.
+probable paths with all their ancestors. How much is read grows with the budget, and so the scores
+change a little with it.
 
 Rows depend on nothing but themselves: same tokens, pools, settings and budget give the same tree.
 """
@@ -70,6 +71,9 @@ def draft(
     Raises PoolError where shapes or settings are impossible.
     """
     rows = _check(context, lengths, budgets, pools)
+    for name, value in (("max_depth", max_depth), ("prompts", prompts)):
+        if value is not None and len(value) != rows:
+            raise PoolError(f"{name} has {len(value)} rows, context has {rows}")
     lambdas = _lambdas(settings)
     context = np.ascontiguousarray(context, np.int32)
     lengths = np.ascontiguousarray(lengths, np.int32)

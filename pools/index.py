@@ -105,6 +105,10 @@ class Index:
             raise PoolError(f"{folder} was built with tokenizer {manifest.get('tokenizer')}, the model has "
                             f"{expect_tokenizer}: run the pools stage again with this model")
         arrays = {name: manifests.array(folder, name) for name in _ARRAYS}
+        weights = arrays["weights"]
+        if weights.shape != (3, manifest["depth"]) or not (np.isfinite(weights) & (weights >= 0)).all():
+            raise PoolError(f"{folder}: its weights are not those of a pool of depth {manifest['depth']}: "
+                            "remove the folder and run the pools stage again")
         if verify and not _sorted_to(manifest["depth"], **arrays):
             raise PoolError(f"{folder} is not sorted to depth {manifest['depth']}, which its manifest names: "
                             "remove the folder and run the pools stage again")

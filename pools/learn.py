@@ -16,6 +16,7 @@ from pools.lookup import ALPHA, BETA, COUNT, LIVE, first, locate, narrow
 
 POSITIONS = 24_000  # of the sampled texts, at most
 LEAST_TEXTS = 20  # fewer tell nothing
+_LONGEST = 1000  # tokens of a text, from its start
 _STEPS, _RATE = 45, 0.15
 _UNSEEN = 0.5  # occurrences of a token that no other text has
 _HOPELESS = 1e-3  # far below it a continuation is not drafted anyway, and hardly counts
@@ -36,15 +37,21 @@ def learn(index) -> None:
     if ends.size < LEAST_TEXTS:
         return
     starts = np.concatenate(([0], ends[:-1] + 1))
+    stops = np.minimum(ends, starts + _LONGEST)  # a text's counts take time by the square of its length
     chosen = np.random.default_rng(0).permutation(ends.size)
-    chosen = chosen[np.cumsum((ends - starts)[chosen]) <= POSITIONS]
-    if not chosen.size:
-        return
+    chosen = chosen[np.cumsum((stops - starts)[chosen]) <= POSITIONS]
     orders = index.depth - 1
-    found = [_counts(index.addresses, index.tokens[starts[i]:ends[i] + 1].astype(np.int64), orders)
+    found = [_counts(index.addresses, _text(index.tokens, starts[i], stops[i]), orders)
              for i in chosen]
     counts, alone = np.concatenate([c for c, _ in found], axis=1), np.concatenate([p for _, p in found])
     index.weights[:, 1:] = fit(counts, alone, index.weights[:, 1:])
+
+
+def _text(tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """int64 codes of a text, or of its beginning, with 0 behind it."""
+    text = np.zeros(stop - start + 1, np.int64)
+    text[:-1] = tokens[start:stop]
+    return text
 
 
 def fit(counts: np.ndarray, alone: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -86,6 +86,29 @@ def test_deciles_of_calibration():
     assert Calibration().deciles() == []
 
 
+def test_ids_and_texts_are_read_as_they_are_written(tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n007,NA\n7,None\n8,\n")
+    (tmp_path / "a.jsonl").write_text('{"id": 1, "text": "x"}\n{"id": 2, "text": "y"}\n{"text": null}\n')
+    frame = pandas.DataFrame({"id": ["1", "2"], "text": ["x", "y"]}, index=[5, 5])
+    frame.to_parquet(tmp_path / "a.parquet")
+    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    assert texts.read(tmp_path / "a.csv", "text", "id") == texts.Texts(["007", "7"], ["NA", "None"])
+    assert texts.read(tmp_path / "a.jsonl", "text", "id").ids == ["1", "2"]
+    for name in ("a.parquet", "a.parquet.gz"):
+        assert texts.read(tmp_path / name, "text", "id") == texts.Texts(["1", "2"], ["x", "y"])
+        assert texts.read(tmp_path / name, "text").ids == ["0", "1"]
+
+
+@pytest.mark.parametrize("content, message", [
+    (gzip.compress(b'{"id": 1, "text": "x"}\n' * 900)[:-20], "cannot be read"),
+    (gzip.compress(b"x" * 9000)[:20] + b"\0" * 40, "cannot be read"), (gzip.compress(b""), "holds no row"),
+    (gzip.compress(b'{"text": "x"}\n{"id": 3, "text": "y"}\n'), "a row has text but no id")])
+def test_files_that_cannot_be_read_are_named(tmp_path, content, message):
+    (tmp_path / "cut.jsonl.gz").write_bytes(content)
+    with pytest.raises(DataError, match=f"cut.jsonl.gz.*{message}"):
+        texts.read(tmp_path / "cut.jsonl.gz", "text", "id")
+
+
 def test_held_out_are_the_smallest_digests():
     ids = [f"u{i}" for i in range(50)]
     chosen = texts.held_out(ids, 7)

@@ -70,7 +70,7 @@ def _check(options: Options) -> None:
 
 
 def _index(rest: Sequence[np.ndarray]) -> tuple[Index, dict]:
-    """The pool of everybody as a run would open it, and what building, keeping and opening it costs."""
+    """The pool of everybody, and what building, keeping and opening it costs, with and without checksums."""
     Index.build(rest[:64])  # compiled, or loaded from the cache
     begun = time.perf_counter()
     index = Index.build(rest)

@@ -2,7 +2,9 @@
 
 import gzip
 import hashlib
+import io
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +28,10 @@ def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
     Raises DataError naming the file, or the column and those there are.
     """
     frame = _frame(Path(path), [name for name in (column, id_column) if name])
-    frame = frame[frame[column].notna()]
+    frame = frame[frame[column].notna() & (frame[column] != "")]
     ids = frame[id_column] if id_column else frame.index
+    if id_column and (ids.isna() | (ids.astype(str) == "")).any():
+        raise DataError(f"{path}: a row has text but no {id_column}; give each one, or leave --id-column out")
     return Texts([str(value) for value in ids], [str(value) for value in frame[column]])
 
 
@@ -47,15 +51,19 @@ def _frame(path: Path, columns: Sequence[str]):
 
     try:
         if path.suffix == ".parquet" or path.is_dir():
-            frame = pandas.read_parquet(path)
+            frame = pandas.read_parquet(path).reset_index(drop=True)
+        elif path.suffixes[-2:] == [".parquet", ".gz"]:
+            frame = pandas.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes()))).reset_index(drop=True)
         elif ".csv" in path.suffixes:
-            frame = pandas.read_csv(path)
+            frame = pandas.read_csv(path, dtype=str, keep_default_na=False)
         else:
             opener = gzip.open if path.suffix == ".gz" else open
             with opener(path, "rt", encoding="utf-8") as lines:
-                frame = pandas.DataFrame([json.loads(line) for line in lines if line.strip()])
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as jsonl, csv or Parquet: {error}") from None
+                frame = pandas.DataFrame([json.loads(line) for line in lines if line.strip()], dtype=object)
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read as jsonl, csv or Parquet, gzipped or not: {error}") from None
+    if frame.empty:
+        raise DataError(f"{path} holds no row")
     for name in columns:
         if name not in frame.columns:
             raise DataError(f"{path} has no column {name}: use one of {', '.join(map(str, frame.columns))}")

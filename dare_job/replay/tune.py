@@ -105,8 +105,8 @@ def _check_lambda(lam: float | None) -> None:
     try:
         draft(row, one, one, [[Index.build([np.zeros(2, np.int32)])]], settings)
     except PoolError:
-        raise ConfigError(f"--lambdas {search.shown('lam', lam)}: each must be a number above 0"
-                          ", or 'learned' where this version's pools learn their weights") from None
+        raise ConfigError(f"--lambdas {search.shown('lam', lam)}: each must be a number above 0, "
+                          "or 'learned'") from None
 
 
 def _space(options: Options, most: int, budgets: Sequence[int]) -> Space:

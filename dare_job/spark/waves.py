@@ -29,7 +29,7 @@ def needed(job: Job, entity: str) -> bool:
     Text without a manifest counts as of tonight's writer, as nothing tells.
     """
     when = job.config.waves.when
-    if job.config.decode.mode == "autoregressive" or when == "never":
+    if job.config.decode.mode == "autoregressive" or job.config.decode.nodes == 0 or when == "never":
         return False
     old = knowledge.old_folder(job, entity)
     return when == "always" or old is None or bool(knowledge.changes(job, old, entity))

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool_reference import children, longest_context, trie_of
 
+from pools.blend import NESTED
 from pools.draft import DraftSettings, draft
 from pools.errors import PoolError
 from pools.index import Index
@@ -72,7 +73,8 @@ def test_tree_holds_the_best_paths_of_the_reference(corpora, row, budget, depth,
         weights = pools[-1].weights if kind == SOURCE_LIVE else by_kind[kind].weights
         if kind == SOURCE_LIVE:
             return weights[LIVE, order]
-        return weights[ALPHA, order] + weights[BETA, order] * different
+        nested = NESTED if kind == SOURCE_GROUP else 1  # the global pool stands behind it
+        return nested * (weights[ALPHA, order] + weights[BETA, order] * different)
 
     by_kind = {pool.source: pool for pool in pools}
     sources = [(pool.source, trie_of(texts, context + 1), pool.depth - 1)
@@ -137,6 +139,23 @@ def test_nearer_source_is_named_and_weighs_more():
     assert own.sources[0].tolist() == [SOURCE_OWN, SOURCE_LIVE, SOURCE_LIVE]
 
 
+def test_a_group_counts_less_where_everybody_stands_behind_it():
+    group, everyone = index_of([[1, 2]] * 6, "attribute"), index_of([[1, 3]] * 6)
+    alone, nested = (batch_of([[1]], [2], [pools], DraftSettings()) for pools in ([group], [group, everyone]))
+    assert alone.tokens[0, 0] == 2 and nested.tokens[0].tolist() == [3, 2]
+    assert nested.scores[0, 1] == pytest.approx(6 / (6 + 8 * 8))
+
+
+def test_long_contexts_are_told_apart():
+    """Two texts that part only 20 tokens back, at rungs that short random texts never reach."""
+    shared = list(range(100, 118))
+    pool = index_of([[1, 2, *shared, 5]] * 2 + [[3, 4, *shared, 6]] * 9)
+    batch = batch_of([[1, 2, *shared]], [1], [[pool]], DraftSettings(lam=1.0, live=False))
+    assert batch.tokens[0].tolist() == [5]
+    batch = batch_of([[1, 2, *shared]], [1], [[pool]], DraftSettings(lam=1.0, live=False, context=15))
+    assert batch.tokens[0].tolist() == [6]
+
+
 def test_limits():
     pool = index_of([list(range(30))])
     batch = batch_of([[3], [3], [3], [3]], [0, 5, 5, 5], [[pool]] * 4,
@@ -160,7 +179,8 @@ def test_lambda_by_source_and_order():
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"budgets": [1, 2]}, "budgets"), ({"pools": []}, "pools"),
+    ({"budgets": [1, 2]}, "budgets"), ({"prompts": np.zeros(2, np.int32)}, "prompts has 2 rows"),
+    ({"max_depth": np.zeros(3, np.int32)}, "max_depth has 3 rows"), ({"pools": []}, "pools"),
     ({"options": DraftSettings(context=40)}, "context"),
     ({"options": DraftSettings(window=10**6)}, "window"), ({"options": DraftSettings(lam=(8.0, 8.0))}, "lam"),
     ({"options": DraftSettings(lam=0.0)}, "lam")])

@@ -62,7 +62,8 @@ def test_a_failed_save_keeps_the_old_pool(folder, monkeypatch):
     assert os.listdir(folder.parent) == ["global"]
 
 
-@pytest.mark.parametrize("name", ["tokens", "suffixes", "ranks", "shared", "least", "vocab", "starts"])
+@pytest.mark.parametrize("name", ["tokens", "suffixes", "ranks", "shared", "least", "vocab", "starts",
+                                  "weights"])
 def test_damaged_files_are_refused(folder, name):
     path = folder / f"{name}.npy"
     content = path.read_bytes()
@@ -125,10 +126,11 @@ def test_a_depth_that_the_arrays_were_not_sorted_to_is_refused(tmp_path):
         return open_pool(folder).depth
 
     for built, said in ((4, 99), (4, 3), (4, 5), (19, 20), (16, 2)):
-        with pytest.raises(PoolError, match="not sorted to depth"):
+        with pytest.raises(PoolError, match="not sorted to depth|not those of a pool of depth"):
             opened(np.arange(20), built, said)
     assert [opened(np.arange(20), depth, depth) for depth in (2, 19, 20, 99)] == [2, 19, 20, 99]
-    assert opened(np.arange(3), 4, 99) == 99  # texts so short that they are sorted to the end
+    with pytest.raises(PoolError, match="weights are not those of a pool of depth 99"):
+        opened(np.arange(3), 4, 99)  # texts so short that they are sorted to the end
 
 
 def test_foreign_tokenizer_is_refused_and_foreign_text_warned_about(folder, caplog):
