@@ -38,7 +38,7 @@ def accepted_per_step(texts: Texts, pool: Texts, nodes: int, context: int, live:
         for place, r in enumerate(active):
             size = trees.sizes[place]
             tree = trees.tokens[place, :size], trees.parents[place, :size]
-            matched = accepted_path(*tree, rows[r][done[r] :])
+            matched = len(accepted_path(*tree, rows[r][done[r] :]))
             accepted += matched
             steps += 1
             done[r] += matched + 1

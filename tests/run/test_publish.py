@@ -29,7 +29,8 @@ def prepared(make_job):
     """Factory: a job whose plan, generate and old snapshot hold the given rows (of users; no items)."""
     def make(stale: dict[str, bool], new: list[dict], old: list[dict] = (), **settings):
         job = make_job(settings)
-        plan = [{"entity_id": name, "stale": flag, "interactions": 1} for name, flag in stale.items()]
+        plan = [{"entity_id": name, "stale": flag, "strict": False, "interactions": 1}
+                for name, flag in stale.items()]
         for entity in ENTITIES:
             rows = {"user": (plan, new, old), "item": ([], [], [])}[entity]
             for folder, schema, content in (

@@ -34,7 +34,7 @@ def prepare(out: Path, words: str) -> None:
     """Plan and rows of a finished stage generate, and the date before."""
     space = job_of(out).space
     for entity in ENTITIES:
-        plan = [{"entity_id": name, "stale": True, "interactions": 1} for name in IDS]
+        plan = [{"entity_id": name, "stale": True, "strict": False, "interactions": 1} for name in IDS]
         rows = [text(name, words, DAY) | {"retrieval_ms": 0.1, "decode_ms": 1.0} for name in IDS]
         old = [text(name, "old", BEFORE) for name in IDS]
         for folder, schema, content in ((space.stage("plan") / f"entity={entity}", PLAN, plan),
