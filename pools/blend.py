@@ -19,7 +19,7 @@ from pools.jit import array_at, inlined, part
 from pools.lookup import ALPHA, BETA, DEPTH, LIVE, code_of, first, locate, token_of, weight
 from pools.tree import SOURCE_GROUP, SOURCE_LIVE, SOURCE_PROMPT
 
-FLOOR = 1 / 16
+FLOOR = 1 / 10
 NESTED = 8.0  # a group's texts are in the pool behind it too: its counts are trusted as much less
 LEAST = 24  # suffixes of an interval that are always read whole
 MOST_DIFFERENT = 32
