@@ -26,7 +26,7 @@ from pools.scratch import scratch
 from pools.tree import SOURCE_MODEL, SOURCE_OWN, SOURCE_PROMPT, DraftBatch
 
 MAX_CONTEXT = 32
-_NODES_A_THREAD = 512  # under it, starting a thread costs more than it saves
+NODES_A_THREAD = 512  # under it, starting a thread costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def warm_up() -> None:
 
 
 def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
-    threads = min(threads, rows, 1 + nodes // _NODES_A_THREAD)
+    threads = min(threads, rows, 1 + nodes // NODES_A_THREAD)
     if threads <= 1:
         _slice(0, rows, arguments)
         return

@@ -11,11 +11,10 @@ from dare_job.replay.drafters import Blend
 from dare_job.replay.latency import Curve
 from dare_job.replay.measure import replay
 from dare_job.replay.sources import Corpus
-from pools.draft import DraftSettings
+from pools.draft import NODES_A_THREAD, DraftSettings
 from pools.index import Index
 
 _RESAMPLES = 1000
-_NODES_A_THREAD = 512  # as pools.draft shares a batch among threads
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Objective:
             return self.curve.ms(batch, 1)
         if self.drafting:
             us = self.drafting[0] + self.drafting[1] * nodes
-        threads = min(self.threads, batch, 1 + batch * nodes // _NODES_A_THREAD)
+        threads = min(self.threads, batch, 1 + batch * nodes // NODES_A_THREAD)
         return self.curve.ms(batch, nodes + 1) + us * batch / threads / 1e3
 
     def tokens_per_s(self, batch: int, nodes: int, trial: Trial) -> float:
