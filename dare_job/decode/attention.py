@@ -22,7 +22,8 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
     """
     layout = _UNEVEN.get()
     if layout is not None:
-        out, _ = _attend(layout.side_by_side(query), key, value, attention_mask, scaling)
+        attend = _attend_folded if layout.fold else _attend
+        out, _ = attend(layout.side_by_side(query), key, value, attention_mask, scaling)
         return layout.in_line(out)[None], None
     return _attend(query, key, value, attention_mask, scaling)
 
@@ -41,6 +42,25 @@ def _attend(query, key, value, attention_mask, scaling):
         is_causal=attention_mask is None,
     )
     return out.transpose(1, 2), None
+
+
+def _attend_folded(query, key, value, attention_mask, scaling):
+    """The same with the query heads of a group as queries of one head.
+
+    CUDA's fast kernels take either a mask or groups; torch would repeat keys and values or compute in steps.
+    """
+    rows, heads, queries, dim = query.shape
+    groups = key.shape[1]
+    together = heads // groups * queries
+    if queries == 1 or groups == heads:
+        return _attend(query, key, value, attention_mask, scaling)
+    if attention_mask.shape[1] != 1:
+        attention_mask = attention_mask.reshape(rows, groups, together, -1)
+    else:
+        attention_mask = _UNEVEN.get().repeated(attention_mask, heads // groups)
+    out = scaled_dot_product_attention(query.reshape(rows, groups, together, dim), key, value,
+                                       attn_mask=attention_mask, scale=scaling)
+    return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
 
 
 def use(model: torch.nn.Module) -> bool:

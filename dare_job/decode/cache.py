@@ -2,7 +2,8 @@
 
 A row's entries stand left-aligned in its slot. A forward writes all rows' new entries behind the longest
 row, side by side, where every layer can store them with one slice; ``keep`` then moves what was accepted to
-the end of its own row, for all layers at once. Nothing is computed twice.
+the end of its own row, for all layers at once. Nothing is computed twice. A forward of fixed shape
+(``static``) writes each row's directly behind its own entries instead.
 """
 
 import numpy as np
@@ -50,7 +51,12 @@ class TreeCache(Cache):
         self.slots = slots
         self.capacity = 0
         self.column = 0  # where the next forward writes
+        self.device = torch.device(device)
+        self.in_place = False  # whether the last trees stand behind their own rows, or all behind the longest
+        self.programs: dict = {}  # of ``static``, which hold addresses in this cache
+        self.pool = None  # memory of those that are recorded
         self._slots: torch.Tensor | None = None  # of the prompts in the next forward
+        self._lines: dict[int, torch.Tensor] | None = None  # by layer, where an in-place forward writes
         self._layout: Layout | None = None
         self._groups = [[i for i, s in enumerate(shapes) if s == shape] for shape in dict.fromkeys(shapes)]
         self._stacks = [
@@ -67,16 +73,31 @@ class TreeCache(Cache):
         """
         end = column + queries
         self.reserve(end)
-        self._slots, self.column, self._layout = None, column, layout
+        self._slots, self._lines, self.column, self._layout = None, None, column, layout
+        self.in_place = False
         self._view([stack[:, :rows, :, column:end] for stack in self._stacks],
                    [stack[:, :rows, :, :end] for stack in self._stacks])
 
     def begin_prompts(self, slots: torch.Tensor, longest: int) -> None:
         """The next forward holds the prompts of these slots (F,), padded to ``longest``."""
         self.reserve(longest)
-        self._slots, self.column, self._layout = slots, 0, None
+        self._slots, self._lines, self.column, self._layout = slots, None, 0, None
         written = [stack[:, :, :, :longest] for stack in self._stacks]
         self._view(written, written)
+
+    def begin_in_place(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor) -> None:
+        """The next forward holds T queries in line and reads ``columns`` of the first ``rows`` slots.
+
+        numbers, written  int64 (T,): slot and column of each query's entries; the capacity is there already
+        """
+        self._slots, self._layout, self.column, self.in_place = None, None, columns, True
+        heads = [stack.shape[2] for stack in self._stacks[::2]]
+        lines = {count: ((numbers[:, None] * count + torch.arange(count, device=self.device)) * self.capacity
+                         + written[:, None]).flatten() for count in dict.fromkeys(heads)}  # (T * heads,)
+        self._lines = {layer: lines[count] for group, count in zip(self._groups, heads, strict=True)
+                       for layer in group}
+        self._view([stack.flatten(1, 3) for stack in self._stacks],
+                   [stack[:, :rows, :, :columns] for stack in self._stacks])
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
@@ -85,6 +106,11 @@ class TreeCache(Cache):
             new_keys[self._slots] = key_states
             new_values[self._slots] = value_states
             return key_states, value_states
+        if self._lines is not None:
+            for lines, states in ((new_keys, key_states), (new_values, value_states)):
+                by_query = states[0].transpose(0, 1).reshape(-1, states.shape[3])
+                lines.index_copy_(0, self._lines[layer_idx], by_query)
+            return keys, values
         if self._layout is not None:
             key_states, value_states = map(self._layout.side_by_side, (key_states, value_states))
         new_keys.copy_(key_states)
@@ -101,6 +127,9 @@ class TreeCache(Cache):
 
     def keep(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
         """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer."""
+        if self.device.type != "cpu":
+            self._keep_on_device(rows, sources, targets)
+            return
         columns = np.stack((sources, targets))[:, None, :, None]  # (2, 1, M, 1, K)
         for keys, values in zip(self._stacks[::2], self._stacks[1::2], strict=True):
             layers, slots, heads, capacity, _ = keys.shape
@@ -110,6 +139,21 @@ class TreeCache(Cache):
             for stack in (keys, values):  # whole lines of one head: three times the speed of fancy indices
                 flat = stack.view(-1, stack.shape[4])
                 flat.index_copy_(0, target, flat.index_select(0, source))
+
+    def _keep_on_device(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
+        """The same with lines computed there: a copy of few numbers, which nothing waits for."""
+        places = torch.from_numpy(np.stack((np.broadcast_to(rows[:, None], sources.shape), sources, targets)))
+        places = places.flatten(1)  # (3, M * K)
+        if self.device.type == "cuda":
+            places = places.pin_memory()
+        slot, source, target = places.to(self.device, non_blocking=True)
+        for stack in self._stacks:
+            layers, slots, heads, capacity, _ = stack.shape
+            first = torch.arange(layers * heads, device=self.device)  # (layers * heads, 1): of slot 0
+            first = (first // heads * slots * heads + first % heads)[:, None]
+            lines = (first + slot * heads) * capacity
+            flat = stack.view(-1, stack.shape[4])
+            flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` entries to another slot."""
@@ -126,6 +170,8 @@ class TreeCache(Cache):
         if capacity <= self.capacity:
             return
         self.capacity = -(-capacity // GROWTH) * GROWTH
+        self.programs.clear()
+        self.pool = None
         for index, old in enumerate(self._stacks):
             new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
             new[:, :, :, : old.shape[3]] = old

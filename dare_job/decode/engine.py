@@ -18,7 +18,7 @@ from dare_job.decode.scores import Scorer
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
-from dare_job.decode.verify import verifier
+from dare_job.decode.verify import strict, verifier
 from dare_job.decode.verify.verdict import Verdict, longest, undrafted
 from dare_job.errors import RowError
 from pools.tree import DraftBatch
@@ -99,9 +99,18 @@ class Engine:
         return self._forward(rows, slots, cache, build(roots, drafts, depths))
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, tree: Tree) -> Verdict:
+        if self.target.static is not None and self._plainly_strict(rows, slots):
+            first = self.target.first_choices(cache, tree, rows.length[slots] - 1)
+            if first is not None:
+                return longest(tree, strict.judgement(tree, *first))
         on_device = tree.to(self.target.device)
         logits = self.target.forward(cache, on_device, rows.length[slots] - 1)
         return self._verdict(rows, slots, tree, on_device, logits)
+
+    def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
+        """Whether the first choices of the bare logits are all that these rows' verdicts hang on."""
+        by_rule = self.settings.rule == "strict" or rows.strict[slots].all()
+        return by_rule and self._scorer.idle(rows.length[slots], rows.least[slots])
 
     def _schedule(self, rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draft nodes and longest path of each row: the last token of a step is the model's own."""
@@ -120,8 +129,8 @@ class Engine:
         scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
         if not tree.depth:
             return undrafted(scores)
-        strict = rows.strict[slots]
-        mask = torch.from_numpy(strict).to(self.target.device) if strict.any() else None
+        chosen = rows.strict[slots]
+        mask = torch.from_numpy(chosen).to(self.target.device) if chosen.any() else None
         return longest(tree, self._verify(scores, on_device, mask))
 
     def _ends(self, rows: Rows, slots: np.ndarray, verdict: Verdict, ended: np.ndarray) -> dict:
@@ -157,6 +166,8 @@ class Engine:
                     yield failed(request, str(error))
             if not admitted:
                 break
+            if self.target.static is not None:  # growing later would cost the recorded graphs
+                cache.reserve(max(row.longest for row in admitted) + self.settings.nodes)
             admitted.sort(key=lambda row: len(row.request.prompt_ids))
             for slot, row in zip(free, admitted, strict=False):
                 rows.admit(slot, row)

@@ -43,6 +43,27 @@ def tree(traits: Traits, tree: Tree, layout: Layout | None, lengths: torch.Tenso
     return _by_kind(traits, seen, apart, dtype)
 
 
+def in_place(traits: Traits, layout: Layout, inputs, columns: int, dtype):
+    """Masks (R, 1, W, columns) of trees that stand directly behind their rows' own text (``static.Inputs``).
+
+    The tree's query j stands in column length + j; which ones a query sees is looked up by column.
+    """
+    rows, width = layout.rows, layout.width
+    ancestors = inputs.ancestors[layout.queries].view(rows, width, width)
+    index = torch.arange(columns, device=ancestors.device)
+    behind = index - inputs.lengths[:, None]  # (R, columns): from 0 on, the tree's
+    node = behind.clamp(0, width - 1)
+    of_tree = (behind >= 0) & (behind < width)
+    seen = ancestors.gather(2, node[:, None].expand(-1, width, -1)) & of_tree[:, None]
+    seen |= (behind < 0)[:, None]
+    apart = None
+    if traits.window is not None:
+        positions = inputs.lengths[:, None] + inputs.depths[layout.queries].view(rows, width)
+        places = torch.where(of_tree, positions.gather(1, node), index)
+        apart = positions[:, :, None] - places[:, None]
+    return _by_kind(traits, seen, apart, dtype)
+
+
 def _by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dtype, rows: int = -1):
     masks = {
         kind: _additive(seen & (apart < traits.window) if kind == SLIDING else seen, dtype)

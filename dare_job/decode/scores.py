@@ -18,6 +18,11 @@ class Scorer:
         self._writable: torch.Tensor | None = None
         self.slow = bool(rules.processors)
 
+    def idle(self, lengths: np.ndarray, least: np.ndarray) -> bool:
+        """Whether it would leave the logits of these rows (R,) as they are; arguments as in the call."""
+        early = self._rules.eos and (lengths < least).any()
+        return not (self.slow or self._rules.repetition_penalty != 1.0 or early)
+
     def __call__(self, logits: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
                  least: np.ndarray, processors: Sequence[LogitsProcessorList | None]) -> torch.Tensor:
         """Scores float32 (T, V) of logits (T, V), which may be overwritten.

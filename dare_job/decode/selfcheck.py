@@ -1,5 +1,7 @@
 """Does this model, whatever its name, give a tree's nodes the logits of a plain forward?"""
 
+import logging
+
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
@@ -8,6 +10,8 @@ from dare_job.decode.tree import build
 from dare_job.errors import ModelError
 from pools.tree import ROOT, DraftBatch, empty
 
+_LOG = logging.getLogger("dare_job")
+_CANNOT = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError)
 _LENGTHS = (13, 8)  # tokens before the root, of two rows
 _WINDOW_LIMIT = 64  # longer windows are not filled: the check would cost more than loading
 _PARENTS = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4]], np.int32)
@@ -39,7 +43,7 @@ def compare(target) -> None:
     try:
         backward, forward = _influence(target)
         cases = [_case(target, lengths) for lengths in _lengths(target.traits)]
-    except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+    except _CANNOT as error:
         raise ModelError(f"{name} is not supported: it cannot run a token tree ({error})") from error
     ours, plain = (torch.cat(logits) for logits in zip(*cases, strict=True))
     spread = plain.std().clamp_min(1e-6).item()
@@ -58,21 +62,44 @@ def compare(target) -> None:
 @torch.inference_mode()
 def runs_in_line(target) -> bool:
     """Whether uneven trees give the same logits without padding as with it."""
-    drafts = DraftBatch(_PARENTS + 1, _PARENTS, np.array([2, 6], np.int32), None, None)
-    lengths = _lengths(target.traits)[0]
-    ids = np.random.default_rng(2).integers(0, target.vocabulary, (2, lengths.max()))
-    tree = build(ids[:, 0], drafts, np.full(2, 3)).to(target.device)
     logits = []
     try:
         for target.in_line in (True, False):
-            cache = target.new_cache(2)
-            target.prefill(cache, np.arange(2), ids, lengths)
-            logits.append(target.forward(cache, tree, lengths).float())
-    except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError):
+            logits.append(_uneven(target))
+    except _CANNOT:
         return False
-    in_line, padded = logits
-    noise = _ROUNDING[target.dtype] * padded.std().clamp_min(1e-6)
-    return bool((in_line - padded).square().mean().sqrt() <= noise)
+    return _same(target, *logits)
+
+
+@torch.inference_mode()
+def go_static(target, static) -> None:
+    """Let ``target`` run this static forward, if it gives the logits of its other forward; else say so."""
+    expected = _uneven(target)
+    target.static = static
+    try:
+        same = _same(target, _uneven(target), expected)
+    except _CANNOT:
+        same = False
+    if target.static is not None and not same:
+        _LOG.warning("%s gives other logits in forwards of fixed shape: it runs without them, slower",
+                     type(target.model).__name__)
+        target.static = None
+
+
+def _uneven(target) -> torch.Tensor:
+    """Logits (T, V) of two rows' trees of different sizes."""
+    drafts = DraftBatch(_PARENTS + 1, _PARENTS, np.array([2, 6], np.int32), None, None)
+    lengths = _lengths(target.traits)[0]
+    ids = np.random.default_rng(2).integers(0, target.vocabulary, (2, lengths.max()))
+    cache = target.new_cache(2)
+    target.prefill(cache, np.arange(2), ids, lengths)
+    tree = build(ids[:, 0], drafts, np.full(2, 3)).to(target.device)
+    return target.forward(cache, tree, lengths).float()
+
+
+def _same(target, logits: torch.Tensor, expected: torch.Tensor) -> bool:
+    noise = _ROUNDING[target.dtype] * expected.std().clamp_min(1e-6)
+    return bool((logits - expected).square().mean().sqrt() <= noise)
 
 
 def _lengths(traits) -> list[np.ndarray]:

@@ -12,6 +12,7 @@ from dare_job.decode import attention, loading, masks, selfcheck, support
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.layout import Layout
 from dare_job.decode.packing import Packing
+from dare_job.decode.static import StaticForward
 from dare_job.decode.tree import Tree
 
 
@@ -25,12 +26,14 @@ class Target:
     in_line      whether uneven trees go through it without padding (``layout``)
     packing      its linear layers on a CPU
     keeps_logits whether it computes logits for chosen columns alone
+    static       its forwards over trees in fixed shapes, on a GPU; None: shapes follow the trees
     """
 
-    def __init__(self, model: PreTrainedModel, check: bool = True):
+    def __init__(self, model: PreTrainedModel, check: bool = True, static: bool | None = None):
         """Wrap a loaded model. Raises ModelError naming an architecture that is not supported.
 
         ``check`` compares one small tree with plain forwards of the same model, whatever its name says.
+        ``static``: forwards of fixed shape; None: on CUDA, where they are recorded as graphs.
         """
         self.model = model.eval()
         self.traits = support.traits(model)
@@ -41,7 +44,12 @@ class Target:
         self.fused = attention.use(model)
         self.packing = Packing(model)
         self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.static: StaticForward | None = None
         self.in_line = self.fused and selfcheck.runs_in_line(self)
+        cuda = self.device.type == "cuda"
+        if self.in_line and (cuda if static is None else static):
+            selfcheck.go_static(self, StaticForward(model, self.traits, record=cuda,
+                                                    fuse=cuda and self.dtype != torch.float32))
         if check:
             selfcheck.compare(self)
 
@@ -104,6 +112,9 @@ class Target:
 
         tree on the target's device; lengths int64 (R,): tokens before each row's root.
         """
+        answer = self._answer(cache, tree, lengths)
+        if answer is not None:
+            return answer.logits
         rows, width, longest = len(lengths), tree.width, int(lengths.max())
         layout = None if tree.even else Layout.of(tree)
         before = torch.from_numpy(lengths).to(self.device)
@@ -124,17 +135,39 @@ class Target:
         tokens, positions = (x[layout.queries].view(rows, width) for x in (tree.tokens, positions))
         return layout.in_line(self._forward(tokens, positions, mask, cache))
 
+    def first_choices(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> tuple | None:
+        """The same forward where nothing but first choices is wanted: one wait for the device.
+
+        Arguments as in ``forward``, the tree on the CPU -> (int64 (T,), bool (T,): its logit is a number), on
+        the host. None, and nothing done, where the forward is not of fixed shape.
+        """
+        answer = self._answer(cache, tree, lengths)
+        if answer is None:
+            return None
+        choices, finite = answer.first.cpu().numpy()
+        return choices, finite.astype(np.bool_)
+
+    def _answer(self, cache: TreeCache, tree: Tree, lengths: np.ndarray):
+        """A static forward's; None where there is none, or it turns out that there cannot be."""
+        if self.static is None:
+            return None
+        answer = self.static(cache, tree.on_cpu, lengths)
+        if answer is None:
+            self.static = None
+        return answer
+
     def keep(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Put the root and the accepted nodes of each row behind its own entries.
 
         lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
         """
         width = int(counts.max()) if len(counts) else 0
-        if not width or width == 1 and (lengths == lengths.max()).all():  # the roots stand where they belong
+        before = lengths[:, None] if cache.in_place else int(lengths.max())  # columns before the trees
+        if not width or width == 1 and (lengths[:, None] == before).all():  # roots stand where they belong
             return
         offsets = np.arange(width)
         targets = lengths[:, None] + offsets
-        sources = np.where(offsets < counts[:, None], int(lengths.max()) + paths[:, :width], targets)
+        sources = np.where(offsets < counts[:, None], before + paths[:, :width], targets)
         rows = np.flatnonzero((sources != targets).any(1))
         if len(rows):
             cache.keep(rows, sources[rows], targets[rows])

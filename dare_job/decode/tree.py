@@ -22,6 +22,7 @@ class Tree:
     depth      depth of the deepest node
     host       tokens, parents, depths and starts as numpy arrays; row r has the queries from starts[r] up to
                starts[r + 1], starts being int64 (R + 1,)
+    original   of a tree that was moved to a device: itself on the CPU
     """
 
     tokens: torch.Tensor
@@ -31,6 +32,7 @@ class Tree:
     ancestors: torch.Tensor
     depth: int
     host: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+    original: "Tree | None" = None
 
     @property
     def starts(self) -> np.ndarray:
@@ -51,7 +53,11 @@ class Tree:
         if device.type == "cpu":
             return self
         tensors = (self.tokens, self.parents, self.depths, self.rows, self.ancestors)
-        return Tree(*(x.to(device, non_blocking=True) for x in tensors), self.depth, self.host)
+        return Tree(*(x.to(device, non_blocking=True) for x in tensors), self.depth, self.host, self)
+
+    @property
+    def on_cpu(self) -> "Tree":
+        return self.original or self
 
 
 def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:

@@ -3,6 +3,7 @@
 The accepted branch is what greedy decoding would have written, and the token behind it too.
 """
 
+import numpy as np
 import torch
 
 from dare_job.decode.tree import Tree
@@ -13,3 +14,9 @@ def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None)
     """scores float32 (T, V); siblings are distinct, so one branch passes at most. All rows are strict."""
     choices, finite = judge(scores)
     return Judgement(choices, tree.tokens == choices[tree.parents], finite)
+
+
+def judgement(tree: Tree, choices: np.ndarray, finite: np.ndarray) -> Judgement:
+    """The same of first choices int64 (T,) that are known already, and whether they are numbers bool (T,)."""
+    tokens, parents = tree.host[:2]
+    return Judgement(*map(torch.from_numpy, (choices, tokens == choices[parents], finite)))

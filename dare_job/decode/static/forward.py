@@ -1,0 +1,119 @@
+"""The target's forward over trees in fixed shapes: on CUDA recorded as a graph for each, then replayed.
+
+A row's queries write their keys and values directly behind the row's own text, so that what moves from step
+to step (lengths, trees) is data in ``Inputs`` and never a shape. First choices are taken in the graph, and one
+small copy to the host is all that a strict step waits for. Without recording the same code runs on a CPU,
+where it is tested; slices behind the longest row are faster there (``Target.forward``).
+"""
+
+import logging
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dare_job.decode import attention, masks
+from dare_job.decode.cache import TreeCache
+from dare_job.decode.layout import Layout
+from dare_job.decode.static.buckets import Shape
+from dare_job.decode.static.fusion import fused
+from dare_job.decode.static.inputs import Inputs
+from dare_job.decode.tree import Tree
+
+_LOG = logging.getLogger("dare_job")
+_WARM_UP = 2  # runs before a recording: libraries allocate and compile in them
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A forward's result on the device, valid until the next one.
+
+    logits  (T, V)
+    first   int64 (2, T): first choices, and whether their logits are numbers
+    """
+
+    logits: torch.Tensor
+    first: torch.Tensor
+
+
+@dataclass
+class _Program:
+    inputs: Inputs
+    answer: Answer | None = None
+    graph: torch.cuda.CUDAGraph | None = None
+
+
+class StaticForward:
+    """Forwards of one model. ``record``: as CUDA graphs; ``fuse``: with its small operations compiled."""
+
+    def __init__(self, model: torch.nn.Module, traits, record: bool, fuse: bool):
+        self._model, self._traits = model, traits
+        self._record, self._fuse = record, fuse
+
+    @torch.inference_mode()
+    def __call__(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> Answer | None:
+        """tree with its tensors on the CPU, lengths (R,) before each root; padding is in no answer.
+
+        None, and a line in the log, where the model cannot be recorded.
+        """
+        shape = Shape.of(tree, lengths, cache.slots)
+        cache.reserve(shape.columns)
+        program = cache.programs.get(shape)
+        fresh = program is None
+        if fresh:
+            program = _Program(Inputs(shape, cache.device))
+        program.inputs.fill(tree, lengths)
+        if not self._record:
+            answer = self._run(shape, program.inputs, cache)
+        else:
+            if fresh and not self._recorded(shape, program, cache):
+                return None
+            cache.in_place = True
+            program.graph.replay()
+            answer = program.answer
+        cache.programs[shape] = program
+        total = len(tree.tokens)
+        return Answer(answer.logits[:total], answer.first[:, :total])
+
+    def _recorded(self, shape: Shape, program: _Program, cache: TreeCache) -> bool:
+        """Record a bucket's graph; False where that fails. All graphs of a cache share their memory."""
+        if cache.pool is None:
+            cache.pool = torch.cuda.graph_pool_handle()
+        try:
+            with fused(self._model) if self._fuse else nullcontext():
+                side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+                side.wait_stream(current)
+                with torch.cuda.stream(side):
+                    for _ in range(_WARM_UP):
+                        self._run(shape, program.inputs, cache)
+                current.wait_stream(side)
+                program.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(program.graph, pool=cache.pool):
+                    program.answer = self._run(shape, program.inputs, cache)
+        except (RuntimeError, TypeError, ValueError) as error:
+            why = str(error).strip().split("\n")[0]
+            _LOG.warning("%s cannot be recorded as a CUDA graph (%s): it runs without, slower",
+                         type(self._model).__name__, why)
+            return False
+        return True
+
+    def _run(self, shape: Shape, inputs: Inputs, cache: TreeCache) -> Answer:
+        """Everything that a graph holds; no shape in it depends on the inputs' content."""
+        layout = _layout(shape, inputs)
+        before = inputs.lengths[inputs.numbers]
+        cache.begin_in_place(shape.rows, shape.columns, inputs.numbers, before + inputs.offsets)
+        mask = masks.in_place(self._traits, layout, inputs, shape.columns, self._model.dtype)
+        with attention.uneven(layout):
+            logits = self._model(input_ids=inputs.tokens[None], position_ids=(before + inputs.depths)[None],
+                                 attention_mask=mask, past_key_values=cache, use_cache=True).logits[0]
+        peaks, choices = logits.max(-1)
+        return Answer(logits, torch.stack((choices, peaks.isfinite().long())))
+
+
+def _layout(shape: Shape, inputs: Inputs) -> Layout:
+    offsets = torch.arange(shape.width, device=inputs.starts.device)
+    queries = inputs.starts[:, None] + torch.where(offsets < inputs.counts[:, None], offsets, 0)
+    if shape.even:  # padding included
+        queries = torch.arange(shape.queries, device=inputs.starts.device)
+    return Layout(shape.rows, shape.width, queries.flatten(), inputs.places, shape.even, fold=True)

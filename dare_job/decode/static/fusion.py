@@ -1,0 +1,69 @@
+"""A model's chains of small operations as one kernel each, while a graph of it is recorded.
+
+Where weights are read at the memory's speed, a norm of seven kernels costs as much as a projection. torch
+compiles the norms, the gated feed-forward's product and the rotary turn; projections stay with the
+vendor's library. Rounding may differ from the model's own code in the last bit, so that float32, which
+promises the text of ``generate``, goes without.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+
+import torch
+
+_LOG = logging.getLogger("dare_job")
+_ROTARY = "apply_rotary_pos_emb"
+
+
+@contextmanager
+def fused(model: torch.nn.Module) -> Iterator[None]:
+    """Run a model with compiled norms, feed-forwards and rotary turns; as it is where torch cannot."""
+    modules, scopes = _compilable(model)
+    if not _works(model.device):
+        yield
+        return
+    originals = [(scope, getattr(scope, _ROTARY)) for scope in scopes]
+    try:
+        for module in modules:
+            module.forward = partial(_compiled(type(module).forward), module)
+        for scope, function in originals:
+            setattr(scope, _ROTARY, _compiled(function))
+        yield
+    finally:
+        for module in modules:
+            vars(module).pop("forward", None)
+        for scope, function in originals:
+            setattr(scope, _ROTARY, function)
+
+
+def _compilable(model: torch.nn.Module) -> tuple[list, list]:
+    """Its norms and gated feed-forwards whose code nobody replaced, and the modules that turn positions."""
+    modules = [module for module in model.modules() if "forward" not in vars(module)
+               and (type(module).__name__.endswith("RMSNorm") or hasattr(module, "gate_proj")
+                    and hasattr(module, "up_proj") and hasattr(module, "act_fn"))]
+    names = {type(module).__module__ for module in model.modules()}
+    return modules, [sys.modules[name] for name in sorted(names) if hasattr(sys.modules[name], _ROTARY)]
+
+
+@lru_cache(maxsize=64)
+def _compiled(function):
+    return torch.compile(function, dynamic=True)
+
+
+@lru_cache(maxsize=2)
+def _works(device: torch.device) -> bool:
+    """Whether torch can compile for this device: it needs a compiler, and Triton on a GPU."""
+    try:
+        torch.compile(_probe, dynamic=True)(torch.ones(8, device=device))
+    except Exception as error:  # noqa: BLE001 (the model's own code runs as well)
+        why = str(error).strip().split("\n")[0]
+        _LOG.warning("torch cannot compile for %s (%s): the model's own code runs, slower", device, why)
+        return False
+    return True
+
+
+def _probe(values: torch.Tensor) -> torch.Tensor:
+    return values * torch.rsqrt(values.square().mean() + 1)

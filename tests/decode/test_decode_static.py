@@ -1,0 +1,189 @@
+"""Forwards of fixed shape, as a GPU runs them, here without recording: the same text as without them."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.static.buckets import COLUMNS, Shape, round_up, rung
+from dare_job.decode.tree import build
+from pools.tree import ROOT, DraftBatch
+
+NAMES = ("llama", "qwen2-window", "mistral-window", "gemma3", "gpt2", "phi", "mixtral")
+
+
+def static(model) -> Target:
+    target = Target(model, static=True)
+    assert target.static is not None
+    return target
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_strict_equals_generate(name):
+    model, texts = tiny(name), prompts()
+    expected = [generate(model, prompt) for prompt in texts]
+    target = static(model)
+    for batch_size, nodes in ((1, 0), (3, 0), (1, 15), (3, 15), (8, 31), (5, 4)):
+        drafter = oracle(expected, seed=nodes) if nodes else None
+        results = write(target, texts, drafter, batch_size=batch_size, nodes=nodes)
+        assert_written(results, expected)
+        assert not nodes or sum(r.accepted_tokens for r in results.values()) > 20
+    assert target.static is not None, "it fell back"
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("llama", torch.float32), ("qwen2-window", torch.float32),
+                                              ("gpt2", torch.float32), ("llama", torch.bfloat16)])
+def test_logits_equal_those_of_the_other_forward(name, dtype):
+    """Ragged rows and uneven trees, under and over a bucket's border; slots without a row."""
+    model, rng = tiny(name, dtype=dtype), np.random.default_rng(0)
+    least = 1e-4 if dtype == torch.float32 else 0.1
+    target = static(model)
+    fixed = target.static
+    for lengths in ([5], [30, 7, 19], [3, 40, 1, 9, 22]):
+        lengths = np.array(lengths)
+        rows = len(lengths)
+        ids = rng.integers(0, VOCABULARY, (rows, lengths.max()))
+        parents = np.array([[int(rng.integers(ROOT, i)) for i in range(16)] for _ in range(rows)], np.int32)
+        for sizes in (np.zeros(rows, int), np.full(rows, 7), np.full(rows, 8), rng.integers(0, 17, rows)):
+            drafts = DraftBatch(rng.integers(0, VOCABULARY, (rows, 16)).astype(np.int32), parents,
+                                sizes.astype(np.int32), None, None)
+            tree = build(ids[:, 0], drafts, np.full(rows, 99))
+            logits = []
+            for target.static in (None, fixed):
+                cache = target.new_cache(8)
+                target.prefill(cache, np.arange(rows), ids, lengths)
+                logits.append(target.forward(cache, tree, lengths))
+            assert torch.allclose(*logits, atol=least, rtol=least), (lengths, sizes)
+            choices, finite = target.first_choices(cache, tree, lengths)
+            assert finite.all() and np.array_equal(choices, logits[1].argmax(-1).numpy())
+
+
+@torch.inference_mode()
+def test_accepted_nodes_follow_their_row():
+    """What stands in the cache after ``keep`` is what a prompt of the same tokens leaves there."""
+    target, rng = static(tiny("llama")), np.random.default_rng(1)
+    lengths = np.array([6, 11, 3])
+    texts = rng.integers(0, VOCABULARY, (3, 16))
+    parents = np.array([[ROOT, ROOT, 1, 2, 0], [ROOT, 0, 1, ROOT, 3], [ROOT] * 5], np.int32)
+    paths, counts = np.array([[0, 2, 3, 4], [0, 4, 5, 0], [0, 0, 0, 0]]), np.array([4, 3, 1])
+    tokens = rng.integers(0, VOCABULARY, (3, 5)).astype(np.int32)
+    for row, path in enumerate(paths):
+        for depth, node in enumerate(path[1 : counts[row]], 1):
+            tokens[row, node - 1] = texts[row, lengths[row] + depth]
+    drafts = DraftBatch(tokens, parents, np.array([5, 5, 2], np.int32), None, None)
+    tree = build(texts[np.arange(3), lengths], drafts, np.full(3, 9))
+    cache, whole = target.new_cache(3), target.new_cache(3)
+    target.prefill(cache, np.arange(3), texts[:, :11], lengths)
+    target.forward(cache, tree, lengths)
+    target.keep(cache, lengths, paths, counts)
+    target.prefill(whole, np.arange(3), texts, lengths + counts)
+    for ours, expected in zip(cache._stacks, whole._stacks, strict=True):
+        for row, end in enumerate(lengths + counts):
+            assert torch.allclose(ours[:, row, :, :end], expected[:, row, :, :end], atol=1e-5)
+    cache._keep_on_device(np.array([1]), np.array([[2, 3]]), np.array([[0, 1]]))
+    for stack, expected in zip(cache._stacks, whole._stacks, strict=True):
+        assert torch.allclose(stack[:, 1, :, :2], expected[:, 1, :, 2:4], atol=1e-5)
+
+
+def test_texts_pass_the_border_of_a_bucket_and_the_cache_grows():
+    """256 columns: prompts on both sides of it, more rows than slots, and a longer prompt later on."""
+    model = tiny("llama", max_position_embeddings=1024)
+    texts = prompts((COLUMNS - 20, 9, COLUMNS + 3, COLUMNS - 1, 30, 2 * COLUMNS - 10))
+    expected = [generate(model, text) for text in texts]
+    target = static(model)
+    for nodes in (0, 15):
+        results = write(target, texts, oracle(expected), batch_size=2, nodes=nodes)
+        assert_written(results, expected)
+
+
+def test_old_text_behind_prompts_and_rows_that_end():
+    model = tiny("llama", seed=1)
+    plain, texts = [generate(model, text) for text in prompts()], prompts()
+    model.generation_config.eos_token_id = int(plain[0][17])
+    expected = [generate(model, text) for text in texts]
+    assert len({len(text) for text in expected}) > 1
+    old = [np.delete(text, [5, 6]) for text in plain]
+    target = static(model)
+    for batch_size, nodes in ((1, 9), (3, 9), (3, 0)):
+        engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch_size, nodes=nodes,
+                                               score="always"), oracle(plain))
+        requests = (Request(row, text, old_ids=old[row]) for row, text in enumerate(texts))
+        results = {result.id: result for result in engine.run(requests)}
+        assert_written(results, expected)
+        assert sum(result.scored_tokens for result in results.values()) >= 20
+
+
+@pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal"])
+def test_relaxed_rules_read_the_same_logits(rule):
+    model, texts = tiny("llama", seed=1), prompts()
+    drafts = [np.roll(generate(model, text), 1) for text in texts]
+    options = dict(rule=rule, k=60, p=1e-6, batch_size=3, nodes=9)
+    target = static(model)
+    fixed = write(target, texts, oracle(drafts, error_rate=0.0), **options)
+    target.static = None
+    plain = write(target, texts, oracle(drafts, error_rate=0.0), **options)
+    assert sum(result.relaxed_tokens for result in plain.values()) > 10
+    for row, result in plain.items():
+        assert np.array_equal(fixed[row].token_ids, result.token_ids)
+        assert np.array_equal(fixed[row].relaxed, result.relaxed)
+
+
+@pytest.mark.parametrize("options", [{"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 2},
+                                     {"min_new_tokens": 30, "eos_token_id": list(range(60))}], ids=str)
+def test_rules_of_the_generation_config(options):
+    model, texts = tiny("qwen2", seed=2), prompts()
+    for key, value in options.items():
+        setattr(model.generation_config, key, value)
+    expected = [generate(model, text) for text in texts]
+    assert_written(write(static(model), texts, oracle(expected)), expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_drafts_whose_values_are_no_numbers_cost_no_other_row(value):
+    model, bad = tiny("llama", seed=1), VOCABULARY - 1
+    target = static(model)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[bad] = value
+        model.lm_head.weight[bad].zero_()
+    texts = [np.where(text == bad, 5, text).astype(np.int32) for text in prompts()]
+    expected = [generate(model, text) for text in texts]
+    drafts = [np.where(np.arange(40) % 7 == 3, bad, text) for text in expected]
+    poisoned = {1: np.append(texts[1], bad).astype(np.int32)}
+    results = write(target, [*texts, poisoned[1]], oracle([*drafts, drafts[0]]), batch_size=3)
+    assert results[len(texts)].error == "the model's logits are not finite"
+    assert_written(results, expected)
+
+
+def test_few_shapes_serve_many_steps():
+    assert [rung(n) for n in (1, 2, 3, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257, 400)] == [
+        1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 384, 512]
+    assert [round_up(n) for n in (1, 256, 257, 2048, 2049, 3073)] == [256, 256, 512, 2048, 3072, 4096]
+    rng, shapes = np.random.default_rng(0), set()
+    for _ in range(300):
+        sizes = rng.integers(0, 17, 8).astype(np.int32)
+        drafts = DraftBatch(np.zeros((8, 16), np.int32), np.full((8, 16), ROOT, np.int32), sizes, None, None)
+        tree = build(np.zeros(8, np.int64), drafts, np.full(8, 9))
+        shape = Shape.of(tree, rng.integers(100, 400, 8), 8)
+        assert shape.queries >= len(tree.tokens) and shape.width >= tree.width and not shape.even
+        shapes.add(shape)
+    assert len(shapes) <= 12
+
+
+def test_a_model_with_attention_of_its_own_goes_without(caplog):
+    """Its other forward is a fine one; so is that of a model whose static forward gives other logits."""
+    assert Target(tiny("gpt_neo"), static=True).static is None
+    model = tiny("llama")
+    expected = [generate(model, text) for text in prompts()]
+    inner = model.model.forward
+
+    def wrong(*args, past_key_values=None, **kwargs):
+        out = inner(*args, past_key_values=past_key_values, **kwargs)
+        if getattr(past_key_values, "in_place", False):
+            out.last_hidden_state = out.last_hidden_state.roll(1, 1)
+        return out
+
+    model.model.forward = wrong
+    target = Target(model, static=True)
+    assert target.static is None and "other logits in forwards of fixed shape" in caplog.text
+    assert_written(write(target, prompts(), oracle(expected)), expected)
