@@ -38,7 +38,7 @@ class Shape:
 
 
 def rung(count: int) -> int:
-    """The next of 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, ...: from 16 on a third is padding at most."""
+    """The next of 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, ...: from 16 on a third is padding at most."""
     power = 1 << max(0, count - 1).bit_length()
     between = power * 3 // 4
     return between if power >= 32 and count <= between else power

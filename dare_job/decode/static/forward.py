@@ -1,7 +1,7 @@
 """The target's forward over trees in fixed shapes: on CUDA recorded as a graph for each, then replayed.
 
 A row's queries write their keys and values directly behind the row's own text, so that what moves from step
-to step (lengths, trees) is data in ``Inputs`` and never a shape. First choices are taken in the graph, and one
+to step (lengths, trees) is data in ``Inputs`` and never a shape. First choices are taken in the graph; one
 small copy to the host is all that a strict step waits for. Without recording the same code runs on a CPU,
 where it is tested; slices behind the longest row are faster there (``Target.forward``).
 """
@@ -91,6 +91,8 @@ class StaticForward:
                 program.graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(program.graph, pool=cache.pool):
                     program.answer = self._run(shape, program.inputs, cache)
+        except torch.OutOfMemoryError:  # says nothing of the model
+            raise
         except (RuntimeError, TypeError, ValueError) as error:
             why = str(error).strip().split("\n")[0]
             _LOG.warning("%s cannot be recorded as a CUDA graph (%s): it runs without, slower",

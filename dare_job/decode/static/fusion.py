@@ -50,15 +50,15 @@ def _compilable(model: torch.nn.Module) -> tuple[list, list]:
 
 @lru_cache(maxsize=64)
 def _compiled(function):
-    return torch.compile(function, dynamic=True)
+    return torch.compile(function)  # the second size that it meets makes queries a variable
 
 
 @lru_cache(maxsize=2)
 def _works(device: torch.device) -> bool:
     """Whether torch can compile for this device: it needs a compiler, and Triton on a GPU."""
     try:
-        torch.compile(_probe, dynamic=True)(torch.ones(8, device=device))
-    except Exception as error:  # noqa: BLE001 (the model's own code runs as well)
+        torch.compile(_probe)(torch.ones(8, device=device))
+    except Exception as error:  # (the model's own code runs as well)
         why = str(error).strip().split("\n")[0]
         _LOG.warning("torch cannot compile for %s (%s): the model's own code runs, slower", device, why)
         return False

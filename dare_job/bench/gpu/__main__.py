@@ -1,0 +1,3 @@
+from dare_job.bench.gpu.command import main
+
+main()

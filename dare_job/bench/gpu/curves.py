@@ -1,0 +1,89 @@
+"""How long one step takes, by rows, queries a row and context, beside what its bytes and FLOPs allow."""
+
+import numpy as np
+import torch
+
+from dare_job.bench.gpu.budget import Budget, median_ms, release
+from dare_job.bench.gpu.machine import Ceilings
+from dare_job.bench.gpu.shapes import costs
+from dare_job.decode import Target
+from dare_job.decode.static import StaticForward
+from dare_job.decode.tree import Tree, build
+from pools.tree import ROOT, DraftBatch
+
+QUERIES = (1, 2, 4, 8, 16, 32, 64)
+MOST = 1024  # queries of one forward
+WAYS = ("eager", "fixed shapes", "graph", "graph, compiled")  # the last one is what the engine runs
+
+
+def chains(rows: int, queries: int) -> Tree:
+    """As many queries for each row: roots and chains behind them."""
+    nodes = queries - 1
+    shape = (rows, nodes)
+    parents = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (rows, 1))
+    drafts = DraftBatch(np.zeros(shape, np.int32), parents, np.full(rows, nodes, np.int32), None, None)
+    return build(np.zeros(rows, np.int64), drafts, np.full(rows, queries))
+
+
+def step_ms(target: Target, rows: int, queries: int, context: int, repeats: int) -> float:
+    """Median of a strict step's forward, from the tree on the host to first choices on the host.
+
+    The cache holds zeros: what keys and values are does not matter to the time.
+    """
+    tree, lengths = chains(rows, queries), np.full(rows, context)
+    cache = target.new_cache(rows)
+
+    def step():
+        if target.first_choices(cache, tree, lengths) is None:
+            target.forward(cache, tree.to(target.device), lengths).argmax(-1).cpu()
+
+    return median_ms(step, target.device, repeats)
+
+
+def measure(target: Target, name: str, limits: Ceilings, budget: Budget, until: float, batches: tuple,
+            contexts: tuple, repeats: int, queries: tuple = QUERIES) -> list[dict]:
+    """Lines of the curve, the most wanted first, until so many seconds are spent."""
+    lines = []
+    points = [(context, rows, each) for context in contexts for rows in batches for each in queries
+              if rows * each <= max(MOST, rows)]
+    for number, (context, rows, each) in enumerate(points):
+        if budget.spent > until:
+            budget.note(f"{name}: the last {len(points) - number} points of the latency curve are left out for "
+                        "want of time")
+            break
+        try:
+            ms = step_ms(target, rows, each, context, repeats)
+        except torch.OutOfMemoryError:
+            budget.note(f"{name}, context {context}, {rows} x {each}: left out for want of memory")
+            continue
+        finally:
+            release(target.device)
+        floor = limits.floor_ms(*costs(target.model, rows, rows * each, context))
+        lines.append({"model": name, "context": context, "rows": rows, "queries": each, "ms": round(ms, 3),
+                      "floor_ms": round(floor, 3), "times_floor": round(ms / floor, 2)})
+        budget.say("{model}, context {context}, {rows} x {queries}: {ms} ms, {times_floor} of the floor"
+                   .format(**lines[-1]))
+    return lines
+
+
+def ways(target: Target, name: str, batches: tuple, context: int, repeats: int) -> list[dict]:
+    """The step of one query a row by every way of running it."""
+    cuda, own = target.device.type == "cuda", target.static
+    kinds = dict(zip(WAYS, (None, (False, False), (True, False), (True, True)), strict=True))
+    lines = []
+    for rows in batches:
+        for way, kind in kinds.items():
+            if kind is not None and (kind[0] and not cuda or own is None):
+                continue
+            target.static = kind and StaticForward(target.model, target.traits, *kind)
+            ms = step_ms(target, rows, 1, context, repeats)
+            if kind is None or target.static is not None:  # else it fell back
+                lines.append({"model": name, "context": context, "rows": rows, "way": way,
+                              "ms": round(ms, 3)})
+            release(target.device)
+    target.static = own
+    return lines
+
+
+def dtype(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32

@@ -1,0 +1,85 @@
+"""Recorded texts to be written again: from a file, or made up with the repetition that such texts have."""
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dare_job.errors import ConfigError, DataError
+
+POOL = 400  # made-up texts that drafts come from
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Texts int32 (tokens,) each, to be written and of old; ``source`` says what they are."""
+
+    new: list[np.ndarray]
+    old: list[np.ndarray]
+    source: str
+
+
+def made_up(count: int, tokens: int, vocabulary: int, seed: int = 0) -> Recorded:
+    """Texts of phrases with titles in them: about as many drafts fit as of ML-1M's recorded profiles.
+
+    Phrases follow each other mostly in one order, titles are drawn by Zipf's law, and one word in twenty is
+    another one.
+    """
+    rng = np.random.default_rng(seed)
+    phrases = [rng.integers(2, vocabulary, rng.integers(8, 20)) for _ in range(60)]
+    titles = [rng.integers(2, vocabulary, rng.integers(2, 6)) for _ in range(400)]
+    rank = 1 / np.arange(1, len(titles) + 1)
+    texts = []
+    for _ in range(count + POOL):
+        parts, length, at = [], 0, int(rng.integers(len(phrases)))
+        while length < tokens:
+            phrase = phrases[at].copy()
+            other = rng.random(len(phrase)) < 0.05
+            phrase[other] = rng.integers(2, vocabulary, int(other.sum()))
+            parts += [phrase, titles[int(rng.choice(len(titles), p=rank / rank.sum()))]]
+            length += len(parts[-1]) + len(parts[-2])
+            at = (at + 1) % len(phrases) if rng.random() < 0.7 else int(rng.integers(len(phrases)))
+        texts.append(np.concatenate(parts)[:tokens].astype(np.int32))
+    return Recorded(texts[:count], texts[count:], "made up with the repetition of recorded profiles, seed 0")
+
+
+def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int, vocabulary: int) -> Recorded:
+    """JSON lines (``.gz`` or not) with a text in ``column``; the last ``count`` long enough ones are written.
+
+    tokenizer  a folder with tokenizer.json, or that file. Raises ConfigError or DataError.
+    """
+    from tokenizers import Tokenizer
+
+    file = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
+    if not file.exists():
+        raise ConfigError(f"{tokenizer} holds no tokenizer.json; name a folder that does with --tokenizer")
+    encoded = Tokenizer.from_file(str(file)).encode_batch(_read(path, column))
+    texts = [np.array(text.ids, np.int32) for text in encoded if text.ids]
+    largest = max((int(text.max()) for text in texts), default=0)
+    if largest >= vocabulary:
+        raise ConfigError(f"{path} holds token {largest}, the replayed shape has {vocabulary} tokens: choose "
+                          "another --tokenizer, or another first one of --shapes")
+    long_enough = [number for number, text in enumerate(texts) if len(text) >= tokens]
+    if len(long_enough) < count:
+        raise DataError(f"{path} has {len(long_enough)} texts of {tokens} tokens or more, {count} are needed: "
+                        "lower --new-tokens or --batches, or name another --column")
+    chosen = set(long_enough[-count:])
+    return Recorded([texts[number][:tokens] for number in sorted(chosen)],
+                    [text for number, text in enumerate(texts) if number not in chosen],
+                    f"column {column} of {path.name}")
+
+
+def _read(path: Path, column: str) -> list[str]:
+    texts = []
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                row = json.loads(line) if line.strip() else {}
+                if not isinstance(row.get(column, ""), str):
+                    raise DataError(f"{path}, line {number}: {column} holds no text")
+                texts.append(row.get(column, ""))
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path} as JSON lines: {error}") from error
+    return [text for text in texts if text]
