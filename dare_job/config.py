@@ -76,7 +76,9 @@ class DecodeSettings(Section):
     max_new_tokens: int = Field(256, ge=1, le=_MOST)
     min_new_tokens: int = Field(0, ge=0, le=_MOST)
     batch_size: int = Field(8, ge=1, le=65536, description="rows decoded at once on one device")
-    nodes: int = Field(16, ge=0, le=512, description="draft nodes a row and forward")
+    nodes: Literal["auto"] | Annotated[int, Field(ge=0, le=512)] = Field(
+        "auto", description="draft nodes; auto: a forward has as many as pay by what it costs here, for the "
+        "rows where they pay; a number: so many for every row")
     depth: int = Field(12, ge=1, le=64, description="longest draft path")
     context: int = Field(31, ge=1, le=32, description="longest context looked up; a pool holds up to 31")
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(

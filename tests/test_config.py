@@ -110,10 +110,10 @@ def test_overrides_of_the_wrong_shape(settings, override):
 
 
 @pytest.mark.parametrize("text, overrides, key, expected", [
-    ("decode:", [], "decode.nodes", 16),
+    ("decode:", [], "decode.nodes", "auto"),
     ("decode:", ["decode.nodes=4"], "decode.nodes", 4),
     ("decode: {depth: 3}", ["decode="], "decode.depth", 12),
-    ("", [], "decode.nodes", 16),
+    ("", [], "decode.nodes", "auto"),
     ("decode: {blend_lambda: 4}", [], "decode.blend_lambda", 4.0),
     ("embed: {learning_rate: 1e-3}", [], "embed.learning_rate", 0.001),
     ("", ["embed.learning_rate=5E-2"], "embed.learning_rate", 0.05),

@@ -14,6 +14,7 @@ from dare_job.decode.draft.base import Drafter
 from dare_job.decode.draft.none import NoDrafter
 from dare_job.decode.request import EngineSettings, Request, Result, failed
 from dare_job.decode.rows import Rows
+from dare_job.decode.scheduler import Scheduler
 from dare_job.decode.scores import Scorer
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.target import Target
@@ -21,7 +22,7 @@ from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import verifier
 from dare_job.decode.verify.verdict import Verdict, longest, undrafted
 from dare_job.errors import RowError
-from pools.tree import DraftBatch
+from pools.tree import DraftBatch, empty
 
 
 class Engine:
@@ -32,13 +33,17 @@ class Engine:
     """
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
-                 scoring: Scoring | None = None):
+                 scoring: Scoring | None = None, scheduler: Scheduler | None = None):
         """scoring: what was seen of old text so far, where engines share it.
+
+        scheduler: gives a step's draft nodes to the rows where they pay; None: every row has
+        ``settings.nodes``, whatever its company.
 
         Raises ModelError when the model's generation config asks for what cannot be honoured.
         """
         self.target, self.settings = target, settings
         self.scoring = scoring or Scoring()
+        self.scheduler = scheduler if settings.nodes else None
         self.drafter = drafter if drafter is not None and settings.nodes else NoDrafter()
         self.rules = generation.rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
@@ -68,20 +73,29 @@ class Engine:
         started = time.perf_counter()
         slots = np.arange(rows.active)
         lengths = rows.length[slots]
-        budgets, depths = self._schedule(rows, slots)
-        context = rows.tokens[slots, : int(lengths.max())]
-        drafts = self.drafter.draft(rows.requests[: len(slots)], context, lengths.astype(np.int32),
-                                    budgets, depths)
-        drafted = time.perf_counter()
-        verdict = self._verified(rows, slots, cache, context, drafts, depths)
+        drafts, depths = self._drafts(rows, slots)
+        rows.retrieval_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
+        verdict = self._verified(rows, slots, cache, drafts, depths)
         ends = self._ends(rows, slots, verdict, rows.write(slots, verdict, self._is_eos))
         self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
-        rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
         self.scoring.stepped(time.perf_counter() - started, len(slots))
         return self._finish(rows, cache, slots, ends, started)
 
-    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, context: np.ndarray,
-                  drafts: DraftBatch, depths: np.ndarray) -> Verdict:
+    def _drafts(self, rows: Rows, slots: np.ndarray) -> tuple[DraftBatch, np.ndarray]:
+        """The drafts that this step verifies, and the longest path (R,) that each row can still use."""
+        budgets, depths = self._budgets(rows, slots)
+        least = self.scheduler.least(len(slots)) if self.scheduler else 0.0
+        if least is None or not budgets.any():
+            return empty(len(slots)), depths
+        started = time.perf_counter()
+        drafts = self.drafter.draft(rows.requests[: len(slots)], rows.tokens[: len(slots)],
+                                    rows.length[slots].astype(np.int32), budgets, depths, least)
+        if self.scheduler:
+            drafts = self.scheduler.cut(drafts, 1e3 * (time.perf_counter() - started))
+        return drafts, depths
+
+    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, drafts: DraftBatch,
+                  depths: np.ndarray) -> Verdict:
         """One forward over the drafts' trees, and a second one where some scores were no numbers.
 
         A node's key or value that is no number reaches its whole row through masked entries (0 * nan). The
@@ -89,9 +103,12 @@ class Engine:
         what stands behind their text in the cache.
         """
         lengths = rows.length[slots]
-        roots = context[slots, lengths - 1]
-        verdict = self._forward(rows, slots, cache, build(roots, drafts, depths))
+        roots = rows.tokens[slots, lengths - 1]
+        tree = build(roots, drafts, depths)
+        verdict = self._forward(rows, slots, cache, tree)
         if verdict.sound.all():
+            if self.scheduler:
+                self.scheduler.observe(tree, verdict)
             return verdict
         for slot in np.flatnonzero(~verdict.sound):
             cache.clear(slot, lengths[slot] - 1)
@@ -103,8 +120,8 @@ class Engine:
         logits = self.target.forward(cache, on_device, rows.length[slots] - 1)
         return self._verdict(rows, slots, tree, on_device, logits)
 
-    def _schedule(self, rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draft nodes and longest path of each row: the last token of a step is the model's own."""
+    def _budgets(self, rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Most draft nodes and longest path of each row: a step's last token is the model's own."""
         room = rows.longest[slots] - rows.length[slots] - 1
         depths = np.minimum(room, self.settings.depth).astype(np.int32)
         nodes, columns = self.settings.nodes, self.target.traits.columns
