@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from dare_job.decode import attention, loading, masks, selfcheck, support
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.packing import Packing
+from dare_job.decode.prefixes import Prefix, Prefixes
 from dare_job.decode.tree import Tree
 
 
@@ -23,6 +24,7 @@ class Target:
     fused        whether it runs our attention, or must keep its own
     packing      its linear layers on a CPU
     keeps_logits whether it computes logits for chosen columns alone
+    prefixes     what prompts of late began with, read once
     """
 
     def __init__(self, model: PreTrainedModel, check: bool = True):
@@ -38,6 +40,7 @@ class Target:
         self._original_attention = model.config._attn_implementation
         self.fused = attention.use(model)
         self.packing = Packing(model)
+        self.prefixes = Prefixes()
         self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         if check:
             selfcheck.compare(self)
@@ -73,20 +76,21 @@ class Target:
 
     @torch.inference_mode()
     def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
-                scored: np.ndarray | None = None) -> torch.Tensor:
+                scored: np.ndarray | None = None, prefix: Prefix | None = None) -> torch.Tensor:
         """Prompts, and what is to be scored behind them, into the cache.
 
         slots (F,), ids int64 (F, P) padded on the right, lengths (F,) of the prompts, scored (F,) tokens
         behind them (None: none) -> logits (F, S + 1, V) of the prompts' last tokens and the scored ones, S
-        being the most that a row has; a row with fewer has its last one's logits again.
+        being the most that a row has; a row with fewer has its last one's logits again. All prompts begin
+        with the ``prefix`` and are longer; its tokens are not read again.
         """
-        longest = ids.shape[1]
-        cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest)
-        plain = self.fused and (self.traits.window is None or self.traits.window >= longest)
-        mask = None if plain else masks.prompt(self.traits, len(slots), longest, self.dtype, self.device)
-        positions = torch.arange(longest, device=self.device).expand(len(slots), -1)
+        longest, start = ids.shape[1], len(prefix) if prefix else 0
+        cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest, prefix.entries if prefix else ())
+        plain = self.fused and not start and (self.traits.window is None or self.traits.window >= longest)
+        mask = None if plain else masks.prompt(self.traits, len(slots), start, longest, self.dtype, self.device)
+        ids, positions = ids[:, start:], torch.arange(start, longest, device=self.device).expand(len(slots), -1)
         behind = np.zeros(len(slots), np.int64) if scored is None else scored
-        wanted = lengths[:, None] - 1 + np.minimum(np.arange(behind.max() + 1), behind[:, None])  # (F, S + 1)
+        wanted = lengths[:, None] - 1 - start + np.minimum(np.arange(behind.max() + 1), behind[:, None])  # (F, S + 1)
         kept, columns = np.unique(wanted, return_inverse=True)
         keep = {"logits_to_keep": torch.from_numpy(kept).to(self.device)} if self.keeps_logits else {}
         logits = self._forward(torch.from_numpy(ids).to(self.device), positions, mask, cache, **keep)
