@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from dare_job.decode.cache import TreeCache
 from dare_job.decode.draft.base import Drafter
 from dare_job.decode.draft.none import NoDrafter
 from dare_job.decode.prefixes import Prefix
+from dare_job.decode.refill import Refill
 from dare_job.decode.request import EngineSettings, Request, Result
 from dare_job.decode.rows import Rows
 from dare_job.decode.scores import Scorer
@@ -22,7 +22,6 @@ from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import verifier
 from dare_job.decode.verify.verdict import Verdict, longest, undrafted
-from dare_job.decode.waiting import Waiting
 from pools.tree import DraftBatch
 
 
@@ -55,17 +54,20 @@ class Engine:
         """Results in the order in which rows end. A row that cannot be written costs no other row."""
         rows = Rows(self.settings.batch_size)
         cache, self._spare = self._spare or self.target.new_cache(self.settings.batch_size), None
-        waiting = Waiting(requests, self.settings.batch_size, self._admit, partial(self._learn, rows, cache))
+        refill = Refill(requests, self._admission, self.target, self.settings, self.scoring, rows, cache)
         try:
             while True:
                 if rows.active < self.settings.batch_size:
-                    yield from self._refill(waiting, rows, cache)
+                    yield from self._refill(refill, rows, cache)
                 if not rows.active:
                     return
                 rows.step()
                 yield from self._step(rows, cache)
         finally:
             self._spare = cache
+
+    def _admission(self, request: Request) -> Admission:
+        return admit(request, self.target, self.rules, self.settings, self._is_eos)
 
     def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
         """One forward over the trees of all rows, which stand in the first slots."""
@@ -150,52 +152,21 @@ class Engine:
         rows.decode_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
         return [rows.finish(slot, *end) for slot, end in ends.items()]
 
-    def _admit(self, request: Request) -> Admission:
-        return admit(request, self.target, self.rules, self.settings, self._is_eos)
-
-    def _learn(self, rows: Rows, cache: TreeCache, ahead: list[Admission]) -> None:
-        """Read what the prompts of rows taken ahead begin with alike, in a slot that is free."""
-        slot = rows.free()[:1]
-
-        def read(tokens: np.ndarray) -> list[torch.Tensor]:
-            self.target.prefill(cache, slot, tokens.astype(np.int64)[None], np.array([len(tokens)]))
-            entries = cache.entries(slot[0], len(tokens))
-            cache.clear(slot[0])  # they may be no numbers
-            return entries
-
-        self.target.prefixes.learn([row.request.prompt_ids for row in ahead], read)
-
-    def _refill(self, waiting: Waiting, rows: Rows, cache: TreeCache) -> Iterator[Result]:
+    def _refill(self, refill: Refill, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Give free slots to waiting requests; where none wait, close the gaps between rows."""
-        while len(free := rows.free()):
-            admitted = waiting.take(len(free))
-            yield from waiting.failed()
-            if not admitted:
+        while len(rows.free()):
+            forwards = refill.fill()
+            yield from refill.failed()
+            if not forwards:
                 break
-            admitted.sort(key=lambda row: len(row.request.prompt_ids))
-            for slot, row in zip(free, admitted, strict=False):
-                rows.admit(slot, row)
-                rows.offered[slot] = self._offered(row)
-            for prefix, slots in self.target.prefixes.groups([row.request.prompt_ids for row in admitted]):
-                slots = free[slots]
-                lengths = rows.prompt[slots] - (len(prefix) if prefix else 0)
-                for part in prefill.groups(lengths, rows.offered[slots], self.target, self.settings):
-                    yield from self._prefill(rows, cache, slots[part], prefix)
+            for slots, prefix in forwards:
+                yield from self._prefill(rows, cache, slots, prefix)
         for gap in rows.free():
             last = np.flatnonzero(rows.used)
             if not len(last) or last[-1] < gap:
                 return
             cache.move(last[-1], gap, int(rows.length[last[-1]]))
             rows.move(last[-1], gap)
-
-    def _offered(self, row: Admission) -> int:
-        """How much of a row's old text is scored behind its prompt."""
-        if not len(row.old) or self.settings.score == "never":
-            return 0
-        most = min(len(row.old), prefill.most(len(row.request.prompt_ids), self.target, self.settings))
-        if self.settings.score == "always":
-            return most
-        return self.scoring.tokens(most, min(self.settings.nodes, self.settings.depth))
 
     def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
                  prefix: Prefix | None) -> list[Result]:
@@ -223,4 +194,5 @@ class Engine:
         ids = prefill.padded(rows.tokens[slots], lengths, chains)
         logits = self.target.prefill(cache, slots, ids, lengths, offered, prefix)
         tree = build(rows.tokens[slots, lengths - 1], chains, offered)
-        return self._verdict(rows, slots, tree, tree.to(self.target.device), logits), ids[:, len(prefix) if prefix else 0 :].size
+        verdict = self._verdict(rows, slots, tree, tree.to(self.target.device), logits)
+        return verdict, ids.size - (len(slots) * len(prefix) if prefix else 0)

@@ -92,8 +92,8 @@ class Result:
     relaxed          int32 positions in ``token_ids`` of the relaxed tokens
     retrieval_ms     this row's share of drafting time
     decode_ms        this row's share of all step time, drafting and the prompt's forward included
-    slot_steps       this row's share of the slots that its steps had, empty ones included: where all slots are
-                     busy as many as ``target_steps``
+    slot_steps       this row's share of the slots that its steps had, empty ones included: where all are
+                     busy, as many as ``target_steps``
     """
 
     id: Any

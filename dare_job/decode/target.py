@@ -84,16 +84,19 @@ class Target:
         being the most that a row has; a row with fewer has its last one's logits again. All prompts begin
         with the ``prefix`` and are longer; its tokens are not read again.
         """
-        longest, start = ids.shape[1], len(prefix) if prefix else 0
-        cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest, prefix.entries if prefix else ())
+        rows, longest = ids.shape
+        start, entries = (len(prefix), prefix.entries) if prefix else (0, ())
+        cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest, entries)
         plain = self.fused and not start and (self.traits.window is None or self.traits.window >= longest)
-        mask = None if plain else masks.prompt(self.traits, len(slots), start, longest, self.dtype, self.device)
-        ids, positions = ids[:, start:], torch.arange(start, longest, device=self.device).expand(len(slots), -1)
+        mask = None if plain else masks.prompt(self.traits, rows, start, longest, self.dtype, self.device)
+        positions = torch.arange(start, longest, device=self.device).expand(rows, -1)
         behind = np.zeros(len(slots), np.int64) if scored is None else scored
-        wanted = lengths[:, None] - 1 - start + np.minimum(np.arange(behind.max() + 1), behind[:, None])  # (F, S + 1)
+        offsets = np.minimum(np.arange(behind.max() + 1), behind[:, None])  # (F, S + 1)
+        wanted = lengths[:, None] - 1 - start + offsets
         kept, columns = np.unique(wanted, return_inverse=True)
         keep = {"logits_to_keep": torch.from_numpy(kept).to(self.device)} if self.keeps_logits else {}
-        logits = self._forward(torch.from_numpy(ids).to(self.device), positions, mask, cache, **keep)
+        rest = torch.from_numpy(ids[:, start:]).to(self.device)
+        logits = self._forward(rest, positions, mask, cache, **keep)
         columns = columns.reshape(wanted.shape) if keep else wanted
         if len(slots) == 1 and keep:  # all that was computed is wanted
             return logits
