@@ -3,8 +3,8 @@
     python -m dare_job.bench.prefix [--rows 1,8] [--rest 16,64,128] [--prefix 4,8,16,32,128]
 
 A prompt's forward over ``prefix + rest`` tokens a row, beside one over the rest alone behind a prefix that
-is kept, in turn, on one thread; medians of ``repeats``. The first table is the forward of one prompt: what it costs
-to learn a prefix. The last line is JSON.
+is kept, in turn, on one thread; medians of ``repeats``. The first table is the forward of one prompt: what it
+costs to learn a prefix. The last line is JSON.
 """
 
 import json

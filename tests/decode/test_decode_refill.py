@@ -56,7 +56,7 @@ def test_rows_that_cannot_start_are_given_once_and_cost_nobody():
     texts = [*prompts(), *prompts((3, 8), seed=4)]
     expected = [generate(model, text) for text in texts]
     requests = [Request(row, text) for row, text in enumerate(texts)]
-    bad = [Request(-1 - row, ids) for row, ids in enumerate((np.zeros(0, np.int32), np.array([-3], np.int32)))]
+    bad = [Request(-1, np.zeros(0, np.int32)), Request(-2, np.array([-3], np.int32))]
     for place in (0, 4, len(requests)):
         order = [*requests[:place], *bad, *requests[place:]]
         engine = Engine(Target(model, check=False), EngineSettings(max_new_tokens=40, batch_size=2))
