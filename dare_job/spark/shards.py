@@ -23,8 +23,8 @@ class Placement:
 def target_rows(rows: int, slots: int, batch_size: int, shards: int | str) -> int:
     """Rows a shard should have: ``shards`` equal ones, or (auto) four a slot, none below two batches.
 
-    An engine's slots run empty at the end of each shard. So a shard has 16 batches, if need be at the price of
-    fewer shards, but not fewer than two a slot.
+    An engine's slots run empty at the end of each shard. So a shard has 16 batches, if need be at the price
+    of fewer shards, but not fewer than two a slot.
     """
     if shards != "auto":
         return max(1, -(-rows // shards))
