@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
+from dare_job import cli_bench, cli_tune, errors
 from dare_job import cli_options as options
-from dare_job import cli_tune, errors
 from dare_job.cli_options import Device, Dtype
 from dare_job.errors import ConfigError, DareJobError
 
@@ -177,6 +177,7 @@ def replay(
 
 
 app.command()(cli_tune.tune)
+app.add_typer(cli_bench.app, name="bench")
 
 
 def _job(config, day, input_path, out, model, limit, overrides):
