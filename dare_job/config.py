@@ -171,7 +171,8 @@ class SparkSettings(Section):
     master: str = Field("local[*]", pattern=r"^(local(-cluster)?(\[.*\])?|yarn|(spark|k8s|mesos)://.+)$",
                         description="local[N], yarn, spark://HOST:PORT, k8s://URL")
     shards: AtLeastOne | Literal["auto"] = "auto"
-    rows_per_commit: int = Field(64, ge=1, le=_MOST, description="rows lost at most when a worker is killed")
+    rows_per_commit: int = Field(64, ge=1, le=_MOST,
+                                 description="rows of a file; a killed worker loses its open ones")
     driver_memory: str = Field("2g", pattern=r"^[1-9]\d*[kmgtKMGT]$", description="as Java has it: 900m, 2g")
     conf: Annotated[dict[str, str], BeforeValidator(config_source.spark_conf)] = {}
 

@@ -29,6 +29,7 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
         "text_settings": text_salt(job.config, job.model_hash),
         "counts": counts, "totals": totals, "pool_kinds": kinds,
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
+        "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "waves": generated.get("waves", {}).get(entity, []),
         "rejects": {"broken": read["broken"], "duplicate": read["duplicates"]},
@@ -40,7 +41,7 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
 
 def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
     """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
-    sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens")
+    sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
     counts, totals, kinds = Counter(), dict.fromkeys(sums, 0), Counter()
     columns = ["error", "generated_dt", "tokens", "pool_kind", *sums[1:]]
     for batch in knowledge.dataset(folder).to_batches(columns=columns):

@@ -86,6 +86,7 @@ KNOWLEDGE = pa.schema([
     pa.field("step_tokens", pa.list_(pa.int16())),  # tokens emitted by each forward: accepted ones + 1
     pa.field("retrieval_ms", pa.float32()),
     pa.field("decode_ms", pa.float32()),
+    pa.field("slot_steps", pa.float32()),  # its share of the engine's slots in those forwards, empty ones too
     pa.field("prompt_sha256", pa.string()),
     pa.field("text_key", pa.string()),
     pa.field("run_id", pa.string(), nullable=False),  # the run that wrote this partition

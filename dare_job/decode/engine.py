@@ -12,7 +12,9 @@ from dare_job.decode.admission import Admission, admit
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.draft.base import Drafter
 from dare_job.decode.draft.none import NoDrafter
-from dare_job.decode.request import EngineSettings, Request, Result, failed
+from dare_job.decode.prefixes import Prefix
+from dare_job.decode.refill import Refill
+from dare_job.decode.request import EngineSettings, Request, Result
 from dare_job.decode.rows import Rows
 from dare_job.decode.scheduler import Scheduler
 from dare_job.decode.scores import Scorer
@@ -21,7 +23,6 @@ from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import verifier
 from dare_job.decode.verify.verdict import Verdict, longest, undrafted
-from dare_job.errors import RowError
 from pools.tree import DraftBatch, empty
 
 
@@ -56,17 +57,22 @@ class Engine:
     @torch.inference_mode()
     def run(self, requests: Iterable[Request]) -> Iterator[Result]:
         """Results in the order in which rows end. A row that cannot be written costs no other row."""
-        queue, rows = iter(requests), Rows(self.settings.batch_size)
+        rows = Rows(self.settings.batch_size)
         cache, self._spare = self._spare or self.target.new_cache(self.settings.batch_size), None
+        refill = Refill(requests, self._admission, self.target, self.settings, self.scoring, rows, cache)
         try:
             while True:
                 if rows.active < self.settings.batch_size:
-                    yield from self._refill(queue, rows, cache)
+                    yield from self._refill(refill, rows, cache)
                 if not rows.active:
                     return
+                rows.step()
                 yield from self._step(rows, cache)
         finally:
             self._spare = cache
+
+    def _admission(self, request: Request) -> Admission:
+        return admit(request, self.target, self.rules, self.settings, self._is_eos)
 
     def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
         """One forward over the trees of all rows, which stand in the first slots."""
@@ -163,24 +169,15 @@ class Engine:
         rows.decode_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
         return [rows.finish(slot, *end) for slot, end in ends.items()]
 
-    def _refill(self, queue: Iterator[Request], rows: Rows, cache: TreeCache) -> Iterator[Result]:
+    def _refill(self, refill: Refill, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Give free slots to waiting requests; where none wait, close the gaps between rows."""
-        while len(free := rows.free()):
-            admitted: list[Admission] = []
-            while len(admitted) < len(free) and (request := next(queue, None)) is not None:
-                try:
-                    admitted.append(admit(request, self.target, self.rules, self.settings, self._is_eos))
-                except RowError as error:
-                    yield failed(request, str(error))
-            if not admitted:
+        while len(rows.free()):
+            forwards = refill.fill()
+            yield from refill.failed()
+            if not forwards:
                 break
-            admitted.sort(key=lambda row: len(row.request.prompt_ids))
-            for slot, row in zip(free, admitted, strict=False):
-                rows.admit(slot, row)
-                rows.offered[slot] = self._offered(row)
-            slots = free[: len(admitted)]
-            for part in prefill.groups(rows.prompt[slots], rows.offered[slots], self.target, self.settings):
-                yield from self._prefill(rows, cache, slots[part])
+            for slots, prefix in forwards:
+                yield from self._prefill(rows, cache, slots, prefix)
         for gap in rows.free():
             last = np.flatnonzero(rows.used)
             if not len(last) or last[-1] < gap:
@@ -188,37 +185,31 @@ class Engine:
             cache.move(last[-1], gap, int(rows.length[last[-1]]))
             rows.move(last[-1], gap)
 
-    def _offered(self, row: Admission) -> int:
-        """How much of a row's old text is scored behind its prompt."""
-        if not len(row.old) or self.settings.score == "never":
-            return 0
-        most = min(len(row.old), prefill.most(len(row.request.prompt_ids), self.target, self.settings))
-        if self.settings.score == "always":
-            return most
-        return self.scoring.tokens(most, min(self.settings.nodes, self.settings.depth))
-
-    def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray) -> list[Result]:
+    def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
+                 prefix: Prefix | None) -> list[Result]:
         """Prompts of newly admitted rows with the old text behind them, and what they write.
 
         What is accepted stands in its place in the cache; the rest is masked until it is written over. Old
         text whose keys or values are no numbers is left out in a second forward, as in ``_verified``.
         """
         started = time.perf_counter()
-        verdict, read = self._scored(rows, cache, slots)
+        verdict, read = self._scored(rows, cache, slots, prefix)
         if not verdict.sound.all():
             for slot in slots[~verdict.sound]:
                 cache.clear(slot)
                 rows.offered[slot] = 0
-            verdict, read = self._scored(rows, cache, slots)
+            verdict, read = self._scored(rows, cache, slots, prefix)
         ends = self._ends(rows, slots, verdict, rows.write_scored(slots, verdict, self._is_eos))
         self.scoring.prefilled(time.perf_counter() - started, read)
         return self._finish(rows, cache, slots, ends, started)
 
-    def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray) -> tuple[Verdict, int]:
-        """The prompts' forward; its verdict and the tokens that it read."""
+    def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
+                prefix: Prefix | None) -> tuple[Verdict, int]:
+        """The forward of prompts behind their common prefix; its verdict and the tokens that it read."""
         lengths, offered = rows.length[slots], rows.offered[slots]
         chains = prefill.chains([rows.old[slot][:n] for slot, n in zip(slots, offered, strict=True)])
         ids = prefill.padded(rows.tokens[slots], lengths, chains)
-        logits = self.target.prefill(cache, slots, ids, lengths, offered)
+        logits = self.target.prefill(cache, slots, ids, lengths, offered, prefix)
         tree = build(rows.tokens[slots, lengths - 1], chains, offered)
-        return self._verdict(rows, slots, tree, tree.to(self.target.device), logits), ids.size
+        verdict = self._verdict(rows, slots, tree, tree.to(self.target.device), logits)
+        return verdict, ids.size - (len(slots) * len(prefix) if prefix else 0)

@@ -92,6 +92,8 @@ class Result:
     relaxed          int32 positions in ``token_ids`` of the relaxed tokens
     retrieval_ms     this row's share of drafting time
     decode_ms        this row's share of all step time, drafting and the prompt's forward included
+    slot_steps       this row's share of the slots that its steps had, empty ones included: where all are
+                     busy, as many as ``target_steps``
     """
 
     id: Any
@@ -107,10 +109,11 @@ class Result:
     relaxed: np.ndarray
     retrieval_ms: float
     decode_ms: float
+    slot_steps: float
 
 
 def failed(request: Request, error: str) -> Result:
     """The result of a row that could not be written."""
     none = np.zeros(0, np.int32)
     return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, 0,
-                  none.astype(np.int16), none, 0.0, 0.0)
+                  none.astype(np.int16), none, 0.0, 0.0, 0.0)

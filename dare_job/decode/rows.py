@@ -25,7 +25,7 @@ class Rows:
         self.prompt, self.length, self.longest, self.least, self.forwards, self.accepted, self.scored = (
             np.zeros(slots, np.int64) for _ in range(7))
         self.offered = np.zeros(slots, np.int64)  # tokens of ``old`` that stand behind the prompt
-        self.retrieval_ms, self.decode_ms = np.zeros(slots), np.zeros(slots)
+        self.retrieval_ms, self.decode_ms, self.slot_steps = np.zeros((3, slots))
 
     def free(self) -> np.ndarray:
         """Slots without a row, ascending."""
@@ -42,7 +42,11 @@ class Rows:
         self.prompt[slot] = self.length[slot] = len(prompt)
         self.longest[slot], self.least[slot] = row.longest, row.least
         self.forwards[slot] = self.accepted[slot] = self.scored[slot] = self.offered[slot] = 0
-        self.retrieval_ms[slot] = self.decode_ms[slot] = 0.0
+        self.retrieval_ms[slot] = self.decode_ms[slot] = self.slot_steps[slot] = 0.0
+
+    def step(self) -> None:
+        """Share all slots of a step among its rows, which stand in the first ones."""
+        self.slot_steps[: self.active] += len(self.used) / self.active
 
     def write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> np.ndarray:
         """Append the accepted tokens and the model's own, up to the end of text or the row's limit.
@@ -77,7 +81,7 @@ class Rows:
             self.requests[slot].id, self.tokens[slot, start:end].copy(), reason, error, start, forwards - 1,
             int(self.scored[slot]), int(self.accepted[slot]), len(relaxed),
             self.step_tokens[slot, :forwards].copy(), relaxed, float(self.retrieval_ms[slot]),
-            float(self.decode_ms[slot]),
+            float(self.decode_ms[slot]), float(self.slot_steps[slot]),
         )
         self.active -= 1
         self.used[slot], self.requests[slot] = False, None
@@ -88,7 +92,7 @@ class Rows:
         """Move a row to a free slot."""
         for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.prompt, self.length,
                       self.longest, self.least, self.forwards, self.accepted, self.scored, self.offered,
-                      self.strict, self.retrieval_ms, self.decode_ms):
+                      self.strict, self.retrieval_ms, self.decode_ms, self.slot_steps):
             array[target] = array[source]
         for values in (self.requests, self.processors, self.old):
             values[target], values[source] = values[source], None

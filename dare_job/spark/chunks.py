@@ -32,6 +32,7 @@ class Totals:
     scored_tokens: int = 0
     accepted_tokens: int = 0
     relaxed_tokens: int = 0
+    slot_steps: float = 0.0
     busy_s: float = 0.0
 
     def __add__(self, other: "Totals") -> "Totals":
@@ -40,12 +41,18 @@ class Totals:
     def record(self) -> dict:
         """Sums and rates as JSON values, without the number of rows."""
         sums = {name: value for name, value in asdict(self).items() if name != "rows"}
-        return sums | {"accepted_per_step": self.accepted_per_step, "tokens_per_s": self.tokens_per_s}
+        return sums | {"accepted_per_step": self.accepted_per_step, "tokens_per_s": self.tokens_per_s,
+                       "busy_slots": self.busy_slots}
 
     @property
     def accepted_per_step(self) -> float | None:
         """Draft tokens accepted a forward of the model, the model's own token not counted."""
         return self.accepted_tokens / self.target_steps if self.target_steps else None
+
+    @property
+    def busy_slots(self) -> float | None:
+        """Share of the engine's slots that held a row, over all its steps."""
+        return self.target_steps / self.slot_steps if self.slot_steps else None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -60,7 +67,7 @@ def totals_of(table: pa.Table, busy_s: float = 0.0) -> Totals:
 
     errors = len(table) - table["error"].null_count
     return Totals(len(table), errors, total("tokens"), total("target_steps"), total("scored_tokens"),
-                  total("accepted_tokens"), total("relaxed_tokens"), busy_s)
+                  total("accepted_tokens"), total("relaxed_tokens"), total("slot_steps"), busy_s)
 
 
 def name(shard: int, chunk: int) -> str:

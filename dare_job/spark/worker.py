@@ -108,4 +108,5 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
         "scored_tokens": outcome.scored_tokens, "accepted_tokens": outcome.accepted_tokens,
         "relaxed_tokens": outcome.relaxed_tokens, "step_tokens": outcome.step_tokens,
         "retrieval_ms": outcome.retrieval_ms, "decode_ms": outcome.decode_ms,
+        "slot_steps": outcome.slot_steps,
     }
