@@ -1,6 +1,6 @@
 """Every rule of verification on the sample world, without and with the length guard, in counts.
 
-    python -m dare_job.bench.rules [--rows 256] [--old shipped|model] [--quantile 0.95] [--max-new-tokens 512]
+    python -m dare_job.bench.rules [--rows 64] [--old shipped|model] [--quantile 0.95] [--max-new-tokens 512]
 
 Tonight's plan, groups, routes and pools are made by the job's stages; a seeded sample of tonight's rows is
 written by each rule in turn, all of its old text scored (``verify.reproducible``). No times: what is counted
@@ -31,7 +31,7 @@ RULES = ({"rule": "strict"}, {"rule": "relaxed"}, {"rule": "top_k"}, {"rule": "t
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="Rows written by each rule.")] = 256,
+    rows: Annotated[int, typer.Option(help="Rows written by each rule.")] = 64,
     old: Annotated[Old, typer.Option(help="Whose text drafts.")] = Old.shipped,
     quantile: Annotated[float, typer.Option(help="verify.length_quantile of the guarded lines.")] = 0.95,
     max_new_tokens: Annotated[int, typer.Option(help="Longest text; high, so that texts may run on.")] = 512,

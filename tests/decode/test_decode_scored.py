@@ -219,7 +219,7 @@ def test_text_without_a_relaxed_token_is_strict_text(rule):
     seen = set()
     for k in (1, 2, 12):
         for p in (0.5, 0.1, 0.001):
-            settings = EngineSettings(max_new_tokens=40, rule=rule, k=k, p=p, c=p, epsilon=p)
+            settings = EngineSettings(max_new_tokens=40, rule=rule, k=k, p=p, c=p, epsilon=p, delta=2 * p)
             engine = Engine(Target(model, check=False), settings, oracle(expected, seed=k))
             for result in engine.run(Request(row, text) for row, text in enumerate(TEXTS)):
                 if not result.relaxed_tokens:

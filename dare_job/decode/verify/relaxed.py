@@ -45,7 +45,7 @@ def _asked(scores: torch.Tensor, choices: torch.Tensor, tree: Tree) -> Asked:
 
 
 def _distinct(parents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes that are parents (roots are their own), ascending, and the place of each node's among them."""
+    """The nodes that are parents (a root is its own), ascending; the place of each node's among them."""
     is_parent = np.zeros(len(parents), np.bool_)
     is_parent[parents] = True
     return np.flatnonzero(is_parent), (np.cumsum(is_parent) - 1)[parents]
