@@ -155,7 +155,11 @@ def _over(base=math.e, least=torch.minimum, **changes):
 def _shifted(rule):
     """The rule by the distribution of another node."""
     return lambda asked, settings: rule(dataclasses.replace(
-        asked, scores=asked.scores.roll(1, 0), sums=asked.sums.roll(1), top=asked.top.roll(1)), settings)
+        asked, scores=asked.scores.roll(1, 0), sums=asked.sums.roll(1)), settings)
+
+
+def _top(asked):
+    return asked.scores.amax(-1)[asked.place]
 
 
 RATIO, TIES = EngineSettings(rule="ratio", c=0.3), EngineSettings(rule="ratio", c=1.0)
@@ -169,9 +173,9 @@ WRONG = [(case, what, rule) for case in (RATIO, WIDE, USUAL) for what, rule in {
     "not the first": lambda asked, settings, right=rules.RULES[case.rule]: right(asked, settings)
     & ~asked.first}.items()]
 WRONG += [
-    (RATIO, "of scores", lambda asked, settings: asked.first | (asked.own >= settings.c * asked.top)),
+    (RATIO, "of scores", lambda asked, settings: asked.first | (asked.own >= settings.c * _top(asked))),
     (TIES, "strict", lambda asked, settings: asked.first),
-    (TIES, "above, not from", lambda asked, settings: asked.first | (asked.own - asked.top > 0)),
+    (TIES, "above, not from", lambda asked, settings: asked.first | (asked.own - _top(asked) > 0)),
     (WIDE, "bits", _over(base=2)), (USUAL, "bits", _over(base=2)),
     (WIDE, "larger", _over(least=torch.maximum)), (USUAL, "larger", _over(least=torch.maximum)),
     (WIDE, "no epsilon", _over(epsilon=1.0)),

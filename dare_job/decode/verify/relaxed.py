@@ -31,21 +31,15 @@ def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None,
 
 def _asked(scores: torch.Tensor, choices: torch.Tensor, tree: Tree) -> Asked:
     """What the rules need, by scores (T, V) and first choices (T,)."""
-    parents = tree.parents
-    own = scores[parents, tree.tokens.clamp_max(scores.shape[1] - 1)]
-    top = scores.gather(1, choices[:, None])[:, 0]
-    nodes, place = _distinct(tree.host[1])
-    if len(nodes) > _COPIED * len(scores):
-        place = parents
-    else:
-        scores, place = (scores[torch.from_numpy(nodes).to(scores.device)],
-                         torch.from_numpy(place).to(scores.device))
+    parents, tokens = tree.parents, tree.tokens
+    own = scores[parents, tokens.clamp_max(scores.shape[1] - 1)]
+    place = parents
+    is_parent = np.zeros(len(scores), np.bool_)
+    is_parent[tree.host[1]] = True  # a root is its own
+    if np.count_nonzero(is_parent) <= _COPIED * len(scores):
+        nodes, places = np.flatnonzero(is_parent), (np.cumsum(is_parent) - 1)[tree.host[1]]
+        scores = scores.index_select(0, torch.from_numpy(nodes).to(scores.device))
+        place = torch.from_numpy(places).to(scores.device)
     sums = scores.logsumexp(-1)
-    return Asked(tree.tokens == choices[parents], own, top[parents], own - sums[place], scores, sums, place)
-
-
-def _distinct(parents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes that are parents (a root is its own), ascending; the place of each node's among them."""
-    is_parent = np.zeros(len(parents), np.bool_)
-    is_parent[parents] = True
-    return np.flatnonzero(is_parent), (np.cumsum(is_parent) - 1)[parents]
+    first = tokens == choices.index_select(0, parents)
+    return Asked(first, own, own - sums.index_select(0, place), scores, sums, place)

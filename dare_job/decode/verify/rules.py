@@ -28,7 +28,6 @@ class Asked:
 
     first   bool (N,)       the token is the node's first choice
     own     float32 (N,)    its score
-    top     float32 (N,)    the first choice's
     logp    float32 (N,)    the token's log probability
     scores  float32 (P, V)  of the nodes
     sums    float32 (P,)    their logsumexp
@@ -37,7 +36,6 @@ class Asked:
 
     first: torch.Tensor
     own: torch.Tensor
-    top: torch.Tensor
     logp: torch.Tensor
     scores: torch.Tensor
     sums: torch.Tensor
@@ -62,7 +60,8 @@ def threshold(asked: Asked, settings: EngineSettings) -> torch.Tensor:
 
 
 def ratio(asked: Asked, settings: EngineSettings) -> torch.Tensor:
-    return asked.first | (asked.own - asked.top >= math.log(settings.c))
+    top = asked.scores.amax(-1)[asked.place]
+    return asked.first | (asked.own - top >= math.log(settings.c))
 
 
 def entropy(asked: Asked, settings: EngineSettings) -> torch.Tensor:
