@@ -96,10 +96,18 @@ class DecodeSettings(Section):
 
 
 class VerifySettings(Section):
-    rule: Literal["strict", "relaxed", "top_k", "threshold", "literal"] = Field(
-        "strict", description="strict equals greedy decoding; relaxed needs top k and p; literal is eq. 8")
-    k: int = Field(2, ge=1, le=64)
-    p: float = Field(0.1, ge=0, lt=1)
+    rule: Literal["strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy"] = Field(
+        "strict", description="strict equals greedy decoding; relaxed needs top k and p; literal is eq. 8; "
+        "ratio compares with the first choice, entropy with a bound that falls as the model gets unsure")
+    k: int = Field(2, ge=1, le=64, description="relaxed, top_k, literal: among the k most probable tokens")
+    p: float = Field(0.1, ge=0, lt=1, description="relaxed, threshold, literal: probability above p")
+    c: float = Field(0.5, gt=0, le=1, description="ratio: at least c times the first choice's probability")
+    epsilon: float = Field(
+        0.09, gt=0, le=1, description="entropy: probability above min(epsilon, delta exp(-entropy))")
+    delta: float = Field(0.3, gt=0, le=1, description="entropy: see epsilon; its root is usual")
+    length_quantile: float | None = Field(
+        0.95, gt=0, lt=1, description="relaxed rules: a text longer than this share of its group's old ones "
+        "(everybody's, where the group has too few) is written by the strict rule from there on; null: never")
     reproducible: bool = Field(
         False, description="relaxed text independent of batch and partition: keeps each row's draft budget "
         "fixed, as it always is today, scores all of its old text (decode.score auto), and leaves batch_size "

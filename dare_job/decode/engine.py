@@ -48,7 +48,7 @@ class Engine:
         self.drafter = drafter if drafter is not None and settings.nodes else NoDrafter()
         self.rules = generation.rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
-        self._verify = verifier(settings.rule, settings.k, settings.p, eos)
+        self._verify = verifier(settings, eos)
         self._scorer = Scorer(self.rules)
         self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
         self._is_eos[list(self.rules.eos)] = True
@@ -143,9 +143,17 @@ class Engine:
         scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
         if not tree.depth:
             return undrafted(scores)
-        strict = rows.strict[slots]
-        mask = torch.from_numpy(strict).to(self.target.device) if strict.any() else None
-        return longest(tree, self._verify(scores, on_device, mask))
+        return longest(tree, self._verify(scores, on_device, self._strict(rows, slots, tree)))
+
+    def _strict(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
+        """bool (T,): nodes whose token stands behind its row's guard, by its place in the text whatever the
+        step; None: no node.
+        """
+        behind = rows.length[slots] - rows.guard[slots]
+        if self.settings.rule == "strict" or behind.max() + tree.depth <= 0:
+            return None
+        behind = np.repeat(behind, np.diff(tree.starts))
+        return torch.from_numpy(behind + tree.host[2] > 0).to(self.target.device)
 
     def _ends(self, rows: Rows, slots: np.ndarray, verdict: Verdict, ended: np.ndarray) -> dict:
         """{slot: (finish reason, error)} of the rows that end; ended (R,): with an end-of-text token."""

@@ -23,7 +23,11 @@ _FOOTER = b"dare_job.totals"
 
 @dataclass(frozen=True)
 class Totals:
-    """What some rows of KNOWLEDGE add up to; ``busy_s`` is the workers' decoding time for them."""
+    """What some rows of KNOWLEDGE add up to.
+
+    guarded_rows  rows with tokens behind their length guard
+    busy_s        the workers' decoding time
+    """
 
     rows: int = 0
     errors: int = 0
@@ -33,6 +37,7 @@ class Totals:
     accepted_tokens: int = 0
     relaxed_tokens: int = 0
     slot_steps: float = 0.0
+    guarded_rows: int = 0
     busy_s: float = 0.0
 
     def __add__(self, other: "Totals") -> "Totals":
@@ -67,7 +72,13 @@ def totals_of(table: pa.Table, busy_s: float = 0.0) -> Totals:
 
     errors = len(table) - table["error"].null_count
     return Totals(len(table), errors, total("tokens"), total("target_steps"), total("scored_tokens"),
-                  total("accepted_tokens"), total("relaxed_tokens"), total("slot_steps"), busy_s)
+                  total("accepted_tokens"), total("relaxed_tokens"), total("slot_steps"), guarded(table),
+                  busy_s)
+
+
+def guarded(rows: pa.Table | pa.RecordBatch) -> int:
+    """Rows of KNOWLEDGE whose text went on behind their length guard."""
+    return pa.compute.sum(pa.compute.greater(rows["guarded_tokens"], 0)).as_py() or 0
 
 
 def name(shard: int, chunk: int) -> str:

@@ -22,6 +22,7 @@ from dare_job.model_files import tokenizer_hash
 from dare_job.tables import ENTITIES
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
+from pools.lengths import usual_length
 from pools.store import Store, open_pool
 
 GLOBAL = "global"  # the pool of everybody
@@ -104,7 +105,17 @@ def request(row: dict, task: Task, drafted: bool = True) -> Request:
     if not drafted:
         return Request(row["entity_id"], ids)
     own = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
-    return Request(row["entity_id"], ids, row_pools(row, task), old_ids=own, strict=bool(row["strict"]))
+    pools = row_pools(row, task)
+    guard = None if row["strict"] else length_guard(pools, task)
+    return Request(row["entity_id"], ids, pools, old_ids=own, strict=bool(row["strict"]), guard=guard)
+
+
+def length_guard(pools: tuple[Index, ...], task: Task) -> int | None:
+    """Tokens behind which a row's text is long for its group, where relaxed text may run on; else None."""
+    verify = task.config.verify
+    if verify.length_quantile is None or verify.rule == "strict" or task.config.decode.mode != "dare":
+        return None
+    return usual_length(pools, verify.length_quantile)
 
 
 def text(token_ids, task: Task) -> str:
@@ -150,6 +161,7 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     plain = mode == "autoregressive"
     settings = EngineSettings(
         rule="strict" if mode in ("resd", "autoregressive") else verify.rule, k=verify.k, p=verify.p,
+        c=verify.c, epsilon=verify.epsilon, delta=verify.delta,
         max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
         batch_size=batch_size or decode.batch_size, depth=decode.depth, score=_score(task, mode))
     settings = replace(settings, nodes=0 if plain else _nodes(task, settings))

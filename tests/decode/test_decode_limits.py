@@ -120,6 +120,8 @@ class Fixed:
 
 def test_impossible_settings_name_themselves():
     for wrong, name in (({"rule": "lenient"}, "verify.rule"), ({"p": 1.0}, "verify.p"),
+                        ({"c": 0.0}, "verify.c"), ({"epsilon": 0.0}, "verify.epsilon"),
+                        ({"delta": 1.1}, "verify.delta"),
                         ({"batch_size": 0}, "batch_size"), ({"nodes": -1}, "nodes")):
         with pytest.raises(ConfigError, match=name):
             EngineSettings(**wrong)

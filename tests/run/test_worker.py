@@ -19,7 +19,8 @@ RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 
 
 def result(request: Request) -> Result:
     ids = np.arange(3, dtype=np.int32)
-    return Result(request.id, ids, "eos", None, 5, 2, 0, 0, 0, np.ones(3, np.int16), ids[:0], 0.5, 2.0, 2.5)
+    return Result(request.id, ids, "eos", None, 5, 2, 0, 0, 0, 0, np.ones(3, np.int16), ids[:0], 0.5, 2.0,
+                  2.5)
 
 
 class FakeEngine:
