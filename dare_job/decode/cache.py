@@ -6,6 +6,8 @@ the end of its own row, for all layers at once. Nothing is computed twice. A for
 (``static``) writes each row's directly behind its own entries instead.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -78,12 +80,22 @@ class TreeCache(Cache):
         self._view([stack[:, :rows, :, column:end] for stack in self._stacks],
                    [stack[:, :rows, :, :end] for stack in self._stacks])
 
-    def begin_prompts(self, slots: torch.Tensor, longest: int) -> None:
-        """The next forward holds the prompts of these slots (F,), padded to ``longest``."""
+    def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
+        """The next forward holds the prompts of these slots (F,), padded to ``longest``.
+
+        prefix: what ``entries`` gave of the tokens that all of them begin with and the forward leaves out
+        """
         self.reserve(longest)
-        self._slots, self._lines, self.column, self._layout = slots, None, 0, None
-        written = [stack[:, :, :, :longest] for stack in self._stacks]
-        self._view(written, written)
+        self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
+        self._layout = self._lines = None
+        for stack, entries in zip(self._stacks, prefix, strict=False):
+            stack[:, slots, :, : self.column] = entries[:, None]
+        self._view([stack[:, :, :, self.column : longest] for stack in self._stacks],
+                   [stack[:, :, :, :longest] for stack in self._stacks])
+
+    def entries(self, slot: int, length: int) -> list[torch.Tensor]:
+        """A copy of a slot's first entries: (layers, heads, length, dim) of each stack."""
+        return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
     def begin_in_place(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor) -> None:
         """The next forward holds T queries in line and reads ``columns`` of the first ``rows`` slots.
@@ -102,10 +114,12 @@ class TreeCache(Cache):
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
         new_keys, new_values, keys, values = self._views[layer_idx]
-        if self._slots is not None:  # nothing stands before a prompt
+        if self._slots is not None:
             new_keys[self._slots] = key_states
             new_values[self._slots] = value_states
-            return key_states, value_states
+            if not self.column:  # nothing stands before the prompts
+                return key_states, value_states
+            return keys[self._slots], values[self._slots]
         if self._lines is not None:
             for lines, states in ((new_keys, key_states), (new_values, value_states)):
                 by_query = states[0].transpose(0, 1).reshape(-1, states.shape[3])

@@ -18,7 +18,7 @@ from dare_job.errors import ConfigError, DareJobError
 
 _CURVE = ("model", "context", "rows", "queries", "ms", "floor_ms", "times_floor")
 _REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
-           "joules_per_token", "drafting_share", "error")
+           "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def measure(target: Target, name: str, limits: Ceilings, budget: Budget, until: 
               if rows * each <= max(MOST, rows)]
     for number, (context, rows, each) in enumerate(points):
         if budget.spent > until:
-            budget.note(f"{name}: the last {len(points) - number} points of the latency curve are left out for "
-                        "want of time")
+            budget.note(f"{name}: the last {len(points) - number} points of the latency curve are left out "
+                        "for want of time")
             break
         try:
             ms = step_ms(target, rows, each, context, repeats)

@@ -1,7 +1,7 @@
 """Verification by recorded text: every forward is run, and what it chooses is overruled by what was written.
 
-Random weights would write noise, of which nothing can be drafted. A wrapper around the target and one around
-the drafter leave the engine as it is.
+Random weights would write noise, of which nothing can be drafted. A wrapper around the target leaves the engine
+as it is.
 """
 
 import numba
@@ -9,39 +9,42 @@ import numpy as np
 import torch
 
 from dare_job.decode import Request, Target
+from dare_job.decode.cache import TreeCache
 from dare_job.decode.tree import Tree
-
-
-class RecordedDrafter:
-    """A drafter that remembers whose trees it drafted last: the rows of the next forward."""
-
-    def __init__(self, inner):
-        self._inner, self.requests = inner, []
-
-    def draft(self, requests, context, lengths, budgets, depths):
-        self.requests = list(requests)
-        return self._inner.draft(requests, context, lengths, budgets, depths)
 
 
 class RecordedTarget:
     """A target whose first choices are the next tokens of recorded texts."""
 
-    def __init__(self, target: Target, requests: list[Request], texts: list[np.ndarray],
-                 drafter: RecordedDrafter):
+    def __init__(self, target: Target, requests: list[Request], texts: list[np.ndarray]):
         """texts int32 (tokens,) of the requests, whose prompts differ from each other."""
-        self._target, self._drafter = target, drafter
+        self._target = target
         longest = max(map(len, texts))
         self._texts = np.stack([np.pad(text, (0, longest - len(text)), mode="edge") for text in texts])
-        self._places = {request.prompt_ids.tobytes(): place for place, request in enumerate(requests)}
+        self._prompts = np.array([len(request.prompt_ids) for request in requests])
+        self._numbers = {request.prompt_ids.tobytes(): number for number, request in enumerate(requests)}
+        self._written = np.zeros(0, np.int64)  # the text that is written in each slot of the cache
 
     def __getattr__(self, name: str):
         return getattr(self._target, name)
 
-    def prefill(self, cache, slots, ids, lengths, scored=None) -> torch.Tensor:
-        logits = self._target.prefill(cache, slots, ids, lengths, scored)
-        places = [self._places[row[:length].astype(np.int32).tobytes()]
-                  for row, length in zip(ids, lengths, strict=True)]
-        return _overruled(logits, self._texts[places, 0])
+    def new_cache(self, slots: int) -> TreeCache:
+        """A cache that tells where a row is moved to."""
+        cache, self._written = self._target.new_cache(slots), np.zeros(slots, np.int64)
+        move = cache.move
+
+        def moved(source: int, target: int, length: int) -> None:
+            self._written[target] = self._written[source]
+            move(source, target, length)
+
+        cache.move = moved
+        return cache
+
+    def prefill(self, cache, slots, ids, lengths, *rest) -> torch.Tensor:
+        logits = self._target.prefill(cache, slots, ids, lengths, *rest)
+        self._written[slots] = [self._numbers[row[:length].astype(np.int32).tobytes()]
+                                for row, length in zip(ids, lengths, strict=True)]
+        return _overruled(logits, self._texts[self._written[slots], 0])
 
     def first_choices(self, cache, tree: Tree, lengths: np.ndarray):
         first = self._target.first_choices(cache, tree, lengths)
@@ -53,14 +56,12 @@ class RecordedTarget:
         """Where forwards are not of fixed shape."""
         logits = self._target.forward(cache, tree, lengths)
         choices = np.full(len(logits), -1)
-        self._follow(tree.on_cpu, lengths, choices)
+        self._follow(tree, lengths, choices)
         return _overruled(logits, choices)
 
     def _follow(self, tree: Tree, lengths: np.ndarray, choices: np.ndarray) -> None:
-        requests = self._drafter.requests
-        places = np.array([self._places[request.prompt_ids.tobytes()] for request in requests])
-        written = lengths - np.array([len(request.prompt_ids) for request in requests])
-        follow(*tree.host, self._texts, places, written, choices)
+        numbers = self._written[: len(lengths)]
+        follow(*tree.host, self._texts, numbers, lengths - self._prompts[numbers], choices)
 
 
 def _overruled(logits: torch.Tensor, choices: np.ndarray) -> torch.Tensor:

@@ -63,8 +63,8 @@ def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int,
                           "another --tokenizer, or another first one of --shapes")
     long_enough = [number for number, text in enumerate(texts) if len(text) >= tokens]
     if len(long_enough) < count:
-        raise DataError(f"{path} has {len(long_enough)} texts of {tokens} tokens or more, {count} are needed: "
-                        "lower --new-tokens or --batches, or name another --column")
+        raise DataError(f"{path} has {len(long_enough)} texts of {tokens} tokens or more, of {count} that "
+                        "are needed: lower --new-tokens or --batches, or name another --column")
     chosen = set(long_enough[-count:])
     return Recorded([texts[number][:tokens] for number in sorted(chosen)],
                     [text for number, text in enumerate(texts) if number not in chosen],

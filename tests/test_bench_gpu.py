@@ -1,0 +1,122 @@
+"""``dare-job bench gpu`` in tiny shapes on a CPU: all of it but graphs and joules."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from dare_job.bench.gpu import command, replay, report, shapes, texts
+from dare_job.bench.gpu.recorded import RecordedTarget
+from dare_job.bench.gpu.task import Task, accepted
+from dare_job.decode import Engine, EngineSettings, Target
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.errors import ConfigError, DataError
+from pools.draft import DraftSettings
+
+CPU = torch.device("cpu")
+
+
+def test_the_whole_command_without_the_jobs_other_packages():
+    code = ("import sys, runpy\n"
+            "sys.argv = ['gpu', '--device', 'cpu', '--small']\n"
+            "runpy.run_module('dare_job.bench.gpu', run_name='__main__')\n"
+            "others = ('typer', 'pyspark', 'pandas', 'faiss', 'sklearn', 'pydantic', 'pyarrow')\n"
+            "ours = [n for n in sys.modules if n.startswith('dare_job.')]\n"
+            "extra = [n for n in ours if n.split('.')[1] not in ('bench', 'decode', 'errors')]\n"
+            "print(json.dumps([[n for n in others if n in sys.modules], extra]))\n").replace(
+                "import sys,", "import json, sys,")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *_, last, imported = out.stdout.strip().split("\n")
+    found = json.loads(last)
+    foreign, extra = json.loads(imported)
+    assert not extra and "typer" not in foreign and "pyspark" not in foreign, (foreign, extra)
+    assert "recorded text" in found["label"] and found["small"]
+    assert found["ceilings"]["bandwidth"] > 0 and found["ceilings"]["flops"] > 0
+    assert all(line["equal"] == line["texts"] > 0 for line in found["equality"])
+    assert found["curves"] and all(line["ms"] > 0 and line["floor_ms"] > 0 for line in found["curves"])
+    assert {line["way"] for line in found["ways"]} == {"eager", "fixed shapes"}
+    ways = {(line["batch"], line["way"]): line for line in found["replay"]}
+    for batch in (1, 3):
+        assert ways[batch, "plain"]["accepted_per_step"] == 0
+        assert ways[batch, "drafted"]["accepted_per_step"] > 0.5
+        for way in ("plain", "drafted", "scheduled", "generate"):
+            assert ways[batch, way]["tokens_per_s"] > 0, ways[batch, way]
+        assert "generate_batch" in {way for at, way in ways if at == batch}
+    assert found["energy"] == "no GPU: not measured"
+    assert len(found["targets"]) >= 3 and found["seconds"] > 0
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_the_replay_writes_the_recorded_texts_and_runs_the_model(static):
+    target = Target(shapes.large("small", CPU, torch.float32), check=False, static=static)
+    task = Task.of(texts.made_up(7, 40, 512), 9, 512).part(7, 40)
+    drafter = RetrievalDrafter(DraftSettings(depth=16))
+    recorded = RecordedTarget(target, task.requests, task.texts)
+    forwards = []
+    target.model.register_forward_hook(lambda module, inputs, output: forwards.append(output.logits.shape))
+    settings = EngineSettings(max_new_tokens=None, batch_size=3, nodes=8, depth=16, score="never")
+    results = {r.id: r for r in Engine(recorded, settings, drafter).run(task.requests)}
+    for row, text in enumerate(task.texts):
+        assert results[row].error is None and np.array_equal(results[row].token_ids, text)
+    steps = max(result.target_steps for result in results.values())
+    assert len(forwards) > steps > 0
+    counted = sum(r.accepted_tokens for r in results.values()) / sum(r.target_steps for r in results.values())
+    assert counted == pytest.approx(accepted(task, 8), rel=0.35) and counted > 0.5
+
+
+def test_costs_of_a_forward():
+    model = shapes.large("small", CPU, torch.float32)
+    weights = sum(p.numel() for p in model.parameters()) - 512 * 64  # looked up, not multiplied with
+    moved, computed = shapes.costs(model, 3, 6, 100)
+    cache = 2 * 3 * 100 * 2 * 2 * 16  # keys and values, rows, tokens, layers, heads, width
+    assert moved == 4 * (weights + cache)
+    assert computed == 6 * (2 * weights + 4 * 2 * 64 * 100)
+
+
+def test_texts_from_a_file(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = [f"w{n}" for n in range(30)]
+    model = tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="w0")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    file = tmp_path / "texts.jsonl"
+    lines = [{"say": " ".join(words[start : start + 12])} for start in range(6)] + [{"say": "w1 w2"}, {}]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    found = texts.from_file(file, "say", tmp_path, 2, 10, 512)
+    assert [text.tolist() for text in found.new] == [list(range(4, 14)), list(range(5, 15))]
+    assert sorted(map(len, found.old)) == [2, 12, 12, 12, 12]
+    with pytest.raises(DataError, match="2 texts|0 texts|6 texts"):
+        texts.from_file(file, "say", tmp_path, 9, 10, 512)
+    with pytest.raises(ConfigError, match="the replayed shape has 10 tokens"):
+        texts.from_file(file, "say", tmp_path, 2, 10, 10)
+    with pytest.raises(DataError, match="say holds no text"):
+        file.write_text('{"say": 3}')
+        texts.from_file(file, "say", tmp_path, 1, 1, 512)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"shapes": "llama-9"}, "llama-9"), ({"batches": "0,4"}, "--batches"), ({"batches": "x"}, "--batches"),
+    ({"texts": "somewhere"}, "--tokenizer")], ids=str)
+def test_options_that_cannot_be(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        command.run(command.Options(device="cpu", **changes))
+
+
+def test_targets_are_held_against_what_was_measured():
+    curve = [{"model": "m", "context": c, "rows": 1, "queries": q, "ms": ms, "floor_ms": 4.0}
+             for c, q, ms in ((256, 1, 4.8), (256, 64, 6.6), (1024, 1, 9.0))]
+    lines = [{"batch": 32, "way": way, "tokens_per_s": speed} for way, speed in
+             (("plain", 100.0), ("scheduled", 250.0), ("generate", 300.0))]
+    lines += [{"batch": 32, "way": "generate_batch", "error": "it does not run"}]
+    met = {line["target"]: (line["measured"], line["met"]) for line in report.targets(curve, lines)}
+    assert met == {"m: a step of 1 token over its floor, at most": (1.2, True),
+                   "m: 64 queries over a step of 1, at most": (1.375, False),
+                   "batch 32: scheduled drafts over plain, at least": (2.5, True),
+                   "batch 32: scheduled drafts over generate, above": (0.833, False)}
+    assert report.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
+        "| generate_batch |  | it does not run |")
+    assert replay.LABEL.startswith("replay at full cost")
