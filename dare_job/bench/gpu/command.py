@@ -112,7 +112,7 @@ def _recorded(options: Options, shape: str, count: int) -> texts.Recorded:
 
 
 def _small(options: Options) -> Options:
-    return Options(**{**asdict(options), "shapes": "small", "batches": "1,3", "seconds": 40.0,
+    return Options(**{**asdict(options), "shapes": "small", "batches": "1,3", "seconds": 120.0,
                       "prompt_tokens": 16, "new_tokens": 24})
 
 

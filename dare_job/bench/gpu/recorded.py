@@ -1,7 +1,7 @@
 """Verification by recorded text: every forward is run, and what it chooses is overruled by what was written.
 
-Random weights would write noise, of which nothing can be drafted. A wrapper around the target leaves the engine
-as it is.
+Random weights would write noise, of which nothing can be drafted. A wrapper around the target leaves the
+engine as it is.
 """
 
 import numba

@@ -77,28 +77,37 @@ class StaticForward:
         return Answer(answer.logits[:total], answer.first[:, :total])
 
     def _recorded(self, shape: Shape, program: _Program, cache: TreeCache) -> bool:
-        """Record a bucket's graph; False where that fails. All graphs of a cache share their memory."""
+        """Record a bucket's graph, if need be without compiled parts; False where that fails.
+
+        All graphs of a cache share their memory.
+        """
         if cache.pool is None:
             cache.pool = torch.cuda.graph_pool_handle()
-        try:
-            with fused(self._model) if self._fuse else nullcontext():
-                side, current = torch.cuda.Stream(), torch.cuda.current_stream()
-                side.wait_stream(current)
-                with torch.cuda.stream(side):
-                    for _ in range(_WARM_UP):
-                        self._run(shape, program.inputs, cache)
-                current.wait_stream(side)
-                program.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(program.graph, pool=cache.pool):
-                    program.answer = self._run(shape, program.inputs, cache)
-        except torch.OutOfMemoryError:  # says nothing of the model
-            raise
-        except (RuntimeError, TypeError, ValueError) as error:
-            why = str(error).strip().split("\n")[0]
-            _LOG.warning("%s cannot be recorded as a CUDA graph (%s): it runs without, slower",
-                         type(self._model).__name__, why)
-            return False
-        return True
+        while True:
+            try:
+                with fused(self._model) if self._fuse else nullcontext():
+                    self._record_one(shape, program, cache)
+                return True
+            except torch.OutOfMemoryError:  # says nothing of the model
+                raise
+            except (RuntimeError, TypeError, ValueError) as error:
+                _LOG.warning("%s cannot be recorded as a CUDA graph%s (%s): it runs without, slower",
+                             type(self._model).__name__, " with compiled parts" if self._fuse else "",
+                             str(error).strip().split("\n")[0])
+            if not self._fuse:
+                return False
+            self._fuse = False
+
+    def _record_one(self, shape: Shape, program: _Program, cache: TreeCache) -> None:
+        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP):
+                self._run(shape, program.inputs, cache)
+        current.wait_stream(side)
+        program.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(program.graph, pool=cache.pool, capture_error_mode="thread_local"):
+            program.answer = self._run(shape, program.inputs, cache)
 
     def _run(self, shape: Shape, inputs: Inputs, cache: TreeCache) -> Answer:
         """Everything that a graph holds; no shape in it depends on the inputs' content."""
