@@ -31,9 +31,9 @@ def decode(
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,8,32",
     nodes: Annotated[str, typer.Option(
         "--nodes", help="Draft nodes a row, one for each batch size.")] = "16,8,4",
-    rows: Annotated[int, typer.Option("--rows", help="Test users whose texts each method writes.")] = 64,
+    rows: Annotated[int, typer.Option("--rows", help="Test users whose texts each method writes.")] = 32,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that each method runs.")] = 3,
-    pool: Annotated[int, typer.Option("--pool", help="Other users whose old texts draft.")] = 2000,
+    pool: Annotated[int, typer.Option("--pool", help="Other users whose old texts draft.")] = 1000,
     tokens: Annotated[int, typer.Option("--tokens", help="New tokens of a row, at most.")] = 256,
     architecture: Annotated[str, typer.Option(
         "--architecture", help="Of the model: llama, qwen2 or gpt2.")] = "llama",

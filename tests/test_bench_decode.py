@@ -179,7 +179,7 @@ def test_recorded_profiles_are_cut_where_the_model_ends(folder, work, short):
 
 
 def test_methods_draft_from_what_their_names_say(folder, work, short):
-    tonight = night.prepare(folder, work, short, pool=20)
+    tonight = night.prepare(folder, work, short, pool=20, rows=3)
     assert len(tonight.pool) == 20 and not set(tonight.pool) & set(tonight.asked) and len(tonight.old) == 10
     request = tonight.requests(1)[0]
     assert [index.kind for index in request.pools] == ["own", "global"]

@@ -38,9 +38,9 @@ class Options:
     work: Path | None = None
     batch: tuple[int, ...] = (1, 8, 32)
     nodes: tuple[int, ...] = (16, 8, 4)
-    rows: int = 64
+    rows: int = 32
     repeats: int = 3
-    pool: int = 2000
+    pool: int = 1000
     tokens: int = 256
     model: Settings = Settings()
     threads: int = 1
@@ -67,7 +67,7 @@ def run(options: Options) -> dict:
 
 
 def _run(options: Options, work: Path) -> dict:
-    tonight = night.prepare(options.data, work, options.model, options.pool)
+    tonight = night.prepare(options.data, work, options.model, options.pool, options.rows)
     likeness = night.likeness(tonight)
     torch.set_num_threads(options.threads)
     warm_up()

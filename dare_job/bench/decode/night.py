@@ -16,6 +16,7 @@ from dare_job.decode import Request
 from dare_job.errors import ConfigError
 from pools.index import Index
 
+_COMPARED = 150  # texts that are compared with recorded profiles
 _LOG = logging.getLogger(__name__)
 
 
@@ -43,16 +44,17 @@ class Night:
                         old_ids=self.old[user]) for user in list(self.asked)[:rows]]
 
 
-def prepare(folder: Path, work: Path, settings: Settings, pool: int) -> Night:
+def prepare(folder: Path, work: Path, settings: Settings, pool: int, rows: int) -> Night:
     """Train the model and write both nights, each where it is not in ``work`` yet.
 
     pool  users whose texts draft the others'
+    rows  test users, at least; more are written where ``likeness`` needs them
     """
     learned, test = data.split(data.load(folder), settings.test_users)
     if not 0 < pool <= len(learned):
         raise ConfigError(f"--pool {pool} must be above 0 and at most {len(learned)}, the users learned from")
     model = training.model(folder, work, settings)
-    learned, test = by_digest(learned)[:pool], by_digest(test)
+    learned, test = by_digest(learned)[:pool], by_digest(test)[:max(rows, _COMPARED)]
     _LOG.info("texts of %d users by %s", pool + 2 * len(test), model.name)
     old = texts.written(model, work, {p.user: data.earlier(p) for p in [*learned, *test]})
     asked = {p.user: data.later(p) for p in test}
