@@ -41,7 +41,7 @@ def decode(
         "--steps", help="Updates of its training, 2,048 tokens each.")] = 300,
     noise: Annotated[float, typer.Option(
         "--noise", help="Standard deviation, in nats, of the fixed noise on its logits that makes texts of "
-        "different prompts differ; 0: none.")] = 1.0,
+        "different prompts differ; 0: none.")] = 1.1,
     seed: Annotated[int, typer.Option("--seed", help="Of the model.")] = 0,
     test_users: Annotated[int, typer.Option(
         "--test-users", help="Users that it does not learn from; tonight's rows are theirs.")] = 500,
