@@ -12,6 +12,7 @@ import torch
 import transformers
 from rich.console import Console
 from rich.table import Table
+from transformers.utils import logging as hf_logging
 
 from dare_job.bench.decode import methods, night
 from dare_job.bench.decode.methods import AUTOREGRESSIVE, GENERATE, METHODS, RELAXED, STRICT, Budget, Measured
@@ -67,6 +68,8 @@ def run(options: Options) -> dict:
 
 
 def _run(options: Options, work: Path) -> dict:
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
     tonight = night.prepare(options.data, work, options.model, options.pool, options.rows)
     likeness = night.likeness(tonight)
     torch.set_num_threads(options.threads)

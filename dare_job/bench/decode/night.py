@@ -55,7 +55,7 @@ def prepare(folder: Path, work: Path, settings: Settings, pool: int, rows: int) 
         raise ConfigError(f"--pool {pool} must be above 0 and at most {len(learned)}, the users learned from")
     model = training.model(folder, work, settings)
     learned, test = by_digest(learned)[:pool], by_digest(test)[:max(rows, _COMPARED)]
-    _LOG.info("texts of %d users by %s", pool + 2 * len(test), model.name)
+    _LOG.info("%d texts by %s", pool + 2 * len(test), model.name)
     old = texts.written(model, work, {p.user: data.earlier(p) for p in [*learned, *test]})
     asked = {p.user: data.later(p) for p in test}
     return Night(model, texts.encoded(model, asked), {p.user: old[p.user] for p in test},
