@@ -71,6 +71,7 @@ def _report(found: dict, old: Old, rows: int, threads: int, repeats: int) -> Non
             "target_steps": steps, "scored_share": round(seen.scored / seen.tokens, 4),
             "relaxed_share": round(seen.relaxed / seen.tokens, 4),
             "retrieval_us_per_step": round(1e3 * seen.retrieval_ms / steps, 1) if steps else None,
+            "busy_slots": round(seen.steps / seen.slot_steps, 3) if seen.slot_steps else None,
             "ratio_to_plain": round(seen.tokens_per_s / plain, 2)})
     table = Table(*lines[0])
     for line in lines:

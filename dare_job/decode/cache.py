@@ -5,6 +5,8 @@ row, side by side, where every layer can store them with one slice; ``keep`` the
 the end of its own row, for all layers at once. Nothing is computed twice.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -71,20 +73,32 @@ class TreeCache(Cache):
         self._view([stack[:, :rows, :, column:end] for stack in self._stacks],
                    [stack[:, :rows, :, :end] for stack in self._stacks])
 
-    def begin_prompts(self, slots: torch.Tensor, longest: int) -> None:
-        """The next forward holds the prompts of these slots (F,), padded to ``longest``."""
+    def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
+        """The next forward holds the prompts of these slots (F,), padded to ``longest``.
+
+        prefix: what ``entries`` gave of the tokens that all of them begin with and the forward leaves out
+        """
         self.reserve(longest)
-        self._slots, self.column, self._layout = slots, 0, None
-        written = [stack[:, :, :, :longest] for stack in self._stacks]
-        self._view(written, written)
+        self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
+        self._layout = None
+        for stack, entries in zip(self._stacks, prefix, strict=False):
+            stack[:, slots, :, : self.column] = entries[:, None]
+        self._view([stack[:, :, :, self.column : longest] for stack in self._stacks],
+                   [stack[:, :, :, :longest] for stack in self._stacks])
+
+    def entries(self, slot: int, length: int) -> list[torch.Tensor]:
+        """A copy of a slot's first entries: (layers, heads, length, dim) of each stack."""
+        return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
         new_keys, new_values, keys, values = self._views[layer_idx]
-        if self._slots is not None:  # nothing stands before a prompt
+        if self._slots is not None:
             new_keys[self._slots] = key_states
             new_values[self._slots] = value_states
-            return key_states, value_states
+            if not self.column:  # nothing stands before the prompts
+                return key_states, value_states
+            return keys[self._slots], values[self._slots]
         if self._layout is not None:
             key_states, value_states = map(self._layout.side_by_side, (key_states, value_states))
         new_keys.copy_(key_states)

@@ -11,13 +11,14 @@ from dare_job.decode.support import SLIDING, Traits
 from dare_job.decode.tree import Tree
 
 
-def prompt(traits: Traits, rows: int, longest: int, dtype: torch.dtype, device):
-    """Masks (R, 1, P, P) of right-padded prompts: padding stands behind all that a real token sees.
+def prompt(traits: Traits, rows: int, start: int, longest: int, dtype: torch.dtype, device):
+    """Masks (R, 1, P - start, P) of right-padded prompts whose first ``start`` tokens were read before.
 
-    The rows share one mask's memory; there are as many as prompts because some models insist.
+    Padding stands behind all that a real token sees. The rows share one mask's memory; there are as many as
+    prompts because some models insist.
     """
     index = torch.arange(longest, device=device)
-    apart = index[:, None] - index
+    apart = index[start:, None] - index
     return _by_kind(traits, (apart >= 0)[None], apart[None], dtype, rows)
 
 
