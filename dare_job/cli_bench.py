@@ -30,7 +30,8 @@ def decode(
         "are made anew.")] = None,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,8,32",
     nodes: Annotated[str, typer.Option(
-        "--nodes", help="Draft nodes a row, one for each batch size.")] = "16,8,4",
+        "--nodes", help="Draft nodes a row, one number for each batch size, such as 16,8,4; auto: the "
+        "engine's budget for each forward, by what forwards cost.")] = "auto",
     rows: Annotated[int, typer.Option("--rows", help="Test users whose texts each method writes.")] = 32,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that each method runs.")] = 3,
     pool: Annotated[int, typer.Option("--pool", help="Other users whose old texts draft.")] = 1000,
@@ -58,7 +59,8 @@ def decode(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     settings = Settings(architecture, steps, seed, noise, test_users)
-    batches, budgets = options.numbers("--batch", batch), options.numbers("--nodes", nodes)
+    batches = options.numbers("--batch", batch)
+    budgets = [] if nodes == "auto" else options.numbers("--nodes", nodes)
     result = run(Options(data, work, tuple(batches), tuple(budgets), rows, repeats, pool, tokens, settings,
                          threads))
     print(json.dumps(result), flush=True)

@@ -190,9 +190,10 @@ def test_methods_draft_from_what_their_names_say(folder, work, short):
     assert not methods.possible(methods.LOOKUP, 8) and methods.possible(methods.LOOKUP, 1)
 
 
-def test_the_command_ends_with_its_figures(folder, work, short):
+@pytest.mark.parametrize("nodes", ["8,4", "auto"])
+def test_the_command_ends_with_its_figures(folder, work, short, nodes):
     result = CliRunner().invoke(app, [
-        "bench", "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", "8,4",
+        "bench", "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", nodes,
         "--rows", "4", "--repeats", "2", "--pool", "20", "--tokens", "12", "--steps", "2",
         "--test-users", "10"])
     assert result.exit_code == 0, result.output
