@@ -16,7 +16,7 @@ from dare_job.bench.decode.methods import METHODS, Budget, Learned
 from dare_job.bench.decode.report import Found
 from dare_job.bench.profiles.train import Settings
 from dare_job.decode import EngineSettings, Target, latency
-from dare_job.decode.schedule import MOST
+from dare_job.decode.scheduler import MOST
 from dare_job.errors import ConfigError
 from pools.draft import warm_up
 
@@ -46,8 +46,8 @@ class Options:
 
     def __post_init__(self):
         if self.nodes and len(self.nodes) != len(self.batch) or not self.batch:
-            raise ConfigError(f"--nodes must be auto or one number for each of {len(self.batch)} batch sizes, "
-                              f"not {len(self.nodes)}")
+            raise ConfigError(f"--nodes must be auto, or a number for each of {len(self.batch)} batch sizes: "
+                              f"it has {len(self.nodes)}")
         for name, values in (("batch", self.batch), ("nodes", self.nodes or [1]), ("rows", [self.rows]),
                              ("repeats", [self.repeats]), ("tokens", [self.tokens]),
                              ("threads", [self.threads])):

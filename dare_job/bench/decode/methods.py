@@ -9,7 +9,7 @@ from dare_job import baseline
 from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.cost import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.schedule import Scheduler
+from dare_job.decode.scheduler import Scheduler
 from dare_job.decode.scoring import Scoring
 from pools.draft import DraftSettings
 

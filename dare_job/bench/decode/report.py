@@ -7,7 +7,7 @@ from rich.table import Table
 from dare_job.bench.decode.methods import AUTOREGRESSIVE, GENERATE, RELAXED, STRICT, Measured
 
 Found = dict[tuple[str, int], Measured]  # by method and batch size
-_BELOW = ("plain: the faster of generate and autoregressive; accepted_per_step: without the model's own token; "
+_BELOW = ("plain: the faster of generate and autoregressive; accepted_per_step: without the model's own; "
           "ratio_by_processor: to generate, by processor time")
 
 
