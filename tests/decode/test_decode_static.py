@@ -1,11 +1,14 @@
 """Forwards of fixed shape, as a GPU runs them, here without recording: the same text as without them."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 
 from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.static import StaticForward
 from dare_job.decode.static.buckets import COLUMNS, Shape, round_up, rung
 from dare_job.decode.tree import build
 from pools.tree import ROOT, DraftBatch
@@ -187,3 +190,22 @@ def test_a_model_with_attention_of_its_own_goes_without(caplog):
     target = Target(model, static=True)
     assert target.static is None and "other logits in forwards of fixed shape" in caplog.text
     assert_written(write(target, prompts(), oracle(expected)), expected)
+
+
+def test_a_forward_that_cannot_be_recorded_costs_speed_alone(caplog, monkeypatch):
+    """First with compiled parts, then without them, then as before, in the middle of a run."""
+    model = tiny("llama")
+    expected, target, tried = [generate(model, text) for text in prompts()], static(model), []
+
+    def refuse(forward, *_):
+        tried.append(forward._fuse)
+        raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
+
+    monkeypatch.setattr("dare_job.decode.static.forward.fused", lambda model: nullcontext())
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(StaticForward, "_record_one", refuse)
+    target.static = StaticForward(model, target.traits, record=True, fuse=True)
+    assert_written(write(target, prompts(), oracle(expected)), expected)
+    assert tried == [True, False] and target.static is None
+    assert caplog.text.count("LlamaForCausalLM cannot be recorded as a CUDA graph") == 2
+    assert "and more lines" not in caplog.text
