@@ -58,7 +58,8 @@ def gpu(
         "--texts", help="Recorded texts, JSON lines (.gz or not); without it they are made up.")] = None,
     column: Annotated[str, typer.Option("--column", help="Field of --texts that holds the text.")] = "text",
     tokenizer: Annotated[Path | None, typer.Option(
-        "--tokenizer", help="Folder with the tokenizer.json that --texts is read with.")] = None,
+        "--tokenizer", help="tokenizer.json, or a folder with it or with GPT-2's files, to read --texts "
+                            "with.")] = None,
     prompt_tokens: Annotated[int, typer.Option(
         "--prompt-tokens", min=1, help="Tokens of each prompt.")] = 256,
     new_tokens: Annotated[int, typer.Option("--new-tokens", min=8, help="Tokens of each text.")] = 192,
@@ -76,6 +77,7 @@ def gpu(
     print(json.dumps(found), flush=True)
 
 
+@app.command()
 def decode(
     data: Annotated[Path, typer.Option(
         "--data", envvar="DARE_DATA", help="Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and "

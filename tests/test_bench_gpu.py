@@ -91,7 +91,7 @@ def test_texts_from_a_file(tmp_path):
     assert sorted(map(len, found.old)) == [2, 12, 12, 12, 12]
     with pytest.raises(DataError, match="2 texts|0 texts|6 texts"):
         texts.from_file(file, "say", tmp_path, 9, 10, 512)
-    with pytest.raises(ConfigError, match="the replayed shape has 10 tokens"):
+    with pytest.raises(ConfigError, match="17 distinct tokens, the replayed shape has 10"):
         texts.from_file(file, "say", tmp_path, 2, 10, 10)
     with pytest.raises(DataError, match="say holds no text"):
         file.write_text('{"say": 3}')

@@ -106,7 +106,7 @@ def _recorded(options: Options, shape: str, count: int) -> texts.Recorded:
     if options.texts is None:
         return texts.made_up(count, options.new_tokens, vocabulary)
     if options.tokenizer is None:
-        raise ConfigError("--texts needs --tokenizer: a folder with the tokenizer.json to read them with")
+        raise ConfigError("--texts needs --tokenizer: tokenizer.json, or GPT-2's vocabulary and merges")
     return texts.from_file(options.texts, options.column, options.tokenizer, count, options.new_tokens,
                            vocabulary)
 
@@ -153,7 +153,7 @@ ARGUMENTS = {
     "batches": (str, "Rows decoded together in the replay."),
     "texts": (Path, "Recorded texts, JSON lines (.gz or not); without it they are made up."),
     "column": (str, "Field of --texts that holds the text."),
-    "tokenizer": (Path, "Folder with the tokenizer.json that --texts is read with."),
+    "tokenizer": (Path, "tokenizer.json, or a folder with it or with GPT-2's files, to read --texts with."),
     "prompt_tokens": (int, "Tokens of each prompt."),
     "new_tokens": (int, "Tokens of each text."),
 }
