@@ -59,6 +59,7 @@ class TreeCache(Cache):
         self.in_place = False  # whether the last trees stand behind their own rows, or all behind the longest
         self.programs: dict = {}  # of ``static``, which hold addresses in this cache
         self.pool = None  # memory of those that are recorded
+        self.logits: torch.Tensor | None = None  # (T, V), where they leave theirs
         self._slots: torch.Tensor | None = None  # of the prompts in the next forward
         self._lines: dict[int, torch.Tensor] | None = None  # by layer, where an in-place forward writes
         self._layout: Layout | None = None

@@ -22,7 +22,7 @@ class Recorded:
 
 
 def made_up(count: int, tokens: int, vocabulary: int, seed: int = 0) -> Recorded:
-    """Texts of phrases with titles in them, of which about as many drafts fit as of ML-1M's recorded profiles.
+    """Texts of phrases with titles in them; about as many drafts fit as of ML-1M's recorded profiles.
 
     Phrases follow each other mostly in one order, titles are drawn by Zipf's law, and one token in 25 is
     another one. 16 and 63 nodes get 5.1 and 5.5 tokens a step accepted (``task.accepted``, 64 texts of 192

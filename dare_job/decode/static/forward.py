@@ -22,7 +22,6 @@ from dare_job.decode.static.inputs import Inputs
 from dare_job.decode.tree import Tree
 
 _LOG = logging.getLogger("dare_job")
-_WARM_UP = 2  # runs before a recording: libraries allocate and compile in them
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,19 @@ class StaticForward:
             self._fuse = False
 
     def _record_one(self, shape: Shape, program: _Program, cache: TreeCache) -> None:
+        """Two runs before the recording: in the first, libraries allocate and compile; in the second, what
+        waits for the device is an error, which within a recording would leave torch's state in disorder.
+        """
         side, current = torch.cuda.Stream(), torch.cuda.current_stream()
         side.wait_stream(current)
         with torch.cuda.stream(side):
-            for _ in range(_WARM_UP):
+            self._run(shape, program.inputs, cache)
+            mode = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
                 self._run(shape, program.inputs, cache)
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
         current.wait_stream(side)
         program.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(program.graph, pool=cache.pool, capture_error_mode="thread_local"):
@@ -119,7 +126,19 @@ class StaticForward:
             logits = self._model(input_ids=inputs.tokens[None], position_ids=(before + inputs.depths)[None],
                                  attention_mask=mask, past_key_values=cache, use_cache=True).logits[0]
         peaks, choices = logits.max(-1)
+        if self._record:
+            logits = _shared(cache, logits)
         return Answer(logits, torch.stack((choices, peaks.isfinite().long())))
+
+
+def _shared(cache: TreeCache, logits: torch.Tensor) -> torch.Tensor:
+    """The logits in a buffer that all graphs of a cache write to: one of each would take gigabytes.
+
+    It grows in the runs before a recording, never within one.
+    """
+    if cache.logits is None or len(cache.logits) < len(logits):
+        cache.logits = torch.empty_like(logits)
+    return cache.logits[: len(logits)].copy_(logits)
 
 
 def _layout(shape: Shape, inputs: Inputs) -> Layout:
