@@ -8,10 +8,12 @@ import pytest
 import torch
 from decode_models import generate, prompts, tiny
 
-from dare_job.decode import Engine, EngineSettings, Request, Target, latency
+from dare_job.decode import Engine, EngineSettings, Request, Target, latency, masks
 from dare_job.decode.cost import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.layout import Layout
 from dare_job.decode.scheduler import Scheduler
+from dare_job.decode.support import Traits
 from dare_job.decode.tree import build
 from dare_job.decode.verify.verdict import Verdict
 from dare_job.replay import budgets
@@ -214,3 +216,22 @@ def test_the_drafter_is_asked_for_nothing_under_the_threshold():
     wanted = int((scores >= 0.2).sum())
     assert 0 < wanted < len(scores) and some.sizes[0] == wanted
     assert np.array_equal(some.tokens[0, :wanted], all_of.tokens[0, :wanted])
+
+
+@pytest.mark.parametrize("window", [None, 3, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_in_one_pass_is_that_of_tensors(window, dtype):
+    """What a CPU fills in a loop is what other devices put together from tensors."""
+    rng = np.random.default_rng(0)
+    parents = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4], [ROOT] * 6], np.int32)
+    tokens = np.arange(18, dtype=np.int32).reshape(3, 6)
+    drafts = DraftBatch(tokens, parents, np.array([6, 4, 1], np.int32), None, None)
+    tree = build(np.zeros(3, np.int64), drafts, np.full(3, 9))
+    lengths, longest = rng.integers(0, 12, 3), 14
+    kinds = ("full_attention",) if window is None else ("full_attention", "sliding_attention")
+    traits = Traits(kinds, window, None, "", None)
+    ours = masks.tree(traits, tree, Layout.of(tree), torch.from_numpy(lengths), longest, dtype)
+    theirs = masks.from_tensors(traits, tree, Layout.of(tree), torch.from_numpy(lengths), longest, dtype)
+    for kind in kinds if window else [None]:
+        a, b = (ours[kind], theirs[kind]) if kind else (ours, theirs)
+        assert torch.equal(a, b) and a.dtype == dtype
