@@ -2,7 +2,7 @@
 
 [--architecture llama|qwen2|gpt2] [--steps N] [--seed S] [--noise NATS]. Trains a tokenizer and 5.5 M
 parameters on prompts and profiles of the training users, in minutes on a CPU. Then ``noise.perturb`` makes
-the model's greedy text a sample of what it learned: the likeliest profile is nearly the same for everybody.
+the model's greedy text a sample of what it learned: the likeliest texts of a small model are too much alike.
 """
 
 import argparse
