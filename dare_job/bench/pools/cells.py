@@ -1,4 +1,4 @@
-"""What is measured: cells of a pool, who retrieves from it and what verifies, in blocks timed side by side."""
+"""What is measured: cells of a pool, a retrieval rule and a rule of verification; a block is timed as one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""``dare-job bench pools``: blocks of cells in turn, each kept in the work folder as soon as it is measured."""
+"""``dare-job bench pools``: blocks of cells in turn, each kept in the work folder once it is measured."""
 
 import json
 import logging
@@ -45,7 +45,7 @@ class Options:
     sizes: tuple[int, ...] = (50, 100, 250, 500)
     group: int = 250
     pool: int = 1000
-    rows: int = 24
+    rows: int = 16
     repeats: int = 1
     nodes: int = 16
     tokens: int = 256

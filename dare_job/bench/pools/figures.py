@@ -15,8 +15,10 @@ Seen = Mapping[str, list[dict[Cell, dict]]]  # by block: of each repeat, what wa
 def lines(seen: Seen) -> list[dict]:
     """One line for each block and cell.
 
-    times are medians over repeats; a ratio is to plain decoding of the same block and repeat. retrieval_share:
-    of the time (figure 2). accepted_along and retrieval_median_us: of strict cells, along known texts.
+    Times are medians over repeats; a ratio is to plain decoding of the same block and repeat.
+    retrieval_us_per_step: by the engine's clock, all between two forwards that drafting takes;
+    retrieval_share: of all the time (figure 2). accepted_along and retrieval_median_us (of the drafting call
+    alone): of strict cells, along known texts.
     """
     return [_line(block, cell, repeats) for block, repeats in seen.items() for cell in repeats[0]]
 

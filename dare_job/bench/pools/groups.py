@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Groups:
-    """members int64 (n,): group of each pool user; routes int64 (m,): of each of tonight's rows, none empty."""
+    """members int64 (n,): group of each pool user; routes int64 (m,): of each of tonight's rows."""
 
     members: np.ndarray
     routes: np.ndarray
@@ -55,7 +55,7 @@ def interactions(profiles: Sequence[Profile]) -> Pairs:
 
 
 def cluster(pool: np.ndarray, rows: np.ndarray, size: int) -> Groups:
-    """Groups of ``size`` pool users on average, by vectors pool (n, d); rows (m, d) go to the nearest mean."""
+    """Groups of ``size`` pool users on average, by vectors pool (n, d); rows (m, d) join the nearest mean."""
     members = kmeans.assign(pool, kmeans.clusters(len(pool), size), seed=0)
     labels, members = np.unique(members, return_inverse=True)
     means = np.stack([pool[members == label].mean(axis=0) for label in range(len(labels))])

@@ -48,8 +48,8 @@ class Bench:
             texts, figures = self._decoded(cell, pools)
             plain = plain or texts
             distances = [distance(texts[user], plain[user]) for user in self._rows]
-            figures |= {"edit_distance": float(np.mean(distances)), "differ": int(np.count_nonzero(distances)),
-                        "pool_texts": _texts(pools)}
+            figures |= {"edit_distance": float(np.mean(distances)),
+                        "differ": int(np.count_nonzero(distances)), "pool_texts": _texts(pools)}
             if cell.strict and cell.pool != NONE:
                 figures |= along(self._drafter(cell), [self._request(user, pools) for user in self._known],
                                  list(self._known.values()), self._budget.nodes)

@@ -19,7 +19,7 @@ class PublishedDrafter:
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
-        """As ``decode.draft.base`` says, with scores of 1. The tree's size is fixed: budgets are that or 0."""
+        """As in ``decode.draft.base``, with scores of 1. The tree's size is fixed: budgets are that or 0."""
         shape = (len(requests), self._nodes)
         batch = DraftBatch(np.zeros(shape, np.int32), np.zeros(shape, np.int32),
                            np.zeros(len(requests), np.int32), np.ones(shape, np.float32),

@@ -9,12 +9,13 @@ from dare_job.bench.pools.cells import RULES, SOURCES
 
 _POOLS = ("pool", "pool_texts", "retrieval", "rule", "accepted_per_step", "accepted_along",
           "retrieval_us_per_step", "retrieval_median_us", "retrieval_share", "tokens_per_s", "ratio_to_plain",
-          "ratio_by_processor")
+          "ratio_by_processor", "mean_tokens")
 _RULES = ("rule", "accepted_per_step", "tokens_per_s", "ratio_to_plain", "ratio_by_processor", "mean_tokens",
           "seconds_a_text", "relaxed_share", "edit_distance", "differ")
-_BELOW = ("accepted: draft tokens, without the model's own; along: of known texts, strict, without the model; "
-          "ratios: to plain decoding of the same block, by the clock and by processor time; edit_distance: to "
-          "plain decoding's text, over the longer one's tokens")
+_BELOW = ("accepted: draft tokens, without the model's own; along: of known texts, strict, without the "
+          "model; retrieval median: of the call alone, along them; ratios: to plain decoding of the same "
+          "block, by the clock and by processor time; edit distance: to plain decoding's text, over the "
+          "longer one's tokens; differ: rows whose text does")
 
 
 def show(lines: Sequence[dict], comparisons: Sequence[dict], settings: str) -> None:
@@ -34,7 +35,9 @@ def _of(lines: Sequence[dict], block: str) -> list[dict]:
 
 
 def _table(title: str, lines: Sequence[dict], columns: Sequence[str]) -> Table:
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(*(column.replace("_", " ") for column in columns), title=title, title_justify="left")
+    for column in table.columns[:columns.index("rule") + 1] if "rule" in columns else ():
+        column.no_wrap = True
     for line, after in zip(lines, [*lines[1:], None], strict=True):
         table.add_row(*(str(line.get(column, "")) for column in columns),
                       end_section=after is not None and after["block"] != line["block"])
