@@ -13,6 +13,9 @@ import torch
 import transformers
 from transformers.utils import logging as hf_logging
 
+import pools
+from dare_job import decode
+from dare_job.bench import pools as bench
 from dare_job.bench.decode import night
 from dare_job.bench.decode.night import Night
 from dare_job.bench.pools import cells, figures, groups, report
@@ -27,7 +30,6 @@ from dare_job.model_files import fingerprint
 from dare_job.workspace import digest, write_json
 from pools.draft import warm_up
 
-VERSION = 1  # of what a block's file holds and how it is measured
 _LOG = logging.getLogger(__name__)
 
 
@@ -75,12 +77,13 @@ def run(options: Options) -> dict:
 def _run(options: Options, work: Path) -> dict:
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
+    logging.getLogger("faiss").setLevel(logging.WARNING)
     tonight = night.prepare(options.data, work, options.model, options.pool, options.rows)
     likeness = night.likeness(tonight)
-    pools = Pools(tonight, groups.learned(data.load(options.data), work))
+    made = Pools(tonight, groups.learned(data.load(options.data), work))
     torch.set_num_threads(options.threads)
     warm_up()
-    seen = _measured(tonight, pools, options, work)
+    seen = _measured(tonight, made, options, work)
     lines, compared = figures.lines(seen), figures.comparisons(seen)
     report.show(lines, compared, f"{options.rows} rows at batch 1, {options.nodes} draft nodes, "
                 f"{len(tonight.tonight)} known texts, {options.threads} torch thread(s), medians of "
@@ -90,18 +93,25 @@ def _run(options: Options, work: Path) -> dict:
             "threads": options.threads, **_machine()}
 
 
+def _code() -> str:
+    """Digest of the code that is measured and measures: other code's figures are no use."""
+    folders = [Path(package.__file__).parent for package in (pools, decode, bench)]
+    return digest([path.read_text(encoding="utf-8") for folder in folders
+                   for path in sorted(folder.rglob("*.py"))])
+
+
 def _machine() -> dict:
     return {"cores": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__,
             "transformers": transformers.__version__}
 
 
-def _measured(tonight: Night, pools: Pools, options: Options, work: Path) -> figures.Seen:
+def _measured(tonight: Night, made: Pools, options: Options, work: Path) -> figures.Seen:
     """By block: of each repeat, the figures of its cells. What ``work`` holds is not measured again."""
     target = Target.load(tonight.model, device="cpu")
-    bench = Bench(target, pools, tonight.asked, tonight.tonight, options.rows,
-                  Budget(options.nodes, options.tokens))
-    blocks = cells.blocks(options.sizes, pools.largest, options.group)
-    same = digest([VERSION, fingerprint(tonight.model), list(tonight.asked), list(tonight.pool), options.rows,
+    measurer = Bench(target, made, tonight.asked, tonight.tonight, options.rows,
+                     Budget(options.nodes, options.tokens))
+    blocks = cells.blocks(options.sizes, made.largest, options.group)
+    same = digest([_code(), fingerprint(tonight.model), list(tonight.asked), list(tonight.pool), options.rows,
                    options.nodes, options.tokens, options.threads, _machine()])
     seen: dict[str, list[dict[Cell, dict]]] = {block: [] for block in blocks}
     for repeat in range(options.repeats):
@@ -111,13 +121,13 @@ def _measured(tonight: Night, pools: Pools, options: Options, work: Path) -> fig
             if not path.exists():
                 _LOG.info("%s, block %d of %d, repeat %d of %d", block, number, len(blocks), repeat + 1,
                           options.repeats)
-                _measure(bench, some, path)
+                _measure(measurer, some, path)
             seen[block].append(dict(zip(some, json.loads(path.read_text()), strict=True)))
     return seen
 
 
-def _measure(bench: Bench, some: Sequence[Cell], path: Path) -> None:
+def _measure(measurer: Bench, some: Sequence[Cell], path: Path) -> None:
     """Measure a block and write its figures."""
-    bench.warm_up(some)
+    measurer.warm_up(some)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, bench.block(some))
+    write_json(path, measurer.block(some))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from rich.console import Console
+from rich.progress import Progress
 
 from dare_job.bench.profiles.data import LATER, Profile
 from dare_job.config import EmbedSettings
@@ -37,8 +39,10 @@ def learned(profiles: Sequence[Profile], work: Path) -> dict[str, np.ndarray]:
     if not is_done(folder, name):
         pairs = interactions(profiles)
         _LOG.info("vectors of %d users, %d pairs", len(pairs.users), len(pairs.user))
-        with committing(folder, name, {"pairs": len(pairs.user)}) as staging:
-            vectors.write(staging / _FILE, pairs.users, lightgcn.train(pairs, settings, device="cpu").users)
+        with (committing(folder, name, {"pairs": len(pairs.user)}) as staging,
+              Progress(console=Console(stderr=True), transient=True) as progress):
+            found = lightgcn.train(pairs, settings, device="cpu", progress=progress)
+            vectors.write(staging / _FILE, pairs.users, found.users)
     users, found = vectors.read(folder / _FILE)
     return dict(zip(users.to_pylist(), found, strict=True))
 

@@ -1,5 +1,6 @@
 """One cell measured: tonight's rows decoded one at a time, and known texts drafted along."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from dare_job.replay.measure import accepted
 from pools.draft import DraftSettings
 from pools.index import Index
 
+_LOG = logging.getLogger(__name__)
 Texts = Mapping[str, np.ndarray]  # token ids by user
 
 
@@ -38,6 +40,7 @@ class Bench:
     def __init__(self, target: Target, pools: Pools, asked: Texts, known: Texts, rows: int, budget: Budget):
         self._target, self._pools, self._asked, self._known = target, pools, asked, known
         self._rows, self._budget = sorted(list(asked)[:rows], key=lambda user: len(asked[user])), budget
+        self._warm: set[tuple[str, str, str]] = set()
 
     def block(self, cells: Sequence[Cell]) -> list[dict]:
         """Figures of each cell; the first is plain decoding, with whose texts the others' are compared."""
@@ -54,13 +57,17 @@ class Bench:
                 figures |= along(self._drafter(cell), [self._request(user, pools) for user in self._known],
                                  list(self._known.values()), self._budget.nodes)
             found.append(figures)
+            _LOG.info("%d of %d: %s, %s, %s, %.1f s", len(found), len(cells), cell.pool, cell.retrieval,
+                      cell.named, figures["seconds"])
         return found
 
     def warm_up(self, cells: Sequence[Cell]) -> None:
         """Compile everything that the cells run, on few tokens."""
-        for cell in cells:
-            pools = self._pools.of(cell.pool, cell.size)
-            list(self._engine(cell, 8).run([self._request(self._rows[0], pools)]))
+        for kind, cell in {(cell.pool, cell.retrieval, cell.rule): cell for cell in cells}.items():
+            if kind not in self._warm:
+                pools = self._pools.of(cell.pool, cell.size)
+                list(self._engine(cell, 8).run([self._request(self._rows[0], pools)]))
+                self._warm.add(kind)
 
     def _decoded(self, cell: Cell, pools: Mapping[str, tuple[Index, ...]]) -> tuple[Texts, dict]:
         """Texts by user, and sums over the rows; times in seconds."""
