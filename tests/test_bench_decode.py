@@ -126,10 +126,10 @@ def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, architecture
         second = noise._mlp(network)[2]
         assert not noise._by_unit(second, second.weight)[-noise.UNITS:].any()
         assert noise._by_unit(second, second.weight)[:-noise.UNITS].any()
-        noise.perturb(network, [batch], 0.01, seed=1)
+        noise.perturb(network, [batch], 0.3, seed=1)
         added = (noise._logits(network, batch) - quiet).gather(1, quiet.topk(20).indices)
     spread = (added - added.mean(1, keepdim=True)).std().item()
-    assert spread == pytest.approx(0.01, rel=0.2)
+    assert spread == pytest.approx(0.3, rel=0.3)
 
 
 def test_texts_are_kept_and_equal_generate(folder, work, short):

@@ -7,6 +7,7 @@ the end of its own row, for all layers at once. Nothing is computed twice.
 
 from collections.abc import Sequence
 
+import numba
 import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -14,6 +15,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from dare_job.decode.layout import Layout
 
 GROWTH = 256  # positions
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # types that numpy has, by bytes
 
 
 class _Layer(CacheLayerMixin):
@@ -114,7 +116,14 @@ class TreeCache(Cache):
                 self._views[layer] = views
 
     def keep(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer."""
+        """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer.
+
+        Both ascend, and no entry moves behind its source.
+        """
+        if self._stacks[0].device.type == "cpu":
+            for stack in self._stacks:
+                _move(stack.view(_BITS[stack.element_size()]).numpy(), rows, sources, targets)
+            return
         columns = np.stack((sources, targets))[:, None, :, None]  # (2, 1, M, 1, K)
         for keys, values in zip(self._stacks[::2], self._stacks[1::2], strict=True):
             layers, slots, heads, capacity, _ = keys.shape
@@ -144,3 +153,18 @@ class TreeCache(Cache):
             new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
             new[:, :, :, : old.shape[3]] = old
             self._stacks[index] = new
+
+
+@numba.njit(cache=True)
+def _move(stack, rows, sources, targets):
+    """Entries of a stack (layers, slots, heads, capacity, dim), one line after the other."""
+    layers, _, heads, _, dim = stack.shape
+    for layer in range(layers):
+        for m in range(len(rows)):
+            for head in range(heads):
+                lines = stack[layer, rows[m], head]
+                for k in range(sources.shape[1]):
+                    source, target = sources[m, k], targets[m, k]
+                    if source != target:
+                        for d in range(dim):
+                            lines[target, d] = lines[source, d]

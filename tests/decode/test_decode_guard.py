@@ -23,7 +23,7 @@ RELAXED = [rule for rule in RULES if rule != "strict"]
 class Wandering:
     """Drafts by a row's last two tokens alone: chains and siblings, wrong and right ones, six deep."""
 
-    def draft(self, requests, context, lengths, budgets, depths):
+    def draft(self, requests, context, lengths, budgets, depths, least=0.0):
         rows, nodes = len(requests), int(budgets.max(initial=0))
         tokens, parents = np.zeros((rows, nodes), np.int32), np.full((rows, nodes), -1, np.int32)
         for r in range(rows):
@@ -72,20 +72,23 @@ def test_relaxed_tokens_are_counted_right_with_and_without_guards(rule):
 
 @pytest.mark.parametrize("rule", RELAXED)
 def test_behind_its_guard_a_text_goes_on_as_greedy_decoding_does(rule):
-    free, guarded = write(rule, (None,) * 7), write(rule)
-    changed = 0
-    for row, guard in enumerate(GUARDS):
-        text = guarded[row].token_ids
-        if guard is None:
-            assert np.array_equal(text, free[row].token_ids) and guarded[row].guarded_tokens == 0
-            continue
-        assert guarded[row].guarded_tokens == len(text) - guard
-        assert not any(guarded[row].relaxed >= guard)
-        goes_on = generate(MODEL, np.concatenate((TEXTS[row], text[:guard])), max_new_tokens=40 - guard)
-        assert np.array_equal(text[guard:], goes_on)
-        changed += not np.array_equal(text, free[row].token_ids)
-    assert np.array_equal(guarded[1].token_ids, PLAIN[1])  # a guard of no token: strict
-    assert changed >= 3
+    free, changed = write(rule, (None,) * 7), 0
+    inner = [len(free[row].relaxed) // 2 for row in range(7)]  # a guard just before a token that was relaxed
+    exact = [int(free[row].relaxed[at]) if at else None for row, at in enumerate(inner)]
+    for guards in (GUARDS, exact):
+        guarded = write(rule, guards)
+        for row, guard in enumerate(guards):
+            text = guarded[row].token_ids
+            if guard is None:
+                assert np.array_equal(text, free[row].token_ids) and guarded[row].guarded_tokens == 0
+                continue
+            assert guarded[row].guarded_tokens == len(text) - guard
+            assert not any(guarded[row].relaxed >= guard)
+            prompt = np.concatenate((TEXTS[row], text[:guard]))
+            assert np.array_equal(text[guard:], generate(MODEL, prompt, max_new_tokens=40 - guard))
+            changed += not np.array_equal(text, free[row].token_ids)
+    assert np.array_equal(write(rule, (0,) * 7)[2].token_ids, PLAIN[2])
+    assert changed >= 6
 
 
 @pytest.mark.parametrize("rule", ["relaxed", "top_k", "ratio", "entropy"])

@@ -26,8 +26,9 @@ class Night:
 
     asked    prompts of tonight as token ids by user
     old      the users' own texts of the earlier night
-    pool     texts of the earlier night of other users, of whom the model may have learned
+    pool     texts of the earlier night of other users, whose profiles the model has learned from
     real     the profiles recorded for the pool's users, and for tonight's
+    tonight  what the model writes tonight
     """
 
     model: Path
