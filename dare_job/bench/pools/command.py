@@ -47,7 +47,7 @@ class Options:
     sizes: tuple[int, ...] = (50, 100, 250, 500)
     group: int = 250
     pool: int = 1000
-    rows: int = 16
+    rows: int = 24
     repeats: int = 1
     nodes: int = 16
     tokens: int = 256
