@@ -100,10 +100,11 @@ def pools(
     group: Annotated[int, typer.Option(
         "--group", help="Texts of the group that is blended with a row's own text and everybody's.")] = 250,
     pool: Annotated[int, typer.Option("--pool", help="Old texts of everybody's pool.")] = 1000,
-    rows: Annotated[int, typer.Option("--rows", help="Test users whose texts are decoded.")] = 24,
+    rows: Annotated[int, typer.Option("--rows", help="Test users whose texts are decoded.")] = 20,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that each is decoded.")] = 1,
     nodes: Annotated[int, typer.Option("--nodes", help="Draft nodes of each forward.")] = 16,
-    tokens: Annotated[int, typer.Option("--tokens", help="New tokens of a row, at most.")] = 256,
+    tokens: Annotated[int, typer.Option(
+        "--tokens", help="New tokens of a row, at most: so many that texts may run on.")] = 384,
     steps: Annotated[int, typer.Option(
         "--steps", help="Updates of the model's training, 2,048 tokens each.")] = 300,
     test_users: Annotated[int, typer.Option(

@@ -24,7 +24,7 @@ TEXT_TOKENS = 40
 SIZES = (5, 10)
 LINE = {"block", "pool", "retrieval", "rule", "pool_texts", "accepted_per_step", "retrieval_us_per_step",
         "retrieval_share", "tokens_per_s", "ratio_to_plain", "ratio_by_processor", "mean_tokens",
-        "seconds_a_text", "relaxed_share", "edit_distance", "differ"}
+        "seconds_a_text", "relaxed_share", "edit_distance", "differ", "cut"}
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,7 @@ def check_rows(rows):
     for row in rows:
         assert set(row) - {"accepted_along", "retrieval_median_us"} == LINE
         assert row["tokens_per_s"] > 0 and row["mean_tokens"] <= 12
+        assert 0 <= row["cut"] <= 2 and (row["mean_tokens"] == 12 or row["cut"] < 2)
         if row["rule"] == "plain decoding":
             assert row["ratio_to_plain"] == row["ratio_by_processor"] == 1
             assert row["accepted_per_step"] == 0 and "accepted_along" not in row
@@ -198,7 +199,7 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
     def measured(seconds):
         return {"rows": 1, "tokens": 10, "steps": 4, "accepted": 5, "relaxed": 0, "retrieval": 0.1,
                 "seconds": seconds, "processor": seconds, "edit_distance": 0.0, "differ": 0,
-                "pool_texts": 3.0}
+                "pool_texts": 3.0, "cut": 0}
 
     cell = Cell(GRP, 3, rule="relaxed")
     line = figures._line("size-3", cell, [

@@ -47,10 +47,10 @@ class Options:
     sizes: tuple[int, ...] = (50, 100, 250, 500)
     group: int = 250
     pool: int = 1000
-    rows: int = 24
+    rows: int = 20
     repeats: int = 1
     nodes: int = 16
-    tokens: int = 256
+    tokens: int = 384
     model: Settings = Settings()
     threads: int = 1
 

@@ -18,7 +18,8 @@ def lines(seen: Seen) -> list[dict]:
     Times are medians over repeats; a ratio is to plain decoding of the same block and repeat.
     retrieval_us_per_step: by the engine's clock, all between two forwards that drafting takes;
     retrieval_share: of all the time (figure 2). accepted_along and retrieval_median_us (of the drafting call
-    alone): of strict cells, along known texts.
+    alone): of strict cells, along known texts. differ: rows with another text than plain decoding's; cut:
+    rows that had not ended at the most tokens.
     """
     return [_line(block, cell, repeats) for block, repeats in seen.items() for cell in repeats[0]]
 
@@ -46,7 +47,7 @@ def _line(block: str, cell: Cell, repeats: Sequence[dict[Cell, dict]]) -> dict:
             "mean_tokens": round(first["tokens"] / first["rows"], 1),
             "seconds_a_text": round(median("seconds") / first["rows"], 3),
             "relaxed_share": round(first["relaxed"] / first["tokens"], 4),
-            "edit_distance": round(first["edit_distance"], 4), "differ": first["differ"]}
+            "edit_distance": round(first["edit_distance"], 4), "differ": first["differ"], "cut": first["cut"]}
     if "along" in first:
         gained, taken = np.sum(first["along"], axis=0)
         line |= {"accepted_along": round(float(gained / max(1, taken)), 3),

@@ -83,7 +83,9 @@ class Bench:
 
         return texts, {"rows": len(results), "tokens": sum(map(len, texts.values())),
                        "steps": total("target_steps"), "accepted": total("accepted_tokens"),
-                       "relaxed": total("relaxed_tokens"), "retrieval": 1e-3 * total("retrieval_ms"), **took}
+                       "relaxed": total("relaxed_tokens"),
+                       "cut": sum(result.finish_reason == "length" for result in results),
+                       "retrieval": 1e-3 * total("retrieval_ms"), **took}
 
     def _request(self, user: str, pools: Mapping[str, tuple[Index, ...]]) -> Request:
         return Request(user, self._asked[user], pools[user])

@@ -11,11 +11,11 @@ _POOLS = ("pool", "pool_texts", "retrieval", "rule", "accepted_per_step", "accep
           "retrieval_us_per_step", "retrieval_median_us", "retrieval_share", "tokens_per_s", "ratio_to_plain",
           "ratio_by_processor", "mean_tokens")
 _RULES = ("rule", "accepted_per_step", "tokens_per_s", "ratio_to_plain", "ratio_by_processor", "mean_tokens",
-          "seconds_a_text", "relaxed_share", "edit_distance", "differ")
+          "seconds_a_text", "relaxed_share", "edit_distance", "differ", "cut")
 _BELOW = ("accepted: draft tokens, without the model's own; along: of known texts, strict, without the "
           "model; retrieval median: of the call alone, along them; ratios: to plain decoding of the same "
           "block, by the clock and by processor time; edit distance: to plain decoding's text, over the "
-          "longer one's tokens; differ: rows whose text does")
+          "longer one's tokens; differ: rows whose text does; cut: rows that had not ended")
 
 
 def show(lines: Sequence[dict], comparisons: Sequence[dict], settings: str) -> None:
