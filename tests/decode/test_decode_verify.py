@@ -9,7 +9,7 @@ import torch
 
 from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.tree import build
-from dare_job.decode.verify import rules
+from dare_job.decode.verify import relaxed, rules
 from dare_job.decode.verify import verifier as of_settings
 from dare_job.decode.verify.verdict import longest, undrafted
 from pools.tree import ROOT, DraftBatch, empty
