@@ -1,8 +1,8 @@
 """Small models of several architectures, grown out of the embedded model and taught the prompts of the bench.
 
 A model starts with the embedded model's weights where its shape has room for them. What it has besides
-(layers, rows of its MLPs, biases) starts without a say in the output and is trained. So all of them write
-well after minutes, but their texts are relatives: they differ in what a step costs more than in what they say.
+(layers, rows of its MLPs, biases) starts without a say in the output and is trained. All of them write well
+after minutes, but their texts are relatives: they differ in what a step costs more than in what they say.
 """
 
 import os
