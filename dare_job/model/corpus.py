@@ -62,7 +62,7 @@ def batches(
             width = -(-(len(prompt) + len(text)) // _WIDTH_STEP) * _WIDTH_STEP
             waiting[width].append((prompt, text))
             if len(waiting[width]) == max(1, batch_tokens // width):
-                yield _pad(waiting.pop(width), width, tokenizer.pad_token_id)
+                yield padded(waiting.pop(width), width, tokenizer.pad_token_id)
 
 
 def copy_drills(first_id: int, vocabulary: int, batch_tokens: int, seed: int) -> Iterator[Batch]:
@@ -84,7 +84,8 @@ def copy_drills(first_id: int, vocabulary: int, batch_tokens: int, seed: int) ->
         yield Batch(torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(targets))
 
 
-def _pad(rows: list[tuple[list[int], list[int]]], width: int, pad: int) -> Batch:
+def padded(rows: list[tuple[list[int], list[int]]], width: int, pad: int) -> Batch:
+    """A batch of (prompt, text) pairs of token ids; each pair fits ``width``."""
     tokens = torch.full((len(rows), width), pad, dtype=torch.int64)
     targets = torch.full((len(rows), width), IGNORED, dtype=torch.int64)
     for i, (prompt, text) in enumerate(rows):

@@ -101,7 +101,7 @@ def fit(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: int, p
     tokens, losses = 0, {}
     for step in range(steps):
         kind, batch = next(work)
-        loss = _step(model, optimizer, batch, peak_rate * _share_of_rate(step, steps))
+        loss = _step(model, optimizer, batch, peak_rate * share_of_rate(step, steps))
         tokens += batch.tokens.numel()
         losses[kind] = 0.95 * losses.get(kind, loss) + 0.05 * loss
         if step % 20 == 0:
@@ -124,9 +124,9 @@ def schedule(texts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast,
             yield "text", next(texts_left)
 
 
-def _share_of_rate(step: int, steps: int) -> float:
+def share_of_rate(step: int, steps: int, warmup_steps: int = _WARMUP_STEPS) -> float:
     """Of the peak rate: linear warm-up, then a cosine to 2 %."""
-    warmup, cosine = min(1.0, (step + 1) / _WARMUP_STEPS), 0.5 * (1 + math.cos(math.pi * step / steps))
+    warmup, cosine = min(1.0, (step + 1) / warmup_steps), 0.5 * (1 + math.cos(math.pi * step / steps))
     return warmup * (0.02 + 0.98 * cosine)
 
 
@@ -142,7 +142,7 @@ def _step(model: PreTrainedModel, optimizer: torch.optim.AdamW, batch: Batch, ra
     """One update at this learning rate; return the loss before it."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-    loss = _loss(model, batch)
+    loss = text_loss(model, batch)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -174,14 +174,14 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) 
     tokenizer.save_pretrained(out)
 
 
-def _loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+def text_loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     """Mean cross-entropy of the texts. Causal attention and padding on the right: no mask is needed."""
     flat = batch.targets.flatten()
     wanted = (flat != IGNORED).nonzero()[:, 0]
     wanted = pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # row 0 is BOS: its target is IGNORED
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
-        logits = model.lm_head(hidden.flatten(0, 1)[wanted])  # (N, V)
+        hidden = model.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
+        logits = model.get_output_embeddings()(hidden.flatten(0, 1)[wanted])  # (N, V)
     return cross_entropy(logits.float(), flat[wanted], ignore_index=IGNORED)
 
 

@@ -1,0 +1,118 @@
+"""Profiles of MovieLens 1M users and the titles that they rated: prompts of an earlier and a later night.
+
+Files below the data's folder:
+
+    knowledge/ml1m_users_llama3chatqa.jsonl.gz  ``user`` (MovieLens id - 1) and ``plain``, the profile
+    ml-1m/sequences_full.txt.gz                 ``user item item ...`` in time order, both renumbered
+    ml-1m/user_list.txt, item_list.txt          ``org_id remap_id ...``: from these numbers to MovieLens' ids
+    ml-1m/movies.dat                            ``id::title (year)::genres``, Latin-1
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dare_job.errors import ConfigError, DataError
+from dare_job.replay.texts import held_out, read
+
+PROFILES = "knowledge/ml1m_users_llama3chatqa.jsonl.gz"
+TITLES = 12  # of a prompt
+LATER = 3  # interactions between the earlier night's prompt and the later one's
+
+
+@dataclass(frozen=True)
+class Profile:
+    """user: the profile file's id; text: the profile; titles: the user's history, the oldest first."""
+
+    user: str
+    text: str
+    titles: tuple[str, ...]
+
+
+def load(folder: Path) -> list[Profile]:
+    """Users with a profile and more than ``LATER`` titles, in the profile file's order.
+
+    Raises DataError naming the file that is missing or damaged.
+    """
+    found = read(folder / PROFILES, "plain", "user")
+    histories = _histories(folder / "ml-1m")
+    profiles = [Profile(user, text.strip(), histories[user]) for user, text in
+                zip(found.ids, found.texts, strict=True) if len(histories.get(user, ())) > LATER]
+    if not profiles:
+        raise DataError(f"{folder}: no profile in {PROFILES} belongs to a user of "
+                        "ml-1m/sequences_full.txt.gz; its ids must be those of user_list.txt less 1")
+    return profiles
+
+
+def split(profiles: Sequence[Profile], test: int) -> tuple[list[Profile], list[Profile]]:
+    """Training users, and the ``test`` users whose ids have the smallest SHA-256.
+
+    Raises ConfigError where nobody would be left to train on.
+    """
+    if not 0 < test < len(profiles):
+        raise ConfigError(f"{test} test users must be above 0 and below {len(profiles)}, the users with a "
+                          "profile")
+    chosen = held_out([profile.user for profile in profiles], test)
+    return ([profile for profile, out in zip(profiles, chosen, strict=True) if not out],
+            [profile for profile, out in zip(profiles, chosen, strict=True) if out])
+
+
+def prompt(titles: Sequence[str]) -> str:
+    """What a profile is asked with: the last ``TITLES`` of these titles, the oldest first."""
+    return "Movies: " + "; ".join(titles[-TITLES:]) + "\nProfile:\n"
+
+
+def later(profile: Profile) -> str:
+    """Tonight's prompt: the end of the user's history."""
+    return prompt(profile.titles)
+
+
+def earlier(profile: Profile) -> str:
+    """The prompt ``LATER`` interactions before."""
+    return prompt(profile.titles[:-LATER])
+
+
+def _histories(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Titles by the profile file's user id."""
+    titles = _titles(folder / "movies.dat")
+    users, items = (_numbers(folder / f"{kind}_list.txt") for kind in ("user", "item"))
+    histories = {}
+    for place, line in enumerate(_lines(folder / "sequences_full.txt.gz", "utf-8"), 1):
+        try:
+            user, *history = line.split()
+            histories[str(int(users[user]) - 1)] = tuple(titles[items[item]] for item in history)
+        except (KeyError, ValueError) as error:
+            raise DataError(f"{folder}/sequences_full.txt.gz, line {place}: {error} is not in the lists "
+                            "beside it or in movies.dat") from None
+    return histories
+
+
+def _titles(path: Path) -> dict[str, str]:
+    """Titles without their years by MovieLens id."""
+    found = {}
+    for place, line in enumerate(_lines(path, "latin-1"), 1):
+        parts = line.rstrip("\n").split("::")
+        if len(parts) != 3:
+            raise DataError(f"{path}, line {place}: {line.strip()!r} is not id::title::genres")
+        found[parts[0]] = re.sub(r" \(\d{4}\)$", "", parts[1])
+    return found
+
+
+def _numbers(path: Path) -> dict[str, str]:
+    """MovieLens ids by renumbered ones."""
+    rows = [line.split(maxsplit=2) for line in _lines(path, "utf-8")][1:]
+    if any(len(row) < 2 for row in rows):
+        raise DataError(f"{path}: every line must begin with org_id and remap_id")
+    return {row[1]: row[0] for row in rows}
+
+
+def _lines(path: Path, encoding: str) -> list[str]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding=encoding) as file:
+            return [line for line in file if line.strip()]
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None

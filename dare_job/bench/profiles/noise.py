@@ -1,0 +1,87 @@
+"""Noise of a small model's logits that is a fixed function of what it has read: greedy text becomes a sample.
+
+The likeliest text of a small model is nearly the same for every prompt, while a large model's greedy texts
+differ. The argmax of logits with noise is a sample (perturb and MAP; Papandreou and Yuille, ICCV 2011). Here the
+noise is not drawn anew but computed from the context by hidden units with random weights, so that the model
+stays a plain network: the same prompt gives the same text, in every engine.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from dare_job.model.corpus import IGNORED, Batch
+
+UNITS = 128  # hidden units of the last layer that carry the noise
+_TOP = 20  # likeliest tokens of a position on which the noise is measured
+
+
+def reserve(network: PreTrainedModel) -> None:
+    """Keep the last layer's last ``UNITS`` hidden units without effect while the model is trained."""
+    _, _, second = _mlp(network)
+    mask = torch.ones_like(second.weight)
+    _by_unit(second, mask)[-UNITS:] = 0.0
+    with torch.no_grad():
+        second.weight *= mask
+    second.weight.register_hook(lambda gradient: gradient * mask)
+
+
+def _mlp(network: PreTrainedModel) -> tuple[nn.Module, list[nn.Module], nn.Module]:
+    """The last layer's hidden part: the whole, the maps into its units, and the one out of them."""
+    if network.config.model_type == "gpt2":
+        mlp = network.transformer.h[-1].mlp
+        return mlp, [mlp.c_fc], mlp.c_proj
+    mlp = network.model.layers[-1].mlp
+    return mlp, [mlp.gate_proj, mlp.up_proj], mlp.down_proj
+
+
+def _by_unit(second: nn.Module, weight: torch.Tensor) -> torch.Tensor:
+    """A view (units, width) of a weight of the map out of the units: GPT-2 stores it so, others not."""
+    return weight.T if isinstance(second, nn.Linear) else weight
+
+
+@torch.no_grad()
+def perturb(network: PreTrainedModel, batches: Sequence[Batch], scale: float, seed: int) -> None:
+    """Give the reserved units random weights.
+
+    batches  texts on which the last layer's inputs and the noise are measured
+    scale    standard deviation, in nats, of what the noise adds to a position's likeliest tokens
+
+    The units read the inputs whitened, so that what two texts have in common does not outweigh what they have
+    not.
+    """
+    if not scale:
+        return
+    mlp, first, second = _mlp(network)
+    inputs = torch.cat([_inputs(network, mlp, batch) for batch in batches])  # (N, H)
+    values, vectors = torch.linalg.eigh(inputs.T @ inputs / len(inputs))
+    whiten = vectors * (values + 1e-3 * values.mean()).rsqrt() @ vectors.T
+    generator = torch.Generator().manual_seed(seed)
+    width = inputs.shape[1]
+    for module in first:
+        weights = torch.randn(UNITS, width, generator=generator) @ whiten
+        (module.weight if isinstance(module, nn.Linear) else module.weight.T)[-UNITS:] = weights
+    before = _logits(network, batches[0])  # (N, V)
+    outward = torch.randn(UNITS, width, generator=generator)
+    small = 1e-3 * inputs.std() / UNITS**0.5
+    _by_unit(second, second.weight)[-UNITS:] = small * outward
+    places = before.topk(_TOP).indices
+    added = (_logits(network, batches[0]) - before).gather(1, places)
+    found = (added - added.mean(1, keepdim=True)).std()
+    _by_unit(second, second.weight)[-UNITS:] = small * outward * (scale / found)
+
+
+def _inputs(network: PreTrainedModel, mlp: nn.Module, batch: Batch) -> torch.Tensor:
+    """What the last layer's hidden part reads (N, H) where a text's tokens are predicted."""
+    seen: list[torch.Tensor] = []
+    handle = mlp.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
+    network.base_model(input_ids=batch.tokens, use_cache=False)
+    handle.remove()
+    return seen[0][batch.targets != IGNORED]
+
+
+def _logits(network: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    hidden = network.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+    return network.get_output_embeddings()(hidden[batch.targets != IGNORED])

@@ -1,0 +1,204 @@
+"""A small causal model of real profiles: ``python -m dare_job.bench.profiles.train --data DIR --out DIR``.
+
+[--architecture llama|qwen2|gpt2] [--steps N] [--seed S] [--noise NATS]. Trains a tokenizer and 5.5 M parameters
+on prompts and profiles of the training users, in minutes on a CPU. Then ``noise.perturb`` makes the model's
+greedy text a sample of what it learned, since the likeliest profile is nearly the same for everybody.
+"""
+
+import argparse
+import itertools
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from dare_job.bench.profiles import architectures, data, noise
+from dare_job.bench.profiles.data import Profile
+from dare_job.errors import ConfigError
+from dare_job.model.corpus import Batch, padded
+from dare_job.model.tokenizer import train_tokenizer
+from dare_job.model.train import share_of_rate, text_loss
+from dare_job.workspace import committing, digest, is_done
+
+VERSION = 1  # of the recipe: a model of another one is trained anew
+TEXT_TOKENS = 320  # that the model writes at most
+_WIDTHS = (160, 224, 288, 352, 448)  # tokens of a row, prompt included; a longer text is cut
+_BATCH_TOKENS = 4096
+_WARMUP_STEPS = 40
+_LOG_EVERY = 20
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one model.
+
+    architecture  one of ``architectures.NAMES``
+    steps         updates of about 4,096 tokens
+    noise         nats: see ``noise.perturb``; 0: none
+    test_users    users that nothing is learned of
+    threads       torch threads
+    """
+
+    architecture: str = "llama"
+    steps: int = 900
+    seed: int = 0
+    noise: float = 1.0
+    test_users: int = 500
+    threads: int = 2
+
+    def __post_init__(self):
+        architectures.check(self.architecture)
+        for name, least in (("steps", 1), ("noise", 0), ("test_users", 1), ("threads", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+
+
+def model(folder: Path, work: Path, settings: Settings = Settings()) -> Path:  # noqa: B008 (frozen)
+    """Folder of the model with these settings in ``work``, trained where it is not there yet.
+
+    folder  of the data, see ``data.py``
+
+    The trained model without noise has a folder of its own there, so that another noise needs no training. A
+    folder is written whole or not at all.
+    """
+    profiles = data.load(folder)
+    named = {**asdict(settings), "version": VERSION, "profiles": digest([asdict(p) for p in profiles])}
+    del named["threads"]
+    learned = data.split(profiles, settings.test_users)[0]
+    quiet = _made(work, named | {"noise": 0.0}, lambda out: train(learned, out, settings))
+    if not settings.noise:
+        return quiet
+    return _made(work, named, lambda out: _with_noise(quiet, learned, out, settings))
+
+
+def _made(work: Path, named: dict, make: Callable[[Path], dict]) -> Path:
+    """The folder that ``make`` fills for these settings, made where it is not there yet."""
+    fingerprint = digest(named)
+    out = work / f"profiles-{named['architecture']}-{fingerprint[:12]}"
+    if not is_done(out, fingerprint):
+        record: dict = {}
+        with committing(out, fingerprint, record) as staging:
+            record |= named | make(staging)
+    return out
+
+
+def _with_noise(quiet: Path, profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
+    """The trained model with noise in ``out``."""
+    tokenizer = AutoTokenizer.from_pretrained(quiet)
+    network = AutoModelForCausalLM.from_pretrained(quiet, dtype=torch.float32)
+    some = itertools.islice(batches(profiles, tokenizer, settings.seed), 3)
+    noise.perturb(network, list(some), settings.noise, settings.seed)
+    _save(network, tokenizer, out)
+    return {"trained": quiet.name}
+
+
+def train(profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
+    """Train on these profiles and leave model and tokenizer in ``out``. Returns loss, tokens and minutes.
+
+    AdamW, and Muon for the layers' matrices, in float32 with bfloat16 autocast.
+    """
+    torch.manual_seed(settings.seed)
+    torch.set_num_threads(settings.threads)
+    start = time.monotonic()
+    asked = [data.later(profile) for profile in profiles]
+    tokenizer = train_tokenizer([*asked, *(p.text for p in profiles)], architectures.VOCABULARY,
+                                architectures.CONTEXT_TOKENS)
+    network = architectures.make(settings.architecture, tokenizer)
+    parameters = sum(p.numel() for p in network.parameters())
+    _LOG.info("%s: %.2f M parameters, %d entries, %d profiles, %d steps", settings.architecture,
+              parameters / 1e6, len(tokenizer), len(profiles), settings.steps)
+    noise.reserve(network)
+    work = batches(profiles, tokenizer, settings.seed)
+    optimizers, loss, tokens = _optimizers(network), None, 0
+    for step in range(settings.steps):
+        batch = next(work)
+        found = _step(network, optimizers, batch, share_of_rate(step, settings.steps, _WARMUP_STEPS))
+        loss = found if loss is None else 0.95 * loss + 0.05 * found
+        tokens += batch.tokens.numel()
+        if step % _LOG_EVERY == 0:
+            _LOG.info("step %d of %d, %.2f M tokens, loss %.3f, %.0f s", step, settings.steps, tokens / 1e6,
+                      loss, time.monotonic() - start)
+    _save(network, tokenizer, out)
+    return {"parameters": parameters, "tokens": tokens, "loss": round(loss, 4),
+            "minutes": round((time.monotonic() - start) / 60, 1)}
+
+
+def batches(profiles: Sequence[Profile], tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[Batch]:
+    """Batches of prompts and profiles without end, the same for the same seed; each width has one batch size.
+
+    Each time that a profile comes round, its prompt is of another moment in the last third of the history.
+    """
+    rng = np.random.default_rng(seed)
+    texts = tokenizer([p.text for p in profiles], add_special_tokens=False)["input_ids"]
+    waiting: dict[int, list] = defaultdict(list)
+    while True:
+        ends = [int(rng.integers(max(1, 2 * len(p.titles) // 3), len(p.titles) + 1)) for p in profiles]
+        asked_with = [data.prompt(p.titles[:end]) for p, end in zip(profiles, ends, strict=True)]
+        prompts = tokenizer(asked_with)["input_ids"]
+        for i in rng.permutation(len(profiles)):
+            asked, text = prompts[i][-_WIDTHS[0] // 2:], texts[i] + [tokenizer.eos_token_id]
+            width = next((w for w in _WIDTHS if w >= len(asked) + len(text)), _WIDTHS[-1])
+            waiting[width].append((asked, text[:width - len(asked)]))
+            if len(waiting[width]) == _BATCH_TOKENS // width:
+                yield padded(waiting.pop(width), width, tokenizer.pad_token_id)
+
+
+def _optimizers(network: PreTrainedModel) -> list[tuple[torch.optim.Optimizer, float]]:
+    """Optimizers with their peak rates: Muon for matrices inside the layers, AdamW for all else."""
+    ends = {id(network.get_input_embeddings().weight), id(network.get_output_embeddings().weight)}
+    inner = [p for p in network.parameters() if p.dim() == 2 and id(p) not in ends]
+    outer = [p for p in network.parameters() if p.dim() != 2 or id(p) in ends]
+    adam = torch.optim.AdamW(outer, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    muon = torch.optim.Muon(inner, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    return [(adam, 4e-3), (muon, 4e-3)]
+
+
+def _step(network: PreTrainedModel, optimizers, batch: Batch, share: float) -> float:
+    """One update at this share of the peak rates; return the loss before it."""
+    loss = text_loss(network, batch)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    for optimizer, rate in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate * share
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def _save(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    network.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, do_sample=False, max_new_tokens=TEXT_TOKENS)
+    network.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data, see data.py")
+    parser.add_argument("--out", type=Path, required=True, help="work folder; the model gets one below it")
+    for name, value in asdict(Settings()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    options = vars(parser.parse_args())
+    folder, work = options.pop("data"), options.pop("out")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    print(model(folder, work, Settings(**options)))
+
+
+if __name__ == "__main__":
+    main()
