@@ -11,9 +11,10 @@ from rich.console import Console
 
 import pools
 from dare_job import decode
-from dare_job.bench.dare import frameworks, groups, measure, models, old_text, report, rows, tables
+from dare_job.bench.dare import frameworks, groups, indexes, measure, models, report, rows, tables
 from dare_job.bench.dare.frameworks import Framework
 from dare_job.bench.dare.tables import Data
+from dare_job.bench.profiles.texts import written
 from dare_job.config import JobConfig
 from dare_job.errors import ConfigError
 from dare_job.model_files import fingerprint, tokenizer_hash
@@ -105,16 +106,17 @@ def _cells(data: Sequence[Data], architecture: str, asked: Sequence[Framework]) 
                 yield Cell(known, architecture, framework, side)
 
 
-def _measured(cell: Cell, model: Path, pool_of: Mapping[str, old_text.Pool], options: Options) -> list[dict]:
+def _measured(cell: Cell, model: Path, pool_of: Mapping[str, indexes.Pool], options: Options) -> list[dict]:
     """Lines of one cell, one for each batch size and method."""
     asked = rows.of(cell.data, cell.framework, cell.side, options.rows, options.items, options.work)
     task = _task(cell, model, options)
-    texts = old_text.write(task, asked.old, options.work / "old" / cell.place, fingerprint(model))
+    texts = written(model, options.work / "old" / cell.place, asked.old)
     folder = options.work / "pools" / cell.place / f"entity={cell.side}"
-    sizes = old_text.index(texts, pool_of, options.pool_texts, task.tokenizer, folder, fingerprint(model))
+    sizes = indexes.index(texts, pool_of, options.pool_texts, task.tokenizer, folder, fingerprint(model))
     task = replace(task, pools_version=done_record(folder)["fingerprint"])
-    sample = [{"entity": cell.side, "entity_id": key, "prompt": prompt, "own_ids": texts.get(key),
-               "pool": pool_of[key][0], "strict": False} for key, prompt in asked.new.items()]
+    sample = [{"entity": cell.side, "entity_id": key, "prompt": prompt, "pool": pool_of[key][0],
+               "own_ids": texts[key].tolist() if key in texts else None, "strict": False}
+              for key, prompt in asked.new.items()]
     lines = []
     for batch, nodes in options.budgets.items():
         made_of = digest([task.pools_version, sample, batch, nodes, options.repeats,
