@@ -89,9 +89,10 @@ def run(options: Options) -> dict:
     for architecture in options.architectures:
         model = models.trained(architecture, asked, options.steps, options.work)
         for cell in _cells(data, architecture, asked):
+            console.print(f"{' '.join(cell.names.values())}: old text, pools, measuring", highlight=False)
             found = _measured(cell, model, pool_of[cell.data.name][cell.side], options)
             lines += [{**cell.names, **line} for line in found]
-            console.print(f"{' '.join(cell.names.values())}: " + ", ".join(
+            console.print("  times plain: " + ", ".join(
                 f"{line['method']} {line['ratio']}" for line in found), highlight=False)
     lines.sort(key=lambda line: list(options.data).index(line["data"]))
     report.show(lines)

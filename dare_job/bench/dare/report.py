@@ -7,9 +7,10 @@ from rich.table import Table
 
 from dare_job.bench.dare.frameworks import ADVERTISEMENT
 
-_FIGURES = ("tokens_per_s", "ratio", "accepted_per_step", "retrieval_us_per_step",
+_FIGURES = ("tokens_per_s", "ratio", "ratio_by_processor", "accepted_per_step", "retrieval_us_per_step",
             "differ_from_autoregressive")
-_HEADS = ("tokens/s", "times plain", "accepted a step", "retrieval us a step", "rows that differ")
+_HEADS = ("tokens/s", "times plain", "by CPU time", "accepted a step", "retrieval us a step",
+          "rows that differ")
 
 
 def show(lines: Sequence[dict]) -> None:

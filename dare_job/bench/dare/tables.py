@@ -25,7 +25,8 @@ _DAY = date(2026, 1, 2)
 _SHARE = HistorySettings().share
 _LONGEST = math.ceil(SHOWN / _SHARE)  # n: the interactions that the two windows are cut from
 _FEWEST = 4
-_WORLD_ITEMS = 0.6  # items of the sample world for each user
+_WORLD_ITEMS = 0.6  # items of the sample world for each user,
+_FEWEST_ITEMS = 120  # and as many that histories can be as long as the windows
 
 
 @dataclass(frozen=True)
@@ -96,15 +97,22 @@ def _tables(name: str, users: int, work: Path) -> Path:
         made_of = digest([name, users])
         if not is_done(folder, made_of):
             with committing(folder, made_of, {}) as staging:
-                write_world(staging, users=users + users // 10, items=max(16, int(_WORLD_ITEMS * users)))
+                items = max(_FEWEST_ITEMS, int(_WORLD_ITEMS * users))
+                write_world(staging, users=users + users // 10, items=items)
         return folder
     if not os.environ.get("DARE_DATA"):
         raise ConfigError(f"--data {name} needs the variable DARE_DATA: the folder that holds {name}/; "
                           "or use --data sample")
-    path = Path(os.environ["DARE_DATA"]) / name
-    job = Job(JobConfig.model_validate({"input": {"path": str(path)}, "spark": {"master": "local[2]"}}),
-              Workspace(work / name, _DAY), "bench")
+    return _read(Path(os.environ["DARE_DATA"]) / name, work / name)
+
+
+def _read(source: Path, out: Path) -> Path:
+    """The job's own copy of an input, read on Spark where there is none yet."""
+    from pyspark.sql import SparkSession
+
+    config = JobConfig.model_validate({"input": {"path": str(source)}, "spark": {"master": "local[2]"}})
+    job, before = Job(config, Workspace(out, _DAY), "bench"), SparkSession.getActiveSession()
     folder = prepare(job)
-    if "spark" in vars(job):
+    if "spark" in vars(job) and before is None:
         job.spark.stop()  # its JVM would share the processors with what is measured
     return folder
