@@ -1,26 +1,39 @@
 """Attention for token trees: torch's fused kernel without repeating the key and value heads."""
 
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from dare_job.decode.layout import Layout
+
 NAME = "dare_tree_sdpa"
+_UNEVEN: ContextVar[Layout | None] = ContextVar("uneven", default=None)
 
 
 def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
     """query (R, H, Q, D), key and value (R, G, L, D), additive mask or None -> (R, Q, H, D).
 
     The mask is (R, 1, Q, L), or (R, H, Q, L) where a model adds a part of its own for each head.
+    Within ``uneven`` query is (1, H, T, D), and so is the result: (1, T, H, D).
     Without a mask a single query sees every key, and several see each other causally (a prompt).
     """
+    layout = _UNEVEN.get()
+    if layout is not None:
+        out, _ = _attend(layout.side_by_side(query), key, value, attention_mask, scaling)
+        return layout.in_line(out)[None], None
+    return _attend(query, key, value, attention_mask, scaling)
+
+
+def _attend(query, key, value, attention_mask, scaling):
     rows, heads, queries, _ = query.shape
     groups = key.shape[1]
     if queries == 1:  # the heads of a group become the queries of one
         if attention_mask is not None and attention_mask.shape[1] != 1:
             attention_mask = attention_mask.reshape(rows, groups, heads // groups, -1)
-        out = scaled_dot_product_attention(query.view(rows, groups, heads // groups, -1), key, value,
+        out = scaled_dot_product_attention(query.reshape(rows, groups, heads // groups, -1), key, value,
                                            attn_mask=attention_mask, scale=scaling)
         return out.reshape(rows, 1, heads, -1), None
     out = scaled_dot_product_attention(
@@ -38,6 +51,16 @@ def use(model: torch.nn.Module) -> bool:
     AttentionInterface.register(NAME, tree_sdpa)
     model.set_attn_implementation(NAME)
     return model.config._attn_implementation == NAME
+
+
+@contextmanager
+def uneven(layout: Layout):
+    """Run a forward whose queries stand in line."""
+    token = _UNEVEN.set(layout)
+    try:
+        yield
+    finally:
+        _UNEVEN.reset(token)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from dare_job.decode.layout import Layout
+
 GROWTH = 256  # positions
 
 
@@ -49,6 +51,7 @@ class TreeCache(Cache):
         self.capacity = 0
         self.column = 0  # where the next forward writes
         self._slots: torch.Tensor | None = None  # of the prompts in the next forward
+        self._layout: Layout | None = None
         self._groups = [[i for i, s in enumerate(shapes) if s == shape] for shape in dict.fromkeys(shapes)]
         self._stacks = [
             torch.zeros((len(group), slots, shapes[group[0]][0], 0, dim), dtype=dtype, device=device)
@@ -57,28 +60,33 @@ class TreeCache(Cache):
         # Of each layer, for the next forward: where keys and values are written, and all that is read.
         self._views: list[tuple[torch.Tensor, ...]] = [()] * len(shapes)
 
-    def begin(self, rows: int, column: int, queries: int) -> None:
-        """The next forward holds ``queries`` tokens of each of the first ``rows`` slots."""
+    def begin(self, rows: int, column: int, queries: int, layout: Layout | None = None) -> None:
+        """The next forward holds ``queries`` tokens of each of the first ``rows`` slots.
+
+        layout  where it gives them in line, without padding
+        """
         end = column + queries
         self.reserve(end)
-        self._slots, self.column = None, column
+        self._slots, self.column, self._layout = None, column, layout
         self._view([stack[:, :rows, :, column:end] for stack in self._stacks],
                    [stack[:, :rows, :, :end] for stack in self._stacks])
 
     def begin_prompts(self, slots: torch.Tensor, longest: int) -> None:
         """The next forward holds the prompts of these slots (F,), padded to ``longest``."""
         self.reserve(longest)
-        self._slots, self.column = slots, 0
+        self._slots, self.column, self._layout = slots, 0, None
         written = [stack[:, :, :, :longest] for stack in self._stacks]
         self._view(written, written)
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        """Store (R, heads, Q, dim); return all that the queries may see."""
+        """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
         new_keys, new_values, keys, values = self._views[layer_idx]
         if self._slots is not None:  # nothing stands before a prompt
             new_keys[self._slots] = key_states
             new_values[self._slots] = value_states
             return key_states, value_states
+        if self._layout is not None:
+            key_states, value_states = map(self._layout.side_by_side, (key_states, value_states))
         new_keys.copy_(key_states)
         new_values.copy_(value_states)
         return keys, values

@@ -114,11 +114,11 @@ class Engine:
 
     def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, on_device: Tree,
                  logits: torch.Tensor) -> Verdict:
-        """The branch that each row goes on with, by logits (R, Q, V) of its tree."""
+        """The branch that each row goes on with, by logits (T, V) of the trees."""
         lengths = rows.length[slots]
         processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
         scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
-        if scores.shape[1] == 1:
+        if not tree.depth:
             return undrafted(scores)
         strict = rows.strict[slots]
         mask = torch.from_numpy(strict).to(self.target.device) if strict.any() else None

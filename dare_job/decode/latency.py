@@ -38,6 +38,6 @@ def _forward_ms(target: Target, batch: int, queries: int, context: int, repeats:
     times = []
     for _ in range(repeats + 2):
         started = time.perf_counter()
-        target.forward(cache, tree, lengths)[0, 0, 0].item()  # waits for the device
+        target.forward(cache, tree, lengths)[0, 0].item()  # waits for the device
         times.append(1e3 * (time.perf_counter() - started))
     return round(statistics.median(times[2:]), 3)

@@ -6,6 +6,7 @@ sliding layers take one for each kind, as a dictionary.
 
 import torch
 
+from dare_job.decode.layout import Layout
 from dare_job.decode.support import SLIDING, Traits
 from dare_job.decode.tree import Tree
 
@@ -20,19 +21,23 @@ def prompt(traits: Traits, rows: int, longest: int, dtype: torch.dtype, device):
     return _by_kind(traits, (apart >= 0)[None], apart[None], dtype, rows)
 
 
-def tree(traits: Traits, lengths: torch.Tensor, longest: int, positions: torch.Tensor, tree: Tree, dtype):
-    """Masks of token trees.
+def tree(traits: Traits, tree: Tree, layout: Layout | None, lengths: torch.Tensor, longest: int, dtype):
+    """Masks (R, 1, W, L) of token trees.
 
-    lengths (R,): tokens before the root, in columns 0 ... lengths - 1; the nodes stand in columns
-    longest ... longest + Q - 1; positions (R, Q) in the text.
+    layout   of uneven rows, whose padding sees what the root does; None: every row has W queries
+    lengths  (R,): tokens before the root, in columns 0 ... lengths - 1; a row's queries stand in columns
+             longest ... longest + W - 1
     """
-    rows, queries = tree.tokens.shape
+    rows, width = len(lengths), tree.width
+    ancestors = tree.ancestors if layout is None else tree.ancestors[layout.queries]
     columns = torch.arange(longest, device=lengths.device)
-    seen = torch.empty((rows, queries, longest + queries), dtype=torch.bool, device=lengths.device)
+    seen = torch.empty((rows, width, longest + width), dtype=torch.bool, device=lengths.device)
     seen[:, :, :longest] = (columns < lengths[:, None])[:, None]
-    seen[:, :, longest:] = tree.ancestors
+    seen[:, :, longest:] = ancestors.view(rows, width, width)
     apart = None
     if traits.window is not None:
+        depths = tree.depths if layout is None else tree.depths[layout.queries]
+        positions = lengths[:, None] + depths.view(rows, width)
         places = torch.cat((columns.expand(rows, -1), positions), 1)
         apart = positions[:, :, None] - places[:, None]
     return _by_kind(traits, seen, apart, dtype)

@@ -20,7 +20,7 @@ class Scorer:
 
     def __call__(self, logits: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
                  least: np.ndarray, processors: Sequence[LogitsProcessorList | None]) -> torch.Tensor:
-        """Scores float32 (R, Q, V) of logits (R, Q, V), which may be overwritten.
+        """Scores float32 (T, V) of logits (T, V), which may be overwritten.
 
         context int32 (R, L) text padded on the right, lengths (R,) with the root, least (R,) length before
         which no text ends, processors of each row (None unless ``slow``).
@@ -32,9 +32,9 @@ class Scorer:
             _penalise(scores, tree, context, lengths, self._rules.repetition_penalty)
         if self._rules.eos and (lengths < least).any():
             room = torch.from_numpy(least - lengths).to(scores.device)
-            early = tree.depths < room[:, None]
-            ends = self._ends(scores.shape[2], scores.device)
-            scores[..., ends] = scores[..., ends].masked_fill(early[..., None], -torch.inf)
+            early = tree.depths < room[tree.rows]
+            ends = self._ends(scores.shape[1], scores.device)
+            scores[:, ends] = scores[:, ends].masked_fill(early[:, None], -torch.inf)
         return scores
 
     def _ends(self, vocabulary: int, device: torch.device) -> torch.Tensor:
@@ -47,35 +47,39 @@ class Scorer:
 
 def _penalise(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, penalty: float):
     """Repetition penalty in place: every token of a node's prefix once, as ``generate`` has it."""
-    longest, vocabulary = int(lengths.max()), scores.shape[2]
+    longest, vocabulary = int(lengths.max()), scores.shape[1]
     filled = np.where(np.arange(longest) < lengths[:, None], context[:, :longest], context[:, :1])
-    seen = torch.from_numpy(filled.astype(np.int64)).to(scores.device)  # (R, L)
-    rows, queries = tree.tokens.shape
-    path = torch.where(tree.ancestors, tree.tokens[:, None], seen[:, :1, None])  # (R, Q, Q)
-    seen = torch.cat((seen[:, None].expand(rows, queries, longest), path), 2)
+    seen = torch.from_numpy(filled.astype(np.int64)).to(scores.device)[tree.rows]  # (T, L)
+    starts = torch.from_numpy(tree.starts[:-1]).to(scores.device)[tree.rows]
+    queries = (starts[:, None] + torch.arange(tree.width, device=scores.device))
+    queries = queries.clamp_max(len(tree.tokens) - 1)
+    path = torch.where(tree.ancestors, tree.tokens[queries], seen[:, :1])  # (T, W)
+    seen = torch.cat((seen, path), 1)
     unwritable = filled.max() >= vocabulary  # the embedding may hold tokens that the model cannot write
     if unwritable:
-        last_seen = (seen == vocabulary - 1).any(2, keepdim=True)
+        last_seen = (seen == vocabulary - 1).any(1, keepdim=True)
         unknown = seen >= vocabulary
         seen = seen.clamp_max(vocabulary - 1)
-    old = scores.gather(2, seen)
+    old = scores.gather(1, seen)
     new = torch.where(old < 0, old * penalty, old / penalty)
     if unwritable:  # they share the last token's column, which is penalised only if it was seen itself
         new = torch.where(unknown & ~last_seen, old, new)
-    scores.scatter_(2, seen, new)
+    scores.scatter_(1, seen, new)
 
 
 def _by_objects(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, processors):
     """Each row's own processors on the prefixes of its nodes, those of one depth together."""
-    tokens, _, depths, valid = tree.host
+    tokens, _, depths, starts = tree.host
     ancestors = tree.ancestors.cpu().numpy()
     for row, length in enumerate(lengths):
         text = context[row, :length].astype(np.int64)
-        for depth in range(depths[row].max() + 1):
-            nodes = np.flatnonzero(valid[row] & (depths[row] == depth))
-            prefixes = [np.concatenate((text, _drafted(tokens[row], ancestors[row, node]))) for node in nodes]
+        start, end = starts[row], starts[row + 1]
+        for depth in range(depths[start:end].max() + 1):
+            nodes = start + np.flatnonzero(depths[start:end] == depth)
+            prefixes = [np.concatenate((text, _drafted(tokens[start:end], ancestors[node, : end - start])))
+                        for node in nodes]
             ids = torch.from_numpy(np.stack(prefixes)).to(scores.device)
-            scores[row, nodes] = processors[row](ids, scores[row, nodes])
+            scores[nodes] = processors[row](ids, scores[nodes])
     return scores
 
 

@@ -55,6 +55,26 @@ def compare(target) -> None:
         )
 
 
+@torch.inference_mode()
+def runs_in_line(target) -> bool:
+    """Whether uneven trees give the same logits without padding as with it."""
+    drafts = DraftBatch(_PARENTS + 1, _PARENTS, np.array([2, 6], np.int32), None, None)
+    lengths = _lengths(target.traits)[0]
+    ids = np.random.default_rng(2).integers(0, target.vocabulary, (2, lengths.max()))
+    tree = build(ids[:, 0], drafts, np.full(2, 3)).to(target.device)
+    logits = []
+    try:
+        for target.in_line in (True, False):
+            cache = target.new_cache(2)
+            target.prefill(cache, np.arange(2), ids, lengths)
+            logits.append(target.forward(cache, tree, lengths).float())
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError):
+        return False
+    in_line, padded = logits
+    noise = _ROUNDING[target.dtype] * padded.std().clamp_min(1e-6)
+    return bool((in_line - padded).square().mean().sqrt() <= noise)
+
+
 def _lengths(traits) -> list[np.ndarray]:
     """Tokens before the roots of two rows: shorter than the window, and longer where that is cheap."""
     lengths = np.array(_LENGTHS)
@@ -78,10 +98,10 @@ def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
                         np.zeros(tokens.shape, np.uint8))
     roots = texts[np.arange(2), lengths]
     cache = target.new_cache(2)
-    ours = [target.prefill(cache, np.arange(2), texts[:, : lengths.max()], lengths)[:, 0]]
+    ours = [target.prefill(cache, np.arange(2), texts[:, : lengths.max()], lengths)]
     for rows, nodes in ((1, empty(1)), (2, empty(2)), (2, drafts)):
         tree = build(roots[:rows], nodes, np.full(rows, 3))
-        ours.append(target.forward(cache, tree.to(target.device), lengths[:rows]).flatten(0, 1))
+        ours.append(target.forward(cache, tree.to(target.device), lengths[:rows]))
     before, plain = zip(*(_plain(target, texts[r, : lengths[r] + 1], tree, r) for r in range(2)), strict=True)
     heads = torch.stack([logits[0] for logits in plain])
     return torch.cat(ours).float(), torch.cat((*before, heads[:1], heads, *plain))
@@ -89,10 +109,10 @@ def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _plain(target, text: np.ndarray, tree, row: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits (1, V) before the root, and (Q, V) of each node's own prefix."""
-    out = []
+    out, (start, end) = [], tree.starts[row : row + 2]
     with target.as_transformers() as model:
-        for node in range(tree.tokens.shape[1]):
-            path = tree.tokens[row, tree.ancestors[row, node].cpu()].cpu()[1:]
+        for node in range(end - start):
+            path = tree.tokens[start:end][tree.ancestors[start + node, : end - start]][1:]
             ids = torch.cat((torch.from_numpy(text), path))[None].to(target.device)
             logits = model(input_ids=ids, use_cache=False).logits[0].float()
             if not node:

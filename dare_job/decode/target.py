@@ -10,6 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from dare_job.decode import attention, loading, masks, selfcheck, support
 from dare_job.decode.cache import TreeCache
+from dare_job.decode.layout import Layout
 from dare_job.decode.packing import Packing
 from dare_job.decode.tree import Tree
 
@@ -21,6 +22,7 @@ class Target:
     traits       ``support.Traits``: mask kinds, window, context
     vocabulary   tokens that have an embedding; a prompt may hold no other
     fused        whether it runs our attention, or must keep its own
+    in_line      whether uneven trees go through it without padding (``layout``)
     packing      its linear layers on a CPU
     keeps_logits whether it computes logits for chosen columns alone
     """
@@ -39,6 +41,7 @@ class Target:
         self.fused = attention.use(model)
         self.packing = Packing(model)
         self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.in_line = self.fused and selfcheck.runs_in_line(self)
         if check:
             selfcheck.compare(self)
 
@@ -77,40 +80,49 @@ class Target:
         """Prompts, and what is to be scored behind them, into the cache.
 
         slots (F,), ids int64 (F, P) padded on the right, lengths (F,) of the prompts, scored (F,) tokens
-        behind them (None: none) -> logits (F, S + 1, V) of the prompts' last tokens and the scored ones, S
-        being the most that a row has; a row with fewer has its last one's logits again.
+        behind them (None: none) -> logits (T, V): of each row's last prompt token and its scored ones, row
+        after row.
         """
-        longest = ids.shape[1]
+        rows, longest = ids.shape
         cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest)
         plain = self.fused and (self.traits.window is None or self.traits.window >= longest)
-        mask = None if plain else masks.prompt(self.traits, len(slots), longest, self.dtype, self.device)
-        positions = torch.arange(longest, device=self.device).expand(len(slots), -1)
-        behind = np.zeros(len(slots), np.int64) if scored is None else scored
-        wanted = lengths[:, None] - 1 + np.minimum(np.arange(behind.max() + 1), behind[:, None])  # (F, S + 1)
+        mask = None if plain else masks.prompt(self.traits, rows, longest, self.dtype, self.device)
+        positions = torch.arange(longest, device=self.device).expand(rows, -1)
+        counts = np.ones(rows, np.int64) if scored is None else scored + 1
+        row = np.repeat(np.arange(rows), counts)
+        wanted = (lengths - 1 - np.cumsum(counts) + counts)[row] + np.arange(len(row))  # (T,) columns
         kept, columns = np.unique(wanted, return_inverse=True)
         keep = {"logits_to_keep": torch.from_numpy(kept).to(self.device)} if self.keeps_logits else {}
         logits = self._forward(torch.from_numpy(ids).to(self.device), positions, mask, cache, **keep)
-        columns = columns.reshape(wanted.shape) if keep else wanted
-        if len(slots) == 1 and keep:  # all that was computed is wanted
-            return logits
-        return logits[torch.arange(len(slots))[:, None], torch.from_numpy(columns)]
+        if rows == 1 and keep:  # all that was computed is wanted
+            return logits[0]
+        return logits[torch.from_numpy(row), torch.from_numpy(columns if keep else wanted)]
 
     @torch.inference_mode()
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
-        """Logits (R, Q, V) of every node of the trees of the first R rows.
+        """Logits (T, V) of every node of the trees of the first R rows.
 
         tree on the target's device; lengths int64 (R,): tokens before each row's root.
         """
-        longest = int(lengths.max())
-        rows, queries = tree.tokens.shape
-        cache.begin(rows, longest, queries)
+        rows, width, longest = len(lengths), tree.width, int(lengths.max())
+        layout = None if tree.even else Layout.of(tree)
         before = torch.from_numpy(lengths).to(self.device)
-        positions = before[:, None] + tree.depths
-        if self.fused and queries == 1 and self.traits.window is None and (lengths == longest).all():
+        positions = before[tree.rows] + tree.depths
+        if self.fused and width == 1 and self.traits.window is None and (lengths == longest).all():
             mask = None  # every row sees every column
         else:
-            mask = masks.tree(self.traits, before, longest, positions, tree, self.dtype)
-        return self._forward(tree.tokens, positions, mask, cache)
+            mask = masks.tree(self.traits, tree, layout, before, longest, self.dtype)
+        if layout is None:
+            cache.begin(rows, longest, width)
+            shape = rows, width
+            return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
+        if self.in_line:
+            cache.begin(rows, longest, width, layout)
+            with attention.uneven(layout):
+                return self._forward(tree.tokens[None], positions[None], mask, cache)[0]
+        cache.begin(rows, longest, width)
+        tokens, positions = (x[layout.queries].view(rows, width) for x in (tree.tokens, positions))
+        return layout.in_line(self._forward(tokens, positions, mask, cache))
 
     def keep(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Put the root and the accepted nodes of each row behind its own entries.

@@ -74,7 +74,7 @@ def test_logits_that_are_no_numbers_end_their_row_alone():
 
     def poisoned(cache, tree, lengths):
         logits = forward(cache, tree, lengths)
-        logits[tree.tokens[:, 0] == PLAIN[2][4]] = torch.nan
+        logits[tree.tokens == PLAIN[2][4]] = torch.nan
         return logits
 
     TARGET.forward = poisoned

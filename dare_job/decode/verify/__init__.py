@@ -1,4 +1,4 @@
-"""Rules: scores (R, Q, V) and a tree in, what passes out. Pure functions of tensors."""
+"""Rules: scores (T, V) and a tree in, what passes out. Pure functions of tensors."""
 
 from collections.abc import Callable
 from functools import partial

@@ -19,20 +19,18 @@ from dare_job.decode.verify.verdict import Judgement, judge
 
 def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *, rule: str, k: int,
            p: float, eos: torch.Tensor) -> Judgement:
-    """scores float32 (R, Q, V); strict bool (R,): rows whose tokens pass as first choices alone (None: no
+    """scores float32 (T, V); strict bool (R,): rows whose tokens pass as first choices alone (None: no
     row); eos int64 (E,): end-of-text tokens.
     """
     choices, finite = judge(scores)
-    parents = tree.parents
-    first = tree.tokens == choices.gather(1, parents)
-    width = scores.shape[2]
-    own = scores.flatten(0, 1)[_flat(parents, scores), tree.tokens.clamp_max(width - 1).flatten()]
-    own = own.view_as(parents)
-    logp = own - scores.logsumexp(-1).gather(1, parents)
+    parents, width = tree.parents, scores.shape[1]
+    first = tree.tokens == choices[parents]
+    own = scores[parents, tree.tokens.clamp_max(width - 1)]
+    logp = own - scores.logsumexp(-1)[parents]
     if rule == "threshold":
         passed = first | (logp.exp() > p)
     else:
-        least = scores.topk(min(k, width), -1).values[..., -1].gather(1, parents)
+        least = scores.topk(min(k, width), -1).values[:, -1][parents]
         in_top = (own >= least) & own.isfinite()
         if rule == "top_k":
             passed = in_top
@@ -42,11 +40,5 @@ def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None,
                 passed = first | passed
     passed = passed & (first | ~torch.isin(tree.tokens, eos))
     if strict is not None:
-        passed = torch.where(strict[:, None], first, passed)
+        passed = torch.where(strict[tree.rows], first, passed)
     return Judgement(choices, passed & (tree.tokens < width), finite, logp)
-
-
-def _flat(parents: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Row numbers of the parents in scores.flatten(0, 1)."""
-    starts = torch.arange(0, scores.shape[0] * scores.shape[1], scores.shape[1], device=scores.device)
-    return (starts[:, None] + parents).flatten()
