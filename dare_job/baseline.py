@@ -107,30 +107,38 @@ def _by_engine(requests, task: Task) -> int:
 
 
 def by_generate(requests, task: Task) -> int:
-    """New tokens, the end-of-text token included, of greedy ``generate`` on left-padded batches."""
+    """New tokens of greedy ``generate`` with a task's settings."""
+    decode = task.config.decode
+    return greedy(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
+                  min_new_tokens=decode.min_new_tokens or None)
+
+
+def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> int:
+    """New tokens, the end-of-text token included, of greedy ``generate`` on left-padded batches.
+
+    options  more of ``generate``'s, such as prompt_lookup_num_tokens
+    """
     import torch
 
-    target, decode = loading.loaded(task).target, task.config.decode
     ends = target.generation_config.eos_token_id
     ends = [ends] if isinstance(ends, int) else ends or []
     pad = ends[0] if ends else 0
     tokens = 0
     with target.as_transformers(), torch.inference_mode():
-        for start in range(0, len(requests), decode.batch_size):
-            batch = requests[start:start + decode.batch_size]
-            prompts = [np.asarray(request.prompt_ids) for request in batch]
+        for start in range(0, len(requests), batch_size):
+            prompts = [np.asarray(request.prompt_ids) for request in requests[start:start + batch_size]]
             longest = max(map(len, prompts))
             ids = torch.full((len(prompts), longest), pad, dtype=torch.long)
             mask = torch.zeros_like(ids)
             for row, prompt in enumerate(prompts):
                 ids[row, longest - len(prompt):] = torch.from_numpy(prompt.astype(np.int64))
                 mask[row, longest - len(prompt):] = 1
-            room = decode.max_new_tokens
+            room = max_new_tokens
             if target.traits.longest is not None:
                 room = min(room, target.traits.longest - longest)
             output = target.model.generate(
                 ids.to(target.device), attention_mask=mask.to(target.device), do_sample=False, num_beams=1,
-                max_new_tokens=room, min_new_tokens=decode.min_new_tokens or None, pad_token_id=pad)
+                max_new_tokens=room, pad_token_id=pad, **options)
             tokens += sum(_length(row, ends) for row in output[:, longest:].cpu().numpy())
     return tokens
 

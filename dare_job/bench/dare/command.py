@@ -1,13 +1,12 @@
 """The command ``bench dare``: from nothing to the lines of the tables, part by part."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-
-from rich.console import Console
 
 import pools
 from dare_job import decode
@@ -22,6 +21,7 @@ from dare_job.spark import loading
 from dare_job.workspace import digest, done_record, write_json
 
 _COUNTS = ("rows", "users", "items", "pool_texts", "steps", "repeats", "threads", "max_new_tokens")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,16 @@ def run(options: Options) -> dict:
     """
     models.check(options.architectures)
     asked = frameworks.find(options.prompts)
-    console = Console(stderr=True)
     data = [tables.load(name, options.users, options.work) for name in options.data]
     pool_of = {known.name: groups.pools_of(known, options.work) for known in data}
     lines = []
     for architecture in options.architectures:
         model = models.trained(architecture, asked, options.steps, options.work)
         for cell in _cells(data, architecture, asked):
-            console.print(f"{' '.join(cell.names.values())}: old text, pools, measuring", highlight=False)
+            _LOG.info("%s: old text, pools, measuring", " ".join(cell.names.values()))
             found = _measured(cell, model, pool_of[cell.data.name][cell.side], options)
             lines += [{**cell.names, **line} for line in found]
-            console.print("  times plain: " + ", ".join(
-                f"{line['method']} {line['ratio']}" for line in found), highlight=False)
+            _LOG.info("times plain: %s", ", ".join(f"{line['method']} {line['ratio']}" for line in found))
     lines.sort(key=lambda line: list(options.data).index(line["data"]))
     report.show(lines)
     return {"rows": lines, "settings": {name: getattr(options, name) for name in _COUNTS},

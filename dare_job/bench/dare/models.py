@@ -5,13 +5,13 @@ A model starts with the embedded model's weights where its shape has room for th
 after minutes, but their texts are relatives: they differ in what a step costs more than in what they say.
 """
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from rich.progress import track
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from dare_job.bench.dare.frameworks import Framework, lessons
@@ -23,6 +23,7 @@ from dare_job.workspace import committing, digest, is_done
 _SAME = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
          "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id",
          "pad_token_id")
+_LOG = logging.getLogger(__name__)
 _WINDOW = 384  # tokens that a Mistral layer looks back: fewer than the longest rows have
 
 
@@ -68,8 +69,8 @@ def _train(name: str, frameworks: Sequence[Framework], steps: int, out: Path) ->
     tokenizer = AutoTokenizer.from_pretrained(embedded_path())
     model = grown(name).train()
     lesson = schedule(lessons(frameworks, seed), tokenizer, seed, drills=0)
-    shown = track(lesson, f"{name}: training", total=steps, transient=True)
-    _, loss = fit(model, shown, steps, PEAK_RATE_GOING_ON, lambda: None)
+    _LOG.info("%s: training", name)
+    _, loss = fit(model, lesson, steps, PEAK_RATE_GOING_ON, lambda: None)
     save(model, tokenizer, out)
     return loss
 

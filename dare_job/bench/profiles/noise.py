@@ -1,9 +1,9 @@
 """Noise of a small model's logits that is a fixed function of what it has read: greedy text becomes a sample.
 
 The likeliest text of a small model is nearly the same for every prompt, while a large model's greedy texts
-differ. The argmax of logits with noise is a sample (perturb and MAP; Papandreou and Yuille, ICCV 2011). Here the
-noise is not drawn anew but computed from the context by hidden units with random weights, so that the model
-stays a plain network: the same prompt gives the same text, in every engine.
+differ. The argmax of logits with noise is a sample (perturb and MAP; Papandreou and Yuille, ICCV 2011). Here
+the noise is not drawn anew but computed from the context by hidden units with random weights, so that the
+model stays a plain network: the same prompt gives the same text, in every engine.
 """
 
 from collections.abc import Sequence
@@ -50,11 +50,13 @@ def perturb(network: PreTrainedModel, batches: Sequence[Batch], scale: float, se
     scale    standard deviation, in nats, of what the noise adds to a position's likeliest tokens
 
     The units read the inputs whitened, so that what two texts have in common does not outweigh what they have
-    not.
+    not. The output embeddings grow by as much as the last norm divides more by, so that probabilities stay as
+    spread as they were.
     """
     if not scale:
         return
     mlp, first, second = _mlp(network)
+    last = network.transformer.ln_f if network.config.model_type == "gpt2" else network.model.norm
     inputs = torch.cat([_inputs(network, mlp, batch) for batch in batches])  # (N, H)
     values, vectors = torch.linalg.eigh(inputs.T @ inputs / len(inputs))
     whiten = vectors * (values + 1e-3 * values.mean()).rsqrt() @ vectors.T
@@ -70,13 +72,15 @@ def perturb(network: PreTrainedModel, batches: Sequence[Batch], scale: float, se
     places = before.topk(_TOP).indices
     added = (_logits(network, batches[0]) - before).gather(1, places)
     found = (added - added.mean(1, keepdim=True)).std()
+    quiet = _inputs(network, last, batches[0]).std(1)
     _by_unit(second, second.weight)[-UNITS:] = small * outward * (scale / found)
+    network.get_output_embeddings().weight *= (_inputs(network, last, batches[0]).std(1) / quiet).mean()
 
 
-def _inputs(network: PreTrainedModel, mlp: nn.Module, batch: Batch) -> torch.Tensor:
-    """What the last layer's hidden part reads (N, H) where a text's tokens are predicted."""
+def _inputs(network: PreTrainedModel, module: nn.Module, batch: Batch) -> torch.Tensor:
+    """What a module reads (N, H) where a text's tokens are predicted."""
     seen: list[torch.Tensor] = []
-    handle = mlp.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
+    handle = module.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
     network.base_model(input_ids=batch.tokens, use_cache=False)
     handle.remove()
     return seen[0][batch.targets != IGNORED]

@@ -1,8 +1,8 @@
 """A small causal model of real profiles: ``python -m dare_job.bench.profiles.train --data DIR --out DIR``.
 
-[--architecture llama|qwen2|gpt2] [--steps N] [--seed S] [--noise NATS]. Trains a tokenizer and 5.5 M parameters
-on prompts and profiles of the training users, in minutes on a CPU. Then ``noise.perturb`` makes the model's
-greedy text a sample of what it learned, since the likeliest profile is nearly the same for everybody.
+[--architecture llama|qwen2|gpt2] [--steps N] [--seed S] [--noise NATS]. Trains a tokenizer and 5.5 M
+parameters on prompts and profiles of the training users, in minutes on a CPU. Then ``noise.perturb`` makes
+the model's greedy text a sample of what it learned: the likeliest profile is nearly the same for everybody.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from dare_job.workspace import committing, digest, is_done
 VERSION = 1  # of the recipe: a model of another one is trained anew
 TEXT_TOKENS = 320  # that the model writes at most
 _WIDTHS = (160, 224, 288, 352, 448)  # tokens of a row, prompt included; a longer text is cut
-_BATCH_TOKENS = 4096
+_BATCH_TOKENS = 2048
 _WARMUP_STEPS = 40
 _LOG_EVERY = 20
 _LOG = logging.getLogger(__name__)
@@ -46,14 +46,14 @@ class Settings:
     """Of one model.
 
     architecture  one of ``architectures.NAMES``
-    steps         updates of about 4,096 tokens
+    steps         updates of about 2,048 tokens
     noise         nats: see ``noise.perturb``; 0: none
     test_users    users that nothing is learned of
     threads       torch threads
     """
 
     architecture: str = "llama"
-    steps: int = 900
+    steps: int = 300
     seed: int = 0
     noise: float = 1.0
     test_users: int = 500

@@ -1,0 +1,1 @@
+"""Every way of decoding beside plain ``generate``, timed in one run on a model of real profiles."""

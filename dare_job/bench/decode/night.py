@@ -1,0 +1,94 @@
+"""What is decoded: two nights of texts by a model of real profiles, and how like the real ones they are."""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dare_job.bench.profiles import data, texts
+from dare_job.bench.profiles import train as training
+from dare_job.bench.profiles.data import Profile
+from dare_job.bench.profiles.train import Settings
+from dare_job.decode import Request
+from dare_job.errors import ConfigError
+from pools.index import Index
+
+_COMPARED = 150  # texts that are compared with recorded profiles
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Night:
+    """Tonight's rows, test users whose history has grown, and the old text.
+
+    asked    prompts of tonight as token ids by user
+    old      the users' own texts of the earlier night
+    pool     texts of the earlier night of other users, of whom the model may have learned
+    real     the profiles recorded for the pool's users, and for tonight's
+    """
+
+    model: Path
+    asked: dict[str, np.ndarray]
+    old: dict[str, np.ndarray]
+    pool: dict[str, np.ndarray]
+    real: tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+    tonight: dict[str, np.ndarray]
+
+    def requests(self, rows: int) -> list[Request]:
+        """The first ``rows`` of tonight with all that drafts them, the pool of the others last."""
+        everybody = Index.build(list(self.pool.values()))
+        return [Request(user, self.asked[user], (Index.build([self.old[user]], kind="own"), everybody),
+                        old_ids=self.old[user]) for user in list(self.asked)[:rows]]
+
+
+def prepare(folder: Path, work: Path, settings: Settings, pool: int, rows: int) -> Night:
+    """Train the model and write both nights, each where it is not in ``work`` yet.
+
+    pool  users whose texts draft the others'
+    rows  test users, at least; more are written where ``likeness`` needs them
+    """
+    learned, test = data.split(data.load(folder), settings.test_users)
+    if not 0 < pool <= len(learned):
+        raise ConfigError(f"--pool {pool} must be above 0 and at most {len(learned)}, the users learned from")
+    model = training.model(folder, work, settings)
+    learned, test = by_digest(learned)[:pool], by_digest(test)[:max(rows, _COMPARED)]
+    _LOG.info("texts of %d users by %s", pool + 2 * len(test), model.name)
+    old = texts.written(model, work, {p.user: data.earlier(p) for p in [*learned, *test]})
+    asked = {p.user: data.later(p) for p in test}
+    return Night(model, texts.encoded(model, asked), {p.user: old[p.user] for p in test},
+                 {p.user: old[p.user] for p in learned},
+                 (texts.recorded(model, learned), texts.recorded(model, test)),
+                 texts.written(model, work, asked))
+
+
+def by_digest(profiles: Sequence[Profile]) -> list[Profile]:
+    """In the order of the ids' SHA-256."""
+    return sorted(profiles, key=lambda profile: hashlib.sha256(profile.user.encode()).hexdigest())
+
+
+def likeness(night: Night) -> dict:
+    """How tonight's texts compare with the recorded profiles of the same users.
+
+    distinct: share of different texts, of both nights together where one user has one text. accepted: draft
+    tokens a step at 16 nodes, tonight's texts against the other users' alone, no prompts.
+    """
+    real_pool, real = night.real
+    written = [*night.pool.values(), *night.tonight.values()]
+    found = {"distinct": round(texts.distinct(written), 4),
+             "distinct_real": round(texts.distinct([*real_pool.values(), *real.values()]), 4),
+             "accepted": _accepted(night.tonight, night.pool), "accepted_real": _accepted(real, real_pool)}
+    found["accepted_ratio"] = round(found["accepted"] / found["accepted_real"], 3)
+    found["tokens"] = _median(night.tonight)
+    found["tokens_real"] = _median(real)
+    return found
+
+
+def _accepted(some: Mapping[str, np.ndarray], pool: Mapping[str, np.ndarray]) -> float:
+    return texts.accepted_per_step(list(some.values()), list(pool.values()))
+
+
+def _median(some: Mapping[str, np.ndarray]) -> float:
+    return float(np.median([len(text) for text in some.values()]))

@@ -1,0 +1,220 @@
+"""The bench of decoding and the model it trains, on files of the real data's formats made here."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from dare_job.bench.decode import methods, night
+from dare_job.bench.decode.command import Options
+from dare_job.bench.profiles import architectures, data, noise, texts, train
+from dare_job.cli import app
+from dare_job.errors import ConfigError, DataError
+from dare_job.model.corpus import IGNORED
+
+USERS, MOVIES = 40, 30
+KINDS = ["quiet dramas", "loud comedies", "old westerns", "space operas"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Forty users with a profile and a history; user 7 of the profiles rated too little."""
+    root = tmp_path_factory.mktemp("data")
+    (root / "knowledge").mkdir()
+    (root / "ml-1m").mkdir()
+    rng = np.random.default_rng(0)
+    rows = [{"user": u, "plain": f" The user seems to enjoy {KINDS[u % 4]} and {KINDS[u // 4 % 4]}, above "
+             f"all those with {rng.integers(2, 9)} heroes. A calm mood is likely.\n", "fields": {}}
+            for u in range(USERS)]
+    with gzip.open(root / data.PROFILES, "wt") as file:
+        file.write("\n".join(map(json.dumps, rows)))
+    movies = [f"{i + 1}::Film Number {i + 1}, Thé ({1960 + i})::Drama" for i in range(MOVIES)]
+    (root / "ml-1m/movies.dat").write_text("\n".join(movies) + "\n", encoding="latin-1")
+    items = [f'{i + 1} {MOVIES - 1 - i} "Film Number {i + 1}" Drama' for i in range(MOVIES)]
+    (root / "ml-1m/item_list.txt").write_text("org_id remap_id title category\n" + "\n".join(items))
+    users = [f"{u + 1} {u + 100}" for u in range(USERS)]
+    (root / "ml-1m/user_list.txt").write_text("org_id remap_id\n" + "\n".join(users))
+    with gzip.open(root / "ml-1m/sequences_full.txt.gz", "wt") as file:
+        for u in range(USERS):
+            count = data.LATER if u == 7 else 20
+            file.write(f"{u + 100} {' '.join(map(str, rng.permutation(MOVIES)[:count]))}\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def short():
+    """Models of few tokens a text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "TEXT_TOKENS", 40)
+        yield train.Settings(steps=2, test_users=10, noise=1.0)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("work")
+
+
+def test_profiles_are_joined_with_titles(folder):
+    profiles = data.load(folder)
+    assert [p.user for p in profiles] == [str(u) for u in range(USERS) if u != 7]
+    with gzip.open(folder / "ml-1m/sequences_full.txt.gz", "rt") as file:
+        first = file.readline().split()
+    expected = [f"Film Number {MOVIES - int(item)}, Thé" for item in first[1:]]
+    assert profiles[0].titles == tuple(expected) and profiles[0].text.startswith("The user")
+    assert data.later(profiles[0]) == f"Movies: {'; '.join(expected[-data.TITLES:])}\nProfile:\n"
+    earlier = data.earlier(profiles[0])
+    assert expected[-1] not in earlier and expected[-1 - data.LATER] in earlier
+
+
+def test_users_are_split_by_their_ids(folder):
+    profiles = data.load(folder)
+    learned, test = data.split(profiles, 10)
+    assert len(test) == 10 and not {p.user for p in learned} & {p.user for p in test}
+    fewer = data.split([p for p in profiles if p.user != learned[0].user], 10)[1]
+    assert fewer == test
+    with pytest.raises(ConfigError, match="39"):
+        data.split(profiles, 39)
+
+
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("ml-1m/movies.dat", "1:Film:Drama\n", "movies.dat, line 1"),
+    ("ml-1m/item_list.txt", "org_id remap_id\n7\n", "item_list.txt"),
+    ("ml-1m/user_list.txt", "org_id remap_id\n1 5\n", "sequences_full.txt.gz, line 1"),
+    ("ml-1m/user_list.txt", None, "user_list.txt cannot be read")])
+def test_damaged_files_are_named(folder, tmp_path, name, text, message):
+    for file in folder.rglob("*.*"):
+        copy = tmp_path / file.relative_to(folder)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    (tmp_path / name).unlink()
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        data.load(tmp_path)
+
+
+def test_batches_ask_with_titles_and_want_the_text(folder):
+    profiles = data.load(folder)
+    tokenizer = train.train_tokenizer([x for p in profiles for x in (p.text, data.later(p))], 600, 512)
+    batch, again = (next(train.batches(profiles, tokenizer, 3)) for _ in range(2))
+    assert torch.equal(batch.tokens, again.tokens)
+    wanted = batch.targets[0][batch.targets[0] != IGNORED]
+    assert wanted[-1] == tokenizer.eos_token_id
+    assert tokenizer.decode(wanted[:-1]) in {p.text for p in profiles}
+    asked = tokenizer.decode(batch.tokens[0][1: batch.tokens.shape[1] - len(wanted)])
+    assert asked.startswith("Movies: ") or asked.startswith("Film") or ";" in asked
+
+
+def test_a_model_is_trained_once_and_written_whole(folder, work, short, monkeypatch):
+    path = train.model(folder, work, short)
+    monkeypatch.setattr(train, "train", lambda *_: pytest.fail("trained again"))
+    assert train.model(folder, work, short) == path
+    quiet = train.model(folder, work, train.Settings(steps=2, test_users=10, noise=0.0))
+    assert quiet != path and (quiet / "model.safetensors").exists()
+    monkeypatch.setattr(train, "train", lambda *_: 1 / 0)
+    before = set(work.glob("profiles-*"))
+    with pytest.raises(ZeroDivisionError):
+        train.model(folder, work, train.Settings(steps=2, test_users=10, seed=5))
+    assert set(work.glob("profiles-*")) == before
+
+
+def test_settings_are_checked():
+    with pytest.raises(ConfigError, match="mamba"):
+        train.Settings("mamba")
+    with pytest.raises(ConfigError, match="steps"):
+        train.Settings(steps=0)
+
+
+@pytest.mark.parametrize("architecture", architectures.NAMES)
+def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, architecture):
+    profiles = data.load(folder)
+    tokenizer = train.train_tokenizer([p.text for p in profiles], 600, 512)
+    torch.manual_seed(0)
+    network = architectures.make(architecture, tokenizer)
+    noise.reserve(network)
+    batch = next(train.batches(profiles, tokenizer, 0))
+    optimizers = train._optimizers(network)
+    train._step(network, optimizers, batch, 1.0)  # reserved units stay without effect
+    with torch.no_grad():
+        quiet = noise._logits(network, batch)
+        second = noise._mlp(network)[2]
+        assert not noise._by_unit(second, second.weight)[-noise.UNITS:].any()
+        assert noise._by_unit(second, second.weight)[:-noise.UNITS].any()
+        noise.perturb(network, [batch], 0.01, seed=1)
+        added = (noise._logits(network, batch) - quiet).gather(1, quiet.topk(20).indices)
+    spread = (added - added.mean(1, keepdim=True)).std().item()
+    assert spread == pytest.approx(0.01, rel=0.2)
+
+
+def test_texts_are_kept_and_equal_generate(folder, work, short):
+    model = train.model(folder, work, short)
+    prompts = {p.user: data.later(p) for p in data.load(folder)}
+    found = texts.written(model, work, prompts)
+    assert list(found) == list(prompts)
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    for user, ids in list(texts.encoded(model, prompts).items())[:3]:
+        asked = torch.from_numpy(ids.astype(np.int64))[None]
+        expected = network.generate(asked, attention_mask=torch.ones_like(asked))[0, len(ids):]
+        assert found[user].tolist() == expected.tolist()
+    again = texts.written(model, work, prompts)
+    assert all(np.array_equal(again[user], found[user]) for user in found)
+    assert len(list(work.glob("texts-*"))) == 1
+
+
+def test_distinct_and_accepted_can_be_counted_by_hand():
+    one, two = np.array([5, 6, 7, 8], np.int32), np.array([5, 6, 7, 9], np.int32)
+    assert texts.distinct([one, two, one, one]) == 0.5
+    assert texts.accepted_per_step([one], [one, one]) == 3.0  # one step: three accepted
+    assert texts.accepted_per_step([one], [np.array([1, 2, 3], np.int32)]) == 0.0
+
+
+def test_recorded_profiles_are_cut_where_the_model_ends(folder, work, short):
+    model = train.model(folder, work, short)
+    found = texts.recorded(model, data.load(folder))
+    assert set(map(len, found.values())) <= set(range(2, 41)) and len(found) == USERS - 1
+
+
+def test_methods_draft_from_what_their_names_say(folder, work, short):
+    tonight = night.prepare(folder, work, short, pool=20, rows=3)
+    assert len(tonight.pool) == 20 and not set(tonight.pool) & set(tonight.asked) and len(tonight.old) == 10
+    request = tonight.requests(1)[0]
+    assert [index.kind for index in request.pools] == ["own", "global"]
+    assert methods._asked(methods.STRICT, request) is request
+    resd = methods._asked(methods.RESD, request)
+    assert [index.kind for index in resd.pools] == ["global"] and resd.old_ids is None
+    assert methods._asked(methods.OWN_LOOKUP, request).pools == ()
+    assert not methods.possible(methods.LOOKUP, 8) and methods.possible(methods.LOOKUP, 1)
+
+
+def test_the_command_ends_with_its_figures(folder, work, short):
+    result = CliRunner().invoke(app, [
+        "bench", "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", "8,4",
+        "--rows", "4", "--repeats", "2", "--pool", "20", "--tokens", "12", "--steps", "2",
+        "--test-users", "10"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    rows = found["rows"]
+    assert [(row["method"], row["batch"]) for row in rows] == [
+        (method, batch) for batch in (1, 3) for method in methods.METHODS if methods.possible(method, batch)]
+    for row in rows:
+        assert {"method", "batch", "tokens_per_s", "accepted_per_step", "target_steps",
+                "ratio_to_generate"} <= set(row)
+        assert row["tokens_per_s"] > 0 and row["target_steps"] >= 0
+    by = {(row["method"], row["batch"]): row for row in rows}
+    assert by[methods.GENERATE, 1]["ratio_to_generate"] == 1
+    assert by[methods.GENERATE, 1]["accepted_per_step"] == 0
+    assert by[methods.STRICT, 1]["target_steps"] <= by[methods.AUTOREGRESSIVE, 1]["target_steps"]
+    assert found["rows_that_differ"] == 0
+    assert 0 < found["texts"]["distinct"] <= 1 and found["texts"]["accepted_real"] > 0
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"nodes": (16,)}, "--nodes"), ({"rows": 501}, "--rows 501"), ({"repeats": 0}, "--repeats 0"),
+    ({"batch": (1, 0, 2)}, "--batch 0")])
+def test_impossible_options_are_named(folder, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        Options(folder, **arguments)
