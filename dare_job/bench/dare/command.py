@@ -40,7 +40,7 @@ class Options:
     users: int = 1000
     items: int = 1000
     pool_texts: int = 500
-    steps: int = 100
+    steps: int = 60
     repeats: int = 3
     threads: int = 1
     max_new_tokens: int = 192
@@ -122,7 +122,7 @@ def _measured(cell: Cell, model: Path, pool_of: Mapping[str, indexes.Pool], opti
                           options.threads, options.max_new_tokens, _code()])
         lines += _kept(options.work / "cells" / f"{made_of}.json",
                        partial(measure.cell, task, sample, batch, nodes, options.repeats))
-    return [{**line, "pools": sizes} for line in lines]
+    return [{**line, "groups": len(sizes) - 1, "old_texts": sizes[loading.GLOBAL]} for line in lines]
 
 
 def _kept(path: Path, measured: Callable[[], list[dict]]) -> list[dict]:

@@ -16,7 +16,7 @@ from dare_job.prompts import PromptSet
 from dare_job.tables import ENTITIES
 
 ADVERTISEMENT = "advertisement"
-_ITEMS, _FOREIGN = 300, 100
+_ITEMS, _FOREIGN = 300, 400
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _adverts(framework: Framework, seed: int) -> Iterator[list[Example]]:
         attributes = world.catalogue.attributes
         known = [replace(example, text=adverts.analysis(example.titles[0], attributes[example.row]))
                  for example in item_examples(world, framework.prompts, DAYS)]
-        made_up = [replace(example, text=adverts.foreign_analysis(example.titles[0], example.text))
+        made_up = [replace(example, text=adverts.foreign_analysis(example.text))
                    for example in foreign_examples(_FOREIGN, framework.prompts, rng)
                    if example.entity == "item"]
         yield known + made_up
