@@ -19,7 +19,7 @@ SMALL = ("--data", "sample", "--rows", "3", "--users", "24", "--items", "6", "--
 FIGURES = {"data", "architecture", "prompts", "side", "batch", "nodes", "method", "tokens_per_s", "ratio",
            "ratio_range", "ratio_by_processor", "accepted_per_step", "steps", "scored_share",
            "retrieval_us_per_step", "retrieval_ms_per_text", "rows", "tokens", "relaxed_share",
-           "differ_from_autoregressive", "groups", "old_texts"}
+           "distinct_share", "ended_share", "differ_from_autoregressive", "groups", "old_texts"}
 
 
 def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
