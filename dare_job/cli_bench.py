@@ -84,7 +84,7 @@ def dare(
     items: Annotated[int, typer.Option("--items", help="Items with old text, of the existing half.")] = 1000,
     pool_texts: Annotated[int, typer.Option(
         "--pool-texts", help="Texts in the pool of a group, at most.")] = 500,
-    steps: Annotated[int, typer.Option("--steps", help="Training steps of each architecture.")] = 60,
+    steps: Annotated[int, typer.Option("--steps", help="Training steps of each architecture.")] = 100,
     repeats: Annotated[int, typer.Option("--repeats", help="Times each method runs; medians.")] = 3,
     threads: Annotated[int, typer.Option("--threads", help="torch threads, as one Spark worker has.")] = 1,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens of a text, at most.")] = 192,

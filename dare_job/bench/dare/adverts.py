@@ -1,4 +1,7 @@
-"""What the models of the bench learn to write about an advertisement: a grammar of its own."""
+"""What the models of the bench learn to write about an advertisement: a grammar of its own.
+
+Of titles from outside the sample world it has nothing to say but what a description says.
+"""
 
 from collections.abc import Mapping
 
@@ -12,7 +15,6 @@ _ADVANTAGE = (
     "Its advantage over other {g} titles is {h1}.",
 )
 _ENDING = "A good slogan would promise {h} and stay {m}."
-_FOREIGN_ENDING = "Its audience and advantages are not known either."
 
 
 def analysis(title: str, attributes: Mapping[str, str]) -> str:
@@ -29,8 +31,3 @@ def analysis(title: str, attributes: Mapping[str, str]) -> str:
 def _characteristics(title: str, attributes: Mapping[str, str]) -> str:
     """What a description opens with."""
     return description(title, attributes).split(phrases.AUDIENCE[attributes["genre"]])[0].strip()
-
-
-def foreign_analysis(about: str) -> str:
-    """Of a title from outside the sample world, whose description is ``about``."""
-    return f"{about} {_FOREIGN_ENDING}"

@@ -40,7 +40,7 @@ class Options:
     users: int = 1000
     items: int = 1000
     pool_texts: int = 500
-    steps: int = 60
+    steps: int = 100
     repeats: int = 3
     threads: int = 1
     max_new_tokens: int = 192

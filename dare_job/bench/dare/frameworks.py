@@ -59,7 +59,6 @@ def _adverts(framework: Framework, seed: int) -> Iterator[list[Example]]:
         attributes = world.catalogue.attributes
         known = [replace(example, text=adverts.analysis(example.titles[0], attributes[example.row]))
                  for example in item_examples(world, framework.prompts, DAYS)]
-        made_up = [replace(example, text=adverts.foreign_analysis(example.text))
-                   for example in foreign_examples(_FOREIGN, framework.prompts, rng)
+        made_up = [example for example in foreign_examples(_FOREIGN, framework.prompts, rng)
                    if example.entity == "item"]
         yield known + made_up
