@@ -22,6 +22,28 @@ def bench() -> None:
 
 
 @app.command()
+def budget(
+    text: options.Text, column: options.Column, tokenizer: options.Tokenizer,
+    latency: Annotated[list[Path], typer.Option(
+        "--latency", help="Latency curve, as in conf/latency or of `tune --save-latency`; repeatable.")],
+    id_column: options.IdColumn = None, held_out: options.HeldOut = 500,
+    batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,2,4,8,16,32,64,128,256",
+    nodes: Annotated[str, typer.Option(
+        "--nodes", help="Fixed budgets to compare with; 0 is plain decoding.")] = "0,1,2,4,8,16,32,64",
+) -> None:
+    """Replay recorded texts in batches: the scheduler's node budgets against every row's having the same.
+
+    What is accepted follows the texts; what a step costs follows the latency curves, with drafting added as
+    timed here. The last line of standard output is one JSON object.
+    """
+    from dare_job.bench.budget import Options, run
+
+    batches, fixed = options.numbers("--batch", batch), options.numbers("--nodes", nodes)
+    print(json.dumps(run(Options(text, column, tokenizer, id_column, held_out, curves=latency,
+                                 batches=batches, nodes=fixed))), flush=True)
+
+
+@app.command()
 def decode(
     data: Annotated[Path, typer.Option(
         "--data", envvar="DARE_DATA", help="Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and "
@@ -31,7 +53,8 @@ def decode(
         "are made anew.")] = None,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,8,32",
     nodes: Annotated[str, typer.Option(
-        "--nodes", help="Draft nodes a row, one for each batch size.")] = "16,8,4",
+        "--nodes", help="Draft nodes a row, one number for each batch size, such as 16,8,4; auto: the "
+        "engine's budget for each forward, by what forwards cost.")] = "auto",
     rows: Annotated[int, typer.Option("--rows", help="Test users whose texts each method writes.")] = 32,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that each method runs.")] = 3,
     pool: Annotated[int, typer.Option("--pool", help="Other users whose old texts draft.")] = 1000,
@@ -42,7 +65,7 @@ def decode(
         "--steps", help="Updates of its training, 2,048 tokens each.")] = 300,
     noise: Annotated[float, typer.Option(
         "--noise", help="Standard deviation, in nats, of the fixed noise on its logits that makes texts of "
-        "different prompts differ; 0: none.")] = 1.0,
+        "different prompts differ; 0: none.")] = 1.1,
     seed: Annotated[int, typer.Option("--seed", help="Of the model.")] = 0,
     test_users: Annotated[int, typer.Option(
         "--test-users", help="Users that it does not learn from; tonight's rows are theirs.")] = 500,
@@ -59,7 +82,8 @@ def decode(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     settings = Settings(architecture, steps, seed, noise, test_users)
-    batches, budgets = options.numbers("--batch", batch), options.numbers("--nodes", nodes)
+    batches = options.numbers("--batch", batch)
+    budgets = [] if nodes == "auto" else options.numbers("--nodes", nodes)
     result = run(Options(data, work, tuple(batches), tuple(budgets), rows, repeats, pool, tokens, settings,
                          threads))
     print(json.dumps(result), flush=True)

@@ -75,6 +75,7 @@ def tune(
 
 def _curve(latency, model, batches, budgets, dtype, device, save):
     """The curve that was given or is measured now, and where it comes from."""
+    from dare_job.decode.cost import Curve
     from dare_job.replay import latency as curves
 
     if (latency is None) == (model is None):
@@ -90,7 +91,7 @@ def _curve(latency, model, batches, budgets, dtype, device, save):
     table = curves.measure(model, batches or (1, 8, 32), max(budgets, default=1), dtype, device)
     if save:
         save.write_text(json.dumps({"latency_ms": table}, indent=1) + "\n", encoding="utf-8")
-    return curves.Curve.of(table, f"--model {model}"), f"{model} in {dtype}, measured here"
+    return Curve.of(table, f"--model {model}"), f"{model} in {dtype}, measured here"
 
 
 def _lambdas(text: str) -> list[float | None]:

@@ -76,7 +76,9 @@ class DecodeSettings(Section):
     max_new_tokens: int = Field(256, ge=1, le=_MOST)
     min_new_tokens: int = Field(0, ge=0, le=_MOST)
     batch_size: int = Field(8, ge=1, le=65536, description="rows decoded at once on one device")
-    nodes: int = Field(16, ge=0, le=512, description="draft nodes a row and forward")
+    nodes: Literal["auto"] | Annotated[int, Field(ge=0, le=512)] = Field(
+        "auto", description="draft nodes; auto: a forward has as many as pay by what it costs here, for the "
+        "rows where they pay; a number: so many for every row")
     depth: int = Field(12, ge=1, le=64, description="longest draft path")
     context: int = Field(31, ge=1, le=32, description="longest context looked up; a pool holds up to 31")
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
@@ -94,10 +96,18 @@ class DecodeSettings(Section):
 
 
 class VerifySettings(Section):
-    rule: Literal["strict", "relaxed", "top_k", "threshold", "literal"] = Field(
-        "strict", description="strict equals greedy decoding; relaxed needs top k and p; literal is eq. 8")
-    k: int = Field(2, ge=1, le=64)
-    p: float = Field(0.1, ge=0, lt=1)
+    rule: Literal["strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy"] = Field(
+        "strict", description="strict equals greedy decoding; relaxed needs top k and p; literal is eq. 8; "
+        "ratio compares with the first choice, entropy with a bound that falls as the model gets unsure")
+    k: int = Field(2, ge=1, le=64, description="relaxed, top_k, literal: among the k most probable tokens")
+    p: float = Field(0.1, ge=0, lt=1, description="relaxed, threshold, literal: probability above p")
+    c: float = Field(0.5, gt=0, le=1, description="ratio: at least c times the first choice's probability")
+    epsilon: float = Field(
+        0.09, gt=0, le=1, description="entropy: probability above min(epsilon, delta exp(-entropy))")
+    delta: float = Field(0.3, gt=0, le=1, description="entropy: see epsilon; its root is usual")
+    length_quantile: float | None = Field(
+        0.95, gt=0, lt=1, description="relaxed rules: a text longer than this share of its group's old ones "
+        "(everybody's, where the group has too few) is written by the strict rule from there on; null: never")
     reproducible: bool = Field(
         False, description="relaxed text independent of batch and partition: keeps each row's draft budget "
         "fixed, as it always is today, scores all of its old text (decode.score auto), and leaves batch_size "
@@ -169,7 +179,8 @@ class SparkSettings(Section):
     master: str = Field("local[*]", pattern=r"^(local(-cluster)?(\[.*\])?|yarn|(spark|k8s|mesos)://.+)$",
                         description="local[N], yarn, spark://HOST:PORT, k8s://URL")
     shards: AtLeastOne | Literal["auto"] = "auto"
-    rows_per_commit: int = Field(64, ge=1, le=_MOST, description="rows lost at most when a worker is killed")
+    rows_per_commit: int = Field(64, ge=1, le=_MOST,
+                                 description="rows of a file; a killed worker loses its open ones")
     driver_memory: str = Field("2g", pattern=r"^[1-9]\d*[kmgtKMGT]$", description="as Java has it: 900m, 2g")
     conf: Annotated[dict[str, str], BeforeValidator(config_source.spark_conf)] = {}
 

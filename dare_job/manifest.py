@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from dare_job import knowledge
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
+from dare_job.spark import chunks
 from dare_job.spark.parts import Part
 from dare_job.stages import upstream
 from dare_job.tables import PLAN, SCHEMA_VERSION
@@ -29,6 +30,7 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
         "text_settings": text_salt(job.config, job.model_hash),
         "counts": counts, "totals": totals, "pool_kinds": kinds,
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
+        "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "waves": generated.get("waves", {}).get(entity, []),
         "rejects": {"broken": read["broken"], "duplicate": read["duplicates"]},
@@ -40,9 +42,9 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
 
 def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
     """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
-    sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens")
-    counts, totals, kinds = Counter(), dict.fromkeys(sums, 0), Counter()
-    columns = ["error", "generated_dt", "tokens", "pool_kind", *sums[1:]]
+    sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
+    counts, totals, kinds = Counter(guarded=0), dict.fromkeys(sums, 0), Counter()
+    columns = ["error", "generated_dt", "tokens", "pool_kind", "guarded_tokens", *sums[1:]]
     for batch in knowledge.dataset(folder).to_batches(columns=columns):
         no_text = pc.is_null(batch["generated_dt"])
         fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
@@ -51,6 +53,7 @@ def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
         counts["errors"] += batch.num_rows - batch["error"].null_count
         counts["without_text"] += pc.sum(no_text).as_py() or 0
         new = batch.filter(fresh)
+        counts["guarded"] += chunks.guarded(new)
         kinds.update(kind for kind in new["pool_kind"].to_pylist() if kind)
         for name in sums:
             totals[name] += pc.sum(new[name]).as_py() or 0

@@ -81,12 +81,15 @@ def summarise(job: Job, manifests: dict) -> dict:
         return sum(manifests[entity][group][name] for entity in ENTITIES)
 
     steps = total("totals", "target_steps")
+    slots = sum(manifests[entity]["totals"].get("slot_steps", 0) for entity in ENTITIES)  # older ones lack it
     baseline = manifests["user"]["baseline"]
     return {
         "date": job.space.dt, "out": str(job.space.out), "written": total("counts", "written"),
         "errors": total("counts", "errors"), "skipped_fresh": total("counts", "skipped_fresh"),
         "accepted_per_step": _rounded(total("totals", "accepted_tokens") / steps if steps else None, 4),
+        "busy_slots": _rounded(steps / slots if slots else None, 4),
         "scored_tokens": total("totals", "scored_tokens"),
+        "relaxed_tokens": total("totals", "relaxed_tokens"), "guarded_rows": total("counts", "guarded"),
         "tokens_per_s": _rounded(manifests["user"]["tokens_per_s"]),
         "baseline_tokens_per_s": _rounded(baseline["tokens_per_s"] if baseline else None),
     }
@@ -107,10 +110,16 @@ def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
     rate, plain = summary["tokens_per_s"], summary["baseline_tokens_per_s"]
     if summary["accepted_per_step"] is not None:
         console.print(f"{summary['accepted_per_step']:.2f} draft tokens accepted a step")
+    if summary["busy_slots"] is not None:
+        console.print(f"{summary['busy_slots']:.0%} of the slots of those steps were busy")
+    tokens = sum(manifests[entity]["totals"]["tokens"] for entity in ENTITIES)
     if summary["scored_tokens"]:
-        tokens = sum(manifests[entity]["totals"]["tokens"] for entity in ENTITIES)
         console.print(f"{summary['scored_tokens'] / tokens:.0%} of the tokens are old text that the prompt's "
                       "forward accepted", soft_wrap=True)
+    if summary["relaxed_tokens"] or summary["guarded_rows"]:
+        console.print(f"{summary['relaxed_tokens'] / tokens:.2%} of the tokens are not the model's first "
+                      f"choice; {summary['guarded_rows']} rows went on behind their length guard",
+                      soft_wrap=True)
     if rate and plain:
         method = manifests["user"]["baseline"]["method"]
         console.print(f"{rate:.0f} tokens/s a worker, {rate / plain:.2f} times plain decoding in this run "

@@ -122,6 +122,8 @@ def figures(row: dict) -> str:
         words.append(f"{row['accepted_tokens'] / row['target_steps']:.2f} accepted a step")
     if row["relaxed_tokens"]:
         words.append(f"{row['relaxed_tokens']} relaxed")
+    if row["guarded_tokens"]:
+        words.append(f"{row['guarded_tokens']} strict behind the length guard")
     words.append(f"{row['decode_ms']:.0f} ms of which drafting {row['retrieval_ms']:.0f} ms")
     return ", ".join(words) + f", ended by {row['finish_reason']}"
 

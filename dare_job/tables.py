@@ -5,7 +5,7 @@ Versioned: a change of a column's name, type or meaning raises ``SCHEMA_VERSION`
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 ENTITIES = ("user", "item")
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
@@ -83,9 +83,11 @@ KNOWLEDGE = pa.schema([
     pa.field("scored_tokens", pa.int32()),  # of the row's old text, accepted by the prompt's forward
     pa.field("accepted_tokens", pa.int32()),  # draft tokens accepted by later forwards
     pa.field("relaxed_tokens", pa.int32()),  # tokens of either kind that were not the argmax
+    pa.field("guarded_tokens", pa.int32()),  # behind the row's length guard, so written by the strict rule
     pa.field("step_tokens", pa.list_(pa.int16())),  # tokens emitted by each forward: accepted ones + 1
     pa.field("retrieval_ms", pa.float32()),
     pa.field("decode_ms", pa.float32()),
+    pa.field("slot_steps", pa.float32()),  # its share of the engine's slots in those forwards, empty ones too
     pa.field("prompt_sha256", pa.string()),
     pa.field("text_key", pa.string()),
     pa.field("run_id", pa.string(), nullable=False),  # the run that wrote this partition

@@ -50,23 +50,63 @@ class DraftSettings:
     threads: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """The pools of R rows as the compiled drafter takes them; for many calls with the same rows.
+
+    pools      what it was made of: keeps the indexes open
+    table      int64 (P, 12)  addresses of the distinct pools
+    row_pools  int32 (R, S)   each row's pools as numbers into the table, nearest first; -1: none
+    row_kinds  uint8 (R, S)   SOURCE_* of each
+    """
+
+    pools: tuple[tuple[Index, ...], ...]
+    table: np.ndarray
+    row_pools: np.ndarray
+    row_kinds: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.row_pools)
+
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def of(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
+        numbers: dict[int, int] = {}
+        addresses = []
+        slots = max(1, max(map(len, pools), default=0))
+        row_pools = np.full((len(pools), slots), -1, np.int32)
+        row_kinds = np.zeros((len(pools), slots), np.uint8)
+        for r, sources in enumerate(pools):
+            for s, index in enumerate(sources):
+                number = numbers.get(id(index))
+                if number is None:
+                    number = numbers[id(index)] = len(addresses)
+                    addresses.append(index.addresses)
+                row_pools[r, s] = number
+                row_kinds[r, s] = index.source
+        table = np.array(addresses, np.int64) if addresses else np.zeros((1, 12), np.int64)
+        return Sources(pools, table, row_pools, row_kinds)
+
+
 def draft(
     context: np.ndarray,
     lengths: np.ndarray,
     budgets: np.ndarray,
-    pools: Sequence[Sequence[Index]],
+    pools: "Sequence[Sequence[Index]] | Sources",
     settings: DraftSettings = DraftSettings(),  # noqa: B008 (frozen)
     max_depth: np.ndarray | None = None,
     prompts: np.ndarray | None = None,
+    least: float = 0.0,
 ) -> DraftBatch:
     """One tree a row, at most ``budgets[r]`` nodes each; N of the result is the largest budget.
 
     context    int32 (R, L)  prompt and text so far, from column 0
     lengths    int32 (R,)    tokens in use; the tree grows behind the last
     budgets    int32 (R,)    0: an empty tree
-    pools      R sequences of Index, nearest first; may be empty and may differ
+    pools      R sequences of Index, nearest first; may be empty and may differ. Or ``Sources`` of them
     max_depth  int32 (R,)    tokens that the row may still emit; also limited by settings.depth
     prompts    int32 (R,)    tokens of each row that are its prompt's; None: none
+    least      nodes with a lower score are left out
 
     Raises PoolError where shapes or settings are impossible.
     """
@@ -88,10 +128,11 @@ def draft(
         np.empty((rows, nodes), np.float32), np.empty((rows, nodes), np.uint8),
     )
     if rows and nodes:
-        table, row_pools, row_kinds = _table(tuple(map(tuple, pools)))
+        if not isinstance(pools, Sources):
+            pools = Sources.of(tuple(map(tuple, pools)))
         prompts = _same(rows, 0) if prompts is None else np.ascontiguousarray(prompts, np.int32)
-        arguments = (context, lengths, prompts, budgets, depths, table, row_pools, row_kinds, lambdas,
-                     settings.window if settings.live else 0,
+        arguments = (context, lengths, prompts, budgets, depths, least, pools.table, pools.row_pools,
+                     pools.row_kinds, lambdas, settings.window if settings.live else 0,
                      batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
         _run(rows, sum(each), settings.threads or _processors(), arguments)
     return batch
@@ -118,7 +159,7 @@ def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
 
 
 def _slice(begin: int, end: int, arguments: tuple) -> None:
-    row_pools, lambdas, tokens = arguments[6], arguments[8], arguments[10]
+    row_pools, lambdas, tokens = arguments[7], arguments[9], arguments[11]
     memory = scratch(tokens.shape[1], row_pools.shape[1], lambdas.shape[1] - 1)
     draft_rows(begin, end, memory, *arguments)
 
@@ -133,26 +174,6 @@ def _executor(process: int, threads: int) -> ThreadPoolExecutor:
 def _processors() -> int:
     """Those that this process may use, as they were at the first call."""
     return len(os.sched_getaffinity(0))
-
-
-@lru_cache(maxsize=4)
-def _table(pools: tuple[tuple[Index, ...], ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Addresses of the distinct pools, and each row's pools as numbers into them."""
-    numbers: dict[int, int] = {}
-    addresses = []
-    slots = max(1, max(map(len, pools)))
-    row_pools = np.full((len(pools), slots), -1, np.int32)
-    row_kinds = np.zeros((len(pools), slots), np.uint8)
-    for r, sources in enumerate(pools):
-        for s, index in enumerate(sources):
-            number = numbers.get(id(index))
-            if number is None:
-                number = numbers[id(index)] = len(addresses)
-                addresses.append(index.addresses)
-            row_pools[r, s] = number
-            row_kinds[r, s] = index.source
-    table = np.array(addresses, np.int64) if addresses else np.zeros((1, 12), np.int64)
-    return table, row_pools, row_kinds
 
 
 @lru_cache(maxsize=64)

@@ -133,6 +133,11 @@ class Index:
         return sum(getattr(self, name).nbytes for name in _ARRAYS)
 
     @cached_property
+    def lengths(self) -> np.ndarray:
+        """int64 (texts,): tokens of each text, ascending."""
+        return np.sort(np.diff(np.flatnonzero(self.tokens == 0), prepend=-1) - 1)
+
+    @cached_property
     def addresses(self) -> np.ndarray:
         """int64 (12,): where the arrays are and how long, as ``pools.lookup`` takes them."""
         where = [getattr(self, name).ctypes.data for name in _ARRAYS]

@@ -15,12 +15,13 @@ WIDE = 3  # suffixes read for each node of the budget, where all is open
 
 
 @compiled
-def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, pools, row_pools, row_kinds,
-               lambdas, window, tokens, parents, sizes, scores, sources):
+def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, least, pools, row_pools,
+               row_kinds, lambdas, window, tokens, parents, sizes, scores, sources):
     """Fill the trees of rows [begin, end). Shapes as in ``pools.draft``.
 
     memory     int64 (n,)               ``scratch.scratch(N, S, M)`` of this thread
     pools      int64 (P, 12)            addresses of every index in use
+    least      score under which no node is wanted
     row_pools  int32 (R, S)             rows of ``pools``, nearest first; -1: none
     row_kinds  uint8 (R, S)             SOURCE_* of each
     lambdas    float64 (kinds, M + 1)   by SOURCE_* and context order; negative: as the pool learned
@@ -44,15 +45,15 @@ def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, p
         budget = min(budgets[r], most)
         grow = lengths[r] > 0 and budget > 0 and depths[r] > 0
         sizes[r] = _grow(z, b, t, f, stamps, depth, pools, row_pools[r], row_kinds[r], lambdas, window,
-                         context[r], lengths[r], prompts[r], budget, depths[r], grow, tokens[r], parents[r],
-                         scores[r], sources[r])
+                         context[r], lengths[r], prompts[r], budget, depths[r], least, grow, tokens[r],
+                         parents[r], scores[r], sources[r])
         tokens[r, sizes[r]:], parents[r, sizes[r]:] = 0, ROOT
         scores[r, sizes[r]:], sources[r, sizes[r]:] = 0, 0
 
 
 @inlined
 def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, window, context, length, prompt,
-          budget, deepest, grow, tokens, parents, scores, sources):
+          budget, deepest, least, grow, tokens, parents, scores, sources):
     """Fill one row's tree; return its number of nodes.
 
     depth  int32 (K + 1,)  scratch: of node j in place j + 1, of the root in place 0
@@ -65,6 +66,8 @@ def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, windo
         candidates = _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length,
                              prompt, start, node, tokens, parents, score * WIDE * budget)
         for j in range(candidates):
+            if score * t.shares[j] < least:
+                continue
             tail, free, place = frontier.offer(f, head, tail, free, budget - size, score * t.shares[j], node,
                                                t.tokens[j], t.sources[j])
             if place >= 0:

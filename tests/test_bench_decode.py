@@ -144,10 +144,10 @@ def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, architecture
         second = noise._mlp(network)[2]
         assert not noise._by_unit(second, second.weight)[-noise.UNITS:].any()
         assert noise._by_unit(second, second.weight)[:-noise.UNITS].any()
-        noise.perturb(network, [batch], 0.01, seed=1)
+        noise.perturb(network, [batch], 0.3, seed=1)
         added = (noise._logits(network, batch) - quiet).gather(1, quiet.topk(20).indices)
     spread = (added - added.mean(1, keepdim=True)).std().item()
-    assert spread == pytest.approx(0.01, rel=0.2)
+    assert spread == pytest.approx(0.3, rel=0.3)
 
 
 def test_texts_are_kept_and_equal_generate(folder, work, short):
@@ -190,9 +190,10 @@ def test_methods_draft_from_what_their_names_say(folder, work, short):
     assert not methods.possible(methods.LOOKUP, 8) and methods.possible(methods.LOOKUP, 1)
 
 
-def test_the_command_ends_with_its_figures(folder, work, short):
+@pytest.mark.parametrize("nodes", ["8,4", "auto"])
+def test_the_command_ends_with_its_figures(folder, work, short, nodes):
     result = CliRunner().invoke(app, [
-        "bench", "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", "8,4",
+        "bench", "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", nodes,
         "--rows", "4", "--repeats", "2", "--pool", "20", "--tokens", "12", "--steps", "2",
         "--test-users", "10"])
     assert result.exit_code == 0, result.output
@@ -202,7 +203,7 @@ def test_the_command_ends_with_its_figures(folder, work, short):
         (method, batch) for batch in (1, 3) for method in methods.METHODS if methods.possible(method, batch)]
     for row in rows:
         assert {"method", "batch", "tokens_per_s", "accepted_per_step", "target_steps",
-                "ratio_to_generate"} <= set(row)
+                "ratio_to_generate", "ratio_by_processor"} <= set(row)
         assert row["tokens_per_s"] > 0 and row["target_steps"] >= 0
     by = {(row["method"], row["batch"]): row for row in rows}
     assert by[methods.GENERATE, 1]["ratio_to_generate"] == 1

@@ -64,7 +64,12 @@ def test_there_are_shipped_files():
     ("decode: 3", ["decode = 3"]),
     ("decode: {nods: 3}", ["unknown key decode.nods (did you mean nodes?)", "valid keys: batch_size"]),
     ("decoding: {}", ["unknown key decoding (did you mean decode?)"]),
-    ("verify: {rule: loose}", ["verify.rule = 'loose'", "'strict', 'relaxed'"]),
+    ("verify: {rule: loose}", ["verify.rule = 'loose'", "'strict', 'relaxed'", "'ratio'", "'entropy'"]),
+    ("verify: {c: 0}", ["verify.c = 0", "greater than 0"]),
+    ("verify: {c: 1.5}", ["verify.c = 1.5", "less than or equal to 1"]),
+    ("verify: {epsilon: 0, delta: 2}", ["verify.epsilon = 0", "verify.delta = 2"]),
+    ("verify: {length_quantile: 1}", ["verify.length_quantile = 1", "less than 1"]),
+    ("verify: {length_quantile: 95%}", ["verify.length_quantile = '95%'", "number"]),
     ("group: {user_attributes: [a, 1]}", ["group.user_attributes = 1", "string"]),
     ("- a", ["must hold a mapping", "list"]),
     ("3", ["must hold a mapping", "int"]),
@@ -110,10 +115,10 @@ def test_overrides_of_the_wrong_shape(settings, override):
 
 
 @pytest.mark.parametrize("text, overrides, key, expected", [
-    ("decode:", [], "decode.nodes", 16),
+    ("decode:", [], "decode.nodes", "auto"),
     ("decode:", ["decode.nodes=4"], "decode.nodes", 4),
     ("decode: {depth: 3}", ["decode="], "decode.depth", 12),
-    ("", [], "decode.nodes", 16),
+    ("", [], "decode.nodes", "auto"),
     ("decode: {blend_lambda: 4}", [], "decode.blend_lambda", 4.0),
     ("embed: {learning_rate: 1e-3}", [], "embed.learning_rate", 0.001),
     ("", ["embed.learning_rate=5E-2"], "embed.learning_rate", 0.05),

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from dare_job.cli import app
 from dare_job.config import load
+from dare_job.decode.cost import Curve
 from dare_job.errors import ConfigError, DataError
 from dare_job.replay import latency
-from dare_job.replay.latency import Curve
 from dare_job.replay.tune import Options, run
 
 CONF = Path(__file__).parents[1] / "conf"

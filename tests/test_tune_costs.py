@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dare_job.decode.cost import Curve
 from dare_job.errors import DataError
 from dare_job.replay import first_night, latency, roofline
-from dare_job.replay.latency import Curve
 from dare_job.replay.trials import Objective, Trial, ratio_interval
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "latency"

@@ -1,9 +1,10 @@
-"""Where a decoding step's time goes: inside the target's forward and outside it.
+"""Where a decoding step's time goes: inside the target's forward and outside it, part by part.
 
-    python -m dare_job.bench.decode_overhead [--model NAME_OR_DIR] [--batches 1,8,32] [--nodes 0,16]
+    python -m dare_job.bench.decode_overhead [--model NAME_OR_DIR] [--batches 1,8,32] [--nodes 0,16,auto]
 
-Random prompts; drafts from an oracle that knows the text and is wrong now and then, so that about as much is
-accepted as of real drafts. Ceiling: the forwards alone. On a CPU with one thread all times are that thread's
+Random prompts. Drafts come from a pool of the texts themselves with some tokens changed; ``auto`` has the
+scheduler give the nodes out. All that a step does is counted: drafting, the tree, its mask, verification,
+writing, moving the cache. Ceiling: the forwards alone. On a CPU with one thread all times are that thread's
 own, so that other work on the machine counts less; else they are wall times.
 """
 
@@ -12,17 +13,24 @@ import json
 import os
 import platform
 import time
-from dataclasses import replace
 
 import numpy as np
 import torch
 import transformers
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.draft.oracle import OracleDrafter
+from dare_job.decode import Engine, EngineSettings, Request, Target, engine, latency
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.rows import Rows
+from dare_job.decode.scheduler import MOST, Scheduler
 from dare_job.model_files import resolve
+from pools.draft import DraftSettings, warm_up
+from pools.index import Index
 
 STEP_US, ROW_US = 500, 20  # what may be spent outside the forward
+
+# Part of a step: the object that does it, and its name there. "mask": what Target.forward does beside the
+# model's own forward.
+_PARTS = ("draft", "tree", "mask", "forward", "verify", "write", "cache")
 
 
 class _Timed:
@@ -30,9 +38,6 @@ class _Timed:
 
     def __init__(self, inner, clock):
         self.inner, self.clock = inner, clock
-        self.reset()
-
-    def reset(self) -> None:
         self.seconds, self.calls = 0.0, 0
 
     def __call__(self, *args, **kwargs):
@@ -44,36 +49,92 @@ class _Timed:
             self.calls += 1
 
 
-def measure(target: Target, batch: int, nodes: int, options: argparse.Namespace) -> dict:
+class _Timers:
+    """Timers in place of a step's parts, while it is entered."""
+
+    def __init__(self, target: Target, decoder: Engine, clock):
+        self._places = {"draft": (decoder, "_drafts"), "tree": (engine, "build"), "mask": (target, "forward"),
+                        "forward": (target, "_forward"), "verify": (decoder, "_verdict"),
+                        "write": (Rows, "write"), "cache": (target, "keep")}
+        self._clock = clock
+
+    def __enter__(self) -> dict[str, _Timed]:
+        self._before = {}
+        timers = {}
+        for part, (owner, name) in self._places.items():
+            self._before[part] = vars(owner).get(name)
+            timers[part] = _Timed(getattr(owner, name), self._clock)
+            timer = timers[part]
+            setattr(owner, name, (lambda rows, *args, timer=timer: timer(rows, *args))
+                    if owner is Rows else timer)
+        return timers
+
+    def __exit__(self, *_) -> None:
+        for part, (owner, name) in self._places.items():
+            if self._before[part] is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, self._before[part])
+
+
+def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace) -> dict:
     """One line of the table: medians over the repeats, engine and ``generate`` taking turns."""
     rng, new = np.random.default_rng(0), options.new_tokens
     shape = (batch, options.prompt_tokens)
-    requests = [Request(i, row) for i, row in enumerate(rng.integers(0, target.vocabulary, shape, np.int32))]
-    settings = EngineSettings(max_new_tokens=new, batch_size=batch, nodes=nodes)
-    texts = {r.id: r.token_ids for r in Engine(target, replace(settings, nodes=0)).run(requests)}
+    prompts = rng.integers(0, target.vocabulary, shape, np.int32)
+    plain = EngineSettings(max_new_tokens=new, batch_size=batch, nodes=0)
+    written = [r.token_ids for r in Engine(target, plain).run(Request(i, p) for i, p in enumerate(prompts))]
+    wrong = [np.where(rng.random(len(text)) < options.error_rate, 0, text) for text in written]
+    pool = Index.build([text.astype(np.int32) for text in wrong])
+    requests = [Request(i, prompt, (pool,)) for i, prompt in enumerate(prompts)]
+    most = MOST if nodes == "auto" else int(nodes)
+    settings = EngineSettings(max_new_tokens=new, batch_size=batch, nodes=most)
     clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
+    curve = latency.curve(target, batch, MOST, settings.depth + 1) if nodes == "auto" else None
     lines = []
-    for repeat in range(options.repeats):
-        drafter = OracleDrafter(texts, target.vocabulary, 0, options.error_rate, repeat)
-        drafter.draft, forward = _Timed(drafter.draft, clock), _Timed(target._forward, clock)
-        target._forward = forward
-        engine = Engine(target, settings, drafter)
-        list(engine.run(requests[:1]))  # allocates the cache, as a run of many rows does once
-        drafter.draft.reset(), forward.reset()
-        started = clock()
-        results = list(engine.run(requests))
-        engine_s = clock() - started
-        target._forward = forward.inner
-        steps, tokens = sum(r.target_steps for r in results), sum(len(r.token_ids) for r in results)
-        lines.append({
-            "forward_ms": 1e3 * forward.seconds / forward.calls,
-            "outside_us_per_step": 1e6 * (engine_s - forward.seconds - drafter.draft.seconds) / forward.calls,
-            "accepted_per_step": sum(r.accepted_tokens for r in results) / steps,
-            "tokens_per_s": tokens / engine_s,
-            "ratio_to_generate": _generate_s(target, requests, new, clock) / engine_s,
-        })
+    for _ in range(options.repeats):
+        scheduler = Scheduler(curve, MOST) if curve else None
+        decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
+                         scheduler=scheduler)
+        list(decoder.run(requests))  # compiled, and the cache allocated as a run of many rows does once
+        lines.append(_once(target, decoder, requests, clock)
+                     | {"ratio_to_generate": _generate_s(target, requests, new, clock)})
+        lines[-1]["ratio_to_generate"] /= lines[-1].pop("seconds")
     medians = {key: round(float(np.median([line[key] for line in lines])), 3) for key in lines[0]}
-    return {"batch": batch, "nodes": nodes, **medians, "allowed_us_per_step": STEP_US + ROW_US * batch}
+    return {"batch": batch, "nodes": nodes, **medians, "allowed_us": STEP_US + ROW_US * batch}
+
+
+def _once(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
+    """Microseconds a step of each part, the prompts' forward and its verdict left out."""
+    step, decoder._step = decoder._step, _Timed(decoder._step, clock)
+    steps = decoder._step
+    with _Timers(target, decoder, clock) as timers:
+        prompts = timers["forward"], timers["verify"]
+        prefill = decoder._prefill
+
+        def outside(*args):  # its forward is no step's
+            before = [(timer.seconds, timer.calls) for timer in prompts]
+            found = prefill(*args)
+            for timer, (seconds, calls) in zip(prompts, before, strict=True):
+                timer.seconds, timer.calls = seconds, calls
+            return found
+
+        decoder._prefill = outside
+        started = clock()
+        results = list(decoder.run(requests))
+        seconds = clock() - started
+        decoder._prefill = prefill
+    decoder._step = step
+    parts = {part: 1e6 * timers[part].seconds / steps.calls for part in _PARTS}
+    parts["mask"] -= parts["forward"]
+    whole = 1e6 * steps.seconds / steps.calls
+    tokens = sum(len(result.token_ids) for result in results)
+    return {"outside_us": whole - parts["forward"],
+            **{f"{part}_us": spent for part, spent in parts.items()},
+            "other_us": whole - sum(parts.values()),
+            "accepted_per_step": sum(r.accepted_tokens for r in results) / sum(
+                r.target_steps for r in results),
+            "tokens_per_s": tokens / seconds, "seconds": seconds}
 
 
 @torch.inference_mode()
@@ -92,7 +153,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batches", default="1,8,32")
-    parser.add_argument("--nodes", default="0,16")
+    parser.add_argument("--nodes", default="0,16,auto")
     parser.add_argument("--prompt-tokens", type=int, default=200)
     parser.add_argument("--new-tokens", type=int, default=100)
     parser.add_argument("--error-rate", type=float, default=0.2, help="share of draft tokens that are wrong")
@@ -100,11 +161,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    warm_up()
     target = Target.load(resolve(options.model), options.dtype, options.device)
     target.generation_config.eos_token_id = None  # every text has the same length
     rows = []
     for batch in map(int, options.batches.split(",")):
-        for nodes in map(int, options.nodes.split(",")):
+        for nodes in options.nodes.split(","):
             rows.append(measure(target, batch, nodes, options))
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()))
     print(json.dumps({

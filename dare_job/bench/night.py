@@ -36,6 +36,7 @@ class Measured:
     accepted: int = 0
     relaxed: int = 0
     retrieval_ms: float = 0.0
+    slot_steps: float = 0.0
     seconds: list[float] | None = None
     texts: dict | None = None  # token ids by row, as lists
 
@@ -107,4 +108,4 @@ def once(method: str, task: loading.Task, sample: list[dict], scoring: Scoring |
     texts = {result.id: result.token_ids.tolist() for result in results}
     tokens = sum(map(len, texts.values()))
     return Measured(tokens, total("target_steps"), total("scored_tokens"), total("accepted_tokens"),
-                    total("relaxed_tokens"), total("retrieval_ms"), [seconds], texts)
+                    total("relaxed_tokens"), total("retrieval_ms"), total("slot_steps"), [seconds], texts)

@@ -1,6 +1,6 @@
 """Every decoding mode beside plain decoding on the sample world, in one run: the README's speed figures.
 
-    python -m dare_job.bench.sample [--old shipped|model] [--rows 32] [--batch 1,8] [--nodes 16,8]
+    python -m dare_job.bench.sample [--old shipped|model] [--rows 32] [--batch 1,8] [--nodes auto,auto]
 
 The old text is what comes with the sample, as in ``make demo``; or, with ``--old model``, the model's own of
 a first night without pools, so that only users with a new interaction are written, all of them changed.
@@ -29,7 +29,8 @@ def main(
     old: Annotated[Old, typer.Option(help="Whose text drafts.")] = Old.shipped,
     rows: Annotated[int, typer.Option(help="Rows decoded by each method.")] = 32,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
-    nodes: Annotated[str, typer.Option(help="Draft nodes a row for each batch size.")] = "16,8",
+    nodes: Annotated[str, typer.Option(
+        help="decode.nodes for each batch size: auto, or draft nodes of each row.")] = "auto,auto",
     threads: Annotated[int, typer.Option(help="torch threads, as one Spark worker has.")] = 1,
     repeats: Annotated[int, typer.Option(help="Times each method runs.")] = 3,
     users: Annotated[int, typer.Option(help="Users of the sample world.")] = 400,
@@ -41,13 +42,14 @@ def main(
         job = prepared(work or Path(temporary), old, users, items)
         sample, task = sampled(job, rows), replace(loading.Task.of(job), threads=threads)
         job.spark.stop()  # its JVM would share the processors with what is measured
-        budgets = dict(zip(map(int, batch.split(",")), map(int, nodes.split(",")), strict=False))
+        asked = [word if word == "auto" else int(word) for word in nodes.split(",")]
+        budgets = dict(zip(map(int, batch.split(",")), asked, strict=False))
         found = _measure(task, sample, budgets, repeats)
         _report(found, old, len(sample), threads, repeats)
 
 
-def _measure(task: loading.Task, sample: list[dict], budgets: dict[int, int], repeats: int) -> dict:
-    """Measured by (method, batch size); ``budgets`` has the draft nodes a row of each batch size."""
+def _measure(task: loading.Task, sample: list[dict], budgets: dict[int, int | str], repeats: int) -> dict:
+    """Measured by (method, batch size); ``budgets`` has decode.nodes of each batch size."""
     found = {(method, batch): Measured(seconds=[]) for batch in budgets for method in METHODS}
     scorings = {key: Scoring() for key in found}
     once("dare relaxed", task, sample[:2], batch_size=2, nodes=8)  # compiled and warm
@@ -71,6 +73,7 @@ def _report(found: dict, old: Old, rows: int, threads: int, repeats: int) -> Non
             "target_steps": steps, "scored_share": round(seen.scored / seen.tokens, 4),
             "relaxed_share": round(seen.relaxed / seen.tokens, 4),
             "retrieval_us_per_step": round(1e3 * seen.retrieval_ms / steps, 1) if steps else None,
+            "busy_slots": round(seen.steps / seen.slot_steps, 3) if seen.slot_steps else None,
             "ratio_to_plain": round(seen.tokens_per_s / plain, 2)})
     table = Table(*lines[0])
     for line in lines:

@@ -3,8 +3,8 @@
 from dare_job.config import JobConfig
 from dare_job.workspace import digest
 
-_USES_K = {"relaxed", "literal", "top_k"}
-_USES_P = {"relaxed", "literal", "threshold"}
+_USED_BY = {"k": {"relaxed", "literal", "top_k"}, "p": {"relaxed", "literal", "threshold"}, "c": {"ratio"},
+            "epsilon": {"entropy"}, "delta": {"entropy"}}
 
 
 def text_salt(config: JobConfig, model_hash: str) -> str:
@@ -31,10 +31,9 @@ def _verification(config: JobConfig) -> dict:
                                               decode.score],
              "pools": [section.model_dump() for section in
                        (config.pools, config.waves, config.router, config.group, config.embed)]}
-    if verify.rule in _USES_K:
-        found["k"] = verify.k
-    if verify.rule in _USES_P:
-        found["p"] = verify.p
+    found |= {name: getattr(verify, name) for name, rules in _USED_BY.items() if verify.rule in rules}
+    if verify.length_quantile is not None:
+        found["length_quantile"] = verify.length_quantile
     if not verify.reproducible:
         found["batch_size"] = decode.batch_size
     return found

@@ -5,6 +5,9 @@ row, side by side, where every layer can store them with one slice; ``keep`` the
 the end of its own row, for all layers at once. Nothing is computed twice.
 """
 
+from collections.abc import Sequence
+
+import numba
 import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -12,6 +15,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from dare_job.decode.layout import Layout
 
 GROWTH = 256  # positions
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # types that numpy has, by bytes
 
 
 class _Layer(CacheLayerMixin):
@@ -71,20 +75,32 @@ class TreeCache(Cache):
         self._view([stack[:, :rows, :, column:end] for stack in self._stacks],
                    [stack[:, :rows, :, :end] for stack in self._stacks])
 
-    def begin_prompts(self, slots: torch.Tensor, longest: int) -> None:
-        """The next forward holds the prompts of these slots (F,), padded to ``longest``."""
+    def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
+        """The next forward holds the prompts of these slots (F,), padded to ``longest``.
+
+        prefix: what ``entries`` gave of the tokens that all of them begin with and the forward leaves out
+        """
         self.reserve(longest)
-        self._slots, self.column, self._layout = slots, 0, None
-        written = [stack[:, :, :, :longest] for stack in self._stacks]
-        self._view(written, written)
+        self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
+        self._layout = None
+        for stack, entries in zip(self._stacks, prefix, strict=False):
+            stack[:, slots, :, : self.column] = entries[:, None]
+        self._view([stack[:, :, :, self.column : longest] for stack in self._stacks],
+                   [stack[:, :, :, :longest] for stack in self._stacks])
+
+    def entries(self, slot: int, length: int) -> list[torch.Tensor]:
+        """A copy of a slot's first entries: (layers, heads, length, dim) of each stack."""
+        return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
         new_keys, new_values, keys, values = self._views[layer_idx]
-        if self._slots is not None:  # nothing stands before a prompt
+        if self._slots is not None:
             new_keys[self._slots] = key_states
             new_values[self._slots] = value_states
-            return key_states, value_states
+            if not self.column:  # nothing stands before the prompts
+                return key_states, value_states
+            return keys[self._slots], values[self._slots]
         if self._layout is not None:
             key_states, value_states = map(self._layout.side_by_side, (key_states, value_states))
         new_keys.copy_(key_states)
@@ -100,7 +116,14 @@ class TreeCache(Cache):
                 self._views[layer] = views
 
     def keep(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer."""
+        """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer.
+
+        Both ascend, and no entry moves behind its source.
+        """
+        if self._stacks[0].device.type == "cpu":
+            for stack in self._stacks:
+                _move(stack.view(_BITS[stack.element_size()]).numpy(), rows, sources, targets)
+            return
         columns = np.stack((sources, targets))[:, None, :, None]  # (2, 1, M, 1, K)
         for keys, values in zip(self._stacks[::2], self._stacks[1::2], strict=True):
             layers, slots, heads, capacity, _ = keys.shape
@@ -130,3 +153,18 @@ class TreeCache(Cache):
             new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
             new[:, :, :, : old.shape[3]] = old
             self._stacks[index] = new
+
+
+@numba.njit(cache=True)
+def _move(stack, rows, sources, targets):
+    """Entries of a stack (layers, slots, heads, capacity, dim), one line after the other."""
+    layers, _, heads, _, dim = stack.shape
+    for layer in range(layers):
+        for m in range(len(rows)):
+            for head in range(heads):
+                lines = stack[layer, rows[m], head]
+                for k in range(sources.shape[1]):
+                    source, target = sources[m, k], targets[m, k]
+                    if source != target:
+                        for d in range(dim):
+                            lines[target, d] = lines[source, d]

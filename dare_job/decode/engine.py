@@ -12,16 +12,18 @@ from dare_job.decode.admission import Admission, admit
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.draft.base import Drafter
 from dare_job.decode.draft.none import NoDrafter
-from dare_job.decode.request import EngineSettings, Request, Result, failed
+from dare_job.decode.prefixes import Prefix
+from dare_job.decode.refill import Refill
+from dare_job.decode.request import EngineSettings, Request, Result
 from dare_job.decode.rows import Rows
+from dare_job.decode.scheduler import Scheduler
 from dare_job.decode.scores import Scorer
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import verifier
 from dare_job.decode.verify.verdict import Verdict, longest, undrafted
-from dare_job.errors import RowError
-from pools.tree import DraftBatch
+from pools.tree import DraftBatch, empty
 
 
 class Engine:
@@ -32,17 +34,21 @@ class Engine:
     """
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
-                 scoring: Scoring | None = None):
+                 scoring: Scoring | None = None, scheduler: Scheduler | None = None):
         """scoring: what was seen of old text so far, where engines share it.
+
+        scheduler: gives a step's draft nodes to the rows where they pay; None: every row has
+        ``settings.nodes``, whatever its company.
 
         Raises ModelError when the model's generation config asks for what cannot be honoured.
         """
         self.target, self.settings = target, settings
         self.scoring = scoring or Scoring()
+        self.scheduler = scheduler if settings.nodes else None
         self.drafter = drafter if drafter is not None and settings.nodes else NoDrafter()
         self.rules = generation.rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
-        self._verify = verifier(settings.rule, settings.k, settings.p, eos)
+        self._verify = verifier(settings, eos)
         self._scorer = Scorer(self.rules)
         self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
         self._is_eos[list(self.rules.eos)] = True
@@ -51,37 +57,51 @@ class Engine:
     @torch.inference_mode()
     def run(self, requests: Iterable[Request]) -> Iterator[Result]:
         """Results in the order in which rows end. A row that cannot be written costs no other row."""
-        queue, rows = iter(requests), Rows(self.settings.batch_size)
+        rows = Rows(self.settings.batch_size)
         cache, self._spare = self._spare or self.target.new_cache(self.settings.batch_size), None
+        refill = Refill(requests, self._admission, self.target, self.settings, self.scoring, rows, cache)
         try:
             while True:
                 if rows.active < self.settings.batch_size:
-                    yield from self._refill(queue, rows, cache)
+                    yield from self._refill(refill, rows, cache)
                 if not rows.active:
                     return
+                rows.step()
                 yield from self._step(rows, cache)
         finally:
             self._spare = cache
+
+    def _admission(self, request: Request) -> Admission:
+        return admit(request, self.target, self.rules, self.settings, self._is_eos)
 
     def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
         """One forward over the trees of all rows, which stand in the first slots."""
         started = time.perf_counter()
         slots = np.arange(rows.active)
         lengths = rows.length[slots]
-        budgets, depths = self._schedule(rows, slots)
-        context = rows.tokens[slots, : int(lengths.max())]
-        drafts = self.drafter.draft(rows.requests[: len(slots)], context, lengths.astype(np.int32),
-                                    budgets, depths)
-        drafted = time.perf_counter()
-        verdict = self._verified(rows, slots, cache, context, drafts, depths)
+        drafts, depths = self._drafts(rows, slots)
+        rows.retrieval_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
+        verdict = self._verified(rows, slots, cache, drafts, depths)
         ends = self._ends(rows, slots, verdict, rows.write(slots, verdict, self._is_eos))
         self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
-        rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
         self.scoring.stepped(time.perf_counter() - started, len(slots))
         return self._finish(rows, cache, slots, ends, started)
 
-    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, context: np.ndarray,
-                  drafts: DraftBatch, depths: np.ndarray) -> Verdict:
+    def _drafts(self, rows: Rows, slots: np.ndarray) -> tuple[DraftBatch, np.ndarray]:
+        """The drafts that this step verifies, and the longest path (R,) that each row can still use."""
+        budgets, depths = self._budgets(rows, slots)
+        least = self.scheduler.least(len(slots)) if self.scheduler else 0.0
+        if least is None or not budgets.any():
+            return empty(len(slots)), depths
+        started = time.perf_counter()
+        drafts = self.drafter.draft(rows.requests[: len(slots)], rows.tokens[: len(slots)],
+                                    rows.length[slots].astype(np.int32), budgets, depths, least)
+        if self.scheduler:
+            drafts = self.scheduler.cut(drafts, 1e3 * (time.perf_counter() - started))
+        return drafts, depths
+
+    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, drafts: DraftBatch,
+                  depths: np.ndarray) -> Verdict:
         """One forward over the drafts' trees, and a second one where some scores were no numbers.
 
         A node's key or value that is no number reaches its whole row through masked entries (0 * nan). The
@@ -89,9 +109,12 @@ class Engine:
         what stands behind their text in the cache.
         """
         lengths = rows.length[slots]
-        roots = context[slots, lengths - 1]
-        verdict = self._forward(rows, slots, cache, build(roots, drafts, depths))
+        roots = rows.tokens[slots, lengths - 1]
+        tree = build(roots, drafts, depths)
+        verdict = self._forward(rows, slots, cache, tree)
         if verdict.sound.all():
+            if self.scheduler:
+                self.scheduler.observe(tree, verdict)
             return verdict
         for slot in np.flatnonzero(~verdict.sound):
             cache.clear(slot, lengths[slot] - 1)
@@ -103,8 +126,8 @@ class Engine:
         logits = self.target.forward(cache, on_device, rows.length[slots] - 1)
         return self._verdict(rows, slots, tree, on_device, logits)
 
-    def _schedule(self, rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draft nodes and longest path of each row: the last token of a step is the model's own."""
+    def _budgets(self, rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Most draft nodes and longest path of each row: a step's last token is the model's own."""
         room = rows.longest[slots] - rows.length[slots] - 1
         depths = np.minimum(room, self.settings.depth).astype(np.int32)
         nodes, columns = self.settings.nodes, self.target.traits.columns
@@ -120,9 +143,17 @@ class Engine:
         scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
         if not tree.depth:
             return undrafted(scores)
-        strict = rows.strict[slots]
-        mask = torch.from_numpy(strict).to(self.target.device) if strict.any() else None
-        return longest(tree, self._verify(scores, on_device, mask))
+        return longest(tree, self._verify(scores, on_device, self._strict(rows, slots, tree)))
+
+    def _strict(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
+        """bool (T,): nodes whose token stands behind its row's guard, by its place in the text whatever the
+        step; None: no node.
+        """
+        behind = rows.length[slots] - rows.guard[slots]
+        if self.settings.rule == "strict" or behind.max() + tree.depth <= 0:
+            return None
+        behind = np.repeat(behind, np.diff(tree.starts))
+        return torch.from_numpy(behind + tree.host[2] > 0).to(self.target.device)
 
     def _ends(self, rows: Rows, slots: np.ndarray, verdict: Verdict, ended: np.ndarray) -> dict:
         """{slot: (finish reason, error)} of the rows that end; ended (R,): with an end-of-text token."""
@@ -146,24 +177,15 @@ class Engine:
         rows.decode_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
         return [rows.finish(slot, *end) for slot, end in ends.items()]
 
-    def _refill(self, queue: Iterator[Request], rows: Rows, cache: TreeCache) -> Iterator[Result]:
+    def _refill(self, refill: Refill, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Give free slots to waiting requests; where none wait, close the gaps between rows."""
-        while len(free := rows.free()):
-            admitted: list[Admission] = []
-            while len(admitted) < len(free) and (request := next(queue, None)) is not None:
-                try:
-                    admitted.append(admit(request, self.target, self.rules, self.settings, self._is_eos))
-                except RowError as error:
-                    yield failed(request, str(error))
-            if not admitted:
+        while len(rows.free()):
+            forwards = refill.fill()
+            yield from refill.failed()
+            if not forwards:
                 break
-            admitted.sort(key=lambda row: len(row.request.prompt_ids))
-            for slot, row in zip(free, admitted, strict=False):
-                rows.admit(slot, row)
-                rows.offered[slot] = self._offered(row)
-            slots = free[: len(admitted)]
-            for part in prefill.groups(rows.prompt[slots], rows.offered[slots], self.target, self.settings):
-                yield from self._prefill(rows, cache, slots[part])
+            for slots, prefix in forwards:
+                yield from self._prefill(rows, cache, slots, prefix)
         for gap in rows.free():
             last = np.flatnonzero(rows.used)
             if not len(last) or last[-1] < gap:
@@ -171,37 +193,31 @@ class Engine:
             cache.move(last[-1], gap, int(rows.length[last[-1]]))
             rows.move(last[-1], gap)
 
-    def _offered(self, row: Admission) -> int:
-        """How much of a row's old text is scored behind its prompt."""
-        if not len(row.old) or self.settings.score == "never":
-            return 0
-        most = min(len(row.old), prefill.most(len(row.request.prompt_ids), self.target, self.settings))
-        if self.settings.score == "always":
-            return most
-        return self.scoring.tokens(most, min(self.settings.nodes, self.settings.depth))
-
-    def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray) -> list[Result]:
+    def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
+                 prefix: Prefix | None) -> list[Result]:
         """Prompts of newly admitted rows with the old text behind them, and what they write.
 
         What is accepted stands in its place in the cache; the rest is masked until it is written over. Old
         text whose keys or values are no numbers is left out in a second forward, as in ``_verified``.
         """
         started = time.perf_counter()
-        verdict, read = self._scored(rows, cache, slots)
+        verdict, read = self._scored(rows, cache, slots, prefix)
         if not verdict.sound.all():
             for slot in slots[~verdict.sound]:
                 cache.clear(slot)
                 rows.offered[slot] = 0
-            verdict, read = self._scored(rows, cache, slots)
+            verdict, read = self._scored(rows, cache, slots, prefix)
         ends = self._ends(rows, slots, verdict, rows.write_scored(slots, verdict, self._is_eos))
         self.scoring.prefilled(time.perf_counter() - started, read)
         return self._finish(rows, cache, slots, ends, started)
 
-    def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray) -> tuple[Verdict, int]:
-        """The prompts' forward; its verdict and the tokens that it read."""
+    def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
+                prefix: Prefix | None) -> tuple[Verdict, int]:
+        """The forward of prompts behind their common prefix; its verdict and the tokens that it read."""
         lengths, offered = rows.length[slots], rows.offered[slots]
         chains = prefill.chains([rows.old[slot][:n] for slot, n in zip(slots, offered, strict=True)])
         ids = prefill.padded(rows.tokens[slots], lengths, chains)
-        logits = self.target.prefill(cache, slots, ids, lengths, offered)
+        logits = self.target.prefill(cache, slots, ids, lengths, offered, prefix)
         tree = build(rows.tokens[slots, lengths - 1], chains, offered)
-        return self._verdict(rows, slots, tree, tree.to(self.target.device), logits), ids.size
+        verdict = self._verdict(rows, slots, tree, tree.to(self.target.device), logits)
+        return verdict, ids.size - (len(slots) * len(prefix) if prefix else 0)

@@ -6,6 +6,8 @@ and rows with fewer queries than the widest one repeat their root.
 
 from dataclasses import dataclass
 
+import numba
+import numpy as np
 import torch
 
 from dare_job.decode.tree import Tree
@@ -26,14 +28,9 @@ class Layout:
 
     @classmethod
     def of(cls, tree: Tree) -> "Layout":
-        device, width = tree.tokens.device, tree.width
-        starts = torch.from_numpy(tree.starts).to(device)
-        count = starts.diff()
-        offsets = torch.arange(width, device=device)
-        queries = starts[:-1, None] + torch.where(offsets < count[:, None], offsets, 0)
-        numbers = torch.arange(len(tree.tokens), device=device)
-        places = numbers - starts[tree.rows] + tree.rows * width
-        return cls(len(count), width, queries.flatten(), places)
+        starts, width, device = tree.starts, tree.width, tree.tokens.device
+        queries, places = _places(starts, width)
+        return cls(len(starts) - 1, width, *(torch.from_numpy(x).to(device) for x in (queries, places)))
 
     def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
         """(1, H, T, D) -> (R, H, W, D)."""
@@ -44,3 +41,16 @@ class Layout:
     def in_line(self, states: torch.Tensor) -> torch.Tensor:
         """(R, W, ...) -> (T, ...)."""
         return states.flatten(0, 1).index_select(0, self.places)
+
+
+@numba.njit(cache=True)
+def _places(starts, width):
+    rows = len(starts) - 1
+    queries, places = np.empty(rows * width, np.int64), np.empty(starts[rows], np.int64)
+    for r in range(rows):
+        for i in range(width):
+            own = starts[r] + i < starts[r + 1]
+            queries[r * width + i] = starts[r] + i if own else starts[r]
+            if own:
+                places[starts[r] + i] = r * width + i
+    return queries, places

@@ -7,7 +7,7 @@ import numpy as np
 
 from dare_job.errors import ConfigError
 
-RULES = ("strict", "relaxed", "top_k", "threshold", "literal")
+RULES = ("strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy")
 SCORES = ("auto", "always", "never")
 
 
@@ -17,6 +17,8 @@ class EngineSettings:
 
     rule            how draft tokens are verified; "strict" equals greedy decoding
     k, p            top-k size and least probability of the relaxed rules
+    c               rule "ratio": least share of the first choice's probability
+    epsilon, delta  rule "entropy": a token passes above min(epsilon, delta exp(-H)), H the entropy in nats
     max_new_tokens  tokens a row may get, where the model's positions do not end before (``Traits.longest``);
                     None: as the model's generation config has it
     min_new_tokens  no end of text before; 0: as the model's generation config has it
@@ -30,9 +32,12 @@ class EngineSettings:
                     its old text scored
     """
 
-    rule: Literal["strict", "relaxed", "top_k", "threshold", "literal"] = "strict"
+    rule: Literal["strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy"] = "strict"
     k: int = 2
     p: float = 0.1
+    c: float = 0.5
+    epsilon: float = 0.09
+    delta: float = 0.3
     max_new_tokens: int | None = 256
     min_new_tokens: int = 0
     batch_size: int = 8
@@ -54,6 +59,9 @@ class EngineSettings:
                 raise ConfigError(f"{name} is {value}; it must be at least {least}")
         if not 0 <= self.p < 1:
             raise ConfigError(f"verify.p is {self.p}; it must be in [0, 1)")
+        for name in ("c", "epsilon", "delta"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"verify.{name} is {getattr(self, name)}; it must be in (0, 1]")
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,8 @@ class Request:
     old_ids         int32 (tokens,) or None: what the row said before, end of text included where it had one;
                     scored behind the prompt
     strict          written by the strict rule, whatever the engine's
+    guard           tokens of the text that may be relaxed; those behind are written by the strict rule.
+                    None: all may
     """
 
     id: Any
@@ -75,6 +85,7 @@ class Request:
     max_new_tokens: int | None = None
     old_ids: np.ndarray | None = None
     strict: bool = False
+    guard: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,11 +98,14 @@ class Result:
     scored_tokens    tokens of the row's old text that the prompt's forward accepted
     accepted_tokens  draft tokens in the text that later forwards accepted
     relaxed_tokens   tokens of either kind that were not the model's first choice
+    guarded_tokens   tokens of the text behind the request's guard; 0 where it has none
     step_tokens      int16 (target_steps + 1,): tokens that each forward wrote. The first entry is the
                      prompt's forward: ``scored_tokens`` and one of its own; the sum is the number of tokens
     relaxed          int32 positions in ``token_ids`` of the relaxed tokens
     retrieval_ms     this row's share of drafting time
     decode_ms        this row's share of all step time, drafting and the prompt's forward included
+    slot_steps       this row's share of the slots that its steps had, empty ones included: where all are
+                     busy, as many as ``target_steps``
     """
 
     id: Any
@@ -103,14 +117,16 @@ class Result:
     scored_tokens: int
     accepted_tokens: int
     relaxed_tokens: int
+    guarded_tokens: int
     step_tokens: np.ndarray
     relaxed: np.ndarray
     retrieval_ms: float
     decode_ms: float
+    slot_steps: float
 
 
 def failed(request: Request, error: str) -> Result:
     """The result of a row that could not be written."""
     none = np.zeros(0, np.int32)
-    return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, 0,
-                  none.astype(np.int16), none, 0.0, 0.0)
+    return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, 0, 0,
+                  none.astype(np.int16), none, 0.0, 0.0, 0.0)

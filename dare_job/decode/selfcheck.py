@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from dare_job.decode.prefixes import Prefix
 from dare_job.decode.tree import build
 from dare_job.errors import ModelError
 from pools.tree import ROOT, DraftBatch, empty
@@ -30,7 +31,7 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
 
 @torch.inference_mode()
 def compare(target) -> None:
-    """Prompts, single tokens and trees of two rows against plain forwards of each branch.
+    """Prompts, whole and behind a prefix, single tokens and trees of two rows against plain forwards.
 
     Raises ModelError naming the architecture when a plain forward is not causal, or when they differ by more
     than rounding.
@@ -89,7 +90,8 @@ def _lengths(traits) -> list[np.ndarray]:
 def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits (M, V) of two rows by the engine's forwards and by plain ones, in the same order.
 
-    The prompts' last tokens; the roots alone, in one row and in two; whole trees.
+    The prompts' last tokens; the roots alone, in one row and in two; whole trees; the first prompt's last
+    token once more, behind a prefix that was read before.
     """
     rng = np.random.default_rng(0)
     texts = rng.integers(0, target.vocabulary, (2, lengths.max() + 1))
@@ -102,9 +104,12 @@ def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     for rows, nodes in ((1, empty(1)), (2, empty(2)), (2, drafts)):
         tree = build(roots[:rows], nodes, np.full(rows, 3))
         ours.append(target.forward(cache, tree.to(target.device), lengths[:rows]))
+    half = int(lengths[0]) // 2
+    prefix = Prefix(texts[0, :half], cache.entries(0, half)) if half else None
+    ours.append(target.prefill(cache, np.arange(1), texts[:1, : lengths[0]], lengths[:1], None, prefix))
     before, plain = zip(*(_plain(target, texts[r, : lengths[r] + 1], tree, r) for r in range(2)), strict=True)
     heads = torch.stack([logits[0] for logits in plain])
-    return torch.cat(ours).float(), torch.cat((*before, heads[:1], heads, *plain))
+    return torch.cat(ours).float(), torch.cat((*before, heads[:1], heads, *plain, before[0]))
 
 
 def _plain(target, text: np.ndarray, tree, row: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,6 +12,7 @@ from dare_job.decode import attention, loading, masks, selfcheck, support
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.layout import Layout
 from dare_job.decode.packing import Packing
+from dare_job.decode.prefixes import Prefix, Prefixes
 from dare_job.decode.tree import Tree
 
 
@@ -25,6 +26,7 @@ class Target:
     in_line      whether uneven trees go through it without padding (``layout``)
     packing      its linear layers on a CPU
     keeps_logits whether it computes logits for chosen columns alone
+    prefixes     what prompts of late began with, read once
     """
 
     def __init__(self, model: PreTrainedModel, check: bool = True):
@@ -40,6 +42,7 @@ class Target:
         self._original_attention = model.config._attn_implementation
         self.fused = attention.use(model)
         self.packing = Packing(model)
+        self.prefixes = Prefixes()
         self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.in_line = self.fused and selfcheck.runs_in_line(self)
         if check:
@@ -76,24 +79,26 @@ class Target:
 
     @torch.inference_mode()
     def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
-                scored: np.ndarray | None = None) -> torch.Tensor:
+                scored: np.ndarray | None = None, prefix: Prefix | None = None) -> torch.Tensor:
         """Prompts, and what is to be scored behind them, into the cache.
 
         slots (F,), ids int64 (F, P) padded on the right, lengths (F,) of the prompts, scored (F,) tokens
         behind them (None: none) -> logits (T, V): of each row's last prompt token and its scored ones, row
-        after row.
+        after row. All prompts begin with the ``prefix`` and are longer; its tokens are not read again.
         """
         rows, longest = ids.shape
-        cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest)
-        plain = self.fused and (self.traits.window is None or self.traits.window >= longest)
-        mask = None if plain else masks.prompt(self.traits, rows, longest, self.dtype, self.device)
-        positions = torch.arange(longest, device=self.device).expand(rows, -1)
+        start, entries = (len(prefix), prefix.entries) if prefix else (0, ())
+        cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest, entries)
+        plain = self.fused and not start and (self.traits.window is None or self.traits.window >= longest)
+        mask = None if plain else masks.prompt(self.traits, rows, start, longest, self.dtype, self.device)
+        positions = torch.arange(start, longest, device=self.device).expand(rows, -1)
         counts = np.ones(rows, np.int64) if scored is None else scored + 1
         row = np.repeat(np.arange(rows), counts)
-        wanted = (lengths - 1 - np.cumsum(counts) + counts)[row] + np.arange(len(row))  # (T,) columns
+        wanted = (lengths - start - 1 - np.cumsum(counts) + counts)[row] + np.arange(len(row))  # (T,) columns
         kept, columns = np.unique(wanted, return_inverse=True)
         keep = {"logits_to_keep": torch.from_numpy(kept).to(self.device)} if self.keeps_logits else {}
-        logits = self._forward(torch.from_numpy(ids).to(self.device), positions, mask, cache, **keep)
+        rest = torch.from_numpy(ids[:, start:]).to(self.device)
+        logits = self._forward(rest, positions, mask, cache, **keep)
         if rows == 1 and keep:  # all that was computed is wanted
             return logits[0]
         return logits[torch.from_numpy(row), torch.from_numpy(columns if keep else wanted)]

@@ -20,6 +20,7 @@ class Tree:
     rows       int64 (T,)     row of each query
     ancestors  bool (T, W)    [t, j]: query j of t's row, its root being 0, is t or an ancestor of t
     depth      depth of the deepest node
+    scores     float32 (T,), on the host: estimated probability that the path to a node is accepted; root 1
     host       tokens, parents, depths and starts as numpy arrays; row r has the queries from starts[r] up to
                starts[r + 1], starts being int64 (R + 1,)
     """
@@ -30,6 +31,7 @@ class Tree:
     rows: torch.Tensor
     ancestors: torch.Tensor
     depth: int
+    scores: np.ndarray
     host: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
     @property
@@ -51,7 +53,7 @@ class Tree:
         if device.type == "cpu":
             return self
         tensors = (self.tokens, self.parents, self.depths, self.rows, self.ancestors)
-        return Tree(*(x.to(device, non_blocking=True) for x in tensors), self.depth, self.host)
+        return Tree(*(x.to(device, non_blocking=True) for x in tensors), self.depth, self.scores, self.host)
 
 
 def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
@@ -62,37 +64,40 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
     rows = len(roots)
     if not drafts.sizes.any():
         tokens = roots.astype(np.int64)
-        tensors, host = _root_only(rows)
-        return Tree(torch.from_numpy(tokens), *tensors, 0, (tokens, *host))
+        tensors, scores, host = _root_only(rows)
+        return Tree(torch.from_numpy(tokens), *tensors, 0, scores, (tokens, *host))
     most = rows + int(drafts.sizes.sum())
     tokens, parents, depths, numbers = np.empty((4, most), np.int64)
     starts = np.empty(rows + 1, np.int64)
-    width, depth = _lay_out(roots, deepest, drafts.tokens, drafts.parents, drafts.sizes, tokens, parents,
-                            depths, numbers, starts)
+    scores = np.empty(most, np.float32)
+    given = drafts.scores if drafts.scores is not None else np.ones(drafts.tokens.shape, np.float32)
+    width, depth = _lay_out(roots, deepest, drafts.tokens, drafts.parents, drafts.sizes, given,
+                            tokens, parents, depths, numbers, scores, starts)
     total = int(starts[-1])
     ancestors = np.zeros((total, width), np.bool_)
     _mark(parents, starts, ancestors)
     host = (tokens[:total], parents[:total], depths[:total], starts)
     tensors = map(torch.from_numpy, (*host[:3], numbers[:total], ancestors))
-    return Tree(*tensors, depth, host)
+    return Tree(*tensors, depth, scores[:total], host)
 
 
 @lru_cache(maxsize=8)
-def _root_only(rows: int) -> tuple[tuple[torch.Tensor, ...], tuple[np.ndarray, ...]]:
+def _root_only(rows: int) -> tuple[tuple[torch.Tensor, ...], np.ndarray, tuple[np.ndarray, ...]]:
     """All of trees without drafts but their tokens, as tensors and as arrays: nobody writes to them."""
     numbers, zeros, ones = np.arange(rows), np.zeros(rows, np.int64), np.ones((rows, 1), np.bool_)
     tensors = map(torch.from_numpy, (numbers, zeros, numbers, ones))
-    return tuple(tensors), (numbers, zeros, np.arange(rows + 1))
+    return tuple(tensors), np.ones(rows, np.float32), (numbers, zeros, np.arange(rows + 1))
 
 
 @numba.njit(cache=True)
-def _lay_out(roots, deepest, draft_tokens, draft_parents, sizes, tokens, parents, depths, numbers, starts):
+def _lay_out(roots, deepest, draft_tokens, draft_parents, sizes, draft_scores, tokens, parents, depths,
+             numbers, scores, starts):
     """Queries without those that are too deep; return the widest row's and the greatest depth."""
     at, width, depth = 0, 1, 0
     places = np.empty(draft_tokens.shape[1] + 1, np.int64)  # of the root and of each node; -1: left out
     for r in range(len(roots)):
         starts[r] = at
-        tokens[at], parents[at], depths[at], numbers[at] = roots[r], at, 0, r
+        tokens[at], parents[at], depths[at], numbers[at], scores[at] = roots[r], at, 0, r, 1
         places[0] = at
         at += 1
         for i in range(sizes[r]):
@@ -101,6 +106,7 @@ def _lay_out(roots, deepest, draft_tokens, draft_parents, sizes, tokens, parents
                 places[i + 1] = -1
                 continue
             tokens[at], parents[at], numbers[at] = draft_tokens[r, i], parent, r
+            scores[at] = draft_scores[r, i]
             depths[at] = depths[parent] + 1
             depth = max(depth, depths[at])
             places[i + 1] = at

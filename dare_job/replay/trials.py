@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dare_job.decode.cost import Curve
 from dare_job.replay import sources
 from dare_job.replay.drafters import Blend
-from dare_job.replay.latency import Curve
 from dare_job.replay.measure import replay
 from dare_job.replay.sources import Corpus
 from pools.draft import NODES_A_THREAD, DraftSettings

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dare_job.config import DecodeSettings
+from dare_job.decode import EngineSettings
+from dare_job.decode.cost import Curve
 from dare_job.errors import ConfigError
 from dare_job.replay import latency, search, sources, texts, tuned
-from dare_job.replay.latency import Curve
 from dare_job.replay.search import Space
 from dare_job.replay.trials import Objective, Trials
 from pools.draft import draft, warm_up
@@ -92,7 +92,7 @@ def _check(options: Options) -> list[int]:
         for value in values:
             if not low <= value <= high:
                 raise ConfigError(f"{name} {value} must be from {low} to {high}")
-    usual = DecodeSettings().nodes
+    usual = EngineSettings().nodes
     latency.within(options.curve, options.batch, usual)
     for lam in options.lambdas:
         _check_lambda(lam)

@@ -7,6 +7,7 @@ import numpy as np
 import yaml
 
 from dare_job.config import DecodeSettings, PoolSettings
+from dare_job.decode import EngineSettings
 from dare_job.replay import first_night
 from dare_job.replay.search import Choice, Space, best
 from dare_job.replay.trials import Objective, Point, Trial, Trials, ratio_interval
@@ -41,7 +42,7 @@ def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, 
     sizes  texts in a pool of everybody, whose acceptance says what waves would save
     rows   None: as many as there are texts
     """
-    usual = DecodeSettings().nodes
+    usual = EngineSettings().nodes
     default = trials(space.start, usual, "confirm")
     rate = objective.tokens_per_s(chosen.batch, usual, default)
     cost = (objective.step_ms(chosen.batch, usual, default.us)

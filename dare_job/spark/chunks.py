@@ -23,7 +23,11 @@ _FOOTER = b"dare_job.totals"
 
 @dataclass(frozen=True)
 class Totals:
-    """What some rows of KNOWLEDGE add up to; ``busy_s`` is the workers' decoding time for them."""
+    """What some rows of KNOWLEDGE add up to.
+
+    guarded_rows  rows with tokens behind their length guard
+    busy_s        the workers' decoding time
+    """
 
     rows: int = 0
     errors: int = 0
@@ -32,6 +36,8 @@ class Totals:
     scored_tokens: int = 0
     accepted_tokens: int = 0
     relaxed_tokens: int = 0
+    slot_steps: float = 0.0
+    guarded_rows: int = 0
     busy_s: float = 0.0
 
     def __add__(self, other: "Totals") -> "Totals":
@@ -40,12 +46,18 @@ class Totals:
     def record(self) -> dict:
         """Sums and rates as JSON values, without the number of rows."""
         sums = {name: value for name, value in asdict(self).items() if name != "rows"}
-        return sums | {"accepted_per_step": self.accepted_per_step, "tokens_per_s": self.tokens_per_s}
+        return sums | {"accepted_per_step": self.accepted_per_step, "tokens_per_s": self.tokens_per_s,
+                       "busy_slots": self.busy_slots}
 
     @property
     def accepted_per_step(self) -> float | None:
         """Draft tokens accepted a forward of the model, the model's own token not counted."""
         return self.accepted_tokens / self.target_steps if self.target_steps else None
+
+    @property
+    def busy_slots(self) -> float | None:
+        """Share of the engine's slots that held a row, over all its steps."""
+        return self.target_steps / self.slot_steps if self.slot_steps else None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -60,7 +72,13 @@ def totals_of(table: pa.Table, busy_s: float = 0.0) -> Totals:
 
     errors = len(table) - table["error"].null_count
     return Totals(len(table), errors, total("tokens"), total("target_steps"), total("scored_tokens"),
-                  total("accepted_tokens"), total("relaxed_tokens"), busy_s)
+                  total("accepted_tokens"), total("relaxed_tokens"), total("slot_steps"), guarded(table),
+                  busy_s)
+
+
+def guarded(rows: pa.Table | pa.RecordBatch) -> int:
+    """Rows of KNOWLEDGE whose text went on behind their length guard."""
+    return pa.compute.sum(pa.compute.greater(rows["guarded_tokens"], 0)).as_py() or 0
 
 
 def name(shard: int, chunk: int) -> str:

@@ -16,7 +16,7 @@ _LOG = logging.getLogger("dare_job")
 def decode(rows: Iterator[dict], task: Task) -> Iterator[tuple[dict, Result | str]]:
     """Every row with its result, or with the reason why there is none, in the order of finishing.
 
-    An exception in a whole batch decodes the rows that were under way one by one: only those that fail
+    An exception in a whole batch decodes the rows that the engine had taken one by one: only those that fail
     alone are lost, and the others go on in batches.
     """
     feed = _Feed(rows, task)

@@ -4,16 +4,17 @@ Everything here is reached by importing the module in the worker; only ``Task`` 
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from dare_job.config import JobConfig
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode import Engine, EngineSettings, Request, Target, latency
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
+from dare_job.decode.scheduler import MOST, Scheduler
 from dare_job.decode.scoring import Scoring
 from dare_job.errors import ConfigError
 from dare_job.job import Job
@@ -21,6 +22,7 @@ from dare_job.model_files import tokenizer_hash
 from dare_job.tables import ENTITIES
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
+from pools.lengths import usual_length
 from pools.store import Store, open_pool
 
 GLOBAL = "global"  # the pool of everybody
@@ -103,7 +105,17 @@ def request(row: dict, task: Task, drafted: bool = True) -> Request:
     if not drafted:
         return Request(row["entity_id"], ids)
     own = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
-    return Request(row["entity_id"], ids, row_pools(row, task), old_ids=own, strict=bool(row["strict"]))
+    pools = row_pools(row, task)
+    guard = None if row["strict"] else length_guard(pools, task)
+    return Request(row["entity_id"], ids, pools, old_ids=own, strict=bool(row["strict"]), guard=guard)
+
+
+def length_guard(pools: tuple[Index, ...], task: Task) -> int | None:
+    """Tokens behind which a row's text is long for its group, where relaxed text may run on; else None."""
+    verify = task.config.verify
+    if verify.length_quantile is None or verify.rule == "strict" or task.config.decode.mode != "dare":
+        return None
+    return usual_length(pools, verify.length_quantile)
 
 
 def text(token_ids, task: Task) -> str:
@@ -149,9 +161,10 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     plain = mode == "autoregressive"
     settings = EngineSettings(
         rule="strict" if mode in ("resd", "autoregressive") else verify.rule, k=verify.k, p=verify.p,
+        c=verify.c, epsilon=verify.epsilon, delta=verify.delta,
         max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
-        batch_size=batch_size or decode.batch_size, nodes=0 if plain else decode.nodes, depth=decode.depth,
-        score=_score(task, mode))
+        batch_size=batch_size or decode.batch_size, depth=decode.depth, score=_score(task, mode))
+    settings = replace(settings, nodes=0 if plain else _nodes(task, settings))
     lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
     drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=lam, threads=task.threads)
     target = loaded(task).target
@@ -159,8 +172,19 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "
                           "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
                           "verify.reproducible=false")
-    return Engine(target, settings, None if plain else RetrievalDrafter(drafts),
-                  _scoring(task.model, mode, settings.rule, settings.batch_size))
+    key = task.model, mode, settings.rule, settings.batch_size
+    shared = decode.nodes == "auto" and settings.nodes == MOST
+    scheduler = _scheduler(key, target, settings) if shared else None
+    return Engine(target, settings, None if plain else RetrievalDrafter(drafts), _scoring(key), scheduler)
+
+
+def _nodes(task: Task, settings: EngineSettings) -> int:
+    """Draft nodes of a row: at most where the scheduler gives them out, else each row's."""
+    asked = task.config.decode.nodes
+    if asked != "auto":
+        return asked
+    fixed = task.config.verify.reproducible and settings.rule != "strict"
+    return settings.nodes if fixed else MOST
 
 
 def _score(task: Task, mode: str) -> str:
@@ -173,6 +197,17 @@ def _score(task: Task, mode: str) -> str:
 
 
 @lru_cache(maxsize=4)
-def _scoring(model: str, mode: str, rule: str, batch_size: int) -> Scoring:
+def _scoring(key: tuple) -> Scoring:
     """What this process has seen of old text, for the engines that cost and accept alike."""
     return Scoring()
+
+
+_schedulers: dict[tuple, Scheduler] = {}
+
+
+def _scheduler(key: tuple, target: Target, settings: EngineSettings) -> Scheduler:
+    """The scheduler of the engines that cost and accept alike; the first one measures what forwards cost."""
+    if key not in _schedulers:
+        curve = latency.curve(target, settings.batch_size, settings.nodes, settings.depth + 1)
+        _schedulers[key] = Scheduler(curve, settings.nodes)
+    return _schedulers[key]

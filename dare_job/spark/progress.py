@@ -34,6 +34,8 @@ def describe(totals: Totals) -> str:
     words = [f"{totals.tokens} tokens"]
     if totals.accepted_per_step is not None:
         words.append(f"{totals.accepted_per_step:.2f} accepted a step")
+    if totals.busy_slots is not None:
+        words.append(f"{totals.busy_slots:.0%} of the slots busy")
     if totals.tokens_per_s is not None:
         words.append(f"{totals.tokens_per_s:.0f} tokens/s a worker")
     if totals.errors:

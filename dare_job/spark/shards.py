@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 PoolKey = tuple[str, str]  # (entity type, pool name)
+_FULL = 16  # batches of a shard at whose end few slots stand empty, measured over all its steps
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,15 @@ class Placement:
 
 
 def target_rows(rows: int, slots: int, batch_size: int, shards: int | str) -> int:
-    """Rows a shard should have: ``shards`` equal ones, or (auto) four a slot, none below two batches."""
+    """Rows a shard should have: ``shards`` equal ones, or (auto) four a slot, none below two batches.
+
+    An engine's slots run empty at the end of each shard. So a shard has 16 batches, if need be at the price
+    of fewer shards, but not fewer than two a slot.
+    """
     if shards != "auto":
         return max(1, -(-rows // shards))
-    return max(2 * batch_size, -(-rows // (4 * slots)))
+    full = min(_FULL * batch_size, -(-rows // (2 * slots)))
+    return max(2 * batch_size, full, -(-rows // (4 * slots)))
 
 
 def place(counts: Mapping[PoolKey, int], target: int) -> dict[PoolKey, Placement]:

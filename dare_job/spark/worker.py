@@ -106,6 +106,7 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
         "pool": row["pool"] if drafted else None, "pool_kind": row["pool_kind"] if drafted else None,
         "prompt_tokens": outcome.prompt_tokens, "target_steps": outcome.target_steps,
         "scored_tokens": outcome.scored_tokens, "accepted_tokens": outcome.accepted_tokens,
-        "relaxed_tokens": outcome.relaxed_tokens, "step_tokens": outcome.step_tokens,
-        "retrieval_ms": outcome.retrieval_ms, "decode_ms": outcome.decode_ms,
+        "relaxed_tokens": outcome.relaxed_tokens, "guarded_tokens": outcome.guarded_tokens,
+        "step_tokens": outcome.step_tokens, "retrieval_ms": outcome.retrieval_ms,
+        "decode_ms": outcome.decode_ms, "slot_steps": outcome.slot_steps,
     }

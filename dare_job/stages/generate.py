@@ -132,7 +132,7 @@ def _check_pools(task: Task) -> None:
 
 @contextmanager
 def small_batches(job: Job):
-    """Arrow batches of one engine's batch: a worker holds no more rows than it decodes."""
+    """Arrow batches of one engine's batch: a worker holds few more rows than its engine took."""
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = job.spark.conf.get(key)
     job.spark.conf.set(key, str(job.config.decode.batch_size))

@@ -30,6 +30,7 @@ def test_model_settings_change_text(section):
 @pytest.mark.parametrize("change", [
     {"decode": {"nodes": 64}}, {"decode": {"batch_size": 1}}, {"decode": {"mode": "resd"}},
     {"decode": {"mode": "autoregressive"}}, {"decode": {"depth": 3}}, {"verify": {"k": 5, "p": 0.5}},
+    {"verify": {"c": 0.1, "epsilon": 0.1, "delta": 0.1, "length_quantile": 0.5}},
     {"decode": {"mode": "resd"}, "verify": {"rule": "relaxed"}}, {"embed": {"seed": 3}},
     {"spark": {"shards": 3}}, {"pools": {"own": False}}, {"decode": {"score": "always"}},
     {"verify": {"refresh_nights": 7}},
@@ -40,6 +41,7 @@ def test_strict_text_stays(change):
 
 @pytest.mark.parametrize("change", [
     {"verify": {"rule": "relaxed", "k": 3}}, {"verify": {"rule": "relaxed", "p": 0.2}},
+    *({"verify": {"rule": "relaxed", "length_quantile": guard}} for guard in (0.9, None)),
     {"verify": {"rule": "relaxed"}, "decode": {"nodes": 64}},
     {"verify": {"rule": "relaxed"}, "decode": {"batch_size": 1}},
     {"verify": {"rule": "relaxed"}, "decode": {"score": "never"}},
@@ -51,12 +53,18 @@ def test_relaxed_text_changes(change):
     assert salt(**change) != RELAXED
 
 
-@pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal"])
+@pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal", "ratio", "entropy"])
 @pytest.mark.parametrize("mode", ["resd", "autoregressive"])
 def test_modes_differ_exactly_where_their_text_can(rule, mode):
     strict = salt(decode={"mode": mode}, verify={"rule": rule})
     assert strict == STRICT  # these modes are strict under every rule
     assert salt(decode={"mode": "dare"}, verify={"rule": rule}) != strict
+
+
+@pytest.mark.parametrize("change", [
+    {"rule": "ratio", "c": 0.4}, {"rule": "entropy", "epsilon": 0.1}, {"rule": "entropy", "delta": 0.4}])
+def test_what_a_rule_uses_changes_its_text(change):
+    assert salt(verify=change) != salt(verify={"rule": change["rule"]})
 
 
 def test_refreshing_makes_nothing_stale_by_its_key():
@@ -66,5 +74,8 @@ def test_refreshing_makes_nothing_stale_by_its_key():
 def test_rules_ignore_what_they_do_not_use():
     assert salt(verify={"rule": "top_k", "p": 0.3}) == salt(verify={"rule": "top_k"})
     assert salt(verify={"rule": "threshold", "k": 9}) == salt(verify={"rule": "threshold"})
+    assert salt(verify={"rule": "relaxed", "c": 0.1, "epsilon": 0.5, "delta": 0.5}) == RELAXED
+    assert salt(verify={"rule": "ratio", "k": 9, "p": 0.3, "delta": 0.5}) == salt(verify={"rule": "ratio"})
+    assert salt(verify={"rule": "entropy", "k": 9, "c": 0.3}) == salt(verify={"rule": "entropy"})
     fixed = {"rule": "relaxed", "reproducible": True}
     assert salt(verify=fixed, decode={"batch_size": 1}) == salt(verify=fixed)

@@ -107,7 +107,7 @@ def test_a_row_does_not_depend_on_its_batch(rule):
 class Fixed:
     """Drafts that depend on a row's own last token alone: chains and siblings of plausible tokens."""
 
-    def draft(self, requests, context, lengths, budgets, depths):
+    def draft(self, requests, context, lengths, budgets, depths, least=0.0):
         from pools.tree import DraftBatch
 
         rows, nodes = len(requests), int(budgets.max(initial=0))
@@ -120,6 +120,8 @@ class Fixed:
 
 def test_impossible_settings_name_themselves():
     for wrong, name in (({"rule": "lenient"}, "verify.rule"), ({"p": 1.0}, "verify.p"),
+                        ({"c": 0.0}, "verify.c"), ({"epsilon": 0.0}, "verify.epsilon"),
+                        ({"delta": 1.1}, "verify.delta"),
                         ({"batch_size": 0}, "batch_size"), ({"nodes": -1}, "nodes")):
         with pytest.raises(ConfigError, match=name):
             EngineSettings(**wrong)

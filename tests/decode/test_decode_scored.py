@@ -8,11 +8,13 @@ from transformers import GenerationConfig
 
 from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.request import RULES
 from dare_job.errors import ConfigError
 from pools.draft import DraftSettings
 from pools.index import Index
 
 TEXTS = prompts()
+RELAXED = [rule for rule in RULES if rule != "strict"]
 
 
 def old_texts(text: np.ndarray, rng) -> dict[str, np.ndarray]:
@@ -176,14 +178,14 @@ def test_scores_that_nobody_knows_are_refused():
         EngineSettings(score="sometimes")
 
 
-@pytest.mark.parametrize("rule", ["relaxed", "top_k"])
+@pytest.mark.parametrize("rule", ["relaxed", "top_k", "ratio", "entropy"])
 def test_relaxed_text_with_all_of_its_old_text_scored_depends_on_nothing_else(rule):
     model = tiny("llama", seed=1)
     target = Target(model, check=False)
     old = [(generate(model, text) + 1) % VOCABULARY for text in TEXTS]
     for row, text in enumerate(TEXTS):
         old[row][:6] = generate(model, text)[:6]
-    wide = dict(rule=rule, k=100, p=1e-12)
+    wide = dict(rule=rule, k=100, p=1e-12, c=1e-9, epsilon=1e-12)
     alone = [write(target, [text], [old[row]], batch_size=1, **wide)[0] for row, text in enumerate(TEXTS)]
     assert sum(result.relaxed_tokens for result in alone) > 10
     for batch_size in (2, 7):
@@ -193,13 +195,14 @@ def test_relaxed_text_with_all_of_its_old_text_scored_depends_on_nothing_else(ru
             assert np.array_equal(together[row].relaxed, result.relaxed)
 
 
-@pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal"])
+@pytest.mark.parametrize("rule", RELAXED)
 def test_strict_rows_among_relaxed_ones(rule):
     model = tiny("llama", seed=1)
     target = Target(model, check=False)
     expected = [generate(model, text) for text in TEXTS]
     old = [np.roll(text, 1) for text in expected]
-    settings = EngineSettings(max_new_tokens=40, batch_size=3, rule=rule, k=60, p=1e-6, score="always")
+    settings = EngineSettings(max_new_tokens=40, batch_size=3, rule=rule, k=60, p=1e-6, c=1e-5, epsilon=1e-6,
+                              score="always")
     engine = Engine(target, settings, oracle(expected, error_rate=0.0))
     requests = (Request(row, text, old_ids=old[row], strict=row % 2 == 0) for row, text in enumerate(TEXTS))
     results = {result.id: result for result in engine.run(requests)}
@@ -208,7 +211,7 @@ def test_strict_rows_among_relaxed_ones(rule):
         assert (results[row].relaxed_tokens == 0) == (row % 2 == 0)
 
 
-@pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal"])
+@pytest.mark.parametrize("rule", RELAXED)
 def test_text_without_a_relaxed_token_is_strict_text(rule):
     """What lets such a text go unrefreshed."""
     model = tiny("llama", seed=1)
@@ -216,7 +219,7 @@ def test_text_without_a_relaxed_token_is_strict_text(rule):
     seen = set()
     for k in (1, 2, 12):
         for p in (0.5, 0.1, 0.001):
-            settings = EngineSettings(max_new_tokens=40, rule=rule, k=k, p=p)
+            settings = EngineSettings(max_new_tokens=40, rule=rule, k=k, p=p, c=p, epsilon=p, delta=2 * p)
             engine = Engine(Target(model, check=False), settings, oracle(expected, seed=k))
             for result in engine.run(Request(row, text) for row, text in enumerate(TEXTS)):
                 if not result.relaxed_tokens:

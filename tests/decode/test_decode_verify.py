@@ -1,34 +1,47 @@
 """Verification rules against a plain reference, on every tree of random small vocabularies."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 import torch
 
-from dare_job.decode.request import RULES
+from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.tree import build
-from dare_job.decode.verify import verifier
+from dare_job.decode.verify import rules
+from dare_job.decode.verify import verifier as of_settings
 from dare_job.decode.verify.verdict import longest, undrafted
 from pools.tree import ROOT, DraftBatch, empty
 
 EOS = 2
 
 
-def _passes(rule: str, k: int, p: float, scores: np.ndarray, token: int) -> bool:
+def verifier(rule: str, eos: tuple = (EOS,), **settings):
+    return of_settings(EngineSettings(rule=rule, **settings), torch.tensor(eos, dtype=torch.long))
+
+
+def _passes(settings: EngineSettings, scores: np.ndarray, token: int) -> bool:
     """One draft token behind a node, by the words of the rules."""
-    probabilities = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    q = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     first = token == int(scores.argmax())
-    in_top = (scores > scores[token]).sum() < k and probabilities[token] > 0
-    over = probabilities[token] > p
+    in_top = sum(other > scores[token] for other in scores) < settings.k and q[token] > 0
+    entropy = -sum(share * math.log(share) for share in q if share > 0)
+    bound = min(settings.epsilon, settings.delta * math.exp(-entropy))
     if token == EOS and not first:
         return False
-    return {"strict": first, "relaxed": first or (in_top and over), "top_k": in_top,
-            "threshold": first or over, "literal": in_top and over}[rule]
+    return {"strict": first, "relaxed": first or (in_top and q[token] > settings.p), "top_k": in_top,
+            "threshold": first or q[token] > settings.p, "literal": in_top and q[token] > settings.p,
+            "ratio": first or q[token] >= settings.c * q.max(), "entropy": first or q[token] > bound,
+            }[settings.rule]
 
 
-def _reference(rule, k, p, scores, tokens, parents, size):
-    """(path columns, bonus, relaxed tokens) of one row: every branch is walked, the best one kept."""
+def _reference(passes, scores, tokens, parents, size):
+    """(path columns, bonus, relaxed tokens) of one row: every branch is walked, the best one kept.
+
+    passes(node, depth, token): whether a child of the node at that depth below it does; the sum of log
+    probabilities decides between branches of the same length.
+    """
     best = ((0, 0.0), [0])
     logp = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
 
@@ -37,9 +50,9 @@ def _reference(rule, k, p, scores, tokens, parents, size):
         if (len(path) - 1, sure) > best[0]:
             best = ((len(path) - 1, sure), path)
         for child in range(size):
-            if parents[child] + 1 == node and _passes(rule, k, p, scores[node], int(tokens[child])):
-                gain = 0 if rule == "strict" else logp[node, tokens[child]]
-                walk(child + 1, [*path, child + 1], sure + gain)
+            token = int(tokens[child])
+            if parents[child] + 1 == node and passes(node, len(path), token):
+                walk(child + 1, [*path, child + 1], sure + logp[node, token])
 
     walk(0, [0], 0.0)
     path = best[1]
@@ -62,38 +75,131 @@ def _random_tree(rng, rows, nodes, vocabulary):
     return DraftBatch(tokens, parents, sizes, None, None)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("k", "p"), [(1, 0.0), (2, 0.1), (3, 0.25), (6, 0.0)])
-def test_rules_against_the_reference(rule, k, p):
-    rng = np.random.default_rng(k)
-    vocabulary, rows, nodes, deepest = 6, 40, 9, 64
-    verify = verifier(rule, k, p, torch.tensor([EOS]))
-    relaxed = 0
-    for _ in range(8):
-        drafts = _random_tree(rng, rows, nodes, vocabulary)
-        tree = build(np.zeros(rows, np.int64), drafts, np.full(rows, deepest))
-        scores = rng.normal(0, 2, (len(tree.tokens), vocabulary)).astype(np.float32)
-        scores[rng.random(scores.shape) < 0.1] = -np.inf  # banned tokens
-        scores[..., 5] = 0.0
-        verdict = longest(tree, verify(torch.from_numpy(scores), tree))
-        for r in range(rows):
-            own = scores[tree.starts[r] : tree.starts[r + 1]].astype(np.float64)
-            path, bonus, count = _reference(rule, k, p, own, drafts.tokens[r],
-                                            drafts.parents[r], drafts.sizes[r])
+VOCABULARY, ROWS = 6, 40
+CASES = [EngineSettings(rule="strict")]
+CASES += [EngineSettings(rule=rule, k=k, p=p) for rule in ("relaxed", "top_k", "threshold", "literal")
+          for k, p in ((1, 0.0), (2, 0.1), (3, 0.25), (6, 0.0))]
+CASES += [EngineSettings(rule="ratio", c=c) for c in (0.01, 0.3, 0.5, 1.0)]
+CASES += [EngineSettings(rule="entropy", epsilon=epsilon, delta=delta)
+          for epsilon, delta in ((0.09, 0.3), (0.2, 0.9), (0.02, 1.0), (1.0, 0.1), (0.4, 0.4))]
+
+
+def _seeded(seed: int):
+    """Random trees and scores float32 with ties, banned tokens, ends of text; nodes that are strict."""
+    rng = np.random.default_rng(seed)
+    drafts = _random_tree(rng, ROWS, 9, VOCABULARY)
+    tree = build(np.zeros(ROWS, np.int64), drafts, np.full(ROWS, 64))
+    scores = rng.normal(0, 2, (len(tree.tokens), VOCABULARY)).astype(np.float32)
+    scores[rng.random(scores.shape) < 0.1] = -np.inf  # banned tokens
+    scores[..., 5] = 0.0
+    level = rng.random(len(scores)) < 0.15  # ties, of the first choice too
+    scores[level] = np.round(scores[level])
+    flat = rng.random(len(scores)) < 0.05
+    scores[flat] = 0.0
+    behind = np.where(rng.random(ROWS) < 0.3, rng.integers(-3, 1, ROWS), -99)  # tokens behind a row's guard
+    behind[rng.random(ROWS) < 0.15] = 99  # strict rows
+    strict = np.repeat(behind, np.diff(tree.starts)) + tree.host[2] > 0
+    return drafts, tree, scores, behind, strict if seed % 2 else None
+
+
+def _mismatches(case: EngineSettings, verify, seeds=range(8)) -> tuple[int, int]:
+    """Rows whose verdict is not the reference's, and relaxed tokens of the reference."""
+    wrong = relaxed = 0
+    for seed in seeds:
+        drafts, tree, scores, behind, strict = _seeded(seed)
+        mask = None if strict is None else torch.from_numpy(strict)
+        verdict = longest(tree, verify(torch.from_numpy(scores), tree, mask))
+        for r in range(ROWS):
+            exact = scores[tree.starts[r] : tree.starts[r + 1]].astype(np.float64)
+
+            def passes(node, depth, token, r=r, exact=exact, strict=strict, behind=behind):
+                if strict is not None and behind[r] + depth > 0:
+                    return token == int(exact[node].argmax())
+                return _passes(case, exact[node], token)
+
+            path, bonus, count = _reference(passes, exact, drafts.tokens[r], drafts.parents[r],
+                                            drafts.sizes[r])
             n = len(path) - 1
-            assert verdict.counts[r] == n
-            assert verdict.paths[r, : n + 1].tolist() == path
             accepted = drafts.tokens[r, np.array(path[1:], int) - 1]
-            assert verdict.tokens[r, : n + 1].tolist() == [*accepted, bonus]
-            assert verdict.relaxed[r, :n].sum() == count
+            wrong += not (
+                verdict.counts[r] == n and verdict.paths[r, : n + 1].tolist() == path
+                and verdict.tokens[r, : n + 1].tolist() == [*accepted, bonus]
+                and verdict.relaxed[r, :n].sum() == count)
             relaxed += count
-    assert (relaxed > 0) == (rule != "strict" and (k > 1 or rule == "threshold"))
+    return wrong, relaxed
+
+
+def _name(case: EngineSettings) -> str:
+    return f"{case.rule}-{case.k}-{case.p}-{case.c}-{case.epsilon}-{case.delta}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_rules_against_the_reference(case):
+    wrong, relaxed = _mismatches(case, of_settings(case, torch.tensor([EOS])))
+    assert wrong == 0
+    tight = {"strict": True, "relaxed": case.k == 1, "literal": case.k == 1, "top_k": False,
+             "threshold": False, "ratio": False, "entropy": False}[case.rule]  # but for ties of all tokens
+    assert relaxed > 0 or tight
+
+
+def _over(base=math.e, least=torch.minimum, **changes):
+    """The entropy rule with another logarithm, another choice of two bounds, or another parameter."""
+    def rule(asked, settings):
+        settings = dataclasses.replace(settings, **changes)
+        entropy = torch.special.entr(asked.scores.softmax(-1)).sum(-1)[asked.place] / math.log(base)
+        bound = least(torch.tensor(settings.epsilon), settings.delta * torch.exp(-entropy))
+        return asked.first | (asked.logp.exp() > bound)
+    return rule
+
+
+def _shifted(rule):
+    """The rule by the distribution of another node."""
+    return lambda asked, settings: rule(dataclasses.replace(
+        asked, scores=asked.scores.roll(1, 0), sums=asked.sums.roll(1)), settings)
+
+
+def _top(asked):
+    return asked.scores.amax(-1)[asked.place]
+
+
+RATIO, TIES = EngineSettings(rule="ratio", c=0.3), EngineSettings(rule="ratio", c=1.0)
+WIDE, USUAL = (EngineSettings(rule="entropy", epsilon=0.2, delta=0.9),
+               EngineSettings(rule="entropy", epsilon=0.09, delta=0.3))
+WRONG = [(case, what, rule) for case in (RATIO, WIDE, USUAL) for what, rule in {
+    "strict": lambda asked, settings: asked.first,
+    "everything": lambda asked, settings: asked.own.isfinite(),
+    "threshold": rules.threshold,
+    "another node's": _shifted(rules.RULES[case.rule]),
+    "not the first": lambda asked, settings, right=rules.RULES[case.rule]: right(asked, settings)
+    & ~asked.first}.items()]
+WRONG += [
+    (RATIO, "of scores", lambda asked, settings: asked.first | (asked.own >= settings.c * _top(asked))),
+    (TIES, "strict", lambda asked, settings: asked.first),
+    (TIES, "above, not from", lambda asked, settings: asked.first | (asked.own - _top(asked) > 0)),
+    (WIDE, "bits", _over(base=2)), (USUAL, "bits", _over(base=2)),
+    (WIDE, "larger", _over(least=torch.maximum)), (USUAL, "larger", _over(least=torch.maximum)),
+    (WIDE, "no epsilon", _over(epsilon=1.0)),
+    (USUAL, "no delta", _over(delta=1.0))]
+
+
+@pytest.mark.parametrize(("case", "what", "rule"), WRONG, ids=lambda x: x if isinstance(x, str) else "")
+def test_the_reference_tells_known_wrong_rules(case, what, rule, monkeypatch):
+    monkeypatch.setitem(rules.RULES, case.rule, rule)
+    assert _mismatches(case, of_settings(case, torch.tensor([EOS])))[0] > 0
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.rule in ("ratio", "entropy")], ids=_name)
+def test_the_reference_tells_ends_of_text_and_strict_nodes(case):
+    right = of_settings(case, torch.tensor([EOS]))
+    assert _mismatches(case, lambda scores, tree, strict: right(scores, tree))[0] > 0
+    open_end = of_settings(case, torch.tensor([], dtype=torch.long))
+    assert _mismatches(case, open_end)[0] > 0
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_contract(rule):
     """No drafts, and scores that are no numbers."""
-    verify = verifier(rule, 2, 0.1, torch.tensor([EOS]))
+    verify = verifier(rule)
     tokens = np.array([[3, 3], [3, 3]], np.int32)
     drafts = DraftBatch(tokens, np.array([[ROOT, 0]] * 2, np.int32), np.array([2, 0], np.int32), None, None)
     tree = build(np.array([3, 3]), drafts, np.full(2, 8))
@@ -114,7 +220,7 @@ def test_a_tree_without_drafts_has_the_same_verdict_without_a_rule(rule):
     scores = torch.randn((5, 7), generator=torch.Generator().manual_seed(0))
     scores[1], scores[2, 3], scores[3] = torch.nan, torch.inf, -torch.inf
     tree = build(np.arange(5), empty(5), np.full(5, 4))
-    full = longest(tree, verifier(rule, 2, 0.1, torch.tensor([EOS]))(scores, tree))
+    full = longest(tree, verifier(rule)(scores, tree))
     shortcut = undrafted(scores)
     for field in dataclasses.fields(full):
         a, b = getattr(shortcut, field.name), getattr(full, field.name)
@@ -126,7 +232,7 @@ def test_the_more_probable_of_equally_long_branches_wins():
                         np.array([2], np.int32), None, None)
     tree = build(np.array([0]), drafts, np.array([4]))
     scores = torch.tensor([0.0, 1.0, -5.0, 0.0, 1.5]).expand(3, 5).contiguous()
-    verdict = longest(tree, verifier("relaxed", 2, 0.1, torch.tensor([EOS]))(scores, tree))
+    verdict = longest(tree, verifier("relaxed")(scores, tree))
     assert verdict.paths[0].tolist() == [0, 2] and not verdict.relaxed[0, 0]
 
 
@@ -136,7 +242,7 @@ def test_end_of_text_only_as_the_first_choice():
     tree = build(np.array([0]), drafts, np.array([4]))
     scores = torch.tensor([0.0, 1.0, 0.9, 0.0]).expand(2, 4).contiguous()
     for rule in RULES:
-        verify = verifier(rule, 4, 0.01, torch.tensor([EOS]))
+        verify = verifier(rule, k=4, p=0.01, c=0.01, epsilon=0.01)
         assert longest(tree, verify(scores, tree)).counts[0] == 0
         assert longest(tree, verify(scores.roll(1, 1), tree)).counts[0] == 1
 
@@ -147,7 +253,7 @@ def test_nodes_deeper_than_a_row_may_go_are_left_out():
     tree = build(np.array([0, 0]), chain, np.array([1, 3]))
     assert tree.starts.tolist() == [0, 2, 6]
     scores = torch.tensor([0.0, 1.0]).expand(6, 2).contiguous()
-    verdict = longest(tree, verifier("strict", 1, 0.0, torch.tensor([], dtype=torch.long))(scores, tree))
+    verdict = longest(tree, verifier("strict", eos=())(scores, tree))
     assert verdict.counts.tolist() == [1, 3]
 
 
@@ -158,5 +264,5 @@ def test_a_token_without_a_score_does_not_pass(rule):
                         np.array([3], np.int32), None, None)
     tree = build(np.array([0]), drafts, np.array([4]))
     scores = torch.tensor([0.0, 1.0, -5.0, 0.9]).expand(4, 4).contiguous()
-    verdict = longest(tree, verifier(rule, 4, 0.0, torch.tensor([EOS]))(scores, tree))
+    verdict = longest(tree, verifier(rule, k=4, p=0.0)(scores, tree))
     assert verdict.paths[0, : verdict.counts[0] + 1].tolist() == [0, 3]

@@ -36,7 +36,7 @@ def test_the_files_have_the_contract_schema_and_the_manifest_their_checksums(nig
         manifest = json.loads((folder / "_manifest.json").read_text())
         for name, file in manifest["files"].items():
             assert pq.read_schema(folder / name).equals(KNOWLEDGE)
-            assert pq.read_schema(folder / name).metadata[b"dare_job.schema_version"] == b"2"
+            assert pq.read_schema(folder / name).metadata[b"dare_job.schema_version"] == b"3"
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == file["sha256"]
         assert manifest["counts"]["rows"] == sum(file["rows"] for file in manifest["files"].values())
         assert {"config", "model", "tokenizer", "rejects", "pool_kinds", "baseline"} <= set(manifest)

@@ -51,6 +51,8 @@ def test_a_giant_pool_is_split_evenly_and_tiny_ones_share():
 
 def test_automatic_shards_fill_the_slots_and_are_not_below_two_batches():
     assert target_rows(8000, slots=10, batch_size=8, shards="auto") == 200
+    assert target_rows(8000, slots=100, batch_size=8, shards="auto") == 40  # two a slot
+    assert target_rows(700, slots=2, batch_size=8, shards="auto") == 128  # 16 batches
     assert target_rows(50, slots=10, batch_size=8, shards="auto") == 16
     assert target_rows(50, slots=10, batch_size=8, shards=5) == 10
     assert target_rows(0, slots=10, batch_size=8, shards=5) == 1

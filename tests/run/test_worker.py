@@ -19,7 +19,8 @@ RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 
 
 def result(request: Request) -> Result:
     ids = np.arange(3, dtype=np.int32)
-    return Result(request.id, ids, "eos", None, 5, 2, 0, 0, 0, np.ones(3, np.int16), ids[:0], 0.5, 2.0)
+    return Result(request.id, ids, "eos", None, 5, 2, 0, 0, 0, 0, np.ones(3, np.int16), ids[:0], 0.5, 2.0,
+                  2.5)
 
 
 class FakeEngine:
@@ -81,6 +82,7 @@ def test_rows_are_committed_by_chunk_in_order_and_with_totals(task):
     assert [(row["shard"], row["chunk"], row["rows"]) for row in stats] == [(3, 0, 3), (3, 1, 3), (3, 2, 2)]
     totals = chunks.Tally([task.folder / "entity=user"]).update()
     assert (totals.rows, totals.tokens, totals.target_steps, totals.errors) == (8, 24, 16, 0)
+    assert (totals.slot_steps, totals.busy_slots) == (20.0, 0.8)
     assert totals.busy_s > 0
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from dare_job import baseline
 from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.cost import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.scheduler import Scheduler
 from dare_job.decode.scoring import Scoring
 from pools.draft import DraftSettings
 
@@ -20,12 +22,25 @@ LOOKUP_TOKENS = 10  # that transformers drafts a step, as its documentation advi
 
 @dataclass(frozen=True)
 class Budget:
-    """Rows decoded together, draft nodes a row, new tokens a row at most, torch threads."""
+    """Rows decoded together, draft nodes a row, new tokens a row at most, torch threads.
+
+    curve  what forwards cost, by which a scheduler gives at most ``nodes`` to each row; None: each row has
+           as many
+    """
 
     batch: int
     nodes: int
     tokens: int
     threads: int
+    curve: Curve | None = None
+
+
+class Learned:
+    """What the runs of one method and batch size have seen: of old text, and of drafts' worth."""
+
+    def __init__(self, budget: Budget):
+        self.scoring = Scoring()
+        self.scheduler = Scheduler(budget.curve, budget.nodes) if budget.curve else None
 
 
 @dataclass
@@ -77,16 +92,15 @@ def possible(method: str, batch: int) -> bool:
 
 
 def once(method: str, target: Target, requests: Sequence[Request], budget: Budget,
-         scoring: Scoring | None = None) -> Measured:
+         learned: Learned) -> Measured:
     """Write the rows once.
 
     requests  with all that ``dare`` drafts from: the row's own old text, and the others' pool as the last
-    scoring   what was seen of old text before; None: nothing
     """
     requests = sorted(requests, key=lambda request: len(request.prompt_ids))
     if method in (GENERATE, LOOKUP):
         return _by_generate(method, target, requests, budget)
-    engine = _engine(method, target, budget, scoring)
+    engine = _engine(method, target, budget, learned)
     asked = [_asked(method, request) for request in requests]
     watch = _Watch()
     results = list(engine.run(asked))
@@ -118,14 +132,14 @@ def _by_generate(method: str, target: Target, requests: Sequence[Request], budge
     return Measured(tokens, tokens - len(requests), 0, **times)
 
 
-def _engine(method: str, target: Target, budget: Budget, scoring: Scoring | None) -> Engine:
+def _engine(method: str, target: Target, budget: Budget, learned: Learned) -> Engine:
     plain = method == AUTOREGRESSIVE
     settings = EngineSettings(
         rule="relaxed" if method == RELAXED else "strict", max_new_tokens=budget.tokens,
         batch_size=budget.batch, nodes=0 if plain else budget.nodes,
         score="auto" if method in (STRICT, RELAXED) else "never")
     drafter = None if plain else RetrievalDrafter(DraftSettings(threads=budget.threads))
-    return Engine(target, settings, drafter, scoring)
+    return Engine(target, settings, drafter, learned.scoring, None if plain else learned.scheduler)
 
 
 def _asked(method: str, request: Request) -> Request:

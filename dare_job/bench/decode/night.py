@@ -26,8 +26,9 @@ class Night:
 
     asked    prompts of tonight as token ids by user
     old      the users' own texts of the earlier night
-    pool     texts of the earlier night of other users, of whom the model may have learned
+    pool     texts of the earlier night of other users, whose profiles the model has learned from
     real     the profiles recorded for the pool's users, and for tonight's
+    tonight  what the model writes tonight
     """
 
     model: Path
@@ -55,7 +56,7 @@ def prepare(folder: Path, work: Path, settings: Settings, pool: int, rows: int) 
         raise ConfigError(f"--pool {pool} must be above 0 and at most {len(learned)}, the users learned from")
     model = training.model(folder, work, settings)
     learned, test = by_digest(learned)[:pool], by_digest(test)[:max(rows, _COMPARED)]
-    _LOG.info("texts of %d users by %s", pool + 2 * len(test), model.name)
+    _LOG.info("%d texts by %s", pool + 2 * len(test), model.name)
     old = texts.written(model, work, {p.user: data.earlier(p) for p in [*learned, *test]})
     asked = {p.user: data.later(p) for p in test}
     return Night(model, texts.encoded(model, asked), {p.user: old[p.user] for p in test},

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
+from transformers import AutoTokenizer, GenerationConfig
 
 from dare_job.bench.profiles.data import Profile
 from dare_job.decode import Engine, EngineSettings, Request, Target
@@ -55,7 +56,7 @@ def recorded(model: Path, profiles: Sequence[Profile]) -> dict[str, np.ndarray]:
     """The real profiles in the model's tokens by user, end of text included, as long as it may write."""
     tokenizer = _tokenizer(model)
     ids = tokenizer([profile.text for profile in profiles], add_special_tokens=False)["input_ids"]
-    most = Target.load(model, check=False).generation_config.max_new_tokens
+    most = GenerationConfig.from_pretrained(model).max_new_tokens
     return {profile.user: np.asarray([*row, tokenizer.eos_token_id][:most], np.int32)
             for profile, row in zip(profiles, ids, strict=True)}
 
@@ -73,8 +74,6 @@ def accepted_per_step(texts: Sequence[np.ndarray], pool: Sequence[np.ndarray], n
 
 
 def _tokenizer(model: Path):
-    from transformers import AutoTokenizer
-
     return AutoTokenizer.from_pretrained(model)
 
 

@@ -55,7 +55,7 @@ class Settings:
     architecture: str = "llama"
     steps: int = 300
     seed: int = 0
-    noise: float = 1.0
+    noise: float = 1.1
     test_users: int = 500
     threads: int = 2
 

@@ -11,7 +11,7 @@ from pools.tree import DraftBatch
 
 class Drafter(Protocol):
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-              budgets: np.ndarray, depths: np.ndarray) -> DraftBatch:
+              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
         """Trees for R rows.
 
         requests  the rows' requests: their pools
@@ -19,4 +19,5 @@ class Drafter(Protocol):
         lengths   int32 (R,): tokens in use; the last one is the tree's root
         budgets   int32 (R,): nodes that a row may have
         depths    int32 (R,): longest path that a row can still use
+        least     score under which no node is wanted; a row's nodes come with falling scores
         """

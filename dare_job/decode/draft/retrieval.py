@@ -1,11 +1,12 @@
 """Drafts from old text: the pools of each row and its own prompt and text so far."""
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
 
 from dare_job.decode.request import Request
-from pools.draft import DraftSettings, draft
+from pools.draft import DraftSettings, Sources, draft
 from pools.tree import DraftBatch
 
 
@@ -14,9 +15,15 @@ class RetrievalDrafter:
 
     def __init__(self, settings: DraftSettings):
         self._settings = settings
+        self._requests: list[Request] = []  # of the last call: most steps have the same rows
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-              budgets: np.ndarray, depths: np.ndarray) -> DraftBatch:
-        pools = [request.pools for request in requests]
-        prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
-        return draft(context, lengths, budgets, pools, self._settings, depths, prompts)
+              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+        if not self._known(requests):
+            self._requests = list(requests)
+            self._sources = Sources.of(tuple(tuple(request.pools) for request in requests))
+            self._prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
+        return draft(context, lengths, budgets, self._sources, self._settings, depths, self._prompts, least)
+
+    def _known(self, requests: Sequence[Request]) -> bool:
+        return len(requests) == len(self._requests) and all(map(operator.is_, requests, self._requests))

@@ -1,44 +1,45 @@
-"""Relaxed verification (DARE, equations 4, 7 and 8).
+"""Relaxed verification: a draft token passes where one of the ``rules`` lets it.
 
-A draft token x passes behind a node with distribution q when
-
-    relaxed    x is the first choice, or x in TopK(q, k) and q(x) > p
-    top_k      x in TopK(q, k)
-    threshold  x is the first choice, or q(x) > p
-    literal    x in TopK(q, k) and q(x) > p, the first choice too: equation 8 as it is printed
-
-and an end-of-text token only as the first choice. x is in TopK when fewer than k tokens are more probable.
-A token that has an embedding but no score (the embedding may be the wider) does not pass.
+An end-of-text token passes only as the first choice. A token that has an embedding but no score (the
+embedding may be the wider) does not pass.
 """
 
+import numpy as np
 import torch
 
+from dare_job.decode.request import EngineSettings
 from dare_job.decode.tree import Tree
+from dare_job.decode.verify.rules import RULES, Asked
 from dare_job.decode.verify.verdict import Judgement, judge
 
+_COPIED = 0.75  # of the nodes: where more have children, all of them are looked at in place
 
-def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *, rule: str, k: int,
-           p: float, eos: torch.Tensor) -> Judgement:
-    """scores float32 (T, V); strict bool (R,): rows whose tokens pass as first choices alone (None: no
-    row); eos int64 (E,): end-of-text tokens.
+
+def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *,
+           settings: EngineSettings, eos: torch.Tensor) -> Judgement:
+    """scores float32 (T, V); strict bool (T,): nodes that pass as first choices alone (None: none); eos
+    int64 (E,): end-of-text tokens.
     """
     choices, finite = judge(scores)
-    parents, width = tree.parents, scores.shape[1]
-    first = tree.tokens == choices[parents]
-    own = scores[parents, tree.tokens.clamp_max(width - 1)]
-    logp = own - scores.logsumexp(-1)[parents]
-    if rule == "threshold":
-        passed = first | (logp.exp() > p)
-    else:
-        least = scores.topk(min(k, width), -1).values[:, -1][parents]
-        in_top = (own >= least) & own.isfinite()
-        if rule == "top_k":
-            passed = in_top
-        else:
-            passed = in_top & (logp.exp() > p)
-            if rule == "relaxed":
-                passed = first | passed
-    passed = passed & (first | ~torch.isin(tree.tokens, eos))
+    asked = _asked(scores, choices, tree)
+    passed = RULES[settings.rule](asked, settings)
+    passed = passed & (asked.first | ~torch.isin(tree.tokens, eos))
     if strict is not None:
-        passed = torch.where(strict[tree.rows], first, passed)
-    return Judgement(choices, passed & (tree.tokens < width), finite, logp)
+        passed = torch.where(strict, asked.first, passed)
+    return Judgement(choices, passed & (tree.tokens < scores.shape[1]), finite, asked.logp)
+
+
+def _asked(scores: torch.Tensor, choices: torch.Tensor, tree: Tree) -> Asked:
+    """What the rules need, by scores (T, V) and first choices (T,)."""
+    parents, tokens = tree.parents, tree.tokens
+    own = scores[parents, tokens.clamp_max(scores.shape[1] - 1)]
+    place = parents
+    is_parent = np.zeros(len(scores), np.bool_)
+    is_parent[tree.host[1]] = True  # a root is its own
+    if np.count_nonzero(is_parent) <= _COPIED * len(scores):
+        nodes, places = np.flatnonzero(is_parent), (np.cumsum(is_parent) - 1)[tree.host[1]]
+        scores = scores.index_select(0, torch.from_numpy(nodes).to(scores.device))
+        place = torch.from_numpy(places).to(scores.device)
+    sums = scores.logsumexp(-1)
+    first = tokens == choices.index_select(0, parents)
+    return Asked(first, own, own - sums.index_select(0, place), scores, sums, place)

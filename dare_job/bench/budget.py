@@ -1,0 +1,73 @@
+"""The command ``bench budget``: the scheduler's node budgets against the best fixed one, on recorded text."""
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from dare_job.decode.scheduler import MOST
+from dare_job.errors import ConfigError
+from dare_job.replay import budgets, latency, sources, texts
+from dare_job.replay.sources import Source
+from pools.draft import DraftSettings, warm_up
+from pools.index import Index
+
+
+@dataclass(frozen=True)
+class Options(Source):
+    """What ``dare-job bench budget`` was asked; the field's names are those of its options."""
+
+    curves: Sequence[Path] = ()
+    batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    nodes: Sequence[int] = (0, 1, 2, 4, 8, 16, 32, 64)
+
+
+def run(options: Options) -> dict:
+    """Replay every batch size; returns the JSON object that the command prints last.
+
+    Raises ConfigError for impossible options, DataError for files that do not serve.
+    """
+    if not options.curves:
+        raise ConfigError("--latency names no curve; conf/latency holds some")
+    if min((*options.batches, *(n + 1 for n in options.nodes)), default=0) < 1:
+        raise ConfigError("--batch must be from 1, --nodes from 0")
+    curves = {path.stem: latency.read(path) for path in options.curves}
+    corpus = sources.load(options, texts.load_tokenizer(options.tokenizer), {})
+    warm_up()
+    pools, settings = [(Index.build(corpus.rest),)] * len(corpus.test), DraftSettings(threads=1)
+    budgets.fixed(corpus.test[:2], pools[:2], 1, 2, settings)  # compiled
+    rows = []
+    for batch in options.batches:
+        begun = time.perf_counter()
+        runs = {n: budgets.fixed(corpus.test, pools, batch, n, settings) for n in options.nodes}
+        for name, curve in curves.items():
+            found = budgets.scheduled(corpus.test, pools, batch, MOST, settings, curve)
+            rows.append({"curve": name, "batch": batch, **_compared(found, runs, curve)})
+        print(f"batch {batch}: {len(runs)} fixed budgets and {len(curves)} curves in "
+              f"{time.perf_counter() - begun:.0f} s", flush=True)
+    _report(rows)
+    worst = min(row["ratio_to_best_fixed"] for row in rows)
+    return {"rows": rows, "worst": worst, "texts": len(corpus.test), "pool_texts": len(corpus.rest),
+            "machine": platform.machine()}
+
+
+def _compared(found: budgets.Steps, runs: dict[int, budgets.Steps], curve) -> dict:
+    rates = {nodes: steps.tokens_per_s(curve) for nodes, steps in runs.items()}
+    best, rate = max(rates, key=rates.get), found.tokens_per_s(curve)
+    plain = rates.get(0)
+    return {"best_fixed": best, "best_fixed_tokens_per_s": round(rates[best], 1),
+            "tokens_per_s": round(rate, 1), "nodes_per_row": round(found.nodes.sum() / found.rows.sum(), 2),
+            "accepted_per_step": round(found.tokens.sum() / found.rows.sum() - 1, 3),
+            "ratio_to_plain": round(rate / plain, 3) if plain else None,
+            "ratio_to_best_fixed": round(rate / rates[best], 3)}
+
+
+def _report(rows: list[dict]) -> None:
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(width=150).print(table)

@@ -1,0 +1,53 @@
+"""The bench's figures: one line for each method and batch size, and the table of them."""
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from dare_job.bench.decode.methods import AUTOREGRESSIVE, GENERATE, RELAXED, STRICT, Measured
+
+Found = dict[tuple[str, int], Measured]  # by method and batch size
+_BELOW = ("plain: the faster of generate and autoregressive; accepted_per_step: without the model's own; "
+          "ratio_by_processor: to generate, by processor time")
+
+
+def line(found: Found, method: str, batch: int) -> dict:
+    """A line of the table and of the JSON object."""
+    seen = found[method, batch]
+    rate = {name: found[name, batch].tokens_per_s for name in (GENERATE, AUTOREGRESSIVE)}
+    return {"method": method, "batch": batch, "tokens_per_s": round(seen.tokens_per_s, 1),
+            "accepted_per_step": round(seen.accepted / max(1, seen.steps), 3), "target_steps": seen.steps,
+            "ratio_to_generate": round(seen.tokens_per_s / rate[GENERATE], 3),
+            "ratio_by_processor": round(seen.tokens_per_s_of_processor
+                                        / found[GENERATE, batch].tokens_per_s_of_processor, 3),
+            "ratio_to_plain": round(seen.tokens_per_s / max(rate.values()), 3),
+            "scored_share": round(seen.scored / seen.tokens, 4),
+            "relaxed_share": round(seen.relaxed / seen.tokens, 4)}
+
+
+def differing(found: Found) -> int:
+    """Rows whose strict text is another under some method or batch size: ties of two logits."""
+    texts = [seen.texts for (method, _), seen in found.items() if seen.texts and method != RELAXED]
+    first = texts[0]
+    return sum(any(not np.array_equal(other[row], first[row]) for other in texts) for row in first)
+
+
+def show(rows: list[dict], likeness: dict, settings: str) -> None:
+    """Print the table, relaxed over strict, and how like recorded profiles the texts are.
+
+    likeness  of ``night.likeness``; settings: of the run, in words
+    """
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()), end_section=row["method"] == RELAXED)
+    console = Console(width=170)
+    console.print(table)
+    by = {(row["method"], row["batch"]): row for row in rows}
+    for batch in dict.fromkeys(row["batch"] for row in rows):
+        clock, processor = (by[RELAXED, batch][name] / by[STRICT, batch][name]
+                            for name in ("tokens_per_s", "ratio_by_processor"))
+        console.print(f"batch {batch}: relaxed over strict {clock:.3f}, by processor time {processor:.3f}")
+    console.print(f"{settings}; {_BELOW}")
+    console.print("texts (and recorded profiles): {distinct:.1%} ({distinct_real:.1%}) distinct; replayed at "
+                  "16 nodes {accepted:.2f} ({accepted_real:.2f}) accepted, {accepted_ratio:.3f} times; "
+                  "{tokens:.0f} ({tokens_real:.0f}) tokens, median".format(**likeness))

@@ -1,0 +1,98 @@
+"""What a forward costs: milliseconds against rows and queries."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dare_job.errors import DataError
+
+SHAPE = ('write {"latency_ms": {"8": {"1": 20.5, "17": 23.1}}}: milliseconds by batch size, then by queries '
+         "a row")
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Milliseconds of a forward, piecewise linear in queries a row and in rows.
+
+    points  {rows: (queries, ms)}, both float64 (n,): queries ascending from 1, ms never falling
+    """
+
+    points: Mapping[int, tuple[np.ndarray, np.ndarray]]
+
+    @classmethod
+    def of(cls, table: Mapping[str, Mapping[str, float]], name: str) -> "Curve":
+        """A curve of {rows: {queries a row: ms}}; a time above that of more queries is noise and lowered.
+
+        Raises DataError naming ``name`` and what is wrong.
+        """
+        if not isinstance(table, dict) or not table:
+            raise DataError(f"{name} holds no latency curve: {SHAPE}")
+        points = {}
+        for batch, row in table.items():
+            if not isinstance(row, dict) or not row:
+                raise DataError(f"{name}: batch {batch} has no curve: {SHAPE}")
+            where = f"{name}: batch {batch}"
+            ms = {_count(q, f"{where}: queries"): _time(value, f"{where}, {q} queries")
+                  for q, value in row.items()}
+            if 1 not in ms:
+                raise DataError(f"{name}: batch {batch} lacks 1 query a row, which is plain decoding")
+            queries = sorted(ms)
+            levelled = np.minimum.accumulate([ms[q] for q in reversed(queries)])[::-1]
+            points[_count(batch, f"{name}: batch")] = (np.array(queries, float), levelled)
+        return cls(dict(sorted(points.items())))
+
+    @property
+    def batches(self) -> list[int]:
+        """Batch sizes of the curve, ascending; those between them can be asked for too."""
+        return list(self.points)
+
+    @property
+    def queries(self) -> int:
+        """The most queries a row that every batch size of the curve has."""
+        return int(min(queries[-1] for queries, _ in self.points.values()))
+
+    def ms(self, batch: int, queries: float) -> float:
+        """Milliseconds of a forward; batch and queries must lie within the curve."""
+        rows = self.batches
+        return float(np.interp(batch, rows, [np.interp(queries, *self.points[b]) for b in rows]))
+
+    def steps(self, rows: int, nodes: int) -> np.ndarray:
+        """float64 (nodes + 1,): milliseconds of a forward of ``rows`` roots and 0 ... nodes drafts in all.
+
+        Behind the curve's end it goes on as steep as its last piece.
+        """
+        known = self.batches
+        queries = 1 + np.arange(nodes + 1) / rows
+        high = int(np.clip(np.searchsorted(known, rows), 1, len(known) - 1)) if len(known) > 1 else 0
+        upper = _extended(queries, *self.points[known[high]])
+        if not high:
+            return upper * max(1.0, rows / known[0]) if rows > known[0] else upper
+        low = known[high - 1]
+        share = max(0.0, (rows - low) / (known[high] - low))
+        lower = _extended(queries, *self.points[low])
+        return np.maximum(lower + share * (upper - lower), 1e-6)
+
+
+def _extended(queries: np.ndarray, known: np.ndarray, ms: np.ndarray) -> np.ndarray:
+    found = np.interp(queries, known, ms)
+    if len(known) > 1:
+        slope = max(0.0, (ms[-1] - ms[-2]) / (known[-1] - known[-2]))
+        found += slope * np.maximum(0.0, queries - known[-1])
+    return found
+
+
+def _count(text: str, name: str) -> int:
+    try:
+        found = int(text)
+    except ValueError:
+        found = 0
+    if found < 1:
+        raise DataError(f"{name}: {text!r} is no number from 1: {SHAPE}")
+    return found
+
+
+def _time(value, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise DataError(f"{name}: {value!r} is no time above 0 in milliseconds")
+    return float(value)

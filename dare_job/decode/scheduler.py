@@ -1,0 +1,155 @@
+"""One node budget a forward: how many draft nodes each row gets.
+
+A night is done soonest when the tokens that a millisecond gives are most over all its steps. With rho for
+those of late, a step takes the n most probable nodes of the whole batch that maximise
+
+    sum of their probabilities - rho * ms(rows, n)
+
+(Dinkelbach's form of a ratio's maximum). Where drafts cannot pay that is n = 0, and then drafting itself
+rests for a while. A node's probability is its draft's score, corrected by what scores of its size have been
+worth in this run: so it is right for relaxed rules, and for pools that promise too much. None of this can
+change strict text.
+"""
+
+import math
+from dataclasses import replace
+
+import numba
+import numpy as np
+
+from dare_job.decode.cost import Curve
+from dare_job.decode.tree import Tree
+from dare_job.decode.verify.verdict import Verdict
+from pools.tree import DraftBatch
+
+MOST = 64  # nodes of one row, where nothing else is said
+_BINS = 24  # of scores, two an octave
+_PRIOR = 8.0  # accepted nodes that a bin's scores are trusted like
+_WINDOW = 500.0  # expected accepted nodes of a bin after which older ones count half
+_FORGET = 0.9995  # a step: what has not been drafted for long is tried again
+_KEPT = 0.95  # of averages, a step
+_LONGEST_REST = 32  # steps
+_LEAST = 1e-3  # score of a node that is ever wanted
+_MARGIN = 0.5  # of the last step's least probability: nodes under it are not looked for in the next one
+
+
+class Scheduler:
+    """Budgets for the steps of engines with one model and device."""
+
+    def __init__(self, curve: Curve, nodes: int):
+        """nodes: of one row, at most."""
+        self.nodes = nodes
+        self._curve, self._ms = curve, {}
+        self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
+        self._tokens, self._drafts = 1.0, 0.0  # of a row and step, on average
+        self._draft_ms = 0.0  # of a row, where it drafts
+        self._gain = 0.0  # net, of a step that drafts, in tokens
+        self._bound = 0.0  # probability of the least node of the last step that took some
+        self._rest = self._resting = 0
+
+    def least(self, rows: int) -> float | None:
+        """Score under which no node of the next step can pay; None: it should not draft."""
+        if self._resting:
+            self._resting -= 1
+            return None
+        ms, cheapest = self._costs(rows)
+        least = max(self._rho(ms, rows) * cheapest, _MARGIN * self._bound)
+        return max(_LEAST, least / self._ratios().max())
+
+    def cut(self, drafts: DraftBatch, draft_ms: float) -> DraftBatch:
+        """The nodes that are worth their place; ``draft_ms``: what drafting took."""
+        rows = drafts.rows
+        ms, _ = self._costs(rows)
+        rho = self._rho(ms, rows)
+        sizes, net, self._bound = _cut(drafts.scores, drafts.sizes, self._ratios(), ms, rho)
+        self._draft_ms += (1 - _KEPT) * (draft_ms / rows - self._draft_ms)
+        self._gain += (1 - _KEPT) * (net - rho * self._draft_ms * rows - self._gain)
+        self._rest = 0 if self._gain > 0 else min(_LONGEST_REST, 2 * self._rest + 1)
+        self._resting = self._rest
+        return replace(drafts, sizes=sizes)
+
+    def observe(self, tree: Tree, verdict: Verdict) -> None:
+        """What a step's nodes were worth."""
+        rows = len(verdict.counts)
+        self._tokens += (1 - _KEPT) * (1 + float(verdict.counts.mean()) - self._tokens)
+        self._drafts += (1 - _KEPT) * (len(tree.tokens) / rows - 1 - self._drafts)
+        if tree.depth:
+            _count(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected, self._accepted)
+
+    def _ratios(self) -> np.ndarray:
+        """What scores of each bin are worth, as a multiple of themselves."""
+        return (self._accepted + _PRIOR) / (self._expected + _PRIOR)
+
+    def _costs(self, rows: int) -> tuple[np.ndarray, float]:
+        """Milliseconds by drafts in all, and the least that one of them adds, alone or among others."""
+        found = self._ms.get(rows)
+        if found is None:
+            ms = self._curve.steps(rows, rows * self.nodes)
+            added = ms[1:] - ms[0]
+            cheapest = min((added / np.arange(1, len(ms))).min(), np.diff(ms).min()) if len(added) else 0.0
+            found = self._ms[rows] = ms, float(cheapest)
+        return found
+
+    def _rho(self, ms: np.ndarray, rows: int) -> float:
+        """Tokens a millisecond with so many rows."""
+        forward = ms[min(len(ms) - 1, round(rows * self._drafts))]
+        return rows * self._tokens / (forward + rows * self._draft_ms)
+
+
+@numba.njit(cache=True)
+def _bin(score):
+    return min(_BINS - 1, max(0, int(-2 * math.log2(max(score, 1e-9)))))
+
+
+@numba.njit(cache=True)
+def _cut(scores, sizes, ratios, ms, rho):
+    """Sizes (R,) of the best prefixes of the rows' nodes, tokens gained net of cost, the least probability.
+
+    A row's nodes come with falling scores, so that those over a bound are a prefix, and a tree.
+    """
+    rows = len(sizes)
+    values = np.empty(sizes.sum(), np.float64)
+    at = 0
+    for r in range(rows):
+        least = 1.0
+        for i in range(sizes[r]):
+            least = min(least, scores[r, i] * ratios[_bin(scores[r, i])])
+            values[at] = least
+            at += 1
+    order = np.sort(values)[::-1]
+    gain, best, count = 0.0, 0.0, 0
+    for n in range(min(len(order), len(ms) - 1)):
+        gain += order[n]
+        net = gain - rho * (ms[n + 1] - ms[0])
+        if net > best:
+            best, count = net, n + 1
+    kept = np.zeros(rows, np.int32)
+    if count == 0:
+        return kept, 0.0, 0.0
+    bound = order[count - 1]
+    equal = count - np.searchsorted(-order, -bound)  # of the bound itself, so many
+    at = 0
+    for r in range(rows):
+        for _ in range(sizes[r]):
+            if values[at] > bound:
+                kept[r] += 1
+            elif values[at] == bound and equal > 0:
+                kept[r] += 1
+                equal -= 1
+            at += 1
+    return kept, best, bound
+
+
+@numba.njit(cache=True)
+def _count(scores, starts, counts, paths, expected, accepted):
+    expected *= _FORGET
+    accepted *= _FORGET
+    for r in range(len(starts) - 1):
+        for t in range(starts[r] + 1, starts[r + 1]):
+            expected[_bin(scores[t])] += scores[t]
+        for place in range(1, counts[r] + 1):
+            accepted[_bin(scores[starts[r] + paths[r, place]])] += 1
+    for b in range(len(expected)):
+        if expected[b] > _WINDOW:
+            expected[b] *= 0.5
+            accepted[b] *= 0.5

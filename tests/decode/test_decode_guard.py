@@ -1,0 +1,125 @@
+"""The length guard: behind it a row is written by the strict rule, whichever step and company it is in."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from decode_models import VOCABULARY, generate, prompts, tiny
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.request import RULES
+from pools.tree import DraftBatch
+
+MODEL = tiny("llama", seed=1)
+TARGET = Target(MODEL, check=False)
+TEXTS = prompts()
+PLAIN = [generate(MODEL, prompt) for prompt in TEXTS]
+GUARDS = (None, 0, 7, 13, 1, 39, 25)
+LOOSE = dict(k=30, p=0.003, c=0.05, epsilon=0.003, max_new_tokens=40, nodes=12, depth=6, score="always")
+RELAXED = [rule for rule in RULES if rule != "strict"]
+
+
+class Wandering:
+    """Drafts by a row's last two tokens alone: chains and siblings, wrong and right ones, six deep."""
+
+    def draft(self, requests, context, lengths, budgets, depths, least=0.0):
+        rows, nodes = len(requests), int(budgets.max(initial=0))
+        tokens, parents = np.zeros((rows, nodes), np.int32), np.full((rows, nodes), -1, np.int32)
+        for r in range(rows):
+            text = context[r, len(requests[r].prompt_ids) : lengths[r]]
+            ahead = PLAIN[requests[r].id][len(text) :][:6]
+            for node in range(nodes):
+                right = node < len(ahead) and (int(context[r, lengths[r] - 1]) + node) % 4
+                other = (int(context[r, lengths[r] - 1]) * 7 + node * 11) % VOCABULARY
+                tokens[r, node], parents[r, node] = ahead[node] if right else other, min(node, 6) - 1
+        return DraftBatch(tokens, parents, np.minimum(budgets, nodes).astype(np.int32), None, None)
+
+
+def write(rule, guards=GUARDS, batch_size=3, rows=range(7), strict=(), **settings):
+    engine = Engine(TARGET, EngineSettings(**{**LOOSE, "rule": rule, "batch_size": batch_size, **settings}),
+                    Wandering())
+    old = [np.where(np.arange(40) % 9 == 4, (text + 3) % VOCABULARY, text) for text in PLAIN]
+    requests = (Request(row, TEXTS[row], old_ids=old[row] if row % 2 else None, guard=guards[row],
+                        strict=row in strict) for row in rows)
+    return {result.id: result for result in engine.run(requests)}
+
+
+@pytest.fixture(autouse=True)
+def ends():
+    MODEL.generation_config.eos_token_id = None
+    yield
+    MODEL.generation_config.eos_token_id = None
+
+
+def not_first(row: int, result) -> list[int]:
+    """Places in a text at which the model, asked again, has another first choice."""
+    ids = torch.from_numpy(np.concatenate((TEXTS[row], result.token_ids)).astype(np.int64))[None]
+    with torch.inference_mode():
+        first = MODEL(ids).logits[0].argmax(-1)[len(TEXTS[row]) - 1 : -1].numpy()
+    return np.flatnonzero(first != result.token_ids).tolist()
+
+
+@pytest.mark.parametrize("rule", RELAXED)
+def test_relaxed_tokens_are_counted_right_with_and_without_guards(rule):
+    for guards in ((None,) * 7, GUARDS):
+        results = write(rule, guards)
+        assert sum(result.relaxed_tokens for result in results.values()) > 5
+        for row, result in results.items():
+            assert result.relaxed.tolist() == not_first(row, result)
+            assert result.relaxed_tokens == len(result.relaxed)
+
+
+@pytest.mark.parametrize("rule", RELAXED)
+def test_behind_its_guard_a_text_goes_on_as_greedy_decoding_does(rule):
+    free, changed = write(rule, (None,) * 7), 0
+    inner = [len(free[row].relaxed) // 2 for row in range(7)]  # a guard just before a token that was relaxed
+    exact = [int(free[row].relaxed[at]) if at else None for row, at in enumerate(inner)]
+    for guards in (GUARDS, exact):
+        guarded = write(rule, guards)
+        for row, guard in enumerate(guards):
+            text = guarded[row].token_ids
+            if guard is None:
+                assert np.array_equal(text, free[row].token_ids) and guarded[row].guarded_tokens == 0
+                continue
+            assert guarded[row].guarded_tokens == len(text) - guard
+            assert not any(guarded[row].relaxed >= guard)
+            prompt = np.concatenate((TEXTS[row], text[:guard]))
+            assert np.array_equal(text[guard:], generate(MODEL, prompt, max_new_tokens=40 - guard))
+            changed += not np.array_equal(text, free[row].token_ids)
+    assert np.array_equal(write(rule, (0,) * 7)[2].token_ids, PLAIN[2])
+    assert changed >= 6
+
+
+@pytest.mark.parametrize("rule", ["relaxed", "top_k", "ratio", "entropy"])
+def test_a_guarded_row_does_not_depend_on_its_batch(rule):
+    alone = {row: write(rule, batch_size=1, rows=[row])[row] for row in range(7)}
+    for batch_size, order in ((2, range(7)), (5, (6, 3, 1, 0, 5, 2, 4)), (7, range(7))):
+        for row, result in write(rule, batch_size=batch_size, rows=order).items():
+            for field in ("token_ids", "relaxed", "step_tokens", "guarded_tokens"):
+                assert np.array_equal(getattr(result, field), getattr(alone[row], field)), field
+
+
+def test_rows_that_end_before_their_guard_and_strict_rows_are_as_without():
+    eos = int(write("top_k", (None,) * 7)[4].token_ids[5])
+    MODEL.generation_config.eos_token_id = [eos]
+    free = write("top_k", (None,) * 7, strict=(0, 3))
+    for row, result in write("top_k", (40,) * 7, strict=(0, 3)).items():
+        for field in dataclasses.fields(result):
+            if not field.name.endswith("_ms"):
+                assert np.array_equal(getattr(result, field.name), getattr(free[row], field.name)), field.name
+        assert result.guarded_tokens == 0
+    assert len(free[4].token_ids) <= 6
+    MODEL.generation_config.eos_token_id = None
+    assert np.array_equal(write("top_k", (20,) * 7, strict=(3,))[3].token_ids, PLAIN[3])
+
+
+def test_the_strict_rule_asks_for_no_guard(monkeypatch):
+    engine = Engine(TARGET, EngineSettings(rule="strict"))
+    masks, of_rows = [], engine._strict
+    monkeypatch.setattr(engine, "_strict", lambda *given: masks.append(of_rows(*given)) or masks[-1])
+    engine.drafter = Wandering()
+    results = {r.id: r for r in engine.run(Request(row, text, guard=3, max_new_tokens=40)
+                                           for row, text in enumerate(TEXTS))}
+    assert masks and all(mask is None for mask in masks)
+    assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(PLAIN))

@@ -1,0 +1,183 @@
+"""What prompts begin with alike is read once, and their texts stay what ``generate`` writes."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import ARCHITECTURES, VOCABULARY, assert_written, generate, oracle, prompts, tiny
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.prefixes import HELD, LONGEST, SHORTEST, Prefixes
+
+BAD = VOCABULARY - 1  # a token that no good prompt holds
+HEAD = 20  # tokens, more than a window
+TAILS = (5, 17, 1, 30, 9, 22, 11, 2, 14, 6)
+
+
+def headed(seeds=(7, 8)) -> list[np.ndarray]:
+    """Prompts of as many templates as there are seeds, in turn."""
+    heads = [prompts((HEAD,), seed)[0] for seed in seeds]
+    return [np.concatenate((head, tail)) for place, tail in enumerate(prompts(TAILS, 3))
+            for head in (heads if place % 2 else heads[::-1])]
+
+
+def watched(target: Target) -> list[tuple[int, int]]:
+    """The list in which (rows, tokens read) of each later forward over prompts will be found."""
+    calls, prefill = [], target.prefill
+
+    def read(cache, slots, ids, lengths, scored=None, prefix=None):
+        calls.append((len(slots), ids[:, len(prefix) if prefix else 0:].size))
+        return prefill(cache, slots, ids, lengths, scored, prefix)
+
+    target.prefill = read
+    return calls
+
+
+def write(target, texts, old=None, drafter=None, **settings):
+    engine = Engine(target, EngineSettings(**{"max_new_tokens": 16, "score": "always", **settings}), drafter)
+    requests = (Request(row, text, old_ids=old[row] if old else None) for row, text in enumerate(texts))
+    return {result.id: result for result in engine.run(requests)}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_strict_equals_generate_behind_a_prefix(name):
+    model = tiny(name)
+    texts = headed()
+    expected = [generate(model, text, max_new_tokens=16) for text in texts]
+    assert len({token for text in expected for token in text}) > 20, "the model says too little to test with"
+    target = Target(model)
+    calls = watched(target)
+    whole = sum(map(len, texts))
+    assert_written(write(target, texts, batch_size=1), expected)
+    assert sum(read for _, read in calls) == whole - (len(texts) - 2) * HEAD  # each head was read once
+    assert len(calls) == len(texts) + 2
+    old = [(text, np.roll(text, 3), np.append(text[:7], text), text[:4], text[:0])[row % 5]
+           for row, text in enumerate(expected)]
+    for batch_size, nodes in ((3, 0), (8, 9)):
+        for prefixes in (target.prefixes, Prefixes()):
+            target.prefixes = prefixes
+            calls.clear()
+            drafter = oracle(expected, seed=nodes) if nodes else None
+            results = write(target, texts, old, drafter, batch_size=batch_size, nodes=nodes)
+            assert_written(results, expected)
+            assert sum(result.scored_tokens for result in results.values()) > 60
+            assert all(results[row].scored_tokens == 15 for row in range(0, len(texts), 5))
+
+
+def test_fewer_tokens_are_read_for_the_same_text():
+    model = tiny("llama", seed=1)
+    target = Target(model, check=False)
+    calls, texts, read = watched(target), headed((7,)), {}
+    expected = [generate(model, text, max_new_tokens=16) for text in texts]
+    target.prefixes.learn = lambda prompts, read: None
+    for kind in ("whole", "behind", "known"):
+        calls.clear()
+        assert_written(write(target, texts, batch_size=4), expected)
+        read[kind] = sum(tokens for _, tokens in calls)
+        if kind == "whole":
+            target.prefixes = Prefixes()
+    assert read["whole"] - read["behind"] == HEAD * (len(texts) - 1)
+    assert read["behind"] - read["known"] == HEAD  # by a later engine of the same model
+
+
+def _poisoned(value: float):
+    model = tiny("llama", seed=1)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[BAD] = value
+        model.lm_head.weight[BAD].zero_()
+    texts = [np.where(text == BAD, 5, text).astype(np.int32) for text in headed()]
+    return model, texts, [generate(model, text, max_new_tokens=16) for text in texts]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_head_that_is_no_numbers_is_not_kept(value, batch_size):
+    model, texts, expected = _poisoned(value)
+    assert not any(BAD in text for text in expected)
+    bad = [text.copy() for text in texts[::2]]
+    for text in bad:
+        text[3] = BAD  # in the head, a template of its own
+    target = Target(model, check=False)
+    calls = watched(target)
+    for _ in range(2):
+        results = write(target, [*bad[:6], *texts, *bad[6:]], batch_size=batch_size)
+        for row, text in enumerate(expected):
+            assert np.array_equal(results[row + 6].token_ids, text)
+        broken = [result for row, result in results.items() if not 6 <= row < 6 + len(texts)]
+        assert len(broken) == len(bad) and all("finite" in result.error for result in broken)
+        held = target.prefixes._held
+        assert held and all(bool(x.isfinite().all()) for prefix in held for x in prefix.entries)
+    assert sum(rows == 1 and read == HEAD for rows, read in calls) <= 4  # not tried again each time
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_bad_row_does_not_spoil_the_prefix(value, batch_size):
+    model, texts, expected = _poisoned(value)
+    bad = [np.append(text[:HEAD], np.full(3, BAD, np.int32)) for text in texts[:4]]
+    old = [*([np.full(5, BAD, np.int32)] * 8), *([None] * len(texts))]
+    target = Target(model, check=False)
+    results = write(target, [*texts[:2], *bad, *texts], old, batch_size=batch_size)
+    for row, text in enumerate((*expected[:2], *[None] * 4, *expected)):
+        assert np.array_equal(results[row].token_ids, text) if text is not None else results[row].error
+
+
+def keys(tokens: np.ndarray) -> list[torch.Tensor]:
+    return [torch.from_numpy(tokens)[None, None, :, None].float()]
+
+
+def lots(count: int, head: int, tail: int = 10, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, 50, head)
+    return [np.concatenate((first, [100 + row], rng.integers(0, 50, tail))).astype(np.int32)
+            for row in range(count)]
+
+
+@pytest.mark.parametrize(("texts", "held"), [
+    (lots(20, 30), 30), (lots(1, 30), 0), (lots(3, 30), 0), (lots(30, SHORTEST), SHORTEST),
+    (lots(30, SHORTEST - 1), 0), (lots(30, 20, tail=600), 0), (lots(3, 3 * LONGEST), LONGEST)],
+    ids=["many", "one", "few", "shortest", "too short", "small share", "longest"])
+def test_a_prefix_is_read_where_it_saves_enough(texts, held):
+    prefixes, read = Prefixes(), []
+    prefixes.learn(texts, lambda tokens: read.append(tokens) or keys(tokens))
+    assert [len(tokens) for tokens in read] == ([held] if held else [])
+    prefixes.learn(texts, lambda tokens: pytest.fail("it is known"))
+    ((prefix, rows),) = prefixes.groups(texts[:1])
+    assert (len(prefix) if prefix else 0, rows.tolist()) == (held, [0])
+
+
+def test_a_longer_prefix_of_some_is_used_by_them_alone():
+    rng = np.random.default_rng(1)
+    inner = [np.concatenate((text[:30], np.arange(60), text[30:])).astype(np.int32) for text in lots(9, 30)]
+    outer = lots(20, 30, seed=0)
+    prefixes = Prefixes()
+    texts = [*inner, *outer]
+    rng.shuffle(texts)
+    prefixes.learn(texts, keys)
+    assert sorted(len(prefix) for prefix in prefixes._held) == [30, 90]
+    groups = prefixes.groups([*inner[:5], *outer[:5]])
+    assert [(len(prefix), rows.tolist()) for prefix, rows in groups] == [
+        (90, [0, 1, 2, 3, 4]), (30, [5, 6, 7, 8, 9])]
+    (few, (other, rows)) = prefixes.groups([*inner[:5], *outer[:2]])  # 2 x 30 tokens are no forward's worth
+    assert len(few[0]) == 90 and other is None and rows.tolist() == [5, 6]
+
+
+def test_the_last_token_of_a_prompt_is_always_read():
+    prefixes, texts = Prefixes(), lots(20, 30)
+    prefixes.learn(texts, keys)
+    ((prefix, _),) = prefixes.groups([texts[0][:30], texts[1]])
+    assert len(prefix) == 29
+    same = Prefixes()
+    same.learn([texts[0]] * 20, keys)
+    ((prefix, _),) = same.groups([texts[0]] * 3)
+    assert len(prefix) == len(texts[0]) - 1
+
+
+def test_few_are_held_and_those_in_use_stay():
+    prefixes, first = Prefixes(), lots(20, 30, seed=99)
+    prefixes.learn(first, keys)
+    for seed in range(2 * HELD):
+        prefixes.learn(lots(20, 30, seed=seed), keys)
+        ((prefix, _),) = prefixes.groups(first[:2])
+        assert prefix is not None and len(prefixes._held) <= HELD
+    ((gone, _),) = prefixes.groups(lots(20, 30, seed=0)[:1])
+    assert gone is None

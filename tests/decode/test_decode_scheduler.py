@@ -1,0 +1,237 @@
+"""One node budget a forward: what is bought, when drafting rests, and that text stays what it was."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+import torch
+from decode_models import generate, prompts, tiny
+
+from dare_job.decode import Engine, EngineSettings, Request, Target, latency, masks
+from dare_job.decode.cost import Curve
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.layout import Layout
+from dare_job.decode.scheduler import Scheduler
+from dare_job.decode.support import Traits
+from dare_job.decode.tree import build
+from dare_job.decode.verify.verdict import Verdict
+from dare_job.replay import budgets
+from pools.draft import DraftSettings
+from pools.index import Index
+from pools.tree import ROOT, DraftBatch
+
+TEXTS = prompts()
+QUERIES = (1, 2, 3, 5, 9, 17, 33, 65)
+FLAT = Curve.of({str(b): {str(q): 20.0 for q in QUERIES} for b in (1, 8)}, "flat")
+LINEAR = Curve.of({str(b): {str(q): 5.0 + 0.3 * b * q for q in QUERIES} for b in (1, 8)}, "linear")
+STEEP = Curve.of({str(b): {str(q): 5.0 * b * q * q for q in QUERIES} for b in (1, 8)}, "steep")
+
+
+def drafts_of(scores: np.ndarray, sizes=None) -> DraftBatch:
+    """Chains with these scores (R, N)."""
+    rows, nodes = scores.shape
+    parents = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (rows, 1))
+    sizes = np.full(rows, nodes, np.int32) if sizes is None else sizes
+    return DraftBatch(np.ones((rows, nodes), np.int32), parents, sizes, scores.astype(np.float32),
+                      np.zeros((rows, nodes), np.uint8))
+
+
+def step(scheduler: Scheduler, drafts: DraftBatch, accepted: int) -> np.ndarray:
+    """One step of which each row has so many nodes accepted; the sizes that were kept."""
+    kept = scheduler.cut(drafts, 0.0)
+    tree = build(np.zeros(drafts.rows, np.int64), kept, np.full(drafts.rows, 99))
+    counts = np.minimum(accepted, kept.sizes).astype(np.int64)
+    paths = np.tile(np.arange(tree.depth + 1), (drafts.rows, 1))
+    none = np.zeros(paths.shape, np.int32)
+    yes = np.ones(drafts.rows, np.bool_)
+    scheduler.observe(tree, Verdict(counts, paths, none, none.astype(np.bool_), yes, yes))
+    return kept.sizes
+
+
+@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEEP], ids=["flat", "linear", "steep"])
+def test_no_other_prefixes_gain_more(curve):
+    """Against every way of taking a prefix of each of three rows."""
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        scores = np.sort(rng.random((3, 4)).round(1), 1)[:, ::-1]
+        sizes = rng.integers(0, 5, 3).astype(np.int32)
+        kept = Scheduler(curve, 4).cut(drafts_of(scores, sizes), 0.0).sizes
+        ms = curve.steps(3, 12)
+        rho = 3 / ms[0]  # before anything was seen: plain decoding
+
+        def net(taken, scores=scores, ms=ms, rho=rho):
+            return sum(scores[r, :n].sum() for r, n in enumerate(taken)) - rho * (ms[sum(taken)] - ms[0])
+
+        best = max(net((a, b, c)) for a in range(sizes[0] + 1) for b in range(sizes[1] + 1)
+                   for c in range(sizes[2] + 1))
+        assert (kept <= sizes).all() and net(kept) == pytest.approx(best)
+
+
+def test_the_budget_follows_what_a_forward_costs():
+    scores = np.tile(0.9 ** np.arange(1, 13), (8, 1))
+    assert step(Scheduler(FLAT, 12), drafts_of(scores), 3).tolist() == [12] * 8
+    assert step(Scheduler(STEEP, 12), drafts_of(scores), 3).tolist() == [0] * 8
+    some = step(Scheduler(LINEAR, 12), drafts_of(scores), 3)
+    assert 0 < some.sum() < 96
+
+
+def test_likely_rows_get_the_nodes():
+    scores = np.stack([0.95 ** np.arange(1, 9), 0.2 ** np.arange(1, 9)])
+    sizes = step(Scheduler(LINEAR, 8), drafts_of(scores), 2)
+    assert sizes[0] == 8 and sizes[1] < 2
+
+
+def test_drafting_rests_where_it_cannot_pay_and_is_tried_again():
+    scheduler, drafted = Scheduler(STEEP, 8), []
+    for number in range(200):
+        if scheduler.least(8) is not None:
+            drafted.append(number)
+            step(scheduler, drafts_of(np.full((8, 8), 0.5)), 0)
+    gaps = np.diff(drafted)
+    assert gaps[0] == 2 and gaps.max() == 33 and (np.diff(gaps) >= 0).all()
+
+
+def test_scores_that_promise_too_much_are_corrected():
+    scheduler, scores = Scheduler(LINEAR, 8), np.full((8, 8), 0.6)
+    first = step(scheduler, drafts_of(scores), 0)
+    later = [step(scheduler, drafts_of(scores), 0) for _ in range(30)][-1]
+    assert first.sum() > 0 and later.sum() == 0
+    modest = Scheduler(LINEAR, 8)
+    low = np.full((8, 8), 0.08)
+    assert step(modest, drafts_of(low), 8).sum() == 0
+    modest = Scheduler(LINEAR, 8)
+    for _ in range(30):  # a relaxed rule accepts more than the scores say
+        step(modest, drafts_of(np.tile([0.6, *[0.08] * 7], (8, 1))), 8)
+    assert step(modest, drafts_of(np.tile([0.6, *[0.08] * 7], (8, 1))), 8).sum() >= 8
+
+
+def test_a_threshold_spares_the_drafter_what_cannot_pay():
+    """``least`` never hides a node that ``cut`` would have taken."""
+    rng = np.random.default_rng(3)
+    for curve in (FLAT, LINEAR):
+        scheduler = Scheduler(curve, 8)
+        least = scheduler.least(8)
+        scores = np.sort(0.01 + 0.99 * rng.random((8, 8)) ** 3, 1)[:, ::-1]
+        kept = scheduler.cut(drafts_of(scores), 0.0).sizes
+        taken = [scores[r, n - 1] for r, n in enumerate(kept) if n]
+        assert min(taken) >= least
+
+
+@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEEP], ids=["flat", "linear", "steep"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2-window", "gpt2"])
+def test_strict_text_is_that_of_generate(name, curve):
+    """Uneven trees: in line where a model can, padded where it cannot (gemma2)."""
+    model = tiny(name)
+    expected = [generate(model, text) for text in TEXTS]
+    target = Target(model)
+    assert target.in_line == (name != "gemma2")
+    rng = np.random.default_rng(0)
+    old = [np.where(rng.random(len(text)) < 0.15, 7, text).astype(np.int32) for text in expected]
+    pool = Index.build(old)
+    for batch in (1, 3, 7):
+        scheduler = Scheduler(curve, 16)
+        engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch),
+                        RetrievalDrafter(DraftSettings()), scheduler=scheduler)
+        shapes = []
+        forward = target.forward
+
+        def watched(cache, tree, lengths, forward=forward, shapes=shapes):
+            shapes.append(tree.even)
+            return forward(cache, tree, lengths)
+
+        target.forward = watched
+        results = {r.id: r for r in engine.run(Request(i, text, (pool,)) for i, text in enumerate(TEXTS))}
+        target.forward = forward
+        for row, text in enumerate(expected):
+            assert np.array_equal(results[row].token_ids, text), (row, batch)
+        accepted = sum(result.accepted_tokens for result in results.values())
+        assert (accepted > 0) == (curve is not STEEP)
+        assert all(shapes) == (curve is STEEP or batch == 1)
+
+
+def test_steps_of_a_curve():
+    assert LINEAR.steps(8, 16)[[0, 8, 16]] == pytest.approx([5 + 2.4, 5 + 4.8, 5 + 7.2])
+    assert LINEAR.steps(1, 128)[128] == pytest.approx(5 + 0.3 * 129)  # behind its end
+    assert LINEAR.steps(4, 4)[[0, 4]] == pytest.approx([LINEAR.ms(4, 1), LINEAR.ms(4, 2)])
+    one = Curve.of({"4": {"1": 2.0, "2": 3.0}}, "one")
+    assert one.steps(8, 8)[0] > one.steps(4, 4)[0] > 0
+
+
+def test_a_curve_is_measured_once(tmp_path, monkeypatch):
+    target = Target(tiny("llama"), check=False)
+    calls, times = [], latency._times
+    monkeypatch.setattr(latency, "_times", lambda *a: calls.append(a[1:3]) or times(*a))
+    first = latency.curve(target, 3, 4, 5, tmp_path)
+    assert {rows for rows, _ in calls} == {1, 3} and first.batches == [1, 3]
+    measured = len(calls)
+    again = latency.curve(target, 3, 4, 5, tmp_path)
+    assert len(calls) == measured and again.steps(3, 4).tolist() == first.steps(3, 4).tolist()
+    (file,) = tmp_path.iterdir()
+    assert "llama" in json.loads(file.read_text())["about"].lower()
+    file.write_text('{"latency_ms": {"1": {}}}')
+    latency.curve(target, 3, 4, 5, tmp_path)
+    assert len(calls) > measured
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    latency.curve(target, 3, 4, 5, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "file").write_text("")
+    assert latency.curve(target, 1, 1, 5, tmp_path / "file" / "below").batches == [1]  # nowhere to keep it
+
+
+def _texts(rng, count: int) -> list[np.ndarray]:
+    phrases = [rng.integers(0, 50, rng.integers(4, 12)) for _ in range(30)]
+    return [np.concatenate([phrases[i] for i in rng.integers(0, 30, 12)]).astype(np.int32)
+            for _ in range(count)]
+
+
+@pytest.mark.parametrize("batch", [1, 4, 32])
+def test_replay_by_the_scheduler_is_not_behind_the_best_fixed_budget(batch):
+    rng = np.random.default_rng(0)
+    texts, pool = _texts(rng, 40), Index.build(_texts(rng, 60))
+    pools, settings = [(pool,)] * len(texts), DraftSettings(threads=1)
+    runs = [budgets.fixed(texts, pools, batch, n, settings) for n in (0, 1, 4, 16)]
+    for curve in (FLAT, LINEAR, STEEP):
+        found = budgets.scheduled(texts, pools, batch, 16, settings, curve)
+        assert found.tokens.sum() == sum(text.size - 1 for text in texts) == runs[0].tokens.sum()
+        rates = [without_drafting(steps).tokens_per_s(curve) for steps in (found, *runs)]
+        assert rates[0] >= 0.95 * max(rates[1:])
+
+
+def without_drafting(steps: budgets.Steps) -> budgets.Steps:
+    """So that the outcome does not hang on how busy this machine is."""
+    return budgets.Steps(steps.rows, steps.nodes, np.zeros(len(steps.rows)), steps.tokens)
+
+
+def test_the_drafter_is_asked_for_nothing_under_the_threshold():
+    rng = np.random.default_rng(0)
+    texts, pool = _texts(rng, 3), Index.build(_texts(rng, 60))
+    request = types.SimpleNamespace(pools=(pool,), prompt_ids=texts[0][:5])
+    context, length = texts[0][None, :], np.array([20], np.int32)
+    drafter = RetrievalDrafter(DraftSettings())
+    all_of = drafter.draft([request], context, length, np.array([32]), np.array([12]))
+    some = drafter.draft([request], context, length, np.array([32]), np.array([12]), 0.2)
+    scores = all_of.scores[0, : all_of.sizes[0]]
+    assert (np.diff(scores) <= 0).all()
+    wanted = int((scores >= 0.2).sum())
+    assert 0 < wanted < len(scores) and some.sizes[0] == wanted
+    assert np.array_equal(some.tokens[0, :wanted], all_of.tokens[0, :wanted])
+
+
+@pytest.mark.parametrize("window", [None, 3, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_in_one_pass_is_that_of_tensors(window, dtype):
+    """What a CPU fills in a loop is what other devices put together from tensors."""
+    rng = np.random.default_rng(0)
+    parents = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4], [ROOT] * 6], np.int32)
+    tokens = np.arange(18, dtype=np.int32).reshape(3, 6)
+    drafts = DraftBatch(tokens, parents, np.array([6, 4, 1], np.int32), None, None)
+    tree = build(np.zeros(3, np.int64), drafts, np.full(3, 9))
+    lengths, longest = rng.integers(0, 12, 3), 14
+    kinds = ("full_attention",) if window is None else ("full_attention", "sliding_attention")
+    traits = Traits(kinds, window, None, "", None)
+    ours = masks.tree(traits, tree, Layout.of(tree), torch.from_numpy(lengths), longest, dtype)
+    theirs = masks.from_tensors(traits, tree, Layout.of(tree), torch.from_numpy(lengths), longest, dtype)
+    for kind in kinds if window else [None]:
+        a, b = (ours[kind], theirs[kind]) if kind else (ours, theirs)
+        assert torch.equal(a, b) and a.dtype == dtype

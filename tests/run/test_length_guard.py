@@ -1,0 +1,78 @@
+"""A relaxed night whose texts may be longer than those of before: guards from pools to published counts."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from run_helpers import NIGHT_1, NIGHT_2, snapshot
+
+from dare_job import pipeline, show
+from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.workspace import MANIFEST
+
+pytestmark = pytest.mark.spark
+QUANTILE = 0.6
+
+
+@pytest.fixture(scope="module")
+def night(job_of, nights, tmp_path_factory):
+    """Folder and summary; the night before is as version 2 of the tables had it: nothing of guards."""
+    out = tmp_path_factory.mktemp("guarded")
+    for entity in ENTITIES:
+        folder = Path("knowledge", f"entity={entity}", f"dt={NIGHT_1}")
+        shutil.copytree(nights.out / folder, out / folder)
+        record = json.loads((out / folder / MANIFEST).read_text())
+        (out / folder / MANIFEST).write_text(json.dumps(record | {"schema_version": 2}))
+        for path in (out / folder).glob("*.parquet"):
+            table = pq.read_table(path).drop_columns("guarded_tokens")
+            pq.write_table(table.replace_schema_metadata({"dare_job.schema_version": "2"}), path)
+    sections = {"verify": {"rule": "top_k", "k": 64, "length_quantile": QUANTILE}, "baseline": {"rows": 0},
+                "decode": {"max_new_tokens": 72}}
+    return out, pipeline.run(job_of(out, NIGHT_2, **sections))
+
+
+def guards(out: Path, entity: str) -> dict[str, int]:
+    """Each row's guard by the words of the setting, from yesterday's snapshot and tonight's routes."""
+    old = {name: row["tokens"] for name, row in snapshot(out, entity, NIGHT_1).items() if row["tokens"]}
+    routes = ds.dataset(out / "_work" / f"dt={NIGHT_2}" / "route" / f"entity={entity}").to_table().to_pylist()
+    pools = {}
+    for route in routes:
+        pools.setdefault(route["pool"], []).append(route["entity_id"])
+    found = {}
+    for route in routes:
+        group = sorted(old[name] for name in pools[route["pool"]] if name in old)
+        lengths = group if len(group) >= 20 and route["pool"] != "global" else sorted(old.values())
+        found[route["entity_id"]] = lengths[math.ceil(QUANTILE * len(lengths)) - 1]
+    return found
+
+
+def test_rows_are_guarded_by_the_lengths_of_their_group(night):
+    out, summary = night
+    guarded = relaxed = 0
+    for entity in ENTITIES:
+        expected, rows = guards(out, entity), snapshot(out, entity, NIGHT_2)
+        for name, row in rows.items():
+            if row["error"] is None:
+                assert row["guarded_tokens"] == max(0, row["tokens"] - expected[name])
+                relaxed += row["relaxed_tokens"]
+                guarded += row["guarded_tokens"] > 0
+        folder = out / "knowledge" / f"entity={entity}" / f"dt={NIGHT_2}"
+        manifest = json.loads((folder / MANIFEST).read_text())
+        assert manifest["counts"]["guarded"] == sum((row["guarded_tokens"] or 0) > 0 for row in rows.values())
+    assert guarded > 3 and relaxed > 5
+    assert (summary["guarded_rows"], summary["relaxed_tokens"]) == (guarded, relaxed)
+
+
+def test_snapshots_say_how_much_was_guarded(night):
+    out, _ = night
+    row = next(row for row in snapshot(out, "user", NIGHT_2).values() if row["guarded_tokens"])
+    assert f"{row['guarded_tokens']} strict behind the length guard" in show.figures(row)
+    old = next(row for row in snapshot(out, "user", NIGHT_1).values() if row["tokens"])
+    assert "guarded_tokens" not in old and "guard" not in show.figures(
+        dict.fromkeys(KNOWLEDGE.names) | old)
+    for path in out.glob(f"knowledge/*/dt={NIGHT_2}/*.parquet"):
+        assert pq.read_schema(path).equals(KNOWLEDGE)
