@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import transformers
 
-from dare_job.decode import Engine, EngineSettings, Request, Target, engine, latency
+from dare_job.decode import Engine, EngineSettings, Request, Target, engine, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.rows import Rows
 from dare_job.decode.scheduler import MOST, Scheduler
@@ -90,7 +90,7 @@ def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace)
     most = MOST if nodes == "auto" else int(nodes)
     settings = EngineSettings(max_new_tokens=new, batch_size=batch, nodes=most)
     clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
-    curve = latency.curve(target, batch, MOST, settings.depth + 1) if nodes == "auto" else None
+    curve = step_cost.curve(target, settings) if nodes == "auto" else None
     lines = []
     for _ in range(options.repeats):
         scheduler = Scheduler(curve, MOST) if curve else None

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.config import JobConfig
-from dare_job.decode import Engine, EngineSettings, Request, Target, latency
+from dare_job.decode import Engine, EngineSettings, Request, Target, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.scheduler import MOST, Scheduler
@@ -208,6 +208,5 @@ _schedulers: dict[tuple, Scheduler] = {}
 def _scheduler(key: tuple, target: Target, settings: EngineSettings) -> Scheduler:
     """The scheduler of the engines that cost and accept alike; the first one measures what forwards cost."""
     if key not in _schedulers:
-        curve = latency.curve(target, settings.batch_size, settings.nodes, settings.depth + 1)
-        _schedulers[key] = Scheduler(curve, settings.nodes)
+        _schedulers[key] = Scheduler(step_cost.curve(target, settings), settings.nodes)
     return _schedulers[key]

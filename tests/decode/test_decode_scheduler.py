@@ -1,14 +1,16 @@
 """One node budget a forward: what is bought, when drafting rests, and that text stays what it was."""
 
 import json
+import time
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from decode_models import generate, prompts, tiny
 
-from dare_job.decode import Engine, EngineSettings, Request, Target, latency, masks
+from dare_job.decode import Engine, EngineSettings, Request, Target, masks, step_cost
 from dare_job.decode.cost import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.layout import Layout
@@ -160,23 +162,44 @@ def test_steps_of_a_curve():
 
 def test_a_curve_is_measured_once(tmp_path, monkeypatch):
     target = Target(tiny("llama"), check=False)
-    calls, times = [], latency._times
-    monkeypatch.setattr(latency, "_times", lambda *a: calls.append(a[1:3]) or times(*a))
-    first = latency.curve(target, 3, 4, 5, tmp_path)
+    settings = EngineSettings(batch_size=3, nodes=4, depth=4)
+    calls, trial = [], step_cost.trial
+    monkeypatch.setattr(step_cost, "trial", lambda *a: calls.append(a[1:3]) or trial(*a))
+    first = step_cost.curve(target, settings, tmp_path)
     assert {rows for rows, _ in calls} == {1, 3} and first.batches == [1, 3]
     measured = len(calls)
-    again = latency.curve(target, 3, 4, 5, tmp_path)
+    again = step_cost.curve(target, settings, tmp_path)
     assert len(calls) == measured and again.steps(3, 4).tolist() == first.steps(3, 4).tolist()
     (file,) = tmp_path.iterdir()
     assert "llama" in json.loads(file.read_text())["about"].lower()
     file.write_text('{"latency_ms": {"1": {}}}')
-    latency.curve(target, 3, 4, 5, tmp_path)
+    step_cost.curve(target, settings, tmp_path)
     assert len(calls) > measured
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    latency.curve(target, 3, 4, 5, tmp_path)
+    step_cost.curve(target, replace(settings, rule="relaxed"), tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    step_cost.curve(target, settings, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
     (tmp_path / "file").write_text("")
-    assert latency.curve(target, 1, 1, 5, tmp_path / "file" / "below").batches == [1]  # nowhere to keep it
+    one = EngineSettings(batch_size=1, nodes=1)
+    assert step_cost.curve(target, one, tmp_path / "file" / "below").batches == [1]  # nowhere to keep it
+
+
+def test_nothing_is_measured_behind_what_can_pay(monkeypatch):
+    """A step that takes longer than writing all its tokens plainly."""
+    target, seen = Target(tiny("llama"), check=False), []
+    forward = target.forward
+
+    def slow(cache, tree, lengths):
+        queries = len(tree.tokens) // len(lengths)
+        seen.append(queries)
+        time.sleep(0.02 if queries <= 5 else 0.4)
+        return forward(cache, tree, lengths)
+
+    monkeypatch.setattr(target, "forward", slow)
+    table = step_cost.measure(target, EngineSettings(batch_size=1, nodes=64, depth=3))
+    assert list(table["1"]) == ["1", "2", "3", "5", "9"]
+    assert seen[:5] == [1, 2, 3, 5, 9] and max(seen) == 9
 
 
 def _texts(rng, count: int) -> list[np.ndarray]:

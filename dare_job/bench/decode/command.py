@@ -15,7 +15,7 @@ from dare_job.bench.decode import methods, night, report
 from dare_job.bench.decode.methods import METHODS, Budget, Learned
 from dare_job.bench.decode.report import Found
 from dare_job.bench.profiles.train import Settings
-from dare_job.decode import EngineSettings, Target, latency
+from dare_job.decode import Target
 from dare_job.decode.scheduler import MOST
 from dare_job.errors import ConfigError
 from pools.draft import warm_up
@@ -84,22 +84,19 @@ def _run(options: Options, work: Path) -> dict:
     return {"rows": rows, "texts": likeness, "rows_that_differ": report.differing(found), **machine}
 
 
-def _budgets(target: Target, options: Options, work: Path) -> dict[int, Budget]:
+def _budgets(options: Options, work: Path) -> dict[int, Budget]:
     """By batch size."""
-    if options.nodes:
-        return {batch: Budget(batch, nodes, options.tokens, options.threads)
-                for batch, nodes in zip(options.batch, options.nodes, strict=True)}
-    depth = EngineSettings().depth
-    return {batch: Budget(batch, MOST, options.tokens, options.threads,
-                          latency.curve(target, batch, MOST, depth + 1, work / "latency"))
-            for batch in options.batch}
+    asked = options.nodes or [MOST] * len(options.batch)
+    curves = None if options.nodes else work / "latency"
+    return {batch: Budget(batch, nodes, options.tokens, options.threads, curves)
+            for batch, nodes in zip(options.batch, asked, strict=True)}
 
 
 def _measure(target: Target, requests: list, options: Options, work: Path) -> Found:
     """Measured by (method, batch size), the methods taking turns."""
-    budgets = _budgets(target, options, work)
+    budgets = _budgets(options, work)
     keys = [(method, batch) for batch in budgets for method in METHODS if methods.possible(method, batch)]
-    learned = {key: Learned(budgets[key[1]]) for key in keys}
+    learned = {key: Learned(key[0], target, budgets[key[1]]) for key in keys}
     for method, batch in keys:  # compiled and warm
         methods.once(method, target, requests[:2], replace(budgets[batch], tokens=8), learned[method, batch])
     found: Found = {}

@@ -4,10 +4,10 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dare_job import baseline
-from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.cost import Curve
+from dare_job.decode import Engine, EngineSettings, Request, Target, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.scheduler import Scheduler
 from dare_job.decode.scoring import Scoring
@@ -24,23 +24,25 @@ LOOKUP_TOKENS = 10  # that transformers drafts a step, as its documentation advi
 class Budget:
     """Rows decoded together, draft nodes a row, new tokens a row at most, torch threads.
 
-    curve  what forwards cost, by which a scheduler gives at most ``nodes`` to each row; None: each row has
-           as many
+    curves  folder of what steps cost, by which a scheduler gives at most ``nodes`` to each row; None: each
+            row has as many
     """
 
     batch: int
     nodes: int
     tokens: int
     threads: int
-    curve: Curve | None = None
+    curves: Path | None = None
 
 
 class Learned:
     """What the runs of one method and batch size have seen: of old text, and of drafts' worth."""
 
-    def __init__(self, budget: Budget):
-        self.scoring = Scoring()
-        self.scheduler = Scheduler(budget.curve, budget.nodes) if budget.curve else None
+    def __init__(self, method: str, target: Target, budget: Budget):
+        self.scoring, self.scheduler = Scoring(), None
+        if budget.curves and method in (OWN_LOOKUP, RESD, STRICT, RELAXED):
+            curve = step_cost.curve(target, _settings(method, budget), budget.curves)
+            self.scheduler = Scheduler(curve, budget.nodes)
 
 
 @dataclass
@@ -134,12 +136,15 @@ def _by_generate(method: str, target: Target, requests: Sequence[Request], budge
 
 def _engine(method: str, target: Target, budget: Budget, learned: Learned) -> Engine:
     plain = method == AUTOREGRESSIVE
-    settings = EngineSettings(
-        rule="relaxed" if method == RELAXED else "strict", max_new_tokens=budget.tokens,
-        batch_size=budget.batch, nodes=0 if plain else budget.nodes,
-        score="auto" if method in (STRICT, RELAXED) else "never")
     drafter = None if plain else RetrievalDrafter(DraftSettings(threads=budget.threads))
-    return Engine(target, settings, drafter, learned.scoring, None if plain else learned.scheduler)
+    return Engine(target, _settings(method, budget), drafter, learned.scoring, learned.scheduler)
+
+
+def _settings(method: str, budget: Budget) -> EngineSettings:
+    return EngineSettings(
+        rule="relaxed" if method == RELAXED else "strict", max_new_tokens=budget.tokens,
+        batch_size=budget.batch, nodes=0 if method == AUTOREGRESSIVE else budget.nodes,
+        score="auto" if method in (STRICT, RELAXED) else "never")
 
 
 def _asked(method: str, request: Request) -> Request:

@@ -1,9 +1,9 @@
 """Noise of a small model's logits that is a fixed function of what it has read: greedy text becomes a sample.
 
-The likeliest text of a small model is nearly the same for every prompt, while a large model's greedy texts
-differ. The argmax of logits with noise is a sample (perturb and MAP; Papandreou and Yuille, ICCV 2011). Here
-the noise is not drawn anew but computed from the context by hidden units with random weights, so that the
-model stays a plain network: the same prompt gives the same text, in every engine.
+The likeliest texts of a small model are alike and full of loops, while a large model's greedy texts differ.
+The argmax of logits with noise is a sample (perturb and MAP; Papandreou and Yuille, ICCV 2011). Here it
+is not drawn anew but computed from the context by hidden units with random weights, so that the model stays a
+plain network: the same prompt gives the same text, in every engine.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 [--architecture llama|qwen2|gpt2] [--steps N] [--seed S] [--noise NATS]. Trains a tokenizer and 5.5 M
 parameters on prompts and profiles of the training users, in minutes on a CPU. Then ``noise.perturb`` makes
-the model's greedy text a sample of what it learned: the likeliest profile is nearly the same for everybody.
+the model's greedy text a sample of what it learned: the likeliest texts of a small model are too much alike.
 """
 
 import argparse
@@ -35,6 +35,7 @@ from dare_job.workspace import committing, digest, is_done
 VERSION = 1  # of the recipe: a model of another one is trained anew
 TEXT_TOKENS = 320  # that the model writes at most
 _WIDTHS = (160, 224, 288, 352, 448)  # tokens of a row, prompt included; a longer text is cut
+_PROMPT_TOKENS = 80  # of a row at most; the oldest titles of a longer one are cut
 _BATCH_TOKENS = 2048
 _WARMUP_STEPS = 40
 _LOG_EVERY = 20
@@ -149,7 +150,7 @@ def batches(profiles: Sequence[Profile], tokenizer: PreTrainedTokenizerFast, see
         asked_with = [data.prompt(p.titles[:end]) for p, end in zip(profiles, ends, strict=True)]
         prompts = tokenizer(asked_with)["input_ids"]
         for i in rng.permutation(len(profiles)):
-            asked, text = prompts[i][-_WIDTHS[0] // 2:], texts[i] + [tokenizer.eos_token_id]
+            asked, text = prompts[i][-_PROMPT_TOKENS:], texts[i] + [tokenizer.eos_token_id]
             width = next((w for w in _WIDTHS if w >= len(asked) + len(text)), _WIDTHS[-1])
             waiting[width].append((asked, text[:width - len(asked)]))
             if len(waiting[width]) == _BATCH_TOKENS // width:
