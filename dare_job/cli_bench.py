@@ -129,3 +129,42 @@ def dare(
         dict(zip(sizes, budgets, strict=True)), rows, users, items, pool_texts, steps, repeats, threads,
         max_new_tokens))
     print(json.dumps(result), flush=True)
+
+@app.command()
+def pools(
+    data: Annotated[Path, typer.Option(
+        "--data", envvar="DARE_DATA", help="Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and "
+        "ml-1m.")],
+    work: Annotated[Path | None, typer.Option(
+        "--work", help="Folder that keeps the trained model, its texts (those of bench decode serve) and "
+        "each block that is measured, so that a stopped run goes on; without it all is made anew.")] = None,
+    sizes: Annotated[str, typer.Option("--sizes", help="Texts of a pool, below --pool.")] = "50,100,250,500",
+    group: Annotated[int, typer.Option(
+        "--group", help="Texts of the group that is blended with a row's own text and everybody's.")] = 250,
+    pool: Annotated[int, typer.Option("--pool", help="Old texts of everybody's pool.")] = 1000,
+    rows: Annotated[int, typer.Option("--rows", help="Test users whose texts are decoded.")] = 20,
+    repeats: Annotated[int, typer.Option("--repeats", help="Times that each is decoded.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", help="Draft nodes of each forward.")] = 16,
+    tokens: Annotated[int, typer.Option(
+        "--tokens", help="New tokens of a row, at most: so many that texts may run on.")] = 384,
+    steps: Annotated[int, typer.Option(
+        "--steps", help="Updates of the model's training, 2,048 tokens each.")] = 300,
+    test_users: Annotated[int, typer.Option(
+        "--test-users", help="Users that it does not learn from; tonight's rows are theirs.")] = 500,
+    threads: Annotated[int, typer.Option("--threads", help="torch threads while measuring.")] = 1,
+) -> None:
+    """Compare pools, sources and rules of verification, at batch 1 on the CPU.
+
+    With the model of bench decode and two nights of its texts: pools of everybody (GRP), of random users
+    (RRP) and of users who rated alike (CRP) by size, strict and relaxed, by our retrieval and by the
+    published rule; own, group, global and all blended; top-1, top-k, threshold and both. The last line of
+    standard output is one JSON object.
+    """
+    from dare_job.bench.pools.command import Options, run
+    from dare_job.bench.profiles.train import Settings
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    settings = Settings(steps=steps, test_users=test_users)
+    result = run(Options(data, work, tuple(options.numbers("--sizes", sizes)), group, pool, rows, repeats,
+                         nodes, tokens, settings, threads))
+    print(json.dumps(result), flush=True)

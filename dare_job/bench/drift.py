@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-import numba
 import numpy as np
 import typer
 from rich.console import Console
@@ -22,6 +21,7 @@ from rich.table import Table
 from transformers import AutoTokenizer
 
 from dare_job import prompts
+from dare_job.bench.edits import distance
 from dare_job.data.world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode import Engine, EngineSettings, Request, Result, Target
 from dare_job.decode.draft.retrieval import RetrievalDrafter
@@ -103,7 +103,7 @@ def _chained(writer: Writer, days: list[list[Example]], label: str, k: int = 1, 
 def _compared(writer: Writer, night: int, rows: list[Example], strict, relaxed) -> dict:
     """How one night's texts differ from the strict ones of the same prompts."""
     (right, _), (texts, written) = strict, relaxed
-    similar = [_similarity(texts[row.row].token_ids, right[row.row].token_ids) for row in rows]
+    similar = [1 - distance(texts[row.row].token_ids, right[row.row].token_ids) for row in rows]
     new = [texts[user] for user in written]
     tokens, steps = sum(len(result.token_ids) for result in new), sum(result.target_steps for result in new)
     return {
@@ -119,20 +119,6 @@ def _true(writer: Writer, rows: list[Example], texts: dict[int, Result]) -> floa
     """Share of statements about titles that are facts of the world."""
     total = sum((tally(writer.text(texts[row.row]), row.titles) for row in rows), Tally())
     return round(total.statements_true / max(1, total.statements), 4)
-
-
-@numba.njit(cache=True)
-def _similarity(a, b):
-    """1 - edit distance of two texts over the longer one's tokens."""
-    above = np.arange(len(b) + 1)
-    for i in range(len(a)):
-        left, corner = i + 1, above[0]
-        above[0] = left
-        for j in range(len(b)):
-            left = min(left + 1, above[j + 1] + 1, corner + (a[i] != b[j]))
-            corner = above[j + 1]
-            above[j + 1] = left
-    return 1 - above[len(b)] / max(len(a), len(b), 1)
 
 
 def _report(found: list[dict]) -> None:

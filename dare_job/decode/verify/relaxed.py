@@ -2,8 +2,14 @@
 
 An end-of-text token passes only as the first choice. A token that has an embedding but no score (the
 embedding may be the wider) does not pass.
+
+On a CPU a rule is asked only of nodes that a branch can reach, going by what costs one look at a score or
+one count over them: the sums over the vocabulary, which take most of the time, are left to few nodes.
 """
 
+import math
+
+import numba
 import numpy as np
 import torch
 
@@ -12,34 +18,87 @@ from dare_job.decode.tree import Tree
 from dare_job.decode.verify.rules import RULES, Asked
 from dare_job.decode.verify.verdict import Judgement, judge
 
-_COPIED = 0.75  # of the nodes: where more have children, all of them are looked at in place
+_COUNTED = ("relaxed", "literal", "top_k")  # rules that a token passes only among the k most probable
+_ROUNDING = 1e-3  # nats, so that no token is left out that the rule itself would let pass
 
 
 def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *,
            settings: EngineSettings, eos: torch.Tensor) -> Judgement:
     """scores float32 (T, V); strict bool (T,): nodes that pass as first choices alone (None: none); eos
     int64 (E,): end-of-text tokens.
+
+    Of nodes that no branch reaches it may say that they do not pass, with any logp.
     """
     choices, finite = judge(scores)
-    asked = _asked(scores, choices, tree)
-    passed = RULES[settings.rule](asked, settings)
-    passed = passed & (asked.first | ~torch.isin(tree.tokens, eos))
-    if strict is not None:
-        passed = torch.where(strict, asked.first, passed)
-    return Judgement(choices, passed & (tree.tokens < scores.shape[1]), finite, asked.logp)
+    if scores.device.type != "cpu":
+        passed, logp = _passed(scores, choices, tree.tokens, tree.parents, strict, settings, eos)
+        return Judgement(choices, passed, finite, logp)
+    nodes = torch.from_numpy(_reached(scores.numpy(), choices.numpy(), *tree.host[:2], *_bounds(settings)))
+    passed, logp = torch.zeros(len(scores), dtype=torch.bool), torch.zeros(len(scores))
+    if len(nodes):
+        asked = None if strict is None else strict[nodes]
+        passed[nodes], logp[nodes] = _passed(scores, choices, tree.tokens[nodes], tree.parents[nodes], asked,
+                                             settings, eos)
+    return Judgement(choices, passed, finite, logp)
 
 
-def _asked(scores: torch.Tensor, choices: torch.Tensor, tree: Tree) -> Asked:
-    """What the rules need, by scores (T, V) and first choices (T,)."""
-    parents, tokens = tree.parents, tree.tokens
-    own = scores[parents, tokens.clamp_max(scores.shape[1] - 1)]
-    place = parents
-    is_parent = np.zeros(len(scores), np.bool_)
-    is_parent[tree.host[1]] = True  # a root is its own
-    if np.count_nonzero(is_parent) <= _COPIED * len(scores):
-        nodes, places = np.flatnonzero(is_parent), (np.cumsum(is_parent) - 1)[tree.host[1]]
-        scores = scores.index_select(0, torch.from_numpy(nodes).to(scores.device))
-        place = torch.from_numpy(places).to(scores.device)
+def _passed(scores: torch.Tensor, choices: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor,
+            strict: torch.Tensor | None, settings: EngineSettings,
+            eos: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whether nodes with these tokens and parents (N,) pass, and their log probabilities."""
+    width = scores.shape[1]
+    own = scores[parents, tokens.clamp_max(width - 1)]
+    above, place = torch.unique(parents, return_inverse=True) if scores.device.type == "cpu" else (
+        None, parents)  # on a GPU finding the distinct ones would wait for it
+    scores = scores if above is None else scores.index_select(0, above)
     sums = scores.logsumexp(-1)
-    first = tokens == choices.index_select(0, parents)
-    return Asked(first, own, own - sums.index_select(0, place), scores, sums, place)
+    first = tokens == choices[parents]
+    asked = Asked(first, own, own - sums[place], scores, sums, place)
+    passed = RULES[settings.rule](asked, settings)
+    passed = passed & (first | ~torch.isin(tokens, eos))
+    if strict is not None:
+        passed = torch.where(strict, first, passed)
+    return passed & (tokens < width), asked.logp
+
+
+def _bounds(settings: EngineSettings) -> tuple[int, float]:
+    """What a token must hold to pass as another than the first choice: it is among so many most probable ones
+    (0: among any), and its score is at most so far under the first choice's.
+
+    The first choice's probability is 1 at most, so a token over p is at most log(1 / p) under it.
+    """
+    least = {"relaxed": settings.p, "literal": settings.p, "threshold": settings.p, "ratio": settings.c}
+    share = least.get(settings.rule, 0.0)
+    return (settings.k if settings.rule in _COUNTED else 0,
+            _ROUNDING - math.log(share) if share > 0 else math.inf)
+
+
+@numba.njit(cache=True)
+def _reached(scores, choices, tokens, parents, k, far):
+    """Nodes (N,) whose ancestors can all pass, and which can themselves."""
+    reached = np.zeros(len(tokens), np.bool_)
+    found = np.empty(len(tokens), np.int64)
+    count, width = 0, scores.shape[1]
+    for t in range(len(tokens)):
+        parent = parents[t]
+        if parent == t:
+            reached[t] = True
+            continue
+        token = tokens[t]
+        if not reached[parent] or token >= width:
+            continue
+        line = scores[parent]
+        own = line[token]
+        if token != choices[parent]:
+            if not line[choices[parent]] - own <= far:
+                continue
+            if k > 0:
+                higher = 0
+                for v in range(width):
+                    higher += line[v] > own
+                if higher >= k:
+                    continue
+        reached[t] = True
+        found[count] = t
+        count += 1
+    return found[:count]

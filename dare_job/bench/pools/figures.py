@@ -1,0 +1,89 @@
+"""What the tables say: measured sums as rates and ratios, and comparisons in pairs of texts."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dare_job.bench.pools.cells import BLENDED, PUBLISHED, RULES, SOURCES, Cell
+from dare_job.bench.pools.pools import BLEND, CRP, GLOBAL, GROUP, GRP, NONE, OWN, RRP
+from dare_job.replay.measure import ratio
+
+Seen = Mapping[str, list[dict[Cell, dict]]]  # by block: of each repeat, what was measured of its cells
+
+
+def lines(seen: Seen) -> list[dict]:
+    """One line for each block and cell.
+
+    Times are medians over repeats; a ratio is to plain decoding of the same block and repeat.
+    retrieval_us_per_step: by the engine's clock, all between two forwards that drafting takes;
+    retrieval_share: of all the time (figure 2). accepted_along and retrieval_median_us (of the drafting call
+    alone): of strict cells, along known texts. differ: rows with another text than plain decoding's; cut:
+    rows that had not ended at the most tokens.
+    """
+    return [_line(block, cell, repeats) for block, repeats in seen.items() for cell in repeats[0]]
+
+
+def _line(block: str, cell: Cell, repeats: Sequence[dict[Cell, dict]]) -> dict:
+    found = [repeat[cell] for repeat in repeats]
+    plain = [next(iter(repeat.values())) for repeat in repeats]
+    first, steps = found[0], max(1, found[0]["steps"])
+
+    def ratio_by(name: str) -> float:
+        rates = [(one["tokens"] / one[name]) / (other["tokens"] / other[name])
+                 for one, other in zip(found, plain, strict=True)]
+        return round(statistics.median(rates), 3)
+
+    def median(name: str) -> float:
+        return statistics.median(one[name] for one in found)
+
+    line = {"block": block, "pool": cell.pool, "retrieval": cell.retrieval, "rule": cell.named,
+            "pool_texts": round(first["pool_texts"], 1),
+            "accepted_per_step": round(first["accepted"] / steps, 3),
+            "retrieval_us_per_step": round(1e6 * median("retrieval") / steps, 1),
+            "retrieval_share": round(statistics.median(x["retrieval"] / x["seconds"] for x in found), 4),
+            "tokens_per_s": round(first["tokens"] / median("seconds"), 1),
+            "ratio_to_plain": ratio_by("seconds"), "ratio_by_processor": ratio_by("processor"),
+            "mean_tokens": round(first["tokens"] / first["rows"], 1),
+            "seconds_a_text": round(median("seconds") / first["rows"], 3),
+            "relaxed_share": round(first["relaxed"] / first["tokens"], 4),
+            "edit_distance": round(first["edit_distance"], 4), "differ": first["differ"], "cut": first["cut"]}
+    if "along" in first:
+        gained, taken = np.sum(first["along"], axis=0)
+        line |= {"accepted_along": round(float(gained / max(1, taken)), 3),
+                 "retrieval_median_us": round(1e6 * median("retrieval_median"), 1)}
+    return line
+
+
+def comparisons(seen: Seen) -> list[dict]:
+    """Accepted a step of one pool over another's along the same texts, with the 95 % interval over texts."""
+    found = []
+    sizes = [block for block in seen if block not in (SOURCES, RULES)]
+    for block in sizes:
+        by = _along(seen[block])
+        pairs = [((CRP, BLENDED), (RRP, BLENDED)), ((CRP, BLENDED), (GRP, BLENDED)),
+                 ((GRP, BLENDED), (GRP, PUBLISHED)), ((CRP, BLENDED), (CRP, PUBLISHED))]
+        found += [_compared(block, *map(_name, pair), by[pair[0]], by[pair[1]]) for pair in pairs
+                  if set(pair) <= set(by)]
+    everybody = _along(seen[sizes[-1]])[GRP, BLENDED]
+    for block in sizes[:-1]:
+        by = _along(seen[block])
+        found += [_compared(block, f"everybody's {GRP}", pool, everybody, by[pool, BLENDED])
+                  for pool in (GRP, CRP)]
+    by = _along(seen[SOURCES])
+    return found + [_compared(SOURCES, BLEND, pool, by[BLEND, BLENDED], by[pool, BLENDED])
+                    for pool in (OWN, GROUP, GLOBAL)]
+
+
+def _along(repeats: Sequence[dict[Cell, dict]]) -> dict[tuple[str, str], np.ndarray]:
+    """int64 (texts, 2), accepted and steps, by pool and retrieval of the strict cells."""
+    return {(cell.pool, cell.retrieval): np.array(figures["along"]) for cell, figures in repeats[0].items()
+            if cell.strict and cell.pool != NONE}
+
+
+def _name(pair: tuple[str, str]) -> str:
+    return pair[0] if pair[1] == BLENDED else f"{pair[0]}, published rule"
+
+
+def _compared(block: str, one: str, other: str, ours: np.ndarray, theirs: np.ndarray) -> dict:
+    return {"block": block, "of": one, "over": other, **ratio(ours, theirs)}

@@ -1,0 +1,129 @@
+"""One cell measured: tonight's rows decoded one at a time, and known texts drafted along."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dare_job.bench.edits import distance
+from dare_job.bench.pools.cells import PUBLISHED, Cell
+from dare_job.bench.pools.peer import PublishedDrafter
+from dare_job.bench.pools.pools import NONE, Pools
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.base import Drafter
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.replay.measure import accepted
+from pools.draft import DraftSettings
+from pools.index import Index
+
+_LOG = logging.getLogger(__name__)
+Texts = Mapping[str, np.ndarray]  # token ids by user
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Draft nodes of a row's forward, and new tokens of a row at most."""
+
+    nodes: int
+    tokens: int
+
+
+class Bench:
+    """Measures cells on the same rows.
+
+    asked  prompts by user: those decoded come first
+    known  what the model writes for all of them by greedy decoding
+    """
+
+    def __init__(self, target: Target, pools: Pools, asked: Texts, known: Texts, rows: int, budget: Budget):
+        self._target, self._pools, self._asked, self._known = target, pools, asked, known
+        self._rows, self._budget = sorted(list(asked)[:rows], key=lambda user: len(asked[user])), budget
+        self._warm: set[tuple[str, str, str]] = set()
+
+    def block(self, cells: Sequence[Cell]) -> list[dict]:
+        """Figures of each cell; the first is plain decoding, with whose texts the others' are compared."""
+        plain: Texts = {}
+        found = []
+        for cell in cells:
+            pools = self._pools.of(cell.pool, cell.size)
+            texts, figures = self._decoded(cell, pools)
+            plain = plain or texts
+            distances = [distance(texts[user], plain[user]) for user in self._rows]
+            figures |= {"edit_distance": float(np.mean(distances)),
+                        "differ": int(np.count_nonzero(distances)), "pool_texts": _texts(pools)}
+            if cell.strict and cell.pool != NONE:
+                figures |= along(self._drafter(cell), [self._request(user, pools) for user in self._known],
+                                 list(self._known.values()), self._budget.nodes)
+            found.append(figures)
+            _LOG.info("%d of %d: %s, %s, %s, %.1f s", len(found), len(cells), cell.pool, cell.retrieval,
+                      cell.named, figures["seconds"])
+        return found
+
+    def warm_up(self, cells: Sequence[Cell]) -> None:
+        """Compile everything that the cells run, on few tokens."""
+        for kind, cell in {(cell.pool, cell.retrieval, cell.rule): cell for cell in cells}.items():
+            if kind not in self._warm:
+                pools = self._pools.of(cell.pool, cell.size)
+                list(self._engine(cell, 8).run([self._request(self._rows[0], pools)]))
+                self._warm.add(kind)
+
+    def _decoded(self, cell: Cell, pools: Mapping[str, tuple[Index, ...]]) -> tuple[Texts, dict]:
+        """Texts by user, and sums over the rows; times in seconds."""
+        engine = self._engine(cell, self._budget.tokens)
+        requests = [self._request(user, pools) for user in self._rows]
+        began, processor = time.perf_counter(), time.process_time()
+        results = list(engine.run(requests))
+        took = {"seconds": time.perf_counter() - began, "processor": time.process_time() - processor}
+        texts = {result.id: result.token_ids for result in results}
+
+        def total(name: str) -> float:
+            return sum(getattr(result, name) for result in results)
+
+        return texts, {"rows": len(results), "tokens": sum(map(len, texts.values())),
+                       "steps": total("target_steps"), "accepted": total("accepted_tokens"),
+                       "relaxed": total("relaxed_tokens"),
+                       "cut": sum(result.finish_reason == "length" for result in results),
+                       "retrieval": 1e-3 * total("retrieval_ms"), **took}
+
+    def _request(self, user: str, pools: Mapping[str, tuple[Index, ...]]) -> Request:
+        return Request(user, self._asked[user], pools[user])
+
+    def _engine(self, cell: Cell, tokens: int) -> Engine:
+        plain = cell.pool == NONE
+        settings = EngineSettings(rule=cell.rule, k=cell.k, p=cell.p, max_new_tokens=tokens, batch_size=1,
+                                  nodes=0 if plain else self._budget.nodes, score="never")
+        return Engine(self._target, settings, None if plain else self._drafter(cell))
+
+    def _drafter(self, cell: Cell) -> Drafter:
+        if cell.retrieval == PUBLISHED:
+            return PublishedDrafter(self._budget.nodes, EngineSettings.depth)
+        return RetrievalDrafter(DraftSettings(threads=1))
+
+
+def along(drafter: Drafter, requests: Sequence[Request], texts: Sequence[np.ndarray], nodes: int) -> dict:
+    """Strict decoding of texts that are known, without the model: the same trees, the same steps.
+
+    The prompt's forward gives the first token. Returns ``along``, accepted tokens and steps of each text, and
+    ``retrieval_median``, seconds of one call for one row.
+    """
+    counts, times = [], []
+    for request, text in zip(requests, texts, strict=True):
+        tokens = np.concatenate([request.prompt_ids, text]).astype(np.int32)
+        known, gained, steps = len(request.prompt_ids) + 1, 0, 0
+        while known < len(tokens):
+            began = time.perf_counter()
+            trees = drafter.draft([request], tokens[None], np.array([known], np.int32),
+                                  np.array([nodes], np.int32), np.array([EngineSettings.depth], np.int32))
+            times.append(time.perf_counter() - began)
+            size = int(trees.sizes[0])
+            path = len(accepted(trees.tokens[0, :size], trees.parents[0, :size], tokens[known:]))
+            known, gained, steps = known + path + 1, gained + path, steps + 1
+        counts.append([gained, steps])
+    return {"along": counts, "retrieval_median": float(np.median(times)) if times else 0.0}
+
+
+def _texts(pools: Mapping[str, tuple[Index, ...]]) -> float:
+    """Texts that a row's pools hold, mean over rows."""
+    return float(np.mean([sum(index.texts for index in some) for some in pools.values()]))
