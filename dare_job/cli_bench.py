@@ -130,6 +130,7 @@ def dare(
         max_new_tokens))
     print(json.dumps(result), flush=True)
 
+
 @app.command()
 def pools(
     data: Annotated[Path, typer.Option(
