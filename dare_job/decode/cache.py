@@ -146,16 +146,8 @@ class TreeCache(Cache):
     def keep(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
         """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer.
 
-        Both ascend, and no entry moves behind its source.
+        Lines are computed on the device: a copy of few numbers, which nothing waits for.
         """
-        if self.device.type == "cpu":
-            for stack in self._stacks:
-                _move(stack.view(_BITS[stack.element_size()]).numpy(), rows, sources, targets)
-        else:
-            self._keep_on_device(rows, sources, targets)
-
-    def _keep_on_device(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
-        """The same with lines computed there: a copy of few numbers, which nothing waits for."""
         places = torch.from_numpy(np.stack((np.broadcast_to(rows[:, None], sources.shape), sources, targets)))
         places = places.flatten(1)  # (3, M * K)
         if self.device.type == "cuda":
@@ -168,6 +160,16 @@ class TreeCache(Cache):
             lines = (first + slot * heads) * capacity
             flat = stack.view(-1, stack.shape[4])
             flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
+
+    def keep_here(self, lengths: np.ndarray, before: np.ndarray, paths: np.ndarray,
+                  counts: np.ndarray) -> None:
+        """On a CPU: put the first ``counts`` (R,) entries of ``paths`` (R, D) behind each row's own.
+
+        lengths (R,): a row's own entries; before (R,): columns before its tree. A path ascends, so that no
+        entry moves behind its source.
+        """
+        for stack in self._stacks:
+            _move(stack.view(_BITS[stack.element_size()]).numpy(), lengths, before, paths, counts)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` entries to another slot."""
@@ -193,15 +195,15 @@ class TreeCache(Cache):
 
 
 @numba.njit(cache=True)
-def _move(stack, rows, sources, targets):
+def _move(stack, lengths, before, paths, counts):
     """Entries of a stack (layers, slots, heads, capacity, dim), one line after the other."""
     layers, _, heads, _, dim = stack.shape
     for layer in range(layers):
-        for m in range(len(rows)):
+        for r in range(len(lengths)):
             for head in range(heads):
-                lines = stack[layer, rows[m], head]
-                for k in range(sources.shape[1]):
-                    source, target = sources[m, k], targets[m, k]
+                lines = stack[layer, r, head]
+                for k in range(counts[r]):
+                    source, target = before[r] + paths[r, k], lengths[r] + k
                     if source != target:
                         for d in range(dim):
                             lines[target, d] = lines[source, d]

@@ -148,9 +148,12 @@ class Engine:
     def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, on_device: Tree,
                  logits: torch.Tensor) -> Verdict:
         """The branch that each row goes on with, by logits (T, V) of the trees."""
-        lengths = rows.length[slots]
-        processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-        scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, rows.least[slots], processors)
+        lengths, least = rows.length[slots], rows.least[slots]
+        if self._scorer.idle(lengths, least):
+            scores = logits.float()
+        else:
+            processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
+            scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, least, processors)
         if not tree.depth:
             return undrafted(scores)
         return longest(tree, self._verify(scores, on_device, self._strict(rows, slots, tree)))

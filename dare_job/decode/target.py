@@ -166,6 +166,10 @@ class Target:
 
         lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
         """
+        if self.device.type == "cpu":
+            cache.keep_here(lengths, lengths if cache.in_place else np.full_like(lengths, lengths.max()), paths,
+                            counts)
+            return
         width = int(counts.max()) if len(counts) else 0
         before = lengths[:, None] if cache.in_place else int(lengths.max())  # columns before the trees
         if not width or width == 1 and (lengths[:, None] == before).all():  # roots stand where they belong

@@ -45,16 +45,16 @@ def worlds(prompts: PromptSet, seed: int) -> Iterator[list[Example]]:
 
 
 def batches(
-    prompts: PromptSet, tokenizer: PreTrainedTokenizerFast, batch_tokens: int, seed: int
+    parts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast, batch_tokens: int, seed: int
 ) -> Iterator[Batch]:
-    """Batches of at most ``batch_tokens`` tokens, padding included, without end, the same for the same seed.
+    """Batches of at most ``batch_tokens`` tokens, padding included, the same for the same parts and seed.
 
-    Widths are multiples of 32 and each width has one batch size: the CPU's matrix kernels are made anew
-    for every new shape, which costs up to a second.
+    Examples are shuffled within a part. Widths are multiples of 32 and each width has one batch size: the
+    CPU's matrix kernels are made anew for every new shape, which costs up to a second.
     """
     rng = np.random.default_rng(seed)
     waiting: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)
-    for examples in worlds(prompts, seed):
+    for examples in parts:
         prompt_ids = tokenizer([x.prompt for x in examples])["input_ids"]
         text_ids = tokenizer([x.text for x in examples], add_special_tokens=False)["input_ids"]
         for i in rng.permutation(len(examples)):

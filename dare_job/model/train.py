@@ -13,7 +13,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from dare_job import prompts
+from dare_job.data.world.simulate import Example
 from dare_job.model.corpus import IGNORED, Batch, batches, copy_drills, worlds
 from dare_job.model.initialise import add_copy_circuit
 from dare_job.model.tokenizer import train_tokenizer
@@ -35,13 +36,13 @@ from dare_job.prompts import PromptSet
 
 CONTEXT_TOKENS = 1024
 VOCABULARY = 2304
+DRILL_STEPS = 60  # copying first
+PEAK_RATE = 2e-3
 _TOKENIZER_WORLDS = 6
-_PEAK_RATE = 2e-3
-_PEAK_RATE_GOING_ON = 6e-4
+PEAK_RATE_GOING_ON = 6e-4
 _WARMUP_STEPS = 100
 _BATCH_TOKENS = 4096
 _LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
-_DRILL_STEPS = 60  # copying first
 _DRILL_EVERY = 10
 _SAVE_EVERY_S = 180.0
 _LOG = logging.getLogger(__name__)
@@ -75,16 +76,29 @@ def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> N
     prompt_set = prompts.load("kar")
     if start_from is None:
         tokenizer, model = _fresh(prompt_set, seed)
-        peak_rate, drills = _PEAK_RATE, _DRILL_STEPS
+        peak_rate, drills = PEAK_RATE, DRILL_STEPS
     else:
         tokenizer = AutoTokenizer.from_pretrained(start_from)
         model = LlamaForCausalLM.from_pretrained(start_from, dtype=torch.float32).train()
-        peak_rate, drills = _PEAK_RATE_GOING_ON, 0
-    optimizer = _optimizer(model)
+        peak_rate, drills = PEAK_RATE_GOING_ON, 0
     _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
-    start = saved = time.monotonic()
+    start = time.monotonic()
+    work = schedule(worlds(prompt_set, seed), tokenizer, seed, drills)
+    tokens, losses = fit(model, work, steps, peak_rate, lambda: save(model, tokenizer, out))
+    save(model, tokenizer, out)
+    minutes = round((time.monotonic() - start) / 60, 1)
+    print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
+
+
+def fit(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: int, peak_rate: float,
+        keep: Callable[[], None]) -> tuple[int, dict[str, float]]:
+    """Train for ``steps`` updates of ``work``: (kind, batch). Returns tokens seen and the loss of each kind.
+
+    ``keep`` is called every few minutes.
+    """
+    optimizer = _optimizer(model)
+    saved = time.monotonic()
     tokens, losses = 0, {}
-    work = _schedule(prompt_set, tokenizer, seed, drills)
     for step in range(steps):
         kind, batch = next(work)
         loss = _step(model, optimizer, batch, peak_rate * share_of_rate(step, steps))
@@ -93,17 +107,15 @@ def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> N
         if step % 20 == 0:
             _LOG.info("step %d of %d, %.2f M tokens, loss %s", step, steps, tokens / 1e6, losses)
         if time.monotonic() - saved > _SAVE_EVERY_S:
-            save(model, tokenizer, out)
+            keep()
             saved = time.monotonic()
-    save(model, tokenizer, out)
-    minutes = round((time.monotonic() - start) / 60, 1)
-    print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
+    return tokens, losses
 
 
-def _schedule(prompt_set: PromptSet, tokenizer: PreTrainedTokenizerFast, seed: int,
-              drills: int) -> Iterator[tuple[str, Batch]]:
-    """("drill" or "text", batch) without end: ``drills`` copy drills first, then one step in ten."""
-    texts_left = batches(prompt_set, tokenizer, _BATCH_TOKENS, seed)
+def schedule(texts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast, seed: int,
+             drills: int) -> Iterator[tuple[str, Batch]]:
+    """("drill" or "text", batch) while there are ``texts``: ``drills`` copy drills, then one step in ten."""
+    texts_left = batches(texts, tokenizer, _BATCH_TOKENS, seed)
     drills_left = copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
     for step in itertools.count():
         if step < drills or step % _DRILL_EVERY == 0:
@@ -118,7 +130,7 @@ def share_of_rate(step: int, steps: int, warmup_steps: int = _WARMUP_STEPS) -> f
     return warmup * (0.02 + 0.98 * cosine)
 
 
-def _optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
+def _optimizer(model: PreTrainedModel) -> torch.optim.AdamW:
     """Weight decay on matrices only."""
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() != 2]
@@ -126,7 +138,7 @@ def _optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
 
 
-def _step(model: LlamaForCausalLM, optimizer: torch.optim.AdamW, batch: Batch, rate: float) -> float:
+def _step(model: PreTrainedModel, optimizer: torch.optim.AdamW, batch: Batch, rate: float) -> float:
     """One update at this learning rate; return the loss before it."""
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -147,9 +159,9 @@ def _fresh(prompt_set: PromptSet, seed: int) -> tuple[PreTrainedTokenizerFast, L
     return tokenizer, model
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Write weights (bfloat16), configuration and tokenizer in the layout of ``from_pretrained``."""
-    copy = LlamaForCausalLM(model.config).to(torch.bfloat16)
+    copy = type(model)(model.config).to(torch.bfloat16)
     copy.load_state_dict(model.state_dict())
     copy.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,

@@ -13,6 +13,8 @@ from dare_job.decode.verify.verdict import Judgement, judge
 def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> Judgement:
     """scores float32 (T, V); siblings are distinct, so one branch passes at most. All nodes are strict."""
     choices, finite = judge(scores)
+    if scores.device.type == "cpu":
+        return judgement(tree, choices.numpy(), finite.numpy())
     return Judgement(choices, tree.tokens == choices[tree.parents], finite)
 
 

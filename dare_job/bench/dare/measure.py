@@ -1,0 +1,71 @@
+"""One cell of the tables: the same rows by every method in turn, several times over."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+from dare_job.bench.night import Measured, once
+from dare_job.decode.scoring import Scoring
+from dare_job.errors import DataError
+from dare_job.spark import loading
+
+PLAIN = "autoregressive"
+METHODS = (PLAIN, "resd", "dare strict", "dare relaxed")
+
+
+def cell(task: loading.Task, rows: Sequence[dict], batch: int, nodes: int, repeats: int) -> list[dict]:
+    """A line of figures for each method: medians over ``repeats``, methods taking turns.
+
+    Ratios are given by the clock and by processor time, which neighbours on the machine disturb less. Raises
+    DataError where a row cannot be written.
+    """
+    for method in METHODS:  # compiled and warm
+        once(method, task, rows[:2], batch_size=batch, nodes=nodes)
+    found = {method: Measured(seconds=[]) for method in METHODS}
+    scorings = {method: Scoring() for method in METHODS}
+    processor: dict[str, list[float]] = {method: [] for method in METHODS}
+    for _ in range(repeats):
+        for method, seen in found.items():
+            began = time.process_time()
+            measured = once(method, task, rows, scorings[method], batch_size=batch, nodes=nodes)
+            processor[method].append(time.process_time() - began)
+            if empty := [key for key, text in measured.texts.items() if not text]:
+                raise DataError(f"{method}: {empty[0]} and {len(empty) - 1} more rows could not be written")
+            found[method] = measured.after(seen)
+    most = task.config.decode.max_new_tokens
+    lines = [_line(method, seen, found[PLAIN], most) for method, seen in found.items()]
+    return [{"batch": batch, "nodes": nodes, **line,
+             "ratio_by_processor": round(statistics.median(_ratios(
+                 found[line["method"]], processor[line["method"]], found[PLAIN], processor[PLAIN])), 3)}
+            for line in lines]
+
+
+def _ratios(seen: Measured, seconds: Sequence[float], plain: Measured,
+            plainly: Sequence[float]) -> list[float]:
+    """Of the rates in each repeat: a relaxed text may be of another length."""
+    longer = seen.tokens / plain.tokens
+    return [longer * other / own for own, other in zip(seconds, plainly, strict=True)]
+
+
+def _line(method: str, seen: Measured, plain: Measured, most: int) -> dict:
+    """Figures of one method; ``most``: tokens that a text may have."""
+    texts, rows = [tuple(text) for text in seen.texts.values()], len(seen.texts)
+    ratios = _ratios(seen, seen.seconds, plain, plain.seconds)
+    drafted = method != PLAIN
+    return {
+        "method": method,
+        "tokens_per_s": round(seen.tokens_per_s, 1), "ratio": round(statistics.median(ratios), 3),
+        "ratio_range": [round(min(ratios), 3), round(max(ratios), 3)],
+        "accepted_per_step": round(seen.accepted / max(1, seen.steps), 3), "steps": seen.steps,
+        "scored_share": round(seen.scored / max(1, seen.tokens), 4),
+        "retrieval_us_per_step": round(1e3 * seen.retrieval_ms / max(1, seen.steps), 1) if drafted else None,
+        "retrieval_ms_per_text": round(seen.retrieval_ms / rows, 3) if drafted else None,
+        "rows": rows, "tokens": seen.tokens, "relaxed_share": round(seen.relaxed / max(1, seen.tokens), 4),
+        "distinct_share": round(len(set(texts)) / rows, 4),
+        "ended_share": round(sum(len(text) < most for text in texts) / rows, 4),
+        "differ_from_autoregressive": _differ(seen.texts, plain.texts)}
+
+
+def _differ(texts: Mapping, plain: Mapping) -> int:
+    """Rows whose tokens are not those of plain decoding."""
+    return sum(texts[key] != plain[key] for key in plain)
