@@ -167,8 +167,8 @@ class Target:
         lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
         """
         if self.device.type == "cpu":
-            cache.keep_here(lengths, lengths if cache.in_place else np.full_like(lengths, lengths.max()), paths,
-                            counts)
+            before = lengths if cache.in_place else np.full_like(lengths, lengths.max())
+            cache.keep_here(lengths, before, paths, counts)
             return
         width = int(counts.max()) if len(counts) else 0
         before = lengths[:, None] if cache.in_place else int(lengths.max())  # columns before the trees
