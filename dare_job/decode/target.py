@@ -123,7 +123,7 @@ class Target:
         rows, width, longest = len(lengths), tree.width, int(lengths.max())
         layout = None if tree.even else Layout.of(tree)
         before = torch.from_numpy(lengths).to(self.device)
-        positions = before[tree.rows] + tree.depths
+        positions = tree.depths + (before if width == 1 else before[tree.rows])
         if self.fused and width == 1 and self.traits.window is None and (lengths == longest).all():
             mask = None  # every row sees every column
         else:

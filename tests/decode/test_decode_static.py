@@ -84,7 +84,7 @@ def test_accepted_nodes_follow_their_row():
     for ours, expected in zip(cache._stacks, whole._stacks, strict=True):
         for row, end in enumerate(lengths + counts):
             assert torch.allclose(ours[:, row, :, :end], expected[:, row, :, :end], atol=1e-5)
-    cache._keep_on_device(np.array([1]), np.array([[2, 3]]), np.array([[0, 1]]))
+    cache.keep(np.array([1]), np.array([[2, 3]]), np.array([[0, 1]]))
     for stack, expected in zip(cache._stacks, whole._stacks, strict=True):
         assert torch.allclose(stack[:, 1, :, :2], expected[:, 1, :, 2:4], atol=1e-5)
 

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 
 from dare_job.decode.tree import Tree
-from dare_job.decode.verify.verdict import Judgement, judge
+from dare_job.decode.verify.verdict import Judgement, first_choices, judge
 
 
 def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> Judgement:
     """scores float32 (T, V); siblings are distinct, so one branch passes at most. All nodes are strict."""
-    choices, finite = judge(scores)
     if scores.device.type == "cpu":
-        return judgement(tree, choices.numpy(), finite.numpy())
+        return Judgement(first_choices(scores), None, None, scores=scores)
+    choices, finite = judge(scores)
     return Judgement(choices, tree.tokens == choices[tree.parents], finite)
 
 

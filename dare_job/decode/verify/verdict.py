@@ -8,30 +8,37 @@ import torch
 
 from dare_job.decode.tree import Tree
 
+_NOT_GIVEN, _NO_LOGP = np.zeros(0, np.bool_), np.zeros(0, np.float32)
+_NO_SCORES = np.zeros((0, 0), np.float32)
+
 
 @dataclass(frozen=True)
 class Judgement:
     """A rule's answer for the T queries of a tree, on the device of the scores.
 
     choices  int64 (T,)           the model's first choice behind each node
-    passed   bool (T,)            the node alone passes, whatever its ancestors do; roots are not asked
-    finite   bool (T,)            the first choice's score is a number
+    passed   bool (T,) | None     the node alone passes, whatever its ancestors do; roots are not asked; None:
+                                  it passes as the first choice
+    finite   bool (T,) | None     the first choice's score is a number; None: as ``scores`` have it
     logp     float32 (T,) | None  log probability of each node's token; None where it cannot matter
+    scores   float32 (T, V) | None
     """
 
     choices: torch.Tensor
-    passed: torch.Tensor
-    finite: torch.Tensor
+    passed: torch.Tensor | None
+    finite: torch.Tensor | None
     logp: torch.Tensor | None = None
+    scores: torch.Tensor | None = None
 
-    def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """All four as arrays; from a GPU in one transfer (two with logp)."""
-        none = np.zeros(0, np.float32)
-        logp = none if self.logp is None else self.logp.cpu().numpy()
+    def numpy(self) -> tuple[np.ndarray, ...]:
+        """All as arrays, empty ones for None; from a GPU in one transfer (two with logp)."""
+        scores = _NO_SCORES if self.scores is None else self.scores.numpy()
         if self.choices.device.type == "cpu":
-            return self.choices.numpy(), self.passed.numpy(), self.finite.numpy(), logp
+            given = (_NOT_GIVEN if x is None else x.numpy() for x in (self.passed, self.finite))
+            return self.choices.numpy(), *given, _NO_LOGP if self.logp is None else self.logp.numpy(), scores
         choices, passed, finite = torch.stack((self.choices, self.passed, self.finite)).cpu().numpy()
-        return choices, passed.astype(np.bool_), finite.astype(np.bool_), logp
+        logp = _NO_LOGP if self.logp is None else self.logp.cpu().numpy()
+        return choices, passed.astype(np.bool_), finite.astype(np.bool_), logp, scores
 
 
 @dataclass(frozen=True)
@@ -59,11 +66,15 @@ class Verdict:
 def judge(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """First choices (T,) of scores (T, V), of equals the first as in ``torch.argmax``; ``finite``."""
     if scores.device.type == "cpu":
-        numbers = scores.numpy()
-        choices = numbers.argmax(-1)  # ten times torch's speed there
-        return torch.from_numpy(choices), torch.from_numpy(_finite(numbers, choices))
+        choices = first_choices(scores)
+        return choices, torch.from_numpy(_finite(scores.numpy(), choices.numpy()))
     peaks, choices = scores.max(-1)
     return choices, peaks.isfinite()
+
+
+def first_choices(scores: torch.Tensor) -> torch.Tensor:
+    """On a CPU: the same first choices by numpy, at ten times torch's speed."""
+    return torch.from_numpy(scores.numpy().argmax(-1))
 
 
 def longest(tree: Tree, judgement: Judgement) -> Verdict:
@@ -94,19 +105,24 @@ def _finite(scores, choices):
 
 
 @numba.njit(cache=True)
-def _longest(tokens, parents, depths, starts, choices, passed, finite, logp,
-             counts, paths, out, relaxed, out_finite, sound):
+def _longest(tokens, parents, depths, starts, choices, passed, finite, logp, scores, counts, paths, out,
+             relaxed, out_finite, sound):
     accepted = np.empty(len(tokens), np.bool_)
     path = np.zeros(len(tokens), np.float32)  # log probability of the branch down to the node
     for r in range(len(starts) - 1):
         root = starts[r]
         best = root
         accepted[root] = True
-        sound[r] = finite[root]
-        for t in range(root + 1, starts[r + 1]):
+        sound[r] = True
+        for t in range(root, starts[r + 1]):
+            number = finite[t] if finite.size else np.isfinite(scores[t, choices[t]])
+            sound[r] &= number
+            if t == root:
+                out_finite[r] = number
+                continue
             parent = parents[t]
-            sound[r] &= finite[t]
-            accepted[t] = passed[t] and accepted[parent]
+            passes = passed[t] if passed.size else tokens[t] == choices[parent]
+            accepted[t] = passes and accepted[parent]
             if not accepted[t]:
                 continue
             if logp.size:
@@ -114,10 +130,10 @@ def _longest(tokens, parents, depths, starts, choices, passed, finite, logp,
             longer = depths[t] - depths[best]
             if longer > 0 or (longer == 0 and path[t] > path[best]):
                 best = t
+                out_finite[r] = number
         depth = depths[best]
         counts[r] = depth
         out[r, depth] = choices[best]
-        out_finite[r] = finite[best]
         node = best
         for place in range(depth, 0, -1):
             parent = parents[node]
