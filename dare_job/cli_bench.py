@@ -24,8 +24,12 @@ def bench() -> None:
 @app.command()
 def budget(
     text: options.Text, column: options.Column, tokenizer: options.Tokenizer,
-    latency: Annotated[list[Path], typer.Option(
-        "--latency", help="Latency curve, as in conf/latency or of `tune --save-latency`; repeatable.")],
+    latency: Annotated[list[Path] | None, typer.Option(
+        "--latency", help="Latency curve, as in conf/latency; repeatable.")] = None,
+    model: Annotated[str | None, typer.Option(
+        "--model", help="Measure a curve here too: 'embedded', a folder or a hub name.")] = None,
+    save_latency: Annotated[Path | None, typer.Option(
+        "--save-latency", help="Write the measured curve to this file.")] = None,
     id_column: options.IdColumn = None, held_out: options.HeldOut = 500,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,2,4,8,16,32,64,128,256",
     nodes: Annotated[str, typer.Option(
@@ -39,8 +43,9 @@ def budget(
     from dare_job.bench.budget import Options, run
 
     batches, fixed = options.numbers("--batch", batch), options.numbers("--nodes", nodes)
-    print(json.dumps(run(Options(text, column, tokenizer, id_column, held_out, curves=latency,
-                                 batches=batches, nodes=fixed))), flush=True)
+    result = run(Options(text, column, tokenizer, id_column, held_out, curves=latency or (), model=model,
+                         save=save_latency, batches=batches, nodes=fixed))
+    print(json.dumps(result), flush=True)
 
 
 @app.command()

@@ -1,16 +1,21 @@
 """The command ``bench budget``: the scheduler's node budgets against the best fixed one, on recorded text."""
 
+import json
 import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
+from dare_job.decode import EngineSettings, Target, step_cost
+from dare_job.decode.cost import Curve
 from dare_job.decode.scheduler import MOST
 from dare_job.errors import ConfigError
+from dare_job.model_files import resolve
 from dare_job.replay import budgets, latency, sources, texts
 from dare_job.replay.sources import Source
 from pools.draft import DraftSettings, warm_up
@@ -22,6 +27,8 @@ class Options(Source):
     """What ``dare-job bench budget`` was asked; the field's names are those of its options."""
 
     curves: Sequence[Path] = ()
+    model: str | None = None
+    save: Path | None = None
     batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     nodes: Sequence[int] = (0, 1, 2, 4, 8, 16, 32, 64)
 
@@ -31,11 +38,14 @@ def run(options: Options) -> dict:
 
     Raises ConfigError for impossible options, DataError for files that do not serve.
     """
-    if not options.curves:
-        raise ConfigError("--latency names no curve; conf/latency holds some")
+    if not options.curves and options.model is None:
+        raise ConfigError("no latency curve: give --latency FILE, such as those of conf/latency, or --model "
+                          "NAME to measure one here")
+    if options.save and options.model is None:
+        raise ConfigError("--save-latency keeps what --model measures; give --model NAME")
     if min((*options.batches, *(n + 1 for n in options.nodes)), default=0) < 1:
         raise ConfigError("--batch must be from 1, --nodes from 0")
-    curves = {path.stem: latency.read(path) for path in options.curves}
+    curves = {path.stem: latency.read(path) for path in options.curves} | _measured(options)
     corpus = sources.load(options, texts.load_tokenizer(options.tokenizer), {})
     warm_up()
     pools, settings = [(Index.build(corpus.rest),)] * len(corpus.test), DraftSettings(threads=1)
@@ -53,6 +63,20 @@ def run(options: Options) -> dict:
     worst = min(row["ratio_to_best_fixed"] for row in rows)
     return {"rows": rows, "worst": worst, "texts": len(corpus.test), "pool_texts": len(corpus.rest),
             "machine": platform.machine()}
+
+
+def _measured(options: Options) -> dict[str, Curve]:
+    """The curve of a model here, on one thread where that is a processor."""
+    if options.model is None:
+        return {}
+    torch.set_num_threads(1)
+    target = Target.load(resolve(options.model))
+    table = step_cost.measure(target, EngineSettings(batch_size=max(options.batches), nodes=MOST))
+    if options.save:
+        about = (f"{options.model}, {target.dtype} on {step_cost.device_name(target.device)}, one thread: "
+                 "measured by dare-job bench budget")
+        options.save.write_text(json.dumps({"about": about, "latency_ms": table}, indent=1) + "\n", "utf-8")
+    return {options.model: Curve.of(table, f"--model {options.model}")}
 
 
 def _compared(found: budgets.Steps, runs: dict[int, budgets.Steps], curve) -> dict:
