@@ -67,7 +67,7 @@ def test_waves_save_steps_as_counted_by_hand():
 def test_shipped_curves_are_those_of_the_formula(tmp_path):
     roofline.main(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == sorted(path.name for path in (SHIPPED).iterdir())
+    assert set(names) < {path.name for path in SHIPPED.iterdir()}  # beside them, one that was measured
     assert all((tmp_path / name).read_text() == (SHIPPED / name).read_text() for name in names)
     small = roofline.forward_ms(roofline.H100, roofline.MISTRAL, 1, 1, 0)
     assert small == pytest.approx(2 * 7.24e9 / 3.35e12 * 1e3)  # bound by memory

@@ -33,8 +33,7 @@ class Curve:
             if not isinstance(row, dict) or not row:
                 raise DataError(f"{name}: batch {batch} has no curve: {SHAPE}")
             where = f"{name}: batch {batch}"
-            ms = {_count(q, f"{where}: queries"): _time(value, f"{where}, {q} queries")
-                  for q, value in row.items()}
+            ms = {_queries(q, where): _time(value, f"{where}, {q} queries") for q, value in row.items()}
             if 1 not in ms:
                 raise DataError(f"{name}: batch {batch} lacks 1 query a row, which is plain decoding")
             queries = sorted(ms)
@@ -89,6 +88,17 @@ def _count(text: str, name: str) -> int:
         found = 0
     if found < 1:
         raise DataError(f"{name}: {text!r} is no number from 1: {SHAPE}")
+    return found
+
+
+def _queries(text: str, where: str) -> float:
+    """Queries a row, on average."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 1 <= found < float("inf"):
+        raise DataError(f"{where}: queries: {text!r} is no number from 1: {SHAPE}")
     return found
 
 

@@ -53,13 +53,12 @@ class Engine:
         self._scorer = Scorer(self.rules)
         self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
         self._is_eos[list(self.rules.eos)] = True
-        self._spare: TreeCache | None = None  # of the last run: filling a new one with zeros takes time
 
     @torch.inference_mode()
     def run(self, requests: Iterable[Request]) -> Iterator[Result]:
         """Results in the order in which rows end. A row that cannot be written costs no other row."""
         rows = Rows(self.settings.batch_size)
-        cache, self._spare = self._spare or self.target.new_cache(self.settings.batch_size), None
+        cache = self.target.take_cache(self.settings.batch_size)
         refill = Refill(requests, self._admission, self.target, self.settings, self.scoring, rows, cache)
         try:
             while True:
@@ -70,7 +69,7 @@ class Engine:
                 rows.step()
                 yield from self._step(rows, cache)
         finally:
-            self._spare = cache
+            self.target.spare = cache
 
     def _admission(self, request: Request) -> Admission:
         return admit(request, self.target, self.rules, self.settings, self._is_eos)

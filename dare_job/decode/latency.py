@@ -20,19 +20,19 @@ def latency_ms(target: Target, batches: Sequence[int], queries: Sequence[int],
     All with the same number of tokens before the root, so that they can be compared. Sizes of ``queries``
     that the model's context does not hold with one token before are left out.
     """
-    sizes, context = fitting(target, queries)
+    sizes, context = _fitting(target, queries)
     return {str(b): {str(q): round(float(np.median(_times(target, b, q, context, repeats))), 3)
                      for q in sizes} for b in batches}
 
 
-def fitting(target: Target, queries: Sequence[int]) -> tuple[list[int], int]:
+def _fitting(target: Target, queries: Sequence[int]) -> tuple[list[int], int]:
     """Of ``queries`` those that the model has positions for, and the context to measure them in."""
     limit = target.traits.context or CONTEXT + max(queries)
     sizes = [q for q in queries if q < limit]
     return sizes, min(CONTEXT, limit - max(sizes, default=0))
 
 
-def trial(target: Target, batch: int, queries: int, context: int) -> tuple[TreeCache, Tree, np.ndarray]:
+def _trial(target: Target, batch: int, queries: int, context: int) -> tuple[TreeCache, Tree, np.ndarray]:
     """Rows to measure with: their cache, their trees of one path, tokens (R,) before the roots."""
     nodes, lengths = queries - 1, np.full(batch, context)
     chain = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (batch, 1))
@@ -47,7 +47,7 @@ def trial(target: Target, batch: int, queries: int, context: int) -> tuple[TreeC
 
 def _times(target: Target, batch: int, queries: int, context: int, repeats: int) -> list[float]:
     """Milliseconds of as many forwards, two more left out."""
-    cache, tree, lengths = trial(target, batch, queries, context)
+    cache, tree, lengths = _trial(target, batch, queries, context)
     tree = tree.to(target.device)
     times = []
     for _ in range(repeats + 2):

@@ -43,12 +43,14 @@ class Scheduler:
         self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
         self._tokens, self._drafts = 1.0, 0.0  # of a row and step, on average
         self._draft_ms = 0.0  # of a row, where it drafts
-        self._gain = 0.0  # net, of a step that drafts, in tokens
         self._bound = 0.0  # probability of the least node of the last step that took some
-        self._rest = self._resting = 0
+        self._gains: dict[int, float] = {}  # net, of a step that drafts, in tokens; by octaves of rows
+        self._octave = self._rest = self._resting = 0
 
     def least(self, rows: int) -> float | None:
         """Score under which no node of the next step can pay; None: it should not draft."""
+        if self._octave != rows.bit_length():  # other costs: what did not pay may do so now
+            self._octave, self._rest, self._resting, self._bound = rows.bit_length(), 0, 0, 0.0
         if self._resting:
             self._resting -= 1
             return None
@@ -63,8 +65,10 @@ class Scheduler:
         rho = self._rho(ms, rows)
         sizes, net, self._bound = _cut(drafts.scores, drafts.sizes, self._ratios(), ms, rho)
         self._draft_ms += (1 - _KEPT) * (draft_ms / rows - self._draft_ms)
-        self._gain += (1 - _KEPT) * (net - rho * self._draft_ms * rows - self._gain)
-        self._rest = 0 if self._gain > 0 else min(_LONGEST_REST, 2 * self._rest + 1)
+        net -= rho * self._draft_ms * rows
+        gain = self._gains.get(self._octave, net)
+        gain = self._gains[self._octave] = _KEPT * gain + (1 - _KEPT) * net if self._rest == 0 else net
+        self._rest = 0 if gain > 0 else min(_LONGEST_REST, 2 * self._rest + 1)
         self._resting = self._rest
         return replace(drafts, sizes=sizes)
 
@@ -81,13 +85,11 @@ class Scheduler:
         return (self._accepted + _PRIOR) / (self._expected + _PRIOR)
 
     def _costs(self, rows: int) -> tuple[np.ndarray, float]:
-        """Milliseconds by drafts in all, and the least that one of them adds, alone or among others."""
+        """Milliseconds by drafts in all, and the least that one more of them adds."""
         found = self._ms.get(rows)
         if found is None:
             ms = self._curve.steps(rows, rows * self.nodes)
-            added = ms[1:] - ms[0]
-            cheapest = min((added / np.arange(1, len(ms))).min(), np.diff(ms).min()) if len(added) else 0.0
-            found = self._ms[rows] = ms, float(cheapest)
+            found = self._ms[rows] = ms, float(np.diff(ms).min(initial=np.inf))
         return found
 
     def _rho(self, ms: np.ndarray, rows: int) -> float:

@@ -6,24 +6,28 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 
+from dare_job.decode.cache import TreeCache
 from dare_job.decode.cost import Curve
-from dare_job.decode.latency import fitting, trial
+from dare_job.decode.latency import CONTEXT
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.target import Target
-from dare_job.decode.verify import verifier
+from dare_job.decode.tree import Tree, build
+from dare_job.decode.verify import strict, verifier
 from dare_job.decode.verify.verdict import longest, undrafted
 from dare_job.errors import DataError
+from pools.tree import ROOT, DraftBatch
 
-_QUERIES = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513)
+_SHARES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of the rows, in draft nodes
+_CHAIN = 6  # nodes of the rows that have some, where there are few
 _ROUNDS = 6
 _SECONDS = 4.0  # of one batch size, after which it has no further round
-_VERSION = 2  # of what is kept on disk
+_VERSION = 3  # of what is kept on disk
 _LOG = logging.getLogger("dare_job")
 
 
@@ -47,45 +51,73 @@ def curve(target: Target, settings: EngineSettings, folder: Path | None = None) 
 
 
 def measure(target: Target, settings: EngineSettings) -> dict[str, dict[str, float]]:
-    """Milliseconds {batch: {queries a row: ms}} for 1, 4, 16 ... rows and those of ``settings``."""
+    """Milliseconds {batch: {queries a row: ms}} for 1, 4, 16 ... rows and those of ``settings``.
+
+    Queries a row are a mean: rows have different numbers of them, as the scheduler's have.
+    """
     batches = sorted({4**i for i in range(16) if 4**i < settings.batch_size} | {settings.batch_size})
-    sizes, context = fitting(target, [q for q in _QUERIES if q <= 2 * settings.nodes])
-    return {str(batch): _measured(target, settings, batch, sizes, context) for batch in batches}
+    return {str(batch): _measured(target, settings, batch) for batch in batches}
 
 
 @torch.inference_mode()
-def _measured(target: Target, settings: EngineSettings, batch: int, sizes: Sequence[int],
-              context: int) -> dict[str, float]:
+def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str, float]:
     """Of several rounds over all sizes the least, for others' work on the machine comes and goes.
 
     A step that takes as many times as long as one without drafts as it can write tokens cannot pay: nothing
-    is measured behind it.
+    is measured behind it, nor behind one for which there is no memory.
     """
-    verify, found, started = _verify(target, settings), {}, time.perf_counter()
-    trials = {queries: trial(target, batch, queries, context) for queries in sizes}
-    for number in range(_ROUNDS):
-        for queries, (cache, tree, lengths) in list(trials.items()):
+    limit = target.traits.longest or CONTEXT + settings.nodes + 2
+    context = max(1, min(CONTEXT, limit - settings.nodes - 2))
+    totals = sorted({0, *(max(1, int(batch * share)) for share in _SHARES if share <= settings.nodes)})
+    trees = {nodes: _tree(batch, nodes) for nodes in totals}
+    cache, step, found, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
+    too_long: dict[int, int] = {}
+    for number in range(-1, _ROUNDS):  # the first round warms up
+        for nodes, tree in list(trees.items()):
             begun = time.perf_counter()
-            on_device = tree.to(target.device)
-            verify(target.forward(cache, on_device, lengths), tree, on_device)
+            try:
+                step(cache, tree, np.full(batch, context))
+            except torch.OutOfMemoryError:
+                trees = {n: one for n, one in trees.items() if n < nodes}
+                break
             ms = 1e3 * (time.perf_counter() - begun)
-            found[queries] = ms if number < 2 else min(found[queries], ms)  # the first round warms up
-            if number < 2 and ms > (2 - number) * (settings.depth + 1) * found[1]:
-                trials = {q: one for q, one in trials.items() if q <= queries}
+            found[nodes] = ms if number < 1 else min(found[nodes], ms)
+            too_long[nodes] = too_long.get(nodes, 0) + (ms > (settings.depth + 1) * found[0])
+            if too_long[nodes] > 1:  # once may be chance
+                trees = {n: one for n, one in trees.items() if n <= nodes}
                 break
         if number and time.perf_counter() - started > _SECONDS:
             break
-    return {str(queries): round(found[queries], 4) for queries in trials}
+    return {f"{1 + nodes / batch:.6g}": round(found[nodes], 4) for nodes in trees}
 
 
-def _verify(target: Target, settings: EngineSettings):
+def _tree(batch: int, nodes: int) -> Tree:
+    """Chains: few nodes stand in few rows, many in all, in some three times as many as in others."""
+    sizes = np.clip(nodes - _CHAIN * np.arange(batch), 0, _CHAIN)
+    if nodes > _CHAIN * batch:
+        sizes = np.where(np.arange(batch) % 2, 0.5, 1.5) * nodes / batch if batch > 1 else np.array([nodes])
+    sizes = sizes.astype(np.int32)
+    shape = (batch, int(sizes.max()))
+    chain = np.tile(np.arange(ROOT, shape[1] - 1, dtype=np.int32), (batch, 1))
+    drafts = DraftBatch(np.zeros(shape, np.int32), chain, sizes, None, np.zeros(shape, np.uint8))
+    return build(np.zeros(batch, np.int64), drafts, np.full(batch, nodes + 1))
+
+
+def _step(target: Target, settings: EngineSettings):
+    """A forward and its verdict, as an engine has them."""
     rule = verifier(settings, torch.zeros(0, dtype=torch.long, device=target.device))
 
-    def verify(logits: torch.Tensor, tree, on_device) -> None:
-        scores = logits.float()
+    def step(cache: TreeCache, tree: Tree, lengths: np.ndarray) -> None:
+        if settings.rule == "strict" and target.static is not None:
+            first = target.first_choices(cache, tree, lengths)
+            if first is not None:
+                longest(tree, strict.judgement(tree, *first))
+                return
+        on_device = tree.to(target.device)
+        scores = target.forward(cache, on_device, lengths).float()
         longest(tree, rule(scores, on_device)) if tree.depth else undrafted(scores)
 
-    return verify
+    return step
 
 
 def device_name(device: torch.device) -> str:
@@ -108,7 +140,7 @@ def _cache_folder() -> Path:
 def _key(target: Target, settings: EngineSettings) -> str:
     """Whatever a step's time depends on, as a file name."""
     config = {k: v for k, v in target.model.config.to_dict().items() if not k.startswith("_name")}
-    asked = [settings.batch_size, settings.nodes, settings.depth, settings.rule]
+    asked = [settings.batch_size, settings.nodes, settings.depth, settings.rule, settings.k]
     what = [_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
             torch.__version__, transformers.__version__, len(target.packing), target.in_line,
             target.static is not None, asked]

@@ -48,6 +48,7 @@ class Target:
         self.prefixes = Prefixes()
         self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.static: StaticForward | None = None
+        self.spare: TreeCache | None = None
         self.in_line = self.fused and selfcheck.runs_in_line(self)
         cuda = self.device.type == "cuda"
         if self.in_line and (cuda if static is None else static):
@@ -74,6 +75,13 @@ class Target:
     @property
     def generation_config(self) -> GenerationConfig:
         return self.model.generation_config
+
+    def take_cache(self, slots: int) -> TreeCache:
+        """The cache that the last engine left in ``spare``, with the graphs that were recorded for it, where
+        it has as many slots; else a new one.
+        """
+        cache, self.spare = self.spare, None
+        return cache if cache is not None and cache.slots == slots else self.new_cache(slots)
 
     def new_cache(self, slots: int) -> TreeCache:
         """An empty cache for this many rows."""
@@ -166,17 +174,16 @@ class Target:
 
         lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
         """
-        if self.device.type == "cpu":
-            before = lengths if cache.in_place else np.full_like(lengths, lengths.max())
-            cache.keep_here(lengths, before, paths, counts)
+        before = lengths if cache.in_place else np.full_like(lengths, lengths.max())  # columns before a tree
+        width = paths.shape[1]
+        if width == 1 and (lengths == before).all():  # roots stand where they belong
             return
-        width = int(counts.max()) if len(counts) else 0
-        before = lengths[:, None] if cache.in_place else int(lengths.max())  # columns before the trees
-        if not width or width == 1 and (lengths[:, None] == before).all():  # roots stand where they belong
+        if self.device.type == "cpu":
+            cache.keep_here(lengths, before, paths, counts)
             return
         offsets = np.arange(width)
         targets = lengths[:, None] + offsets
-        sources = np.where(offsets < counts[:, None], before + paths[:, :width], targets)
+        sources = np.where(offsets < counts[:, None], before[:, None] + paths, targets)
         rows = np.flatnonzero((sources != targets).any(1))
         if len(rows):
             cache.keep(rows, sources[rows], targets[rows])

@@ -21,6 +21,7 @@ from dare_job.decode.static.fusion import fused
 from dare_job.decode.static.inputs import Inputs
 from dare_job.decode.tree import Tree
 
+_HELD = 128  # graphs of one cache: the one not used for longest goes
 _LOG = logging.getLogger("dare_job")
 
 
@@ -58,7 +59,7 @@ class StaticForward:
         """
         shape = Shape.of(tree, lengths, cache.slots)
         cache.reserve(shape.columns)
-        program = cache.programs.get(shape)
+        program = cache.programs.pop(shape, None)  # the one used last stands last
         fresh = program is None
         if fresh:
             program = _Program(Inputs(shape, cache.device))
@@ -72,6 +73,8 @@ class StaticForward:
             program.graph.replay()
             answer = program.answer
         cache.programs[shape] = program
+        if len(cache.programs) > _HELD:
+            del cache.programs[next(iter(cache.programs))]
         total = len(tree.tokens)
         return Answer(answer.logits[:total], answer.first[:, :total])
 
