@@ -109,13 +109,15 @@ def _by_engine(requests, task: Task) -> int:
 def by_generate(requests, task: Task) -> int:
     """New tokens of greedy ``generate`` with a task's settings."""
     decode = task.config.decode
-    return greedy(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
-                  min_new_tokens=decode.min_new_tokens or None)
+    texts = greedy(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
+                   min_new_tokens=decode.min_new_tokens or None)
+    return sum(map(len, texts))
 
 
-def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> int:
-    """New tokens, the end-of-text token included, of greedy ``generate`` on left-padded batches.
+def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
+    """What greedy ``generate`` writes on left-padded batches, by request: int32 (new tokens,).
 
+    Each text ends with its end-of-text token, where it has one.
     options  more of ``generate``'s, such as prompt_lookup_num_tokens
     """
     import torch
@@ -123,7 +125,7 @@ def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) ->
     ends = target.generation_config.eos_token_id
     ends = [ends] if isinstance(ends, int) else ends or []
     pad = ends[0] if ends else 0
-    tokens = 0
+    texts = []
     with target.as_transformers(), torch.inference_mode():
         for start in range(0, len(requests), batch_size):
             prompts = [np.asarray(request.prompt_ids) for request in requests[start:start + batch_size]]
@@ -139,11 +141,11 @@ def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) ->
             output = target.model.generate(
                 ids.to(target.device), attention_mask=mask.to(target.device), do_sample=False, num_beams=1,
                 max_new_tokens=room, pad_token_id=pad, **options)
-            tokens += sum(_length(row, ends) for row in output[:, longest:].cpu().numpy())
-    return tokens
+            texts += [_text(row, ends) for row in output[:, longest:].cpu().numpy()]
+    return texts
 
 
-def _length(row: np.ndarray, ends: list[int]) -> int:
-    """Tokens of a row up to its first end-of-text token, that one included."""
+def _text(row: np.ndarray, ends: list[int]) -> np.ndarray:
+    """A row up to its first end-of-text token, that one included."""
     found = np.flatnonzero(np.isin(row, ends))
-    return int(found[0]) + 1 if len(found) else len(row)
+    return row[: found[0] + 1 if len(found) else len(row)].astype(np.int32)

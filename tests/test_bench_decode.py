@@ -11,10 +11,12 @@ from profile_files import MOVIES, USERS
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from dare_job.bench.decode import methods, night
+from dare_job import baseline
+from dare_job.bench.decode import methods, night, report
 from dare_job.bench.decode.command import Options
 from dare_job.bench.profiles import architectures, data, noise, texts, train
 from dare_job.cli import app
+from dare_job.decode import Target
 from dare_job.errors import ConfigError, DataError
 from dare_job.model.corpus import IGNORED
 
@@ -170,6 +172,42 @@ def test_methods_draft_from_what_their_names_say(folder, work, short):
     assert [index.kind for index in resd.pools] == ["global"] and resd.old_ids is None
     assert methods._asked(methods.OWN_LOOKUP, request).pools == ()
     assert not methods.possible(methods.LOOKUP, 8) and methods.possible(methods.LOOKUP, 1)
+
+
+def test_generate_gives_the_texts_that_are_compared(folder, work, short):
+    tonight = night.prepare(folder, work, short, pool=20, rows=3)
+    target, requests = Target.load(tonight.model, device="cpu"), tonight.requests(3)
+    found = baseline.greedy(target, requests, 2, 30)  # padded, with a smaller batch at the end
+    for request, text in zip(requests, found, strict=True):
+        asked = torch.from_numpy(request.prompt_ids.astype(np.int64))[None]
+        expected = target.model.generate(asked, attention_mask=torch.ones_like(asked), max_new_tokens=30)
+        assert text.tolist() == expected[0, asked.shape[1]:].tolist() and text.dtype == np.int32
+    ends = target.generation_config.eos_token_id
+    assert baseline._text(np.array([5, ends, 6, ends]), [ends]).tolist() == [5, ends]
+    budget = methods.Budget(batch=2, nodes=4, tokens=30, threads=1)
+    for method in (methods.GENERATE, methods.STRICT):
+        once = methods.once(method, target, requests, budget, methods.Learned(method, target, budget))
+        ((row, text),) = [x for x in once.texts[0].items() if x[0] == requests[0].id]
+        assert len(once.texts[0]) == 3 and text.tolist() == found[0].tolist(), row
+
+
+def test_a_row_differs_where_any_repeat_of_a_strict_method_does():
+    def seen(*repeats):
+        found = [methods.Measured(4, 3, 1, seconds=[1.0], processor=[1.0],
+                                  texts=[{row: np.array(text) for row, text in enumerate(texts)}])
+                 for texts in repeats]
+        return found[0] if len(found) == 1 else found[1].after(found[0])
+
+    same = [[1, 2], [3, 4], [5]]
+    found = {(methods.GENERATE, 1): seen(same, same), (methods.AUTOREGRESSIVE, 1): seen(same, same),
+             (methods.STRICT, 8): seen(same, same)}
+    assert report.differing(found) == 0
+    loose = seen([[9], [9], [9]])
+    assert report.differing(found | {(methods.RELAXED, 1): loose, (methods.LOOKUP, 1): loose}) == 0
+    assert report.differing(found | {(methods.STRICT, 8): seen([[1, 2], [3, 5], [5]], same)}) == 1
+    both = seen(same, [[1], [3, 4], [6]])  # all of the engine agree, and are not generate
+    assert report.differing({(methods.GENERATE, 1): seen(same, same), (methods.AUTOREGRESSIVE, 1): both,
+                             (methods.STRICT, 1): both}) == 2
 
 
 @pytest.mark.parametrize("nodes", ["8,4", "auto"])

@@ -47,12 +47,16 @@ class Prefixes:
 
     def learn(self, prompts: Sequence[np.ndarray],
               read: Callable[[np.ndarray], Sequence[torch.Tensor]]) -> None:
-        """Keep what is worth it of what these prompts, each int32 (tokens,), begin with.
+        """Keep what is worth it of what these prompts, each int32 (tokens,), begin with, the best first.
 
-        read(tokens) -> its ``entries``, by a forward
+        read(tokens) -> its ``entries``, by a forward; at most ``HELD`` a call, as one more would drive out
+        what this call has read
         """
         prompts = sorted(prompts, key=lambda prompt: prompt.astype(">i4").tobytes())
-        while (tokens := self._worth(prompts)) is not None:
+        for _ in range(HELD):
+            tokens = self._worth(prompts)
+            if tokens is None:
+                return
             prefix = Prefix(tokens, read(tokens))
             if all(bool(entries.isfinite().all()) for entries in prefix.entries):
                 self._held = [prefix, *self._held][:HELD]

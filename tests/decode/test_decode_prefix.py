@@ -181,3 +181,20 @@ def test_few_are_held_and_those_in_use_stay():
         assert prefix is not None and len(prefixes._held) <= HELD
     ((gone, _),) = prefixes.groups(lots(20, 30, seed=0)[:1])
     assert gone is None
+
+
+@pytest.mark.parametrize("value", [1.0, np.nan], ids=["numbers", "no numbers"])
+def test_more_heads_than_are_held_are_read_best_first_and_once(value):
+    counts = [20 + 5 * seed for seed in range(HELD + 2)]  # the last one saves most
+    texts = [text for seed, count in enumerate(counts) for text in lots(count, 30, seed=seed)]
+    prefixes, seen = Prefixes(), []
+
+    def read(tokens):
+        seen.append(tuple(tokens.tolist()))
+        assert len(seen) <= HELD, "more is read than can be held"
+        return [x * value for x in keys(tokens)]
+
+    prefixes.learn(texts, read)
+    best = [tuple(lots(1, 30, seed=seed)[0][:30].tolist()) for seed in reversed(range(HELD + 2))]
+    assert seen == best[:HELD]
+    assert len(prefixes._held) == (HELD if np.isfinite(value) else 0)

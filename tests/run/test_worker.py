@@ -105,6 +105,45 @@ def test_a_batch_that_fails_costs_only_the_row_that_fails_alone(task):
     assert rows["r2"]["knowledge"] is None and rows["r3"]["knowledge"] == "a text"
 
 
+def test_rows_alone_share_one_engine(task, monkeypatch):
+    built = []
+    monkeypatch.setattr(loading, "engine",
+                        lambda task, batch_size=4: built.append(batch_size) or FakeEngine(batch_size, {"r1"}))
+    list(worker.write_shard(batches(6, 9), task.task))
+    (rows,) = written(task.folder).values()
+    assert {row["entity_id"] for row in rows if row["error"]} == {"r1"} and len(rows) == 6
+    assert built == [4, 1, 4]  # the batch that fails, its four rows, the two behind
+
+
+class Deaf(FakeEngine):
+    """Fails before it asks for a row, as where there is no memory for its cache."""
+
+    def run(self, requests):
+        raise MemoryError("no room for 9 GiB")
+
+
+@pytest.mark.parametrize(("alone", "deaf"), [(False, False), (False, True), (True, False)],
+                         ids=["not made", "does not start", "not made for rows alone"])
+def test_an_engine_that_cannot_be_had_ends_the_task(task, monkeypatch, alone, deaf):
+    tries = []
+
+    def engine(task, batch_size=2):
+        tries.append(batch_size)
+        if len(tries) > 3:
+            pytest.fail("tried again and again")
+        if deaf:
+            return Deaf(batch_size, set())
+        if alone and batch_size == 2:
+            return FakeEngine(batch_size, {"r0"})
+        raise MemoryError("no room for 9 GiB")
+
+    monkeypatch.setattr(loading, "engine", engine)
+    assert list(worker.write_shard(batches(6, 9), task.task)) == []
+    with pytest.raises(errors.InfrastructureError, match="no room for 9 GiB.*decode.batch_size"):
+        cut.raise_failure(task.folder)
+    assert tries == ([2, 1] if alone else [2]) and not written(task.folder)
+
+
 def test_rows_without_a_usable_prompt_become_rows_with_an_error(task):
     list(worker.write_shard(batches(5, 9, r0="none", r1="too long", r4="none"), task.task))
     (rows,) = written(task.folder).values()

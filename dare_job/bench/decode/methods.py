@@ -52,7 +52,7 @@ class Measured:
     steps               forwards after the prompts', counted for each row
     seconds, processor  by the clock, and of processor time, which neighbours on the machine disturb less: one
                         entry a repeat
-    texts               token ids by row, of the engine
+    texts               of each repeat, token ids by row
     """
 
     tokens: int
@@ -62,7 +62,7 @@ class Measured:
     scored: int = 0
     seconds: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
-    texts: dict = field(default_factory=dict)
+    texts: list[dict] = field(default_factory=list)
 
     @property
     def tokens_per_s(self) -> float:
@@ -73,8 +73,9 @@ class Measured:
         return self.tokens / statistics.median(self.processor)
 
     def after(self, seen: "Measured") -> "Measured":
-        """This repeat, with the times of those before."""
-        return replace(self, seconds=seen.seconds + self.seconds, processor=seen.processor + self.processor)
+        """This repeat, with the times and texts of those before."""
+        return replace(self, seconds=seen.seconds + self.seconds, processor=seen.processor + self.processor,
+                       texts=seen.texts + self.texts)
 
 
 class _Watch:
@@ -113,7 +114,7 @@ def once(method: str, target: Target, requests: Sequence[Request], budget: Budge
 
     texts = {result.id: result.token_ids for result in results}
     return Measured(sum(map(len, texts.values())), total("target_steps"), total("accepted_tokens"),
-                    total("relaxed_tokens"), total("scored_tokens"), texts=texts, **times)
+                    total("relaxed_tokens"), total("scored_tokens"), texts=[texts], **times)
 
 
 def _by_generate(method: str, target: Target, requests: Sequence[Request], budget: Budget) -> Measured:
@@ -126,12 +127,14 @@ def _by_generate(method: str, target: Target, requests: Sequence[Request], budge
 
     handle = target.model.register_forward_pre_hook(count)
     watch = _Watch()
-    tokens = baseline.greedy(target, requests, budget.batch, budget.tokens, **options)
+    written = baseline.greedy(target, requests, budget.batch, budget.tokens, **options)
     times = watch.read()
     handle.remove()
+    tokens = sum(map(len, written))
+    texts = {request.id: text for request, text in zip(requests, written, strict=True)}
     if method == LOOKUP:  # one row at a time: a call is a row's forward, which writes one token of its own
-        return Measured(tokens, calls - len(requests), tokens - calls, **times)
-    return Measured(tokens, tokens - len(requests), 0, **times)
+        return Measured(tokens, calls - len(requests), tokens - calls, texts=[texts], **times)
+    return Measured(tokens, tokens - len(requests), 0, texts=[texts], **times)
 
 
 def _engine(method: str, target: Target, budget: Budget, learned: Learned) -> Engine:
