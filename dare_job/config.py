@@ -110,7 +110,7 @@ class VerifySettings(Section):
         "(everybody's, where the group has too few) is written by the strict rule from there on; null: never")
     reproducible: bool = Field(
         False, description="relaxed text independent of batch and partition: keeps each row's draft budget "
-        "fixed (decode.nodes auto: 16 nodes a row), scores all of its old text (decode.score auto), and leaves "
+        "fixed (decode.nodes auto: 16 a row), scores all of its old text (decode.score auto), and leaves "
         "batch_size out of what makes a row stale")
     refresh_nights: int = Field(
         0, ge=0, le=_MOST, description="relaxed rules: every so many nights a row is written by the strict "
