@@ -86,7 +86,7 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
             if too_long[nodes] > 1:  # once may be chance
                 trees = {n: one for n, one in trees.items() if n <= nodes}
                 break
-        if number and time.perf_counter() - started > _SECONDS:
+        if number > 0 and time.perf_counter() - started > _SECONDS:
             break
     return {f"{1 + nodes / batch:.6g}": round(found[nodes], 4) for nodes in trees}
 
