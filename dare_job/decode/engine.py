@@ -80,11 +80,15 @@ class Engine:
         slots = np.arange(rows.active)
         lengths = rows.length[slots]
         drafts, depths = self._drafts(rows, slots)
-        rows.retrieval_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
+        drafted = time.perf_counter()
+        rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
         verdict = self._verified(rows, slots, cache, drafts, depths)
         ends = self._ends(rows, slots, verdict, rows.write(slots, verdict, self._is_eos))
         self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
-        self.scoring.stepped(time.perf_counter() - started, len(slots))
+        ended = time.perf_counter()
+        self.scoring.stepped(ended - started, len(slots))
+        if self.scheduler:
+            self.scheduler.took(len(slots), int(drafts.sizes.sum()), 1e3 * (ended - drafted))
         return self._finish(rows, cache, slots, ends, started)
 
     def _drafts(self, rows: Rows, slots: np.ndarray) -> tuple[DraftBatch, np.ndarray]:

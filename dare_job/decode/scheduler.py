@@ -7,8 +7,8 @@ those of late, a step takes the n most probable nodes of the whole batch that ma
 
 (Dinkelbach's form of a ratio's maximum). Where drafts cannot pay that is n = 0, and then drafting itself
 rests for a while. A node's probability is its draft's score, corrected by what scores of its size have been
-worth in this run: so it is right for relaxed rules, and for pools that promise too much. None of this can
-change strict text.
+worth in this run: so it is right for relaxed rules, and for pools that promise too much. What drafts add to a
+step beside its forward is seen from steps of both kinds. None of this can change strict text.
 """
 
 import math
@@ -24,7 +24,7 @@ from pools.tree import DraftBatch
 
 MOST = 64  # nodes of one row, where nothing else is said
 _BINS = 24  # of scores, two an octave
-_PRIOR = 8.0  # accepted nodes that a bin's scores are trusted like
+_PRIOR = 2.0  # accepted nodes that a bin's scores are trusted like
 _WINDOW = 500.0  # expected accepted nodes of a bin after which older ones count half
 _FORGET = 0.9995  # a step: what has not been drafted for long is tried again
 _KEPT = 0.95  # of averages, a step
@@ -46,6 +46,8 @@ class Scheduler:
         self._bound = 0.0  # probability of the least node of the last step that took some
         self._gains: dict[int, float] = {}  # net, of a step that drafts, in tokens; by octaves of rows
         self._octave = self._rest = self._resting = 0
+        # Milliseconds over the curve, by octaves of rows, of steps without drafts and with them.
+        self._beyond: dict[tuple[int, bool], float] = {}
 
     def least(self, rows: int) -> float | None:
         """Score under which no node of the next step can pay; None: it should not draft."""
@@ -63,7 +65,7 @@ class Scheduler:
         rows = drafts.rows
         ms, _ = self._costs(rows)
         rho = self._rho(ms, rows)
-        sizes, net, self._bound = _cut(drafts.scores, drafts.sizes, self._ratios(), ms, rho)
+        sizes, net, self._bound = _cut(drafts.scores, drafts.sizes, self._ratios(), ms, rho, self._extra())
         self._draft_ms += (1 - _KEPT) * (draft_ms / rows - self._draft_ms)
         net -= rho * self._draft_ms * rows
         gain = self._gains.get(self._octave, net)
@@ -79,6 +81,20 @@ class Scheduler:
         self._drafts += (1 - _KEPT) * (len(tree.tokens) / rows - 1 - self._drafts)
         if tree.depth:
             _count(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected, self._accepted)
+
+    def took(self, rows: int, nodes: int, ms: float) -> None:
+        """What a step with so many drafts took, drafting left out."""
+        table, _ = self._costs(rows)
+        key, over = (rows.bit_length(), nodes > 0), ms - table[min(nodes, len(table) - 1)]
+        if over < table[0]:  # else something else had the processor
+            self._beyond[key] = _KEPT * self._beyond.get(key, over) + (1 - _KEPT) * over
+
+    def _extra(self) -> float:
+        """Milliseconds that drafts add to a step beside what the curve says, as far as steps of both kinds
+        have been seen: trees to build and accepted entries to move.
+        """
+        plain, drafted = (self._beyond.get((self._octave, kind)) for kind in (False, True))
+        return 0.0 if plain is None or drafted is None else max(0.0, drafted - plain)
 
     def _ratios(self) -> np.ndarray:
         """What scores of each bin are worth, as a multiple of themselves."""
@@ -104,7 +120,7 @@ def _bin(score):
 
 
 @numba.njit(cache=True)
-def _cut(scores, sizes, ratios, ms, rho):
+def _cut(scores, sizes, ratios, ms, rho, extra):
     """Sizes (R,) of the best prefixes of the rows' nodes, tokens gained net of cost, the least probability.
 
     A row's nodes come with falling scores, so that those over a bound are a prefix, and a tree.
@@ -122,7 +138,7 @@ def _cut(scores, sizes, ratios, ms, rho):
     gain, best, count = 0.0, 0.0, 0
     for n in range(min(len(order), len(ms) - 1)):
         gain += order[n]
-        net = gain - rho * (ms[n + 1] - ms[0])
+        net = gain - rho * (ms[n + 1] - ms[0] + extra)
         if net > best:
             best, count = net, n + 1
     kept = np.zeros(rows, np.int32)

@@ -122,6 +122,21 @@ def test_a_threshold_spares_the_drafter_what_cannot_pay():
         assert min(taken) >= least
 
 
+def test_what_drafts_cost_beside_the_forward_counts():
+    """Steps with drafts that take longer than the curve says, against steps without."""
+    scores, sizes = np.tile(0.5 ** np.arange(1, 5), (8, 1)), []
+    for extra in (0.0, 6.0):
+        scheduler = Scheduler(LINEAR, 4)
+        ms = LINEAR.steps(8, 32)
+        for _ in range(20):
+            scheduler.least(8)
+            sizes.append(step(scheduler, drafts_of(scores), 1).sum())
+            scheduler.took(8, int(sizes[-1]), ms[sizes[-1]] + (extra if sizes[-1] else 0.0) + 1.0)
+            scheduler.took(8, 0, ms[0] + 1.0)
+            scheduler.took(8, 0, 50 * ms[0])  # the machine did something else
+    assert sizes[0] == sizes[20] > 0 and sizes[19] > 0 and sizes[-1] == 0
+
+
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEEP], ids=["flat", "linear", "steep"])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2-window", "gpt2"])
 def test_strict_text_is_that_of_generate(name, curve):
