@@ -1,11 +1,13 @@
 """What a step of this model costs on this device: measured at the first start, and kept."""
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import platform
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,15 +41,37 @@ def curve(target: Target, settings: EngineSettings, folder: Path | None = None) 
     """
     folder = folder or _cache_folder()
     path = folder / f"{_key(target, settings)}.json"
+    if (found := _kept(path)) is not None:
+        return found
+    with _alone(path):  # of the workers of a machine one measures, with nobody beside it
+        if (found := _kept(path)) is not None:
+            return found
+        started = time.perf_counter()
+        table = measure(target, settings)
+        _LOG.info("measured what steps cost in %.1f s: %s", time.perf_counter() - started, path)
+        _keep(path, table, target)
+    return Curve.of(table, "the measured latency curve")
+
+
+def _kept(path: Path) -> Curve | None:
+    """A curve measured before; None where there is none, or it is damaged."""
     try:
         return Curve.of(json.loads(path.read_text(encoding="utf-8"))["latency_ms"], str(path))
-    except (OSError, ValueError, KeyError, TypeError, DataError):  # not there, or damaged
-        pass
-    started = time.perf_counter()
-    table = measure(target, settings)
-    _LOG.info("measured what steps cost in %.1f s: %s", time.perf_counter() - started, path)
-    _keep(path, table, target)
-    return Curve.of(table, "the measured latency curve")
+    except (OSError, ValueError, KeyError, TypeError, DataError):
+        return None
+
+
+@contextmanager
+def _alone(path: Path):
+    """Wait until no other process of this machine measures; without a place for a lock, do not."""
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path.parent / "lock", "a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when a process ends
+        except OSError as error:
+            _LOG.info("nothing keeps others from measuring at the same time: %s", error)
+        yield
 
 
 def measure(target: Target, settings: EngineSettings) -> dict[str, dict[str, float]]:

@@ -1,9 +1,12 @@
 """One node budget a forward: what is bought, when drafting rests, and that text stays what it was."""
 
 import json
+import subprocess
+import sys
 import time
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,19 +189,37 @@ def test_a_curve_is_measured_once(tmp_path, monkeypatch):
     assert calls == [1, 3] and first.batches == [1, 3]
     again = step_cost.curve(target, settings, tmp_path)
     assert len(calls) == 2 and again.steps(3, 4).tolist() == first.steps(3, 4).tolist()
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.json")
     assert "llama" in json.loads(file.read_text())["about"].lower()
     file.write_text('{"latency_ms": {"1": {}}}')
     step_cost.curve(target, settings, tmp_path)
     assert len(calls) == 4
     step_cost.curve(target, replace(settings, rule="relaxed"), tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.json"))) == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     step_cost.curve(target, settings, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.glob("*.json"))) == 3
     (tmp_path / "file").write_text("")
     one = EngineSettings(batch_size=1, nodes=1)
     assert step_cost.curve(target, one, tmp_path / "file" / "below").batches == [1]  # nowhere to keep it
+
+
+def test_two_workers_do_not_measure_at_the_same_time(tmp_path):
+    """The second one waits, and reads what the first has measured."""
+    code = ("import sys, time, torch; sys.path.insert(0, sys.argv[1])\n"
+            "from pathlib import Path\n"
+            "from decode_models import tiny\n"
+            "from dare_job.decode import EngineSettings, Target, step_cost\n"
+            "measure = step_cost.measure\n"
+            "def slow(*a):\n    print('measures', flush=True); time.sleep(3); return measure(*a)\n"
+            "step_cost.measure = slow\n"
+            "target = Target(tiny('llama'), check=False)\n"
+            "settings = EngineSettings(batch_size=2, nodes=2)\n"
+            "print(step_cost.curve(target, settings, Path(sys.argv[2])).batches)\n")
+    workers = [subprocess.Popen([sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)],
+                                stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    lines = [line for worker in workers for line in worker.communicate()[0].splitlines()]
+    assert sorted(lines) == ["[1, 2]", "[1, 2]", "measures"]
 
 
 def test_nothing_is_measured_behind_what_can_pay_and_one_slow_moment_cuts_nothing(monkeypatch):
