@@ -60,16 +60,14 @@ class Engine:
         rows = Rows(self.settings.batch_size)
         cache = self.target.take_cache(self.settings.batch_size)
         refill = Refill(requests, self._admission, self.target, self.settings, self.scoring, rows, cache)
-        try:
-            while True:
-                if rows.active < self.settings.batch_size:
-                    yield from self._refill(refill, rows, cache)
-                if not rows.active:
-                    return
-                rows.step()
-                yield from self._step(rows, cache)
-        finally:
-            self.target.spare = cache
+        while True:
+            if rows.active < self.settings.batch_size:
+                yield from self._refill(refill, rows, cache)
+            if not rows.active:
+                break
+            rows.step()
+            yield from self._step(rows, cache)
+        self.target.spare = cache  # not after an error: what stands in it may be no numbers
 
     def _admission(self, request: Request) -> Admission:
         return admit(request, self.target, self.rules, self.settings, self._is_eos)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from decode_models import assert_written, generate, prompts, tiny
+from decode_models import assert_written, generate, prompts, tiny, write
 
 from dare_job.decode import Engine, EngineSettings, Request, Target
 
@@ -87,3 +87,26 @@ def test_slots_of_steps_are_shared_among_rows(batch_size):
     assert all(result.slot_steps >= result.target_steps for result in results)
     alone = {result.id: result for result in engine.run(requests[:1])}[0]
     assert alone.slot_steps == batch_size * alone.target_steps
+
+
+def test_a_cache_stays_with_the_model_but_for_one_that_an_error_has_left():
+    target = Target(tiny("llama"), check=False)
+    texts = prompts()
+    expected = write(target, texts)
+    kept = target.spare
+    assert kept is not None
+    assert_written(write(target, texts), [expected[row].token_ids for row in range(len(texts))])
+    assert target.spare is kept
+    write(target, texts, batch_size=2)
+    assert target.spare is not kept and target.spare.slots == 2
+    forward = target._forward
+
+    def failing(*args, **options):
+        forward(*args, **options)
+        raise RuntimeError("no memory")
+
+    target._forward = failing
+    with pytest.raises(RuntimeError):
+        write(target, texts)
+    target._forward = forward
+    assert target.spare is None

@@ -24,9 +24,14 @@ class RecordedTarget:
         self._prompts = np.array([len(request.prompt_ids) for request in requests])
         self._numbers = {request.prompt_ids.tobytes(): number for number, request in enumerate(requests)}
         self._written = np.zeros(0, np.int64)  # the text that is written in each slot of the cache
+        self.spare: TreeCache | None = None
 
     def __getattr__(self, name: str):
         return getattr(self._target, name)
+
+    def take_cache(self, slots: int) -> TreeCache:
+        cache, self.spare = self.spare, None
+        return cache if cache is not None and cache.slots == slots else self.new_cache(slots)
 
     def new_cache(self, slots: int) -> TreeCache:
         """A cache that tells where a row is moved to."""
