@@ -15,7 +15,7 @@ from dare_job.data.world.simulate import DAYS, item_examples, simulate, user_exa
 from dare_job.data.world.words import MOOD_OF, THEME_OF
 from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.model import embedded_path, train
+from dare_job.model import corpus, embedded_path, train
 from dare_job.model.evaluate import Generated, Tally, generate, tally
 from dare_job.model.replay import accepted_per_step
 from pools.draft import DraftSettings
@@ -171,12 +171,12 @@ def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path)
 
 
 def test_the_rate_rises_and_falls_by_steps():
-    assert train._share_of_rate(0, 10_000) == pytest.approx(0.01)
-    assert train._share_of_rate(99, 100_000) == pytest.approx(1.0, abs=1e-4)
-    assert train._share_of_rate(10_000, 10_000) == pytest.approx(0.02)
+    assert train.share_of_rate(0, 10_000) == pytest.approx(0.01)
+    assert train.share_of_rate(99, 100_000) == pytest.approx(1.0, abs=1e-4)
+    assert train.share_of_rate(10_000, 10_000) == pytest.approx(0.02)
 
 
 def test_copying_is_drilled_first_and_now_and_then(tokenizer):
-    work = train._schedule(prompts.load("kar"), tokenizer, seed=0, drills=2)
+    work = train.schedule(corpus.worlds(prompts.load("kar"), 0), tokenizer, seed=0, drills=2)
     kinds = [kind for kind, _ in itertools.islice(work, 12)]
     assert kinds == ["drill"] * 2 + ["text"] * 8 + ["drill", "text"]
