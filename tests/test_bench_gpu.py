@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 
 from dare_job.bench.gpu import command, replay, report, shapes, texts
@@ -77,7 +78,6 @@ def test_costs_of_a_forward():
 
 
 def test_texts_from_a_file(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
     words = [f"w{n}" for n in range(30)]
     model = tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="w0")
     tokenizer = tokenizers.Tokenizer(model)

@@ -33,12 +33,13 @@ class Curve:
             if not isinstance(row, dict) or not row:
                 raise DataError(f"{name}: batch {batch} has no curve: {SHAPE}")
             where = f"{name}: batch {batch}"
-            ms = {_queries(q, where): _time(value, f"{where}, {q} queries") for q, value in row.items()}
+            ms = {_from_one(q, f"{where}: queries", float): _time(value, f"{where}, {q} queries")
+                  for q, value in row.items()}
             if 1 not in ms:
                 raise DataError(f"{name}: batch {batch} lacks 1 query a row, which is plain decoding")
             queries = sorted(ms)
             levelled = np.minimum.accumulate([ms[q] for q in reversed(queries)])[::-1]
-            points[_count(batch, f"{name}: batch")] = (np.array(queries, float), levelled)
+            points[_from_one(batch, f"{name}: batch", int)] = (np.array(queries, float), levelled)
         return cls(dict(sorted(points.items())))
 
     @property
@@ -81,24 +82,13 @@ def _extended(queries: np.ndarray, known: np.ndarray, ms: np.ndarray) -> np.ndar
     return found
 
 
-def _count(text: str, name: str) -> int:
+def _from_one(text: str, name: str, kind: type) -> float:
     try:
-        found = int(text)
+        found = kind(text)
     except ValueError:
         found = 0
-    if found < 1:
-        raise DataError(f"{name}: {text!r} is no number from 1: {SHAPE}")
-    return found
-
-
-def _queries(text: str, where: str) -> float:
-    """Queries a row, on average."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
     if not 1 <= found < float("inf"):
-        raise DataError(f"{where}: queries: {text!r} is no number from 1: {SHAPE}")
+        raise DataError(f"{name}: {text!r} is no number from 1: {SHAPE}")
     return found
 
 

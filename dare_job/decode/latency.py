@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dare_job.decode.cache import TreeCache
 from dare_job.decode.target import Target
-from dare_job.decode.tree import Tree, build
+from dare_job.decode.tree import build
 from pools.tree import ROOT, DraftBatch
 
 CONTEXT = 128  # tokens before the root, where the model takes as many
@@ -32,23 +31,15 @@ def _fitting(target: Target, queries: Sequence[int]) -> tuple[list[int], int]:
     return sizes, min(CONTEXT, limit - max(sizes, default=0))
 
 
-def _trial(target: Target, batch: int, queries: int, context: int) -> tuple[TreeCache, Tree, np.ndarray]:
-    """Rows to measure with: their cache, their trees of one path, tokens (R,) before the roots."""
+def _times(target: Target, batch: int, queries: int, context: int, repeats: int) -> list[float]:
+    """Milliseconds of as many forwards over trees of one path, two more left out."""
     nodes, lengths = queries - 1, np.full(batch, context)
     chain = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (batch, 1))
     zeros = np.zeros((batch, nodes), np.int32)
-    drafts = DraftBatch(zeros, chain, np.full(batch, nodes, np.int32), zeros.astype(np.float32),
-                        zeros.astype(np.uint8))
-    tree = build(np.zeros(batch, np.int64), drafts, np.full(batch, queries))
+    drafts = DraftBatch(zeros, chain, np.full(batch, nodes, np.int32), None, zeros.astype(np.uint8))
+    tree = build(np.zeros(batch, np.int64), drafts, np.full(batch, queries)).to(target.device)
     cache = target.new_cache(batch)
     cache.reserve(context + queries)  # what stands there costs the same
-    return cache, tree, lengths
-
-
-def _times(target: Target, batch: int, queries: int, context: int, repeats: int) -> list[float]:
-    """Milliseconds of as many forwards, two more left out."""
-    cache, tree, lengths = _trial(target, batch, queries, context)
-    tree = tree.to(target.device)
     times = []
     for _ in range(repeats + 2):
         started = time.perf_counter()

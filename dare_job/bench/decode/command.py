@@ -5,11 +5,9 @@ import os
 import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 import transformers
-from transformers.utils import logging as hf_logging
 
 from dare_job.bench.decode import methods, night, report
 from dare_job.bench.decode.methods import METHODS, Budget, Learned
@@ -59,15 +57,11 @@ class Options:
 
 def run(options: Options) -> dict:
     """Train, write, measure and print; returns the JSON object that the command prints last."""
-    if options.work is not None:
-        return _run(options, options.work)
-    with TemporaryDirectory() as work:
-        return _run(options, Path(work))
+    with night.working(options.work) as work:
+        return _run(options, work)
 
 
 def _run(options: Options, work: Path) -> dict:
-    hf_logging.disable_progress_bar()
-    hf_logging.set_verbosity_error()
     tonight = night.prepare(options.data, work, options.model, options.pool, options.rows)
     likeness = night.likeness(tonight)
     torch.set_num_threads(options.threads)

@@ -2,11 +2,14 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+from transformers.utils import logging as hf_logging
 
 from dare_job.bench.profiles import data, texts
 from dare_job.bench.profiles import train as training
@@ -18,6 +21,15 @@ from pools.index import Index
 
 _COMPARED = 150  # texts that are compared with recorded profiles
 _LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def working(folder: Path | None) -> Iterator[Path]:
+    """The folder to work in, a temporary one for None; transformers keeps quiet."""
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    with TemporaryDirectory() if folder is None else nullcontext(folder) as path:
+        yield Path(path)
 
 
 @dataclass(frozen=True)

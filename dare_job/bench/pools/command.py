@@ -7,11 +7,9 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 import transformers
-from transformers.utils import logging as hf_logging
 
 import pools
 from dare_job import decode
@@ -68,15 +66,11 @@ class Options:
 
 def run(options: Options) -> dict:
     """Prepare, measure and print; returns the JSON object that the command prints last."""
-    if options.work is not None:
-        return _run(options, options.work)
-    with TemporaryDirectory() as work:
-        return _run(options, Path(work))
+    with night.working(options.work) as work:
+        return _run(options, work)
 
 
 def _run(options: Options, work: Path) -> dict:
-    hf_logging.disable_progress_bar()
-    hf_logging.set_verbosity_error()
     logging.getLogger("faiss").setLevel(logging.WARNING)
     tonight = night.prepare(options.data, work, options.model, options.pool, options.rows)
     likeness = night.likeness(tonight)
