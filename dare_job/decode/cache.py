@@ -45,7 +45,8 @@ class _Layer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """Keys and values as stacks (layers, slots, heads, capacity, dim), one pair for each shape of layer.
+    """Keys and values as stacks (parts, slots, heads, capacity, dim), one for each shape of a part: part
+    2 * layer is a layer's keys, the next one its values.
 
     shapes  (heads, key_dim, value_dim) of each layer
     """
@@ -61,15 +62,18 @@ class TreeCache(Cache):
         self.pool = None  # memory of those that are recorded
         self.logits: torch.Tensor | None = None  # (T, V), where they leave theirs
         self._slots: torch.Tensor | None = None  # of the prompts in the next forward
-        self._lines: dict[int, torch.Tensor] | None = None  # by layer, where an in-place forward writes
+        self._lines: list[torch.Tensor] | None = None  # by part, where an in-place forward writes
         self._layout: Layout | None = None
-        self._groups = [[i for i, s in enumerate(shapes) if s == shape] for shape in dict.fromkeys(shapes)]
-        self._stacks = [
-            torch.zeros((len(group), slots, shapes[group[0]][0], 0, dim), dtype=dtype, device=device)
-            for group in self._groups for dim in shapes[group[0]][1:]
-        ]  # keys, values, keys, values, ...
-        # Of each layer, for the next forward: where keys and values are written, and all that is read.
-        self._views: list[tuple[torch.Tensor, ...]] = [()] * len(shapes)
+        parts = [(heads, dim) for heads, *dims in shapes for dim in dims]
+        kinds = dict.fromkeys(parts)
+        self._groups = [[i for i, part in enumerate(parts) if part == kind] for kind in kinds]
+        self._stacks = [torch.zeros((len(group), slots, heads, 0, dim), dtype=dtype, device=device)
+                        for group, (heads, dim) in zip(self._groups, kinds, strict=True)]
+        self._first: tuple[int, list[torch.Tensor]] = (-1, [])  # so many slots of each stack
+        self._numbers: list[np.ndarray] = []  # on a CPU, the stacks' memory as integers
+        # Of each part, for the next forward: where it is written, and all that is read.
+        self._written: Sequence[torch.Tensor] = ()
+        self._read: Sequence[torch.Tensor] = ()
 
     def begin(self, rows: int, column: int, queries: int, layout: Layout | None = None) -> None:
         """The next forward holds ``queries`` tokens of each of the first ``rows`` slots.
@@ -80,8 +84,10 @@ class TreeCache(Cache):
         self.reserve(end)
         self._slots, self._lines, self.column, self._layout = None, None, column, layout
         self.in_place = False
-        stacks = [stack.narrow(1, 0, rows) for stack in self._stacks]  # a fifth of what slices cost
-        self._view([stack.narrow(3, column, queries) for stack in stacks],
+        if self._first[0] != rows:
+            self._first = rows, [stack.narrow(1, 0, rows) for stack in self._stacks]
+        stacks = self._first[1]
+        self._view([stack.narrow(3, column, queries) for stack in stacks],  # a fifth of what slices cost
                    [stack.narrow(3, 0, end) for stack in stacks])
 
     def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
@@ -107,17 +113,19 @@ class TreeCache(Cache):
         numbers, written  int64 (T,): slot and column of each query's entries; the capacity is there already
         """
         self._slots, self._layout, self.column, self.in_place = None, None, columns, True
-        heads = [stack.shape[2] for stack in self._stacks[::2]]
+        heads = [stack.shape[2] for stack in self._stacks]
         lines = {count: ((numbers[:, None] * count + torch.arange(count, device=self.device)) * self.capacity
                          + written[:, None]).flatten() for count in dict.fromkeys(heads)}  # (T * heads,)
-        self._lines = {layer: lines[count] for group, count in zip(self._groups, heads, strict=True)
-                       for layer in group}
+        self._lines = self._by_part([[lines[count]] * len(group)
+                                     for group, count in zip(self._groups, heads, strict=True)])
         self._view([stack.flatten(1, 3) for stack in self._stacks],
                    [stack[:, :rows, :, :columns] for stack in self._stacks])
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
-        new_keys, new_values, keys, values = self._views[layer_idx]
+        part = 2 * layer_idx
+        keys, values = self._read[part : part + 2]
+        new_keys, new_values = self._written[part : part + 2]
         if self._slots is not None:
             new_keys[self._slots] = key_states
             new_values[self._slots] = value_states
@@ -127,7 +135,7 @@ class TreeCache(Cache):
         if self._lines is not None:
             for lines, states in ((new_keys, key_states), (new_values, value_states)):
                 by_query = states[0].transpose(0, 1).reshape(-1, states.shape[3])
-                lines.index_copy_(0, self._lines[layer_idx], by_query)
+                lines.index_copy_(0, self._lines[part], by_query)
             return keys, values
         if self._layout is not None:
             key_states, value_states = map(self._layout.side_by_side, (key_states, value_states))
@@ -136,12 +144,17 @@ class TreeCache(Cache):
         return keys, values
 
     def _view(self, written: list[torch.Tensor], read: list[torch.Tensor]) -> None:
-        """Cut stacks into layers, once a forward: indexing in every layer costs more than storing."""
-        for number, group in enumerate(self._groups):
-            pair = slice(2 * number, 2 * number + 2)
-            layers = zip(*(stack.unbind(0) for stack in (*written[pair], *read[pair])), strict=True)
-            for layer, views in zip(group, layers, strict=True):
-                self._views[layer] = views
+        """Cut stacks into parts, once a forward: indexing in every layer costs more than storing."""
+        self._written = self._by_part([stack.unbind(0) for stack in written])
+        self._read = self._by_part([stack.unbind(0) for stack in read])
+
+    def _by_part(self, groups: Sequence[Sequence]) -> Sequence:
+        """What stands by group, by part."""
+        if len(groups) == 1:
+            return groups[0]
+        found = {part: one for parts, group in zip(self._groups, groups, strict=True)
+                 for part, one in zip(parts, group, strict=True)}
+        return [found[part] for part in range(len(found))]
 
     def keep(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
         """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer.
@@ -161,15 +174,15 @@ class TreeCache(Cache):
             flat = stack.view(-1, stack.shape[4])
             flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
 
-    def keep_here(self, lengths: np.ndarray, before: np.ndarray, paths: np.ndarray,
-                  counts: np.ndarray) -> None:
+    def keep_here(self, lengths: np.ndarray, longest: int, paths: np.ndarray, counts: np.ndarray) -> None:
         """On a CPU: put the first ``counts`` (R,) entries of ``paths`` (R, D) behind each row's own.
 
-        lengths (R,): a row's own entries; before (R,): columns before its tree. A path ascends, so that no
-        entry moves behind its source.
+        lengths (R,): a row's own entries; trees stand behind them or, where not ``in_place``, behind the
+        ``longest``. A path ascends, so that no entry moves behind its source.
         """
-        for stack in self._stacks:
-            _move(stack.view(_BITS[stack.element_size()]).numpy(), lengths, before, paths, counts)
+        before = -1 if self.in_place else longest
+        for numbers in self._numbers:
+            _move(numbers, lengths, before, paths, counts)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` entries to another slot."""
@@ -192,18 +205,25 @@ class TreeCache(Cache):
             new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
             new[:, :, :, : old.shape[3]] = old
             self._stacks[index] = new
+        self._first = (-1, [])
+        if self.device.type == "cpu":
+            self._numbers = [stack.view(_BITS[stack.element_size()]).numpy() for stack in self._stacks]
 
 
 @numba.njit(cache=True)
 def _move(stack, lengths, before, paths, counts):
-    """Entries of a stack (layers, slots, heads, capacity, dim), one line after the other."""
-    layers, _, heads, _, dim = stack.shape
-    for layer in range(layers):
+    """Entries of a stack (parts, slots, heads, capacity, dim), one line after the other.
+
+    before: columns before the trees; -1: each row's own.
+    """
+    parts, _, heads, _, dim = stack.shape
+    for part in range(parts):
         for r in range(len(lengths)):
+            start = before if before >= 0 else lengths[r]
             for head in range(heads):
-                lines = stack[layer, r, head]
+                lines = stack[part, r, head]
                 for k in range(counts[r]):
-                    source, target = before[r] + paths[r, k], lengths[r] + k
+                    source, target = start + paths[r, k], lengths[r] + k
                     if source != target:
                         for d in range(dim):
                             lines[target, d] = lines[source, d]

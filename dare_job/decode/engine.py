@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -11,11 +12,10 @@ from dare_job.decode import generation, prefill
 from dare_job.decode.admission import Admission, admit
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.draft.base import Drafter
-from dare_job.decode.draft.none import NoDrafter
 from dare_job.decode.prefixes import Prefix
 from dare_job.decode.refill import Refill
 from dare_job.decode.request import EngineSettings, Request, Result
-from dare_job.decode.rows import Rows
+from dare_job.decode.rows import EOS, NO_NUMBERS, Plan, Rows
 from dare_job.decode.scheduler import Scheduler
 from dare_job.decode.scores import Scorer
 from dare_job.decode.scoring import Scoring
@@ -23,7 +23,7 @@ from dare_job.decode.static.buckets import round_up
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import strict, verifier
-from dare_job.decode.verify.verdict import Verdict, longest, undrafted
+from dare_job.decode.verify.verdict import Verdict, longest
 from pools.tree import DraftBatch, empty
 
 
@@ -46,7 +46,7 @@ class Engine:
         self.target, self.settings = target, settings
         self.scoring = scoring or Scoring()
         self.scheduler = scheduler if settings.nodes else None
-        self.drafter = drafter if drafter is not None and settings.nodes else NoDrafter()
+        self.drafter = drafter if settings.nodes else None
         self.rules = generation.rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
         self._verify = verifier(settings, eos)
@@ -65,7 +65,6 @@ class Engine:
                 yield from self._refill(refill, rows, cache)
             if not rows.active:
                 break
-            rows.step()
             yield from self._step(rows, cache)
         self.target.spare = cache  # not after an error: what stands in it may be no numbers
 
@@ -75,121 +74,103 @@ class Engine:
     def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
         """One forward over the trees of all rows, which stand in the first slots."""
         started = time.perf_counter()
-        slots = np.arange(rows.active)
-        lengths = rows.length[slots]
-        drafts, depths = self._drafts(rows, slots)
+        slots = _first(rows.active)
+        plan = rows.plan(self.settings.depth, self.settings.nodes, self.target.traits.columns)
+        drafts = self._drafts(rows, plan)
         drafted = time.perf_counter()
-        rows.retrieval_ms[slots] += 1e3 * (drafted - started) / len(slots)
-        verdict = self._verified(rows, slots, cache, drafts, depths)
-        ends = self._ends(rows, slots, verdict, rows.write(slots, verdict, self._is_eos))
-        self.target.keep(cache, lengths - 1, verdict.paths, verdict.counts + 1)
+        verdict = self._verified(rows, slots, cache, plan, drafts)
+        ends = rows.write(slots, verdict, self._is_eos)
+        self.target.keep(cache, plan.before, verdict.paths, verdict.counts + 1)
         ended = time.perf_counter()
+        rows.share(1e3 * (drafted - started), 1e3 * (ended - started))
         self.scoring.stepped(ended - started, len(slots))
         if self.scheduler:
             self.scheduler.took(len(slots), int(drafts.sizes.sum()), 1e3 * (ended - drafted))
-        return self._finish(rows, cache, slots, ends, started)
+        return self._finish(rows, cache, slots, ends) if ends.any() else []
 
-    def _drafts(self, rows: Rows, slots: np.ndarray) -> tuple[DraftBatch, np.ndarray]:
-        """The drafts that this step verifies, and the longest path (R,) that each row can still use."""
-        budgets, depths = self._budgets(rows, slots)
-        least = self.scheduler.least(len(slots)) if self.scheduler else 0.0
-        if least is None or not budgets.any():
-            return empty(len(slots)), depths
+    def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:
+        """The drafts that this step verifies."""
+        count = rows.active
+        if self.drafter is None:
+            return empty(count)
+        least = self.scheduler.least(count) if self.scheduler else 0.0
+        if least is None or not plan.budgets.any():
+            return empty(count)
         started = time.perf_counter()
-        drafts = self.drafter.draft(rows.requests[: len(slots)], rows.tokens[: len(slots)],
-                                    rows.length[slots].astype(np.int32), budgets, depths, least)
+        drafts = self.drafter.draft(rows.asked, rows.tokens[:count], plan.lengths, plan.budgets, plan.depths,
+                                    least)
         if self.scheduler:
             drafts = self.scheduler.cut(drafts, 1e3 * (time.perf_counter() - started))
-        return drafts, depths
+        return drafts
 
-    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, drafts: DraftBatch,
-                  depths: np.ndarray) -> Verdict:
+    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: Plan,
+                  drafts: DraftBatch) -> Verdict:
         """One forward over the drafts' trees, and a second one where some scores were no numbers.
 
         A node's key or value that is no number reaches its whole row through masked entries (0 * nan). The
         second forward shows which rows fail by themselves: it does without those rows' drafts, and without
         what stands behind their text in the cache.
         """
-        lengths = rows.length[slots]
-        roots = rows.tokens[slots, lengths - 1]
-        tree = build(roots, drafts, depths)
-        verdict = self._forward(rows, slots, cache, tree)
+        tree = build(plan.roots, drafts, plan.depths)
+        verdict = self._forward(rows, slots, cache, plan.before, tree)
         if verdict.sound.all():
             if self.scheduler:
                 self.scheduler.observe(tree, verdict)
             return verdict
         for slot in np.flatnonzero(~verdict.sound):
-            cache.clear(slot, lengths[slot] - 1)
+            cache.clear(slot, plan.before[slot])
         drafts = replace(drafts, sizes=np.where(verdict.sound, drafts.sizes, np.int32(0)))
-        return self._forward(rows, slots, cache, build(roots, drafts, depths))
+        return self._forward(rows, slots, cache, plan.before, build(plan.roots, drafts, plan.depths))
 
-    def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, tree: Tree) -> Verdict:
+    def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,
+                 tree: Tree) -> Verdict:
         if self.target.static is not None and self._plainly_strict(rows, slots):
-            first = self.target.first_choices(cache, tree, rows.length[slots] - 1)
+            first = self.target.first_choices(cache, tree, before)
             if first is not None:
                 return longest(tree, strict.judgement(tree, *first))
         on_device = tree.to(self.target.device)
-        logits = self.target.forward(cache, on_device, rows.length[slots] - 1)
-        return self._verdict(rows, slots, tree, on_device, logits)
+        return self._verdict(rows, slots, on_device, self.target.forward(cache, on_device, before))
 
     def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
         """Whether the first choices of the bare logits are all that these rows' verdicts hang on."""
         by_rule = self.settings.rule == "strict" or (rows.length[slots] >= rows.guard[slots]).all()
         return by_rule and self._scorer.idle(rows.length[slots], rows.least[slots])
 
-    def _budgets(self, rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Most draft nodes and longest path of each row: a step's last token is the model's own."""
-        room = rows.longest[slots] - rows.length[slots] - 1
-        depths = np.minimum(room, self.settings.depth).astype(np.int32)
-        nodes, columns = self.settings.nodes, self.target.traits.columns
-        if columns is not None:  # behind the longest row, where all rows' trees stand
-            nodes = min(nodes, max(0, columns - int(rows.length[slots].max())))
-        return np.where(depths > 0, nodes, 0).astype(np.int32), depths
-
-    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, on_device: Tree,
-                 logits: torch.Tensor) -> Verdict:
+    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
         """The branch that each row goes on with, by logits (T, V) of the trees."""
         lengths, least = rows.length[slots], rows.least[slots]
         if self._scorer.idle(lengths, least):
             scores = logits.float()
         else:
             processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-            scores = self._scorer(logits, on_device, rows.tokens[slots], lengths, least, processors)
-        if not tree.depth:
-            return undrafted(scores)
-        return longest(tree, self._verify(scores, on_device, self._strict(rows, slots, tree)))
+            scores = self._scorer(logits, tree, rows.tokens[slots], lengths, least, processors)
+        return self._verify(scores, tree, self._strict(rows, slots, tree))
 
     def _strict(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
         """bool (T,): nodes whose token stands behind its row's guard, by its place in the text whatever the
         step; None: no node.
         """
+        if self.settings.rule == "strict" or not tree.depth:
+            return None
         behind = rows.length[slots] - rows.guard[slots]
-        if self.settings.rule == "strict" or behind.max() + tree.depth <= 0:
+        if behind.max() + tree.depth <= 0:
             return None
         behind = np.repeat(behind, np.diff(tree.starts))
         return torch.from_numpy(behind + tree.host[2] > 0).to(self.target.device)
 
-    def _ends(self, rows: Rows, slots: np.ndarray, verdict: Verdict, ended: np.ndarray) -> dict:
-        """{slot: (finish reason, error)} of the rows that end; ended (R,): with an end-of-text token."""
-        over = ended | (rows.length[slots] >= rows.longest[slots]) | ~verdict.finite
-        ends = {}
-        for place in np.flatnonzero(over) if over.any() else ():
-            reason = ("eos" if ended[place] else "length", None)
-            if not verdict.finite[place]:
-                reason = ("error", "the model's logits are not finite")
-            ends[int(slots[place])] = reason
-        return ends
-
-    def _finish(self, rows: Rows, cache: TreeCache, slots: np.ndarray, ends: dict,
-                started: float) -> list[Result]:
-        """Share out the time since ``started`` and take the rows that ended out of their slots."""
-        for slot, (reason, _) in ends.items():
-            if reason == "error":
+    def _finish(self, rows: Rows, cache: TreeCache, slots: np.ndarray, ends: np.ndarray) -> list[Result]:
+        """Take the rows that ended out of their slots; ends (R,) as ``Rows.write`` tells them."""
+        results = []
+        for place in np.flatnonzero(ends):
+            slot, why = slots[place], ends[place]
+            if why == NO_NUMBERS:
                 cache.clear(slot)  # for the rows that come after
-            elif len(rows.old[slot]):
+                results.append(rows.finish(slot, "error", "the model's logits are not finite"))
+                continue
+            if len(rows.old[slot]):
                 self.scoring.wrote(*rows.followed(slot))
-        rows.decode_ms[slots] += 1e3 * (time.perf_counter() - started) / len(slots)
-        return [rows.finish(slot, *end) for slot, end in ends.items()]
+            results.append(rows.finish(slot, "eos" if why == EOS else "length"))
+        return results
 
     def _refill(self, refill: Refill, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Give free slots to waiting requests; where none wait, close the gaps between rows."""
@@ -223,9 +204,11 @@ class Engine:
                 cache.clear(slot)
                 rows.offered[slot] = 0
             verdict, read = self._scored(rows, cache, slots, prefix)
-        ends = self._ends(rows, slots, verdict, rows.write_scored(slots, verdict, self._is_eos))
-        self.scoring.prefilled(time.perf_counter() - started, read)
-        return self._finish(rows, cache, slots, ends, started)
+        ends = rows.write_scored(slots, verdict, self._is_eos)
+        seconds = time.perf_counter() - started
+        self.scoring.prefilled(seconds, read)
+        rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
+        return self._finish(rows, cache, slots, ends)
 
     def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
                 prefix: Prefix | None) -> tuple[Verdict, int]:
@@ -235,5 +218,11 @@ class Engine:
         ids = prefill.padded(rows.tokens[slots], lengths, chains)
         logits = self.target.prefill(cache, slots, ids, lengths, offered, prefix)
         tree = build(rows.tokens[slots, lengths - 1], chains, offered)
-        verdict = self._verdict(rows, slots, tree, tree.to(self.target.device), logits)
+        verdict = self._verdict(rows, slots, tree.to(self.target.device), logits)
         return verdict, ids.size - (len(slots) * len(prefix) if prefix else 0)
+
+
+@lru_cache(maxsize=256)
+def _first(count: int) -> np.ndarray:
+    """The first so many slots, int64; nobody writes to it."""
+    return np.arange(count)

@@ -27,20 +27,12 @@ def prompt(traits: Traits, rows: int, start: int, longest: int, dtype: torch.dty
 
 
 def tree(traits: Traits, tree: Tree, layout: Layout | None, lengths: torch.Tensor, longest: int, dtype):
-    """Masks (R, 1, W, L) of token trees.
+    """Masks (R, 1, W, L) of token trees, by tensor operations for any device.
 
     layout   of uneven rows, whose padding sees what the root does; None: every row has W queries
     lengths  (R,): tokens before the root, in columns 0 ... lengths - 1; a row's queries stand in columns
              longest ... longest + W - 1
     """
-    if lengths.device.type == "cpu":
-        return _on_cpu(traits, tree, lengths.numpy(), longest, dtype)
-    return from_tensors(traits, tree, layout, lengths, longest, dtype)
-
-
-def from_tensors(traits: Traits, tree: Tree, layout: Layout | None, lengths: torch.Tensor, longest: int,
-                 dtype):
-    """``tree`` by tensor operations, for any device."""
     rows, width = len(lengths), tree.width
     ancestors = tree.ancestors if layout is None else tree.ancestors[layout.queries]
     columns = torch.arange(longest, device=lengths.device)
@@ -77,32 +69,41 @@ def in_place(traits: Traits, layout: Layout, inputs, columns: int, dtype):
     return _by_kind(traits, seen, apart, dtype)
 
 
-def _on_cpu(traits: Traits, tree: Tree, lengths: np.ndarray, longest: int, dtype: torch.dtype):
-    """``tree`` in one pass over the mask."""
-    masks, low = {}, torch.finfo(dtype).min
-    for kind in traits.kinds:
-        mask = np.empty((len(lengths), 1, tree.width, longest + tree.width), np.float32)
-        _fill(mask, tree.starts, tree.host[2], tree.ancestors.numpy(), lengths, longest,
-              traits.window if kind == SLIDING else _NO_WINDOW, np.float32(low))
-        masks[kind] = torch.from_numpy(mask).to(dtype)
-    return masks if len(masks) > 1 else masks[traits.kinds[0]]
+def on_cpu(traits: Traits, tree: Tree, lengths: np.ndarray, longest: int, dtype: torch.dtype):
+    """Each query's position int64 (T,), and ``tree``, in one pass over the mask."""
+    width, low = tree.width, torch.finfo(dtype).min
+    positions = np.empty(len(tree), np.int64)
+    masks = np.empty((len(traits.kinds), len(lengths), 1, width, longest + width), np.float32)
+    for kind, mask in zip(traits.kinds, masks, strict=True):
+        _fill(mask, *tree.host[1:], lengths, longest, traits.window if kind == SLIDING else _NO_WINDOW, low,
+              positions)
+    masks = torch.from_numpy(masks)
+    if dtype != torch.float32:
+        masks = masks.to(dtype)
+    one = len(traits.kinds) == 1
+    return torch.from_numpy(positions), masks[0] if one else dict(zip(traits.kinds, masks, strict=True))
 
 
 @numba.njit(cache=True)
-def _fill(mask, starts, depths, ancestors, lengths, longest, window, low):
+def _fill(mask, parents, depths, starts, lengths, longest, window, low, positions):
     rows, _, width, _ = mask.shape
     for r in range(rows):
         start, queries, length = starts[r], starts[r + 1] - starts[r], lengths[r]
         for i in range(width):
             t = start + i if i < queries else start  # padding sees what the root does
+            position = length + depths[t]
+            positions[t] = position
             line = mask[r, 0, i]
-            first = max(0, min(length, length + depths[t] - window + 1))
+            first = max(0, min(length, position - window + 1))
             line[:first] = low
             line[first:length] = 0
             line[length:] = low
-            for j in range(queries):
-                if ancestors[t, j] and depths[t] - depths[start + j] < window:
-                    line[longest + j] = 0
+            up = t
+            while depths[t] - depths[up] < window:
+                line[longest + up - start] = 0
+                if parents[up] == up:
+                    break
+                up = parents[up]
 
 
 def _by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dtype, rows: int = -1):

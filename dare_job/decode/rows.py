@@ -1,5 +1,7 @@
 """The rows being decoded: their text and counts, in arrays with one slot a row."""
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 
@@ -9,6 +11,24 @@ from dare_job.decode.scoring import common
 from dare_job.decode.verify.verdict import Verdict
 
 _NEVER = 2**62  # no text is as long
+GOES_ON, LENGTH, EOS, NO_NUMBERS = range(4)  # why a row ends
+
+
+class Plan(NamedTuple):
+    """What a step knows of its rows (R,) before it drafts.
+
+    before   int64: tokens before the root, which is the text's last one
+    roots    int64: that token
+    lengths  int32: tokens, the root included
+    budgets  int32: draft nodes at most
+    depths   int32: longest path that the row can still use: a step's last token is the model's own
+    """
+
+    before: np.ndarray
+    roots: np.ndarray
+    lengths: np.ndarray
+    budgets: np.ndarray
+    depths: np.ndarray
 
 
 class Rows:
@@ -27,7 +47,11 @@ class Rows:
         self.prompt, self.length, self.longest, self.least, self.forwards, self.accepted, self.scored = (
             np.zeros(slots, np.int64) for _ in range(7))
         self.offered = np.zeros(slots, np.int64)  # tokens of ``old`` that stand behind the prompt
-        self.retrieval_ms, self.decode_ms, self.slot_steps = np.zeros((3, slots))
+        self.slot_steps = np.zeros(slots)
+        # Each row's share of drafting and of decoding, in ms: its own, and that of all rows' steps so far, of
+        # which it leaves out those before it came.
+        self.own_ms, self._shared_ms = np.zeros((slots, 2)), (0.0, 0.0)
+        self._asked: tuple[Request, ...] | None = None
 
     def free(self) -> np.ndarray:
         """Slots without a row, ascending."""
@@ -44,27 +68,44 @@ class Rows:
         self.prompt[slot] = self.length[slot] = len(prompt)
         self.longest[slot], self.least[slot] = row.longest, row.least
         self.forwards[slot] = self.accepted[slot] = self.scored[slot] = self.offered[slot] = 0
-        self.retrieval_ms[slot] = self.decode_ms[slot] = self.slot_steps[slot] = 0.0
+        self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
+        self._asked = None
 
-    def step(self) -> None:
-        """Share all slots of a step among its rows, which stand in the first ones."""
+    @property
+    def asked(self) -> tuple[Request, ...]:
+        """Requests of the rows, which stand in the first slots: the same object while they are the same."""
+        if self._asked is None:
+            self._asked = tuple(self.requests[: self.active])
+        return self._asked
+
+    def plan(self, depth: int, nodes: int, columns: int | None) -> Plan:
+        """Of a step of all rows. depth, nodes: what each may draft; columns: what a forward may use."""
+        wide, narrow = np.empty((2, self.active), np.int64), np.empty((3, self.active), np.int32)
+        _plan(self.tokens, self.length, self.longest, depth, nodes, -1 if columns is None else columns, wide,
+              narrow)
+        return Plan(*wide, *narrow)
+
+    def share(self, retrieval_ms: float, decode_ms: float) -> None:
+        """Share the time and all slots of a step among its rows."""
+        retrieval, decode = self._shared_ms
+        self._shared_ms = retrieval + retrieval_ms / self.active, decode + decode_ms / self.active
         self.slot_steps[: self.active] += len(self.used) / self.active
 
     def write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> np.ndarray:
         """Append the accepted tokens and the model's own, up to the end of text or the row's limit.
 
-        slots (R,), is_eos bool (V,). Returns bool (R,): the row ended with an end-of-text token.
+        slots (R,), is_eos bool (V,). Returns int8 (R,): ``GOES_ON`` or why the row ends.
         """
-        ended = np.zeros(len(slots), np.bool_)
-        _write(slots, verdict.counts, verdict.tokens, verdict.relaxed, is_eos, self.longest, self.tokens,
-               self.relaxed, self.step_tokens, self.length, self.forwards, self.accepted, ended)
-        return ended
+        ends = np.empty(len(slots), np.int8)
+        _write(slots, verdict.counts, verdict.tokens, verdict.relaxed, verdict.finite, is_eos, self.longest,
+               self.tokens, self.relaxed, self.step_tokens, self.length, self.forwards, self.accepted, ends)
+        return ends
 
     def write_scored(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> np.ndarray:
         """The same for a prompt's forward: what it accepted is counted as scored."""
-        ended = self.write(slots, verdict, is_eos)
+        ends = self.write(slots, verdict, is_eos)
         self.scored[slots], self.accepted[slots] = self.accepted[slots], 0
-        return ended
+        return ends
 
     def followed(self, slot: int) -> tuple[int, bool]:
         """Tokens of a written row's old text that passed, and whether the next one failed."""
@@ -82,11 +123,11 @@ class Rows:
         result = Result(
             self.requests[slot].id, self.tokens[slot, start:end].copy(), reason, error, start, forwards - 1,
             int(self.scored[slot]), int(self.accepted[slot]), len(relaxed), self._guarded(slot),
-            self.step_tokens[slot, :forwards].copy(), relaxed, float(self.retrieval_ms[slot]),
-            float(self.decode_ms[slot]), float(self.slot_steps[slot]),
+            self.step_tokens[slot, :forwards].copy(), relaxed,
+            *map(float, self.own_ms[slot] + self._shared_ms), float(self.slot_steps[slot]),
         )
         self.active -= 1
-        self.used[slot], self.requests[slot] = False, None
+        self.used[slot], self.requests[slot], self._asked = False, None, None
         self.processors[slot] = self.old[slot] = None
         return result
 
@@ -99,11 +140,11 @@ class Rows:
         """Move a row to a free slot."""
         for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.prompt, self.length,
                       self.longest, self.least, self.forwards, self.accepted, self.scored, self.offered,
-                      self.guard, self.retrieval_ms, self.decode_ms, self.slot_steps):
+                      self.guard, self.own_ms, self.slot_steps):
             array[target] = array[source]
         for values in (self.requests, self.processors, self.old):
             values[target], values[source] = values[source], None
-        self.used[source] = False
+        self.used[source], self._asked = False, None
 
     def _reserve(self, longest: int) -> None:
         if longest > self.tokens.shape[1]:
@@ -119,18 +160,32 @@ def _guard(request: Request) -> int:
 
 
 @numba.njit(cache=True)
-def _write(slots, counts, new, new_relaxed, is_eos, longest, tokens, relaxed, step_tokens, length, forwards,
-           accepted, ended):
+def _plan(tokens, length, longest, depth, nodes, columns, wide, narrow):
+    before, roots = wide
+    lengths, budgets, depths = narrow
+    if columns >= 0:  # behind the longest row, where all rows' trees stand
+        nodes = min(nodes, max(0, columns - length[: len(before)].max()))
+    for r in range(len(before)):
+        before[r], roots[r], lengths[r] = length[r] - 1, tokens[r, length[r] - 1], length[r]
+        depths[r] = min(longest[r] - length[r] - 1, depth)
+        budgets[r] = nodes if depths[r] > 0 else 0
+
+
+@numba.njit(cache=True)
+def _write(slots, counts, new, new_relaxed, finite, is_eos, longest, tokens, relaxed, step_tokens, length,
+           forwards, accepted, ends):
     for r, slot in enumerate(slots):
         start = length[slot]
-        written = 0
-        while written <= counts[r] and start + written < longest[slot] and not ended[r]:
+        written, ended = 0, False
+        while written <= counts[r] and start + written < longest[slot] and not ended:
             token = new[r, written]
             tokens[slot, start + written] = token
             relaxed[slot, start + written] = new_relaxed[r, written]
-            ended[r] = is_eos[token]
+            ended = is_eos[token]
             written += 1
         step_tokens[slot, forwards[slot]] = written
         forwards[slot] += 1
         accepted[slot] += min(counts[r], written)
         length[slot] = start + written
+        full = start + written >= longest[slot]
+        ends[r] = NO_NUMBERS if not finite[r] else EOS if ended else LENGTH if full else GOES_ON

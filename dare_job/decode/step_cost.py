@@ -21,7 +21,7 @@ from dare_job.decode.request import EngineSettings
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import strict, verifier
-from dare_job.decode.verify.verdict import longest, undrafted
+from dare_job.decode.verify.verdict import longest
 from dare_job.errors import DataError
 from pools.tree import ROOT, DraftBatch
 
@@ -129,7 +129,7 @@ def _tree(batch: int, nodes: int) -> Tree:
 
 def _step(target: Target, settings: EngineSettings):
     """A forward and its verdict, as an engine has them."""
-    rule = verifier(settings, torch.zeros(0, dtype=torch.long, device=target.device))
+    verify = verifier(settings, torch.zeros(0, dtype=torch.long, device=target.device))
 
     def step(cache: TreeCache, tree: Tree, lengths: np.ndarray) -> None:
         if settings.rule == "strict" and target.static is not None:
@@ -138,8 +138,7 @@ def _step(target: Target, settings: EngineSettings):
                 longest(tree, strict.judgement(tree, *first))
                 return
         on_device = tree.to(target.device)
-        scores = target.forward(cache, on_device, lengths).float()
-        longest(tree, rule(scores, on_device)) if tree.depth else undrafted(scores)
+        verify(target.forward(cache, on_device, lengths).float(), on_device)
 
     return step
 

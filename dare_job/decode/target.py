@@ -130,12 +130,7 @@ class Target:
             return answer.logits
         rows, width, longest = len(lengths), tree.width, int(lengths.max())
         layout = None if tree.even else Layout.of(tree)
-        before = torch.from_numpy(lengths).to(self.device)
-        positions = tree.depths + (before if width == 1 else before[tree.rows])
-        if self.fused and width == 1 and self.traits.window is None and (lengths == longest).all():
-            mask = None  # every row sees every column
-        else:
-            mask = masks.tree(self.traits, tree, layout, before, longest, self.dtype)
+        positions, mask = self._positions_and_mask(tree, layout, lengths, longest)
         if layout is None:
             cache.begin(rows, longest, width)
             shape = rows, width
@@ -147,6 +142,16 @@ class Target:
         cache.begin(rows, longest, width)
         tokens, positions = (x[layout.queries].view(rows, width) for x in (tree.tokens, positions))
         return layout.in_line(self._forward(tokens, positions, mask, cache))
+
+    def _positions_and_mask(self, tree: Tree, layout: Layout | None, lengths: np.ndarray, longest: int):
+        """int64 (T,), and the mask; None where every row sees every column."""
+        if self.fused and tree.width == 1 and self.traits.window is None and lengths.min() == longest:
+            return torch.from_numpy(lengths).to(self.device), None
+        if self.device.type == "cpu":
+            return masks.on_cpu(self.traits, tree, lengths, longest, self.dtype)
+        before = torch.from_numpy(lengths).to(self.device)
+        positions = tree.depths + (before if tree.width == 1 else before[tree.rows])
+        return positions, masks.tree(self.traits, tree, layout, before, longest, self.dtype)
 
     def first_choices(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> tuple | None:
         """The same forward where nothing but first choices is wanted: one wait for the device.
@@ -174,13 +179,13 @@ class Target:
 
         lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
         """
-        before = lengths if cache.in_place else np.full_like(lengths, lengths.max())  # columns before a tree
-        width = paths.shape[1]
-        if width == 1 and (lengths == before).all():  # roots stand where they belong
+        width, longest = paths.shape[1], int(lengths.max())
+        if width == 1 and (cache.in_place or lengths.min() == longest):  # roots stand where they belong
             return
         if self.device.type == "cpu":
-            cache.keep_here(lengths, before, paths, counts)
+            cache.keep_here(lengths, longest, paths, counts)
             return
+        before = lengths if cache.in_place else np.full_like(lengths, longest)  # columns before a tree
         offsets = np.arange(width)
         targets = lengths[:, None] + offsets
         sources = np.where(offsets < counts[:, None], before[:, None] + paths, targets)

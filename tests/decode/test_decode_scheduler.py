@@ -318,8 +318,9 @@ def test_a_mask_in_one_pass_is_that_of_tensors(window, dtype):
     lengths, longest = rng.integers(0, 12, 3), 14
     kinds = ("full_attention",) if window is None else ("full_attention", "sliding_attention")
     traits = Traits(kinds, window, None, "", None)
-    ours = masks.tree(traits, tree, Layout.of(tree), torch.from_numpy(lengths), longest, dtype)
-    theirs = masks.from_tensors(traits, tree, Layout.of(tree), torch.from_numpy(lengths), longest, dtype)
+    positions, ours = masks.on_cpu(traits, tree, lengths, longest, dtype)
+    theirs = masks.tree(traits, tree, Layout.of(tree), torch.from_numpy(lengths), longest, dtype)
     for kind in kinds if window else [None]:
         a, b = (ours[kind], theirs[kind]) if kind else (ours, theirs)
         assert torch.equal(a, b) and a.dtype == dtype
+    assert torch.equal(positions, tree.depths + torch.from_numpy(lengths)[tree.rows])

@@ -9,8 +9,9 @@ import torch
 
 from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.tree import build
-from dare_job.decode.verify import relaxed, rules
+from dare_job.decode.verify import relaxed, rules, strict
 from dare_job.decode.verify import verifier as of_settings
+from dare_job.decode.verify.compiled import first_choice
 from dare_job.decode.verify.verdict import longest, undrafted
 from pools.tree import ROOT, DraftBatch, empty
 
@@ -108,7 +109,7 @@ def _mismatches(case: EngineSettings, verify, seeds=range(8)) -> tuple[int, int]
     for seed in seeds:
         drafts, tree, scores, behind, strict = _seeded(seed)
         mask = None if strict is None else torch.from_numpy(strict)
-        verdict = longest(tree, verify(torch.from_numpy(scores), tree, mask))
+        verdict = verify(torch.from_numpy(scores), tree, mask)
         for r in range(ROWS):
             exact = scores[tree.starts[r] : tree.starts[r + 1]].astype(np.float64)
 
@@ -207,13 +208,13 @@ def test_contract(rule):
     scores = torch.full((4, 5), -9.0)
     scores[:, 3] = 0.0
     before = scores.clone()
-    verdict = longest(tree, verify(scores, tree))
+    verdict = verify(scores, tree)
     assert torch.equal(scores, before), "a rule must not change its scores"
     assert verdict.counts.tolist() == [2, 0]
     assert verdict.tokens[0].tolist() == [3, 3, 3] and verdict.tokens[1, 0] == 3
     assert verdict.finite.all()
     scores[3] = torch.nan
-    assert longest(tree, verify(scores, tree)).finite.tolist() == [True, False]
+    assert verify(scores, tree).finite.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -221,11 +222,42 @@ def test_a_tree_without_drafts_has_the_same_verdict_without_a_rule(rule):
     scores = torch.randn((5, 7), generator=torch.Generator().manual_seed(0))
     scores[1], scores[2, 3], scores[3] = torch.nan, torch.inf, -torch.inf
     tree = build(np.arange(5), empty(5), np.full(5, 4))
-    full = longest(tree, verifier(rule)(scores, tree))
-    shortcut = undrafted(scores)
-    for field in dataclasses.fields(full):
-        a, b = getattr(shortcut, field.name), getattr(full, field.name)
-        assert np.array_equal(a, b) and a.dtype == b.dtype, field.name
+    settings, eos = EngineSettings(rule=rule), torch.tensor([EOS])
+    judgement = (strict.judge_tree(scores, tree) if rule == "strict" else
+                 relaxed.judge_tree(scores, tree, settings=settings, eos=eos))
+    full = longest(tree, judgement)
+    for shortcut in (undrafted(scores), of_settings(settings, eos)(scores, tree)):
+        for name, a, b in zip(full._fields, shortcut, full, strict=True):
+            assert np.array_equal(a, b) and a.dtype == b.dtype, name
+
+
+def test_first_choices_are_those_of_numpy():
+    rng = np.random.default_rng(0)
+    for width in (1, 2, 255, 256, 257, 700):
+        for spread in (0.0, 1.0, 1e30):
+            line = (spread * rng.normal(0, 1, width)).astype(np.float32)
+            lines = [line, -line, np.round(line), np.where(rng.random(width) < 0.5, -0.0, 0.0), -np.abs(line)]
+            for special in (np.inf, -np.inf, np.nan, -np.nan):
+                changed = line.copy()
+                changed[rng.integers(0, width, 3)] = special
+                lines += [changed, np.full(width, special)]
+            for one in lines:
+                one = np.ascontiguousarray(one, np.float32)
+                choice, finite = first_choice(one)
+                assert choice == one.argmax() and finite == np.isfinite(one[choice])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_strict_verdicts_look_at_the_branch_alone(seed):
+    """What a CPU walks down is what comes out of every node's judgement."""
+    _, tree, scores, _, _ = _seeded(seed)
+    scores[np.random.default_rng(seed).random(len(scores)) < 0.2] = np.nan
+    whole = longest(tree, strict.judge_tree(torch.from_numpy(scores), tree))
+    walked = verifier("strict")(torch.from_numpy(scores), tree)
+    for name in ("counts", "tokens", "paths", "relaxed", "finite"):
+        assert np.array_equal(getattr(walked, name), getattr(whole, name)), name
+    assert not (whole.sound & ~walked.sound).any()
+    assert (walked.sound <= walked.finite).all() and 0 < walked.sound.sum() < len(walked.sound)
 
 
 def test_the_more_probable_of_equally_long_branches_wins():
@@ -233,7 +265,7 @@ def test_the_more_probable_of_equally_long_branches_wins():
                         np.array([2], np.int32), None, None)
     tree = build(np.array([0]), drafts, np.array([4]))
     scores = torch.tensor([0.0, 1.0, -5.0, 0.0, 1.5]).expand(3, 5).contiguous()
-    verdict = longest(tree, verifier("relaxed")(scores, tree))
+    verdict = verifier("relaxed")(scores, tree)
     assert verdict.paths[0].tolist() == [0, 2] and not verdict.relaxed[0, 0]
 
 
@@ -244,8 +276,8 @@ def test_end_of_text_only_as_the_first_choice():
     scores = torch.tensor([0.0, 1.0, 0.9, 0.0]).expand(2, 4).contiguous()
     for rule in RULES:
         verify = verifier(rule, k=4, p=0.01, c=0.01, epsilon=0.01)
-        assert longest(tree, verify(scores, tree)).counts[0] == 0
-        assert longest(tree, verify(scores.roll(1, 1), tree)).counts[0] == 1
+        assert verify(scores, tree).counts[0] == 0
+        assert verify(scores.roll(1, 1), tree).counts[0] == 1
 
 
 def test_nodes_deeper_than_a_row_may_go_are_left_out():
@@ -254,7 +286,7 @@ def test_nodes_deeper_than_a_row_may_go_are_left_out():
     tree = build(np.array([0, 0]), chain, np.array([1, 3]))
     assert tree.starts.tolist() == [0, 2, 6]
     scores = torch.tensor([0.0, 1.0]).expand(6, 2).contiguous()
-    verdict = longest(tree, verifier("strict", eos=())(scores, tree))
+    verdict = verifier("strict", eos=())(scores, tree)
     assert verdict.counts.tolist() == [1, 3]
 
 
@@ -265,5 +297,5 @@ def test_a_token_without_a_score_does_not_pass(rule):
                         np.array([3], np.int32), None, None)
     tree = build(np.array([0]), drafts, np.array([4]))
     scores = torch.tensor([0.0, 1.0, -5.0, 0.9]).expand(4, 4).contiguous()
-    verdict = longest(tree, verifier(rule, k=4, p=0.0)(scores, tree))
+    verdict = verifier(rule, k=4, p=0.0)(scores, tree)
     assert verdict.paths[0, : verdict.counts[0] + 1].tolist() == [0, 3]

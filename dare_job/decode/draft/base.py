@@ -14,7 +14,7 @@ class Drafter(Protocol):
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
         """Trees for R rows.
 
-        requests  the rows' requests: their pools
+        requests  the rows' requests: their pools; the same object while the rows are the same
         context   int32 (R, L): prompt and text so far, padded on the right
         lengths   int32 (R,): tokens in use; the last one is the tree's root
         budgets   int32 (R,): nodes that a row may have

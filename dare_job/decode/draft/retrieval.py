@@ -1,6 +1,5 @@
 """Drafts from old text: the pools of each row and its own prompt and text so far."""
 
-import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,15 +14,12 @@ class RetrievalDrafter:
 
     def __init__(self, settings: DraftSettings):
         self._settings = settings
-        self._requests: list[Request] = []  # of the last call: most steps have the same rows
+        self._requests: Sequence[Request] | None = None  # of the last call: most steps have the same rows
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
-        if not self._known(requests):
-            self._requests = list(requests)
+        if requests is not self._requests:
+            self._requests = requests
             self._sources = Sources.of(tuple(tuple(request.pools) for request in requests))
             self._prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
         return draft(context, lengths, budgets, self._sources, self._settings, depths, self._prompts, least)
-
-    def _known(self, requests: Sequence[Request]) -> bool:
-        return len(requests) == len(self._requests) and all(map(operator.is_, requests, self._requests))

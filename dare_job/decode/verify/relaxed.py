@@ -9,12 +9,12 @@ one count over them: the sums over the vocabulary, which take most of the time, 
 
 import math
 
-import numba
 import numpy as np
 import torch
 
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.tree import Tree
+from dare_job.decode.verify.compiled import reached
 from dare_job.decode.verify.rules import RULES, Asked
 from dare_job.decode.verify.verdict import Judgement, judge
 
@@ -22,19 +22,20 @@ _COUNTED = ("relaxed", "literal", "top_k")  # rules that a token passes only amo
 _ROUNDING = 1e-3  # nats, so that no token is left out that the rule itself would let pass
 
 
-def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *,
-           settings: EngineSettings, eos: torch.Tensor) -> Judgement:
+def judge_tree(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *,
+               settings: EngineSettings, eos: torch.Tensor) -> Judgement:
     """scores float32 (T, V); strict bool (T,): nodes that pass as first choices alone (None: none); eos
     int64 (E,): end-of-text tokens.
-
-    Of nodes that no branch reaches it may say that they do not pass, with any logp.
     """
-    choices, finite = judge(scores)
     if scores.device.type != "cpu":
+        choices, finite = judge(scores)
         passed, logp = _passed(scores, choices, tree.tokens, tree.parents, strict, settings, eos)
         return Judgement(choices, passed, finite, logp)
-    nodes = torch.from_numpy(_reached(scores.numpy(), choices.numpy(), *tree.host[:2], *_bounds(settings)))
-    passed, logp = torch.zeros(len(scores), dtype=torch.bool), torch.zeros(len(scores))
+    total = len(scores)
+    choices, finite = np.zeros(total, np.int64), np.ones(total, np.bool_)
+    nodes = reached(scores.contiguous().numpy(), *tree.host[:2], *_bounds(settings), choices, finite)
+    choices, finite, nodes = map(torch.from_numpy, (choices, finite, nodes))
+    passed, logp = torch.zeros(total, dtype=torch.bool), torch.zeros(total)
     if len(nodes):
         asked = None if strict is None else strict[nodes]
         passed[nodes], logp[nodes] = _passed(scores, choices, tree.tokens[nodes], tree.parents[nodes], asked,
@@ -71,34 +72,3 @@ def _bounds(settings: EngineSettings) -> tuple[int, float]:
     share = least.get(settings.rule, 0.0)
     return (settings.k if settings.rule in _COUNTED else 0,
             _ROUNDING - math.log(share) if share > 0 else math.inf)
-
-
-@numba.njit(cache=True)
-def _reached(scores, choices, tokens, parents, k, far):
-    """Nodes (N,) whose ancestors can all pass, and which can themselves."""
-    reached = np.zeros(len(tokens), np.bool_)
-    found = np.empty(len(tokens), np.int64)
-    count, width = 0, scores.shape[1]
-    for t in range(len(tokens)):
-        parent = parents[t]
-        if parent == t:
-            reached[t] = True
-            continue
-        token = tokens[t]
-        if not reached[parent] or token >= width:
-            continue
-        line = scores[parent]
-        own = line[token]
-        if token != choices[parent]:
-            if not line[choices[parent]] - own <= far:
-                continue
-            if k > 0:
-                higher = 0
-                for v in range(width):
-                    higher += line[v] > own
-                if higher >= k:
-                    continue
-        reached[t] = True
-        found[count] = t
-        count += 1
-    return found[:count]

@@ -1,19 +1,18 @@
 """Strict verification: a draft token passes when it is the model's first choice.
 
-The accepted branch is what greedy decoding would have written, and the token behind it too.
+The accepted branch is what greedy decoding would have written, and the token behind it too. On a CPU the
+whole verdict comes from ``compiled.branch``.
 """
 
 import numpy as np
 import torch
 
 from dare_job.decode.tree import Tree
-from dare_job.decode.verify.verdict import Judgement, first_choices, judge
+from dare_job.decode.verify.verdict import Judgement, judge
 
 
-def verify(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> Judgement:
+def judge_tree(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> Judgement:
     """scores float32 (T, V); siblings are distinct, so one branch passes at most. All nodes are strict."""
-    if scores.device.type == "cpu":
-        return Judgement(first_choices(scores), None, None, scores=scores)
     choices, finite = judge(scores)
     return Judgement(choices, tree.tokens == choices[tree.parents], finite)
 

@@ -1,0 +1,142 @@
+"""Verdicts in compiled code: of a judgement, and on a CPU of the scores themselves.
+
+On a CPU a node's first choice is looked up when a branch reaches the node, and never of the others.
+"""
+
+import numba
+import numpy as np
+
+_BLOCK = 256  # scores
+_LOWEST, _INFINITE, _MAGNITUDE = np.int32(-(2**31)), np.int32(0x7F800000), np.int32(2**31 - 1)
+_SIGN = np.int32(31)
+
+
+@numba.njit
+def _peak(bits):
+    """Greatest of float32 numbers given as int32, as an integer that sorts like them, and the greatest
+    magnitude. In this form the loop is compiled to vector instructions.
+    """
+    peak, magnitude = _LOWEST, np.int32(0)
+    for i in range(len(bits)):
+        key = bits[i] ^ ((bits[i] >> _SIGN) & _MAGNITUDE)
+        if key > peak:
+            peak = key
+        size = bits[i] & _MAGNITUDE
+        if size > magnitude:
+            magnitude = size
+    return peak, magnitude
+
+
+@numba.njit
+def first_choice(line):
+    """``np.argmax`` of scores float32 (V,), nearly as fast, and whether the greatest is a number."""
+    bits = line.view(np.int32)
+    peak, magnitude, at = _LOWEST, np.int32(0), 0
+    for start in range(0, len(bits), _BLOCK):
+        highest, largest = _peak(bits[start : start + _BLOCK])
+        if highest > peak:
+            peak, at = highest, start
+        if largest > magnitude:
+            magnitude = largest
+    if magnitude > _INFINITE:
+        for i in range(len(line)):
+            if np.isnan(line[i]):
+                return i, False
+    if peak == 0:  # -0 is its equal, and may stand before it
+        at = 0
+    for i in range(at, len(line)):
+        if bits[i] == peak ^ ((peak >> _SIGN) & _MAGNITUDE) or (peak == 0 and line[i] == 0):
+            return i, -_INFINITE <= peak < _INFINITE
+    return 0, False
+
+
+@numba.njit(cache=True)
+def branch(scores, tokens, parents, starts, counts, paths, out, finite, sound):
+    """The strict verdict of scores float32 (T, V). Siblings are distinct: one branch passes at most."""
+    for r in range(len(starts) - 1):
+        root, end = starts[r], starts[r + 1]
+        node, depth = root, 0
+        choice, number = first_choice(scores[node])
+        sound[r] = number
+        for t in range(root + 1, end):  # a node's children stand behind it
+            if parents[t] == node and tokens[t] == choice:
+                out[r, depth] = choice
+                node = t
+                depth += 1
+                paths[r, depth] = node - root
+                choice, number = first_choice(scores[node])
+                sound[r] &= number
+        out[r, depth] = choice
+        counts[r], finite[r] = depth, number
+
+
+@numba.njit(cache=True)
+def reached(scores, tokens, parents, k, far, choices, finite):
+    """Nodes (N,) whose ancestors can all pass, and which can themselves, by ``relaxed.bounds``.
+
+    Sets the choices and ``finite`` (T,) of those and of the roots.
+    """
+    found = np.empty(len(tokens), np.int64)
+    passing = np.zeros(len(tokens), np.bool_)
+    count, width = 0, scores.shape[1]
+    for t in range(len(tokens)):
+        parent = parents[t]
+        if parent != t:
+            token = tokens[t]
+            if not passing[parent] or token >= width or not _can_pass(scores[parent], choices[parent], token,
+                                                                       k, far):
+                continue
+            found[count] = t
+            count += 1
+        passing[t] = True
+        choices[t], finite[t] = first_choice(scores[t])
+    return found[:count]
+
+
+@numba.njit
+def _can_pass(line, choice, token, k, far):
+    if token == choice:
+        return True
+    own = line[token]
+    if not line[choice] - own <= far:
+        return False
+    if k == 0:
+        return True
+    higher = 0
+    for v in range(len(line)):
+        higher += line[v] > own
+    return higher < k
+
+
+@numba.njit(cache=True)
+def longest(tokens, parents, depths, starts, choices, passed, finite, logp, counts, paths, out, relaxed,
+            out_finite, sound):
+    """The longest branch of nodes that passed; of equals the more probable one, then the first."""
+    accepted = np.empty(len(tokens), np.bool_)
+    path = np.zeros(len(tokens), np.float32)  # log probability of the branch down to the node
+    for r in range(len(starts) - 1):
+        root = starts[r]
+        best = root
+        accepted[root] = True
+        sound[r] = finite[root]
+        for t in range(root + 1, starts[r + 1]):
+            parent = parents[t]
+            sound[r] &= finite[t]
+            accepted[t] = passed[t] and accepted[parent]
+            if not accepted[t]:
+                continue
+            if logp.size:
+                path[t] = path[parent] + logp[t]
+            longer = depths[t] - depths[best]
+            if longer > 0 or (longer == 0 and path[t] > path[best]):
+                best = t
+        depth = depths[best]
+        counts[r], out_finite[r] = depth, finite[best]
+        out[r, depth] = choices[best]
+        node = best
+        for place in range(depth, 0, -1):
+            parent = parents[node]
+            paths[r, place] = node - root
+            out[r, place - 1] = tokens[node]
+            relaxed[r, place - 1] = choices[parent] != tokens[node]
+            node = parent
