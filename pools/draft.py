@@ -88,6 +88,37 @@ class Sources:
         return Sources(pools, table, row_pools, row_kinds)
 
 
+class Prepared:
+    """Drafts for many calls with the same rows, without looking at anything twice that does not change."""
+
+    def __init__(self, sources: Sources, settings: DraftSettings, prompts: np.ndarray | None = None):
+        """prompts int32 (R,): tokens of each row that are its prompt's; None: none.
+
+        Raises PoolError where settings are impossible.
+        """
+        self._sources = sources
+        self._deepest, self._window = settings.depth, settings.window if settings.live else 0
+        self._lambdas = _lambdas(settings)
+        self._threads = settings.threads or _processors()
+        self._prompts = (np.zeros(len(sources), np.int32) if prompts is None
+                         else np.ascontiguousarray(prompts, np.int32))
+
+    def __call__(self, context: np.ndarray, lengths: np.ndarray, budgets: np.ndarray, depths: np.ndarray,
+                 least: float) -> DraftBatch:
+        """As ``draft``, which looks whether the shapes fit; all C-ordered int32."""
+        each = budgets.tolist()  # Python's max and sum: numpy's cost microseconds on a few rows
+        rows, nodes = shape = len(each), max(0, *each) if each else 0
+        batch = DraftBatch(np.empty(shape, np.int32), np.empty(shape, np.int32), np.zeros(rows, np.int32),
+                           np.empty(shape, np.float32), np.empty(shape, np.uint8))
+        if rows and nodes:
+            known = self._sources
+            arguments = (context, lengths, self._prompts, budgets, depths, self._deepest, least, known.table,
+                         known.row_pools, known.row_kinds, self._lambdas, self._window,
+                         batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
+            _run(rows, sum(each), self._threads, arguments)
+        return batch
+
+
 def draft(
     context: np.ndarray,
     lengths: np.ndarray,
@@ -114,28 +145,11 @@ def draft(
     for name, value in (("max_depth", max_depth), ("prompts", prompts)):
         if value is not None and len(value) != rows:
             raise PoolError(f"{name} has {len(value)} rows, context has {rows}")
-    lambdas = _lambdas(settings)
-    context = np.ascontiguousarray(context, np.int32)
-    lengths = np.ascontiguousarray(lengths, np.int32)
-    budgets = np.ascontiguousarray(budgets, np.int32)
-    depths = _same(rows, settings.depth)
-    if max_depth is not None:
-        depths = np.minimum(depths, max_depth, dtype=np.int32)
-    each = budgets.tolist()  # Python's max and sum: numpy's cost microseconds on a few rows
-    nodes = max(0, *each) if each else 0
-    batch = DraftBatch(
-        np.empty((rows, nodes), np.int32), np.empty((rows, nodes), np.int32), np.zeros(rows, np.int32),
-        np.empty((rows, nodes), np.float32), np.empty((rows, nodes), np.uint8),
-    )
-    if rows and nodes:
-        if not isinstance(pools, Sources):
-            pools = Sources.of(tuple(map(tuple, pools)))
-        prompts = _same(rows, 0) if prompts is None else np.ascontiguousarray(prompts, np.int32)
-        arguments = (context, lengths, prompts, budgets, depths, least, pools.table, pools.row_pools,
-                     pools.row_kinds, lambdas, settings.window if settings.live else 0,
-                     batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
-        _run(rows, sum(each), settings.threads or _processors(), arguments)
-    return batch
+    if not isinstance(pools, Sources):
+        pools = Sources.of(tuple(map(tuple, pools)))
+    depths = np.full(rows, settings.depth) if max_depth is None else max_depth
+    given = (np.ascontiguousarray(x, np.int32) for x in (context, lengths, budgets, depths))
+    return Prepared(pools, settings, prompts)(*given, least)
 
 
 def warm_up() -> None:
@@ -159,7 +173,7 @@ def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
 
 
 def _slice(begin: int, end: int, arguments: tuple) -> None:
-    row_pools, lambdas, tokens = arguments[7], arguments[9], arguments[11]
+    row_pools, lambdas, tokens = arguments[8], arguments[10], arguments[12]
     memory = scratch(tokens.shape[1], row_pools.shape[1], lambdas.shape[1] - 1)
     draft_rows(begin, end, memory, *arguments)
 
@@ -174,12 +188,6 @@ def _executor(process: int, threads: int) -> ThreadPoolExecutor:
 def _processors() -> int:
     """Those that this process may use, as they were at the first call."""
     return len(os.sched_getaffinity(0))
-
-
-@lru_cache(maxsize=64)
-def _same(rows: int, value: int) -> np.ndarray:
-    """int32 (rows,), which nobody writes to."""
-    return np.full(rows, value, np.int32)
 
 
 @lru_cache(maxsize=64)

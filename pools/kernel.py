@@ -15,11 +15,12 @@ WIDE = 3  # suffixes read for each node of the budget, where all is open
 
 
 @compiled
-def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, least, pools, row_pools,
-               row_kinds, lambdas, window, tokens, parents, sizes, scores, sources):
+def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, deepest, least, pools,
+               row_pools, row_kinds, lambdas, window, tokens, parents, sizes, scores, sources):
     """Fill the trees of rows [begin, end). Shapes as in ``pools.draft``.
 
     memory     int64 (n,)               ``scratch.scratch(N, S, M)`` of this thread
+    deepest    longest path of any row
     pools      int64 (P, 12)            addresses of every index in use
     least      score under which no node is wanted
     row_pools  int32 (R, S)             rows of ``pools``, nearest first; -1: none
@@ -43,9 +44,10 @@ def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, l
     for r in range(begin, end):
         stamps[0] += 1
         budget = min(budgets[r], most)
-        grow = lengths[r] > 0 and budget > 0 and depths[r] > 0
+        limit = min(depths[r], deepest)
+        grow = lengths[r] > 0 and budget > 0 and limit > 0
         sizes[r] = _grow(z, b, t, f, stamps, depth, pools, row_pools[r], row_kinds[r], lambdas, window,
-                         context[r], lengths[r], prompts[r], budget, depths[r], least, grow, tokens[r],
+                         context[r], lengths[r], prompts[r], budget, limit, least, grow, tokens[r],
                          parents[r], scores[r], sources[r])
         tokens[r, sizes[r]:], parents[r, sizes[r]:] = 0, ROOT
         scores[r, sizes[r]:], sources[r, sizes[r]:] = 0, 0

@@ -79,14 +79,14 @@ class Engine:
         drafts = self._drafts(rows, plan)
         drafted = time.perf_counter()
         verdict = self._verified(rows, slots, cache, plan, drafts)
-        ends = rows.write(slots, verdict, self._is_eos)
+        ending, ends = rows.write(slots, verdict, self._is_eos)
         self.target.keep(cache, plan.before, verdict.paths, verdict.counts + 1)
         ended = time.perf_counter()
         rows.share(1e3 * (drafted - started), 1e3 * (ended - started))
         self.scoring.stepped(ended - started, len(slots))
         if self.scheduler:
             self.scheduler.took(len(slots), int(drafts.sizes.sum()), 1e3 * (ended - drafted))
-        return self._finish(rows, cache, slots, ends) if ends.any() else []
+        return self._finish(rows, cache, slots, ends) if ending else []
 
     def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:
         """The drafts that this step verifies."""
@@ -113,7 +113,7 @@ class Engine:
         """
         tree = build(plan.roots, drafts, plan.depths)
         verdict = self._forward(rows, slots, cache, plan.before, tree)
-        if verdict.sound.all():
+        if verdict.all_sound:
             if self.scheduler:
                 self.scheduler.observe(tree, verdict)
             return verdict
@@ -134,16 +134,15 @@ class Engine:
     def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
         """Whether the first choices of the bare logits are all that these rows' verdicts hang on."""
         by_rule = self.settings.rule == "strict" or (rows.length[slots] >= rows.guard[slots]).all()
-        return by_rule and self._scorer.idle(rows.length[slots], rows.least[slots])
+        return by_rule and self._scorer.idle(rows, slots)
 
     def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
         """The branch that each row goes on with, by logits (T, V) of the trees."""
-        lengths, least = rows.length[slots], rows.least[slots]
-        if self._scorer.idle(lengths, least):
-            scores = logits.float()
-        else:
+        scores = logits if logits.dtype == torch.float32 else logits.float()
+        if not self._scorer.idle(rows, slots):
             processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-            scores = self._scorer(logits, tree, rows.tokens[slots], lengths, least, processors)
+            scores = self._scorer(scores, tree, rows.tokens[slots], rows.length[slots], rows.least[slots],
+                                  processors)
         return self._verify(scores, tree, self._strict(rows, slots, tree))
 
     def _strict(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
@@ -199,16 +198,16 @@ class Engine:
         """
         started = time.perf_counter()
         verdict, read = self._scored(rows, cache, slots, prefix)
-        if not verdict.sound.all():
+        if not verdict.all_sound:
             for slot in slots[~verdict.sound]:
                 cache.clear(slot)
                 rows.offered[slot] = 0
             verdict, read = self._scored(rows, cache, slots, prefix)
-        ends = rows.write_scored(slots, verdict, self._is_eos)
+        ending, ends = rows.write_scored(slots, verdict, self._is_eos)
         seconds = time.perf_counter() - started
         self.scoring.prefilled(seconds, read)
         rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
-        return self._finish(rows, cache, slots, ends)
+        return self._finish(rows, cache, slots, ends) if ending else []
 
     def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
                 prefix: Prefix | None) -> tuple[Verdict, int]:

@@ -15,7 +15,7 @@ GOES_ON, LENGTH, EOS, NO_NUMBERS = range(4)  # why a row ends
 
 
 class Plan(NamedTuple):
-    """What a step knows of its rows (R,) before it drafts.
+    """What a step knows of its rows (R,) before it drafts; the next step's is written over it.
 
     before   int64: tokens before the root, which is the text's last one
     roots    int64: that token
@@ -52,6 +52,8 @@ class Rows:
         # which it leaves out those before it came.
         self.own_ms, self._shared_ms = np.zeros((slots, 2)), (0.0, 0.0)
         self._asked: tuple[Request, ...] | None = None
+        self._plan: Plan | None = None
+        self.held_back = False  # whether some row's text may not end at once
 
     def free(self) -> np.ndarray:
         """Slots without a row, ascending."""
@@ -67,6 +69,7 @@ class Rows:
         self.relaxed[slot] = False
         self.prompt[slot] = self.length[slot] = len(prompt)
         self.longest[slot], self.least[slot] = row.longest, row.least
+        self.held_back |= row.least > len(prompt)
         self.forwards[slot] = self.accepted[slot] = self.scored[slot] = self.offered[slot] = 0
         self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
         self._asked = None
@@ -80,32 +83,39 @@ class Rows:
 
     def plan(self, depth: int, nodes: int, columns: int | None) -> Plan:
         """Of a step of all rows. depth, nodes: what each may draft; columns: what a forward may use."""
-        wide, narrow = np.empty((2, self.active), np.int64), np.empty((3, self.active), np.int32)
-        _plan(self.tokens, self.length, self.longest, depth, nodes, -1 if columns is None else columns, wide,
-              narrow)
-        return Plan(*wide, *narrow)
+        plan = self._plan
+        if plan is None or len(plan.before) != self.active:
+            plan = self._plan = Plan(*np.empty((2, self.active), np.int64),
+                                     *np.empty((3, self.active), np.int32))
+        _plan(self.tokens, self.length, self.longest, depth, nodes, -1 if columns is None else columns, *plan)
+        return plan
 
     def share(self, retrieval_ms: float, decode_ms: float) -> None:
-        """Share the time and all slots of a step among its rows."""
+        """Share the time of a step among its rows."""
         retrieval, decode = self._shared_ms
         self._shared_ms = retrieval + retrieval_ms / self.active, decode + decode_ms / self.active
-        self.slot_steps[: self.active] += len(self.used) / self.active
 
-    def write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> np.ndarray:
+    def write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> tuple[int, np.ndarray]:
         """Append the accepted tokens and the model's own, up to the end of text or the row's limit.
 
-        slots (R,), is_eos bool (V,). Returns int8 (R,): ``GOES_ON`` or why the row ends.
+        slots (R,), is_eos bool (V,). Returns how many rows end, and int8 (R,): ``GOES_ON`` or why it ends.
+        All slots of the step are shared among its rows.
         """
-        ends = np.empty(len(slots), np.int8)
-        _write(slots, verdict.counts, verdict.tokens, verdict.relaxed, verdict.finite, is_eos, self.longest,
-               self.tokens, self.relaxed, self.step_tokens, self.length, self.forwards, self.accepted, ends)
-        return ends
+        return self._write(slots, verdict, is_eos, len(self.used) / len(slots))
 
-    def write_scored(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> np.ndarray:
-        """The same for a prompt's forward: what it accepted is counted as scored."""
-        ends = self.write(slots, verdict, is_eos)
+    def write_scored(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> tuple[int, np.ndarray]:
+        """The same for a prompt's forward, which is no step: what it accepted is counted as scored."""
+        ending, ends = self._write(slots, verdict, is_eos, 0.0)
         self.scored[slots], self.accepted[slots] = self.accepted[slots], 0
-        return ends
+        return ending, ends
+
+    def _write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray,
+               share: float) -> tuple[int, np.ndarray]:
+        ends = np.empty(len(slots), np.int8)
+        ending = _write(slots, verdict.counts, verdict.tokens, verdict.relaxed, verdict.finite, is_eos, share,
+                        self.longest, self.tokens, self.relaxed, self.step_tokens, self.length, self.forwards,
+                        self.accepted, self.slot_steps, ends)
+        return ending, ends
 
     def followed(self, slot: int) -> tuple[int, bool]:
         """Tokens of a written row's old text that passed, and whether the next one failed."""
@@ -160,10 +170,8 @@ def _guard(request: Request) -> int:
 
 
 @numba.njit(cache=True)
-def _plan(tokens, length, longest, depth, nodes, columns, wide, narrow):
-    before, roots = wide
-    lengths, budgets, depths = narrow
-    if columns >= 0:  # behind the longest row, where all rows' trees stand
+def _plan(tokens, length, longest, depth, nodes, columns, before, roots, lengths, budgets, depths):
+    if columns >= 0:  # behind the longest row, where trees may stand
         nodes = min(nodes, max(0, columns - length[: len(before)].max()))
     for r in range(len(before)):
         before[r], roots[r], lengths[r] = length[r] - 1, tokens[r, length[r] - 1], length[r]
@@ -172,8 +180,9 @@ def _plan(tokens, length, longest, depth, nodes, columns, wide, narrow):
 
 
 @numba.njit(cache=True)
-def _write(slots, counts, new, new_relaxed, finite, is_eos, longest, tokens, relaxed, step_tokens, length,
-           forwards, accepted, ends):
+def _write(slots, counts, new, new_relaxed, finite, is_eos, share, longest, tokens, relaxed, step_tokens,
+           length, forwards, accepted, slot_steps, ends):
+    ending = 0
     for r, slot in enumerate(slots):
         start = length[slot]
         written, ended = 0, False
@@ -186,6 +195,9 @@ def _write(slots, counts, new, new_relaxed, finite, is_eos, longest, tokens, rel
         step_tokens[slot, forwards[slot]] = written
         forwards[slot] += 1
         accepted[slot] += min(counts[r], written)
+        slot_steps[slot] += share
         length[slot] = start + written
         full = start + written >= longest[slot]
         ends[r] = NO_NUMBERS if not finite[r] else EOS if ended else LENGTH if full else GOES_ON
+        ending += ends[r] != GOES_ON
+    return ending

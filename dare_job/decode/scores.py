@@ -7,6 +7,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from dare_job.decode.generation import Rules
+from dare_job.decode.rows import Rows
 from dare_job.decode.tree import Tree
 
 
@@ -18,19 +19,18 @@ class Scorer:
         self._writable: torch.Tensor | None = None
         self.slow = bool(rules.processors)
 
-    def idle(self, lengths: np.ndarray, least: np.ndarray) -> bool:
-        """Whether it would leave the logits of these rows (R,) as they are; arguments as in the call."""
-        early = self._rules.eos and (lengths < least).any()
+    def idle(self, rows: Rows, slots: np.ndarray) -> bool:
+        """Whether it would leave the scores of the rows in these slots (R,) as they are."""
+        early = rows.held_back and self._rules.eos and (rows.length[slots] < rows.least[slots]).any()
         return not (self.slow or self._rules.repetition_penalty != 1.0 or early)
 
-    def __call__(self, logits: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
+    def __call__(self, scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
                  least: np.ndarray, processors: Sequence[LogitsProcessorList | None]) -> torch.Tensor:
-        """Scores float32 (T, V) of logits (T, V), which may be overwritten.
+        """Scores float32 (T, V) of logits float32 (T, V), which may be overwritten.
 
         context int32 (R, L) text padded on the right, lengths (R,) with the root, least (R,) length before
         which no text ends, processors of each row (None unless ``slow``).
         """
-        scores = logits.float()
         if self.slow:
             return _by_objects(scores, tree, context, lengths, processors)
         if self._rules.repetition_penalty != 1.0:

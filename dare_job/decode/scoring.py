@@ -66,15 +66,16 @@ class _Rate:
     """Seconds of one, of late. The first forward is left out: it sets up what later ones find ready."""
 
     def __init__(self):
-        self._sums: np.ndarray | None = None
+        self._seconds, self._count = None, 0.0
 
     def add(self, seconds: float, count: int) -> None:
-        seen = np.array([seconds, count], np.float64)
-        self._sums = np.zeros(2) if self._sums is None else _KEPT_TIME * self._sums + seen
+        first = self._seconds is None
+        self._seconds = 0.0 if first else _KEPT_TIME * self._seconds + seconds
+        self._count = 0.0 if first else _KEPT_TIME * self._count + count
 
     @property
     def seconds(self) -> float | None:
-        return self._sums[0] / self._sums[1] if self._sums is not None and self._sums[1] else None
+        return self._seconds / self._count if self._count else None
 
 
 def common(text: np.ndarray, old: np.ndarray) -> int:

@@ -102,7 +102,8 @@ def _follow(tree: Tree, context: np.ndarray, known: np.ndarray, sizes: np.ndarra
     tokens, parents, _, starts = tree.host
     _walk(tokens, parents, starts, context, known, sizes, counts, paths)
     yes = np.ones(rows, np.bool_)
-    return Verdict(counts, paths, np.zeros(paths.shape, np.int32), np.zeros(paths.shape, np.bool_), yes, yes)
+    return Verdict(counts, paths, np.zeros(paths.shape, np.int32), np.zeros(paths.shape, np.bool_), yes, yes,
+                   True)
 
 
 @numba.njit(cache=True)

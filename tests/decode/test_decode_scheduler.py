@@ -50,7 +50,7 @@ def step(scheduler: Scheduler, drafts: DraftBatch, accepted: int) -> np.ndarray:
     paths = np.tile(np.arange(tree.depth + 1), (drafts.rows, 1))
     none = np.zeros(paths.shape, np.int32)
     yes = np.ones(drafts.rows, np.bool_)
-    scheduler.observe(tree, Verdict(counts, paths, none, none.astype(np.bool_), yes, yes))
+    scheduler.observe(tree, Verdict(counts, paths, none, none.astype(np.bool_), yes, yes, True))
     return kept.sizes
 
 

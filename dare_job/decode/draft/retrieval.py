@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dare_job.decode.request import Request
-from pools.draft import DraftSettings, Sources, draft
+from pools.draft import DraftSettings, Prepared, Sources
 from pools.tree import DraftBatch
 
 
@@ -19,7 +19,7 @@ class RetrievalDrafter:
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
         if requests is not self._requests:
-            self._requests = requests
-            self._sources = Sources.of(tuple(tuple(request.pools) for request in requests))
-            self._prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
-        return draft(context, lengths, budgets, self._sources, self._settings, depths, self._prompts, least)
+            sources = Sources.of(tuple(tuple(request.pools) for request in requests))
+            prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
+            self._requests, self._prepared = requests, Prepared(sources, self._settings, prompts)
+        return self._prepared(context, lengths, budgets, depths, least)

@@ -51,8 +51,12 @@ def first_choice(line):
 
 
 @numba.njit(cache=True)
-def branch(scores, tokens, parents, starts, counts, paths, out, finite, sound):
-    """The strict verdict of scores float32 (T, V). Siblings are distinct: one branch passes at most."""
+def branch(scores, tokens, parents, starts, counts, paths, out, relaxed, finite, sound):
+    """Fill in the strict verdict of scores float32 (T, V); whether all rows are sound.
+
+    Siblings are distinct: one branch passes at most.
+    """
+    paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
@@ -68,6 +72,8 @@ def branch(scores, tokens, parents, starts, counts, paths, out, finite, sound):
                 sound[r] &= number
         out[r, depth] = choice
         counts[r], finite[r] = depth, number
+        all_sound &= sound[r]
+    return all_sound
 
 
 @numba.njit(cache=True)
@@ -111,7 +117,10 @@ def _can_pass(line, choice, token, k, far):
 @numba.njit(cache=True)
 def longest(tokens, parents, depths, starts, choices, passed, finite, logp, counts, paths, out, relaxed,
             out_finite, sound):
-    """The longest branch of nodes that passed; of equals the more probable one, then the first."""
+    """Fill in the verdict: the longest branch of nodes that passed, of equals the more probable one, then the
+    first. Returns whether all rows are sound.
+    """
+    paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
     accepted = np.empty(len(tokens), np.bool_)
     path = np.zeros(len(tokens), np.float32)  # log probability of the branch down to the node
     for r in range(len(starts) - 1):
@@ -140,3 +149,5 @@ def longest(tokens, parents, depths, starts, choices, passed, finite, logp, coun
             out[r, place - 1] = tokens[node]
             relaxed[r, place - 1] = choices[parent] != tokens[node]
             node = parent
+        all_sound &= sound[r]
+    return all_sound

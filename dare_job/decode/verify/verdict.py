@@ -47,6 +47,7 @@ class Verdict(NamedTuple):
     relaxed  bool (R, D + 1)   the token was not the model's first choice
     finite   bool (R,)         the scores behind the branch are numbers
     sound    bool (R,)         those behind every node of the tree are; on a CPU, every node that was reached
+    all_sound                  of all rows
 
     Entries behind ``counts`` mean nothing.
     """
@@ -57,28 +58,28 @@ class Verdict(NamedTuple):
     relaxed: np.ndarray
     finite: np.ndarray
     sound: np.ndarray
+    all_sound: bool
 
 
-def _blank(tree: Tree) -> Verdict:
+def _blank(tree: Tree) -> tuple[np.ndarray, ...]:
+    """All but the last of a verdict, not filled in."""
     shape = rows, _ = len(tree.starts) - 1, tree.depth + 1
-    return Verdict(np.empty(rows, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int32),
-                   np.zeros(shape, np.bool_), np.empty(rows, np.bool_), np.empty(rows, np.bool_))
+    finite, sound = np.empty((2, rows), np.bool_)
+    return (np.empty(rows, np.int64), np.empty(shape, np.int64), np.empty(shape, np.int32),
+            np.empty(shape, np.bool_), finite, sound)
 
 
 def longest(tree: Tree, judgement: Judgement) -> Verdict:
     """The longest branch without a node that failed; of equals the more probable one, then the first."""
-    verdict = _blank(tree)
-    compiled.longest(*tree.host, *judgement.numpy(), *verdict)
-    return verdict
+    blank = _blank(tree)
+    return Verdict(*blank, compiled.longest(*tree.host, *judgement.numpy(), *blank))
 
 
 def strictly(tree: Tree, scores: torch.Tensor) -> Verdict:
     """On a CPU: the strict verdict, which is every rule's where nothing is drafted. scores float32 (T, V)."""
-    verdict = _blank(tree)
-    counts, paths, out, _, finite, sound = verdict
+    blank = _blank(tree)
     tokens, parents, _, starts = tree.host
-    compiled.branch(scores.contiguous().numpy(), tokens, parents, starts, counts, paths, out, finite, sound)
-    return verdict
+    return Verdict(*blank, compiled.branch(scores.contiguous().numpy(), tokens, parents, starts, *blank))
 
 
 def judge(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,4 +93,4 @@ def undrafted(scores: torch.Tensor) -> Verdict:
     choices, finite = (x.cpu().numpy() for x in judge(scores))
     rows = len(choices)
     return Verdict(np.zeros(rows, np.int64), np.zeros((rows, 1), np.int64), choices[:, None].astype(np.int32),
-                   np.zeros((rows, 1), np.bool_), finite, finite)
+                   np.zeros((rows, 1), np.bool_), finite, finite, bool(finite.all()))
