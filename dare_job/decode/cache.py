@@ -1,9 +1,8 @@
 """Keys and values of every row, preallocated, with a length of its own for each row.
 
-A row's entries stand left-aligned in its slot. A forward writes all rows' new entries behind the longest
-row, side by side, where every layer can store them with one slice; ``keep`` then moves what was accepted to
-the end of its own row, for all layers at once. Nothing is computed twice. A forward of fixed shape
-(``static``) writes each row's directly behind its own entries instead.
+A row's entries stand left-aligned in its slot, and a forward writes those of its tree directly behind them,
+whatever the other rows' lengths; ``keep`` then closes the gaps between those that were accepted, for all
+layers at once. Nothing is computed twice.
 """
 
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from dare_job.decode.layout import Layout
+from dare_job.decode.tree import Tree
 
 GROWTH = 256  # positions
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # types that numpy has, by bytes
@@ -57,13 +57,13 @@ class TreeCache(Cache):
         self.capacity = 0
         self.column = 0  # where the next forward writes
         self.device = torch.device(device)
-        self.in_place = False  # whether the last trees stand behind their own rows, or all behind the longest
         self.programs: dict = {}  # of ``static``, which hold addresses in this cache
         self.pool = None  # memory of those that are recorded
         self.logits: torch.Tensor | None = None  # (T, V), where they leave theirs
         self._slots: torch.Tensor | None = None  # of the prompts in the next forward
-        self._lines: list[torch.Tensor] | None = None  # by part, where an in-place forward writes
-        self._layout: Layout | None = None
+        self._layout: Layout | None = None  # of rows that are padded
+        self._lines: list[torch.Tensor] | None = None  # by part, where a forward over trees writes
+        self._trees: tuple[np.ndarray, np.ndarray] | None = None  # the same on a CPU: lengths, starts
         parts = [(heads, dim) for heads, *dims in shapes for dim in dims]
         kinds = dict.fromkeys(parts)
         self._groups = [[i for i, part in enumerate(parts) if part == kind] for kind in kinds]
@@ -71,24 +71,32 @@ class TreeCache(Cache):
                         for group, (heads, dim) in zip(self._groups, kinds, strict=True)]
         self._first: tuple[int, list[torch.Tensor]] = (-1, [])  # so many slots of each stack
         self._numbers: list[np.ndarray] = []  # on a CPU, the stacks' memory as integers
+        self._parts: Sequence[np.ndarray] = ()  # the same by part
         # Of each part, for the next forward: where it is written, and all that is read.
-        self._written: Sequence[torch.Tensor] = ()
+        self._written: Sequence[torch.Tensor | np.ndarray] = ()
         self._read: Sequence[torch.Tensor] = ()
 
-    def begin(self, rows: int, column: int, queries: int, layout: Layout | None = None) -> None:
-        """The next forward holds ``queries`` tokens of each of the first ``rows`` slots.
+    def begin(self, tree: Tree, lengths: np.ndarray, layout: Layout | None = None) -> None:
+        """The next forward holds the trees of the first R slots. lengths (R,): entries before each root.
 
-        layout  where it gives them in line, without padding
+        layout  where its rows are padded
         """
-        end = column + queries
+        rows, self.column = len(lengths), int(lengths.max())
+        end = self.column + tree.width
+        if self.device.type != "cpu":
+            before = torch.from_numpy(lengths - tree.starts[:-1]).to(self.device)[tree.rows]
+            written = before + torch.arange(len(tree), device=self.device)
+            self.begin_in_place(rows, end, tree.rows, written, layout)
+            self.column = end - tree.width
+            return
         self.reserve(end)
-        self._slots, self._lines, self.column, self._layout = None, None, column, layout
-        self.in_place = False
+        self._slots, self._lines, self._layout = None, None, layout
+        self._trees = lengths, tree.starts
         if self._first[0] != rows:
             self._first = rows, [stack.narrow(1, 0, rows) for stack in self._stacks]
-        stacks = self._first[1]
-        self._view([stack.narrow(3, column, queries) for stack in stacks],  # a fifth of what slices cost
-                   [stack.narrow(3, 0, end) for stack in stacks])
+        self._written = self._parts
+        # a narrow takes a fifth of what a slice does
+        self._read = self._by_part([stack.narrow(3, 0, end).unbind(0) for stack in self._first[1]])
 
     def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
         """The next forward holds the prompts of these slots (F,), padded to ``longest``.
@@ -97,56 +105,52 @@ class TreeCache(Cache):
         """
         self.reserve(longest)
         self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
-        self._layout = self._lines = None
+        self._lines = self._trees = None
         for stack, entries in zip(self._stacks, prefix, strict=False):
             stack[:, slots, :, : self.column] = entries[:, None]
-        self._view([stack[:, :, :, self.column : longest] for stack in self._stacks],
-                   [stack[:, :, :, :longest] for stack in self._stacks])
+        self._written = self._by_part([stack[:, :, :, self.column : longest].unbind(0)
+                                       for stack in self._stacks])
+        self._read = self._by_part([stack[:, :, :, :longest].unbind(0) for stack in self._stacks])
 
     def entries(self, slot: int, length: int) -> list[torch.Tensor]:
         """A copy of a slot's first entries: (layers, heads, length, dim) of each stack."""
         return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
-    def begin_in_place(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor) -> None:
-        """The next forward holds T queries in line and reads ``columns`` of the first ``rows`` slots.
+    def begin_in_place(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor,
+                       layout: Layout | None = None) -> None:
+        """The next forward holds T queries and reads ``columns`` of the first ``rows`` slots.
 
-        numbers, written  int64 (T,): slot and column of each query's entries; the capacity is there already
+        numbers, written  int64 (T,): slot and column of each query's entries
         """
-        self._slots, self._layout, self.column, self.in_place = None, None, columns, True
+        self.reserve(columns)
+        self._slots, self._trees, self._layout, self.column = None, None, layout, columns
         heads = [stack.shape[2] for stack in self._stacks]
         lines = {count: ((numbers[:, None] * count + torch.arange(count, device=self.device)) * self.capacity
                          + written[:, None]).flatten() for count in dict.fromkeys(heads)}  # (T * heads,)
         self._lines = self._by_part([[lines[count]] * len(group)
                                      for group, count in zip(self._groups, heads, strict=True)])
-        self._view([stack.flatten(1, 3) for stack in self._stacks],
-                   [stack[:, :rows, :, :columns] for stack in self._stacks])
+        self._written = self._by_part([stack.flatten(1, 3).unbind(0) for stack in self._stacks])
+        self._read = self._by_part([stack[:, :rows, :, :columns].unbind(0) for stack in self._stacks])
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
         part = 2 * layer_idx
         keys, values = self._read[part : part + 2]
-        new_keys, new_values = self._written[part : part + 2]
         if self._slots is not None:
-            new_keys[self._slots] = key_states
-            new_values[self._slots] = value_states
+            self._written[part][self._slots] = key_states
+            self._written[part + 1][self._slots] = value_states
             if not self.column:  # nothing stands before the prompts
                 return key_states, value_states
             return keys[self._slots], values[self._slots]
-        if self._lines is not None:
-            for lines, states in ((new_keys, key_states), (new_values, value_states)):
-                by_query = states[0].transpose(0, 1).reshape(-1, states.shape[3])
-                lines.index_copy_(0, self._lines[part], by_query)
-            return keys, values
-        if self._layout is not None:
-            key_states, value_states = map(self._layout.side_by_side, (key_states, value_states))
-        new_keys.copy_(key_states)
-        new_values.copy_(value_states)
+        for number, states in ((part, key_states), (part + 1, value_states)):
+            by_query = states.transpose(1, 2).flatten(0, 1)  # (R * Q or T, heads, dim)
+            if self._layout is not None:
+                by_query = by_query.index_select(0, self._layout.places)
+            if self._trees is not None:
+                _store(self._written[number], _integers(by_query.contiguous()), *self._trees)
+            else:
+                self._written[number].index_copy_(0, self._lines[number], by_query.flatten(0, 1))
         return keys, values
-
-    def _view(self, written: list[torch.Tensor], read: list[torch.Tensor]) -> None:
-        """Cut stacks into parts, once a forward: indexing in every layer costs more than storing."""
-        self._written = self._by_part([stack.unbind(0) for stack in written])
-        self._read = self._by_part([stack.unbind(0) for stack in read])
 
     def _by_part(self, groups: Sequence[Sequence]) -> Sequence:
         """What stands by group, by part."""
@@ -174,15 +178,14 @@ class TreeCache(Cache):
             flat = stack.view(-1, stack.shape[4])
             flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
 
-    def keep_here(self, lengths: np.ndarray, longest: int, paths: np.ndarray, counts: np.ndarray) -> None:
+    def keep_here(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """On a CPU: put the first ``counts`` (R,) entries of ``paths`` (R, D) behind each row's own.
 
-        lengths (R,): a row's own entries; trees stand behind them or, where not ``in_place``, behind the
-        ``longest``. A path ascends, so that no entry moves behind its source.
+        lengths (R,): a row's own entries, behind which its tree stands. A path ascends, so that no entry
+        moves behind its source.
         """
-        before = -1 if self.in_place else longest
-        for numbers in self._numbers:
-            _move(numbers, lengths, before, paths, counts)
+        for stack in self._numbers:
+            _move(stack, lengths, paths, counts)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` entries to another slot."""
@@ -207,23 +210,36 @@ class TreeCache(Cache):
             self._stacks[index] = new
         self._first = (-1, [])
         if self.device.type == "cpu":
-            self._numbers = [stack.view(_BITS[stack.element_size()]).numpy() for stack in self._stacks]
+            self._numbers = [_integers(stack) for stack in self._stacks]
+            self._parts = self._by_part([tuple(stack) for stack in self._numbers])
+
+
+def _integers(states: torch.Tensor) -> np.ndarray:
+    """A CPU tensor's memory as a type that numpy has."""
+    return states.view(_BITS[states.element_size()]).numpy()
 
 
 @numba.njit(cache=True)
-def _move(stack, lengths, before, paths, counts):
-    """Entries of a stack (parts, slots, heads, capacity, dim), one line after the other.
+def _store(part, states, lengths, starts):
+    """Entries (T, heads, dim) of trees behind each row's own in a part (slots, heads, capacity, dim)."""
+    for r in range(len(lengths)):
+        for head in range(states.shape[1]):
+            lines = part[r, head]
+            for i in range(starts[r + 1] - starts[r]):
+                for d in range(lines.shape[1]):
+                    lines[lengths[r] + i, d] = states[starts[r] + i, head, d]
 
-    before: columns before the trees; -1: each row's own.
-    """
+
+@numba.njit(cache=True)
+def _move(stack, lengths, paths, counts):
+    """Entries of a stack (parts, slots, heads, capacity, dim), one line after the other."""
     parts, _, heads, _, dim = stack.shape
     for part in range(parts):
         for r in range(len(lengths)):
-            start = before if before >= 0 else lengths[r]
             for head in range(heads):
                 lines = stack[part, r, head]
-                for k in range(counts[r]):
-                    source, target = start + paths[r, k], lengths[r] + k
+                for k in range(1, counts[r]):
+                    source, target = lengths[r] + paths[r, k], lengths[r] + k
                     if source != target:
                         for d in range(dim):
                             lines[target, d] = lines[source, d]

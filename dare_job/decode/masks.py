@@ -13,6 +13,7 @@ from dare_job.decode.support import SLIDING, Traits
 from dare_job.decode.tree import Tree
 
 _NO_WINDOW = 2**40
+_LOW = {dtype: torch.finfo(dtype).min for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 
 
 def prompt(traits: Traits, rows: int, start: int, longest: int, dtype: torch.dtype, device):
@@ -26,66 +27,46 @@ def prompt(traits: Traits, rows: int, start: int, longest: int, dtype: torch.dty
     return _by_kind(traits, (apart >= 0)[None], apart[None], dtype, rows)
 
 
-def tree(traits: Traits, tree: Tree, layout: Layout | None, lengths: torch.Tensor, longest: int, dtype):
-    """Masks (R, 1, W, L) of token trees, by tensor operations for any device.
+def tree(traits: Traits, layout: Layout | None, ancestors: torch.Tensor, depths: torch.Tensor,
+         lengths: torch.Tensor, columns: int, dtype):
+    """Masks (R, 1, W, columns) of token trees that stand directly behind their rows' own text, by tensor
+    operations for any device.
 
-    layout   of uneven rows, whose padding sees what the root does; None: every row has W queries
-    lengths  (R,): tokens before the root, in columns 0 ... lengths - 1; a row's queries stand in columns
-             longest ... longest + W - 1
+    layout     of uneven rows, whose padding sees what the root does; None: every row has W queries
+    ancestors  bool (T, W) and depths int64 (T,), as in ``Tree``
+    lengths    int64 (R,): tokens before the root; the tree's query j stands in column length + j
     """
-    rows, width = len(lengths), tree.width
-    ancestors = tree.ancestors if layout is None else tree.ancestors[layout.queries]
-    columns = torch.arange(longest, device=lengths.device)
-    seen = torch.empty((rows, width, longest + width), dtype=torch.bool, device=lengths.device)
-    seen[:, :, :longest] = (columns < lengths[:, None])[:, None]
-    seen[:, :, longest:] = ancestors.view(rows, width, width)
-    apart = None
-    if traits.window is not None:
-        depths = tree.depths if layout is None else tree.depths[layout.queries]
-        positions = lengths[:, None] + depths.view(rows, width)
-        places = torch.cat((columns.expand(rows, -1), positions), 1)
-        apart = positions[:, :, None] - places[:, None]
-    return _by_kind(traits, seen, apart, dtype)
-
-
-def in_place(traits: Traits, layout: Layout, inputs, columns: int, dtype):
-    """Masks (R, 1, W, columns) of trees that stand directly behind their rows' own text (``static.Inputs``).
-
-    The tree's query j stands in column length + j; which ones a query sees is looked up by column.
-    """
-    rows, width = layout.rows, layout.width
-    ancestors = inputs.ancestors[layout.queries].view(rows, width, width)
+    rows, width = len(lengths), ancestors.shape[1]
+    if layout is not None:
+        ancestors, depths = ancestors[layout.queries], depths[layout.queries]
+    ancestors = ancestors.view(rows, width, width)
     index = torch.arange(columns, device=ancestors.device)
-    behind = index - inputs.lengths[:, None]  # (R, columns): from 0 on, the tree's
+    behind = index - lengths[:, None]  # (R, columns): from 0 on, the tree's
     node = behind.clamp(0, width - 1)
     of_tree = (behind >= 0) & (behind < width)
     seen = ancestors.gather(2, node[:, None].expand(-1, width, -1)) & of_tree[:, None]
     seen |= (behind < 0)[:, None]
     apart = None
     if traits.window is not None:
-        positions = inputs.lengths[:, None] + inputs.depths[layout.queries].view(rows, width)
+        positions = lengths[:, None] + depths.view(rows, width)
         places = torch.where(of_tree, positions.gather(1, node), index)
         apart = positions[:, :, None] - places[:, None]
     return _by_kind(traits, seen, apart, dtype)
 
 
-def on_cpu(traits: Traits, tree: Tree, lengths: np.ndarray, longest: int, dtype: torch.dtype):
-    """Each query's position int64 (T,), and ``tree``, in one pass over the mask."""
-    width, low = tree.width, torch.finfo(dtype).min
-    positions = np.empty(len(tree), np.int64)
-    masks = np.empty((len(traits.kinds), len(lengths), 1, width, longest + width), np.float32)
-    for kind, mask in zip(traits.kinds, masks, strict=True):
-        _fill(mask, *tree.host[1:], lengths, longest, traits.window if kind == SLIDING else _NO_WINDOW, low,
+def on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, dtype: torch.dtype):
+    """Each query's position int64 (T,), and the masks of ``tree`` in one pass over them."""
+    positions, masks = np.empty(len(trees), np.int64), {}
+    for kind in traits.kinds:
+        mask = np.empty((len(lengths), 1, trees.width, columns), np.float32)
+        _fill(mask, *trees.host[1:], lengths, traits.window if kind == SLIDING else _NO_WINDOW, _LOW[dtype],
               positions)
-    masks = torch.from_numpy(masks)
-    if dtype != torch.float32:
-        masks = masks.to(dtype)
-    one = len(traits.kinds) == 1
-    return torch.from_numpy(positions), masks[0] if one else dict(zip(traits.kinds, masks, strict=True))
+        masks[kind] = torch.from_numpy(mask) if dtype == torch.float32 else torch.from_numpy(mask).to(dtype)
+    return torch.from_numpy(positions), masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 
 @numba.njit(cache=True)
-def _fill(mask, parents, depths, starts, lengths, longest, window, low, positions):
+def _fill(mask, parents, depths, starts, lengths, window, low, positions):
     rows, _, width, _ = mask.shape
     for r in range(rows):
         start, queries, length = starts[r], starts[r + 1] - starts[r], lengths[r]
@@ -100,7 +81,7 @@ def _fill(mask, parents, depths, starts, lengths, longest, window, low, position
             line[length:] = low
             up = t
             while depths[t] - depths[up] < window:
-                line[longest + up - start] = 0
+                line[length + up - start] = 0
                 if parents[up] == up:
                     break
                 up = parents[up]
@@ -115,5 +96,5 @@ def _by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dty
 
 
 def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    mask = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype, device=seen.device)
+    mask = torch.full(seen.shape, _LOW[dtype], dtype=dtype, device=seen.device)
     return mask.masked_fill_(seen, 0.0)[:, None]

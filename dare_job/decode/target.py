@@ -128,30 +128,29 @@ class Target:
         answer = self._answer(cache, tree, lengths)
         if answer is not None:
             return answer.logits
-        rows, width, longest = len(lengths), tree.width, int(lengths.max())
         layout = None if tree.even else Layout.of(tree)
-        positions, mask = self._positions_and_mask(tree, layout, lengths, longest)
+        cache.begin(tree, lengths, None if self.in_line else layout)
+        positions, mask = self._positions_and_mask(tree, layout, lengths, cache.column)
+        shape = len(lengths), tree.width
         if layout is None:
-            cache.begin(rows, longest, width)
-            shape = rows, width
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
         if self.in_line:
-            cache.begin(rows, longest, width, layout)
             with attention.uneven(layout):
                 return self._forward(tree.tokens[None], positions[None], mask, cache)[0]
-        cache.begin(rows, longest, width)
-        tokens, positions = (x[layout.queries].view(rows, width) for x in (tree.tokens, positions))
+        tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.in_line(self._forward(tokens, positions, mask, cache))
 
     def _positions_and_mask(self, tree: Tree, layout: Layout | None, lengths: np.ndarray, longest: int):
         """int64 (T,), and the mask; None where every row sees every column."""
         if self.fused and tree.width == 1 and self.traits.window is None and lengths.min() == longest:
             return torch.from_numpy(lengths).to(self.device), None
+        columns = longest + tree.width
         if self.device.type == "cpu":
-            return masks.on_cpu(self.traits, tree, lengths, longest, self.dtype)
+            return masks.on_cpu(self.traits, tree, lengths, columns, self.dtype)
         before = torch.from_numpy(lengths).to(self.device)
         positions = tree.depths + (before if tree.width == 1 else before[tree.rows])
-        return positions, masks.tree(self.traits, tree, layout, before, longest, self.dtype)
+        return positions, masks.tree(self.traits, layout, tree.ancestors, tree.depths, before, columns,
+                                     self.dtype)
 
     def first_choices(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> tuple | None:
         """The same forward where nothing but first choices is wanted: one wait for the device.
@@ -179,16 +178,14 @@ class Target:
 
         lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
         """
-        width, longest = paths.shape[1], int(lengths.max())
-        if width == 1 and (cache.in_place or lengths.min() == longest):  # roots stand where they belong
+        if paths.shape[1] == 1:  # roots stand where they belong
             return
         if self.device.type == "cpu":
-            cache.keep_here(lengths, longest, paths, counts)
+            cache.keep_here(lengths, paths, counts)
             return
-        before = lengths if cache.in_place else np.full_like(lengths, longest)  # columns before a tree
-        offsets = np.arange(width)
+        offsets = np.arange(paths.shape[1])
         targets = lengths[:, None] + offsets
-        sources = np.where(offsets < counts[:, None], before[:, None] + paths, targets)
+        sources = np.where(offsets < counts[:, None], lengths[:, None] + paths, targets)
         rows = np.flatnonzero((sources != targets).any(1))
         if len(rows):
             cache.keep(rows, sources[rows], targets[rows])

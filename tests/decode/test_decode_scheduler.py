@@ -315,11 +315,12 @@ def test_a_mask_in_one_pass_is_that_of_tensors(window, dtype):
     tokens = np.arange(18, dtype=np.int32).reshape(3, 6)
     drafts = DraftBatch(tokens, parents, np.array([6, 4, 1], np.int32), None, None)
     tree = build(np.zeros(3, np.int64), drafts, np.full(3, 9))
-    lengths, longest = rng.integers(0, 12, 3), 14
+    lengths, columns = rng.integers(0, 12, 3), 21
     kinds = ("full_attention",) if window is None else ("full_attention", "sliding_attention")
     traits = Traits(kinds, window, None, "", None)
-    positions, ours = masks.on_cpu(traits, tree, lengths, longest, dtype)
-    theirs = masks.tree(traits, tree, Layout.of(tree), torch.from_numpy(lengths), longest, dtype)
+    positions, ours = masks.on_cpu(traits, tree, lengths, columns, dtype)
+    theirs = masks.tree(traits, Layout.of(tree), tree.ancestors, tree.depths, torch.from_numpy(lengths),
+                        columns, dtype)
     for kind in kinds if window else [None]:
         a, b = (ours[kind], theirs[kind]) if kind else (ours, theirs)
         assert torch.equal(a, b) and a.dtype == dtype

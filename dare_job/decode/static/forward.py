@@ -69,7 +69,6 @@ class StaticForward:
         else:
             if fresh and not self._recorded(shape, program, cache):
                 return None
-            cache.in_place = True
             program.graph.replay()
             answer = program.answer
         cache.programs[shape] = program
@@ -124,7 +123,8 @@ class StaticForward:
         layout = _layout(shape, inputs)
         before = inputs.lengths[inputs.numbers]
         cache.begin_in_place(shape.rows, shape.columns, inputs.numbers, before + inputs.offsets)
-        mask = masks.in_place(self._traits, layout, inputs, shape.columns, self._model.dtype)
+        mask = masks.tree(self._traits, layout, inputs.ancestors, inputs.depths, inputs.lengths,
+                          shape.columns, self._model.dtype)
         with attention.uneven(layout):
             logits = self._model(input_ids=inputs.tokens[None], position_ids=(before + inputs.depths)[None],
                                  attention_mask=mask, past_key_values=cache, use_cache=True).logits[0]
