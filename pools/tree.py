@@ -1,6 +1,7 @@
 """A batch of draft trees as plain arrays: what drafters hand to the decode engine."""
 
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,8 +11,7 @@ ROOT = -1
 SOURCE_NONE, SOURCE_PROMPT, SOURCE_LIVE, SOURCE_OWN, SOURCE_GROUP, SOURCE_GLOBAL, SOURCE_MODEL = range(7)
 
 
-@dataclass(frozen=True)
-class DraftBatch:
+class DraftBatch(NamedTuple):
     """Token trees for R rows, padded to N nodes (N may be 0).
 
     The root of a row's tree is its last emitted token and is not a node. Parents stand before their
@@ -39,8 +39,9 @@ class DraftBatch:
         return self.tokens.shape[1]
 
 
+@lru_cache(maxsize=64)
 def empty(rows: int) -> DraftBatch:
-    """No drafts: plain decoding."""
+    """No drafts: plain decoding. Nobody writes to it."""
     shape = (rows, 0)
     return DraftBatch(
         np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(rows, np.int32),

@@ -1,5 +1,6 @@
 """Attention for token trees: torch's fused kernel without repeating the key and value heads."""
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -73,12 +74,11 @@ def use(model: torch.nn.Module) -> bool:
     return model.config._attn_implementation == NAME
 
 
-@contextmanager
-def uneven(layout: Layout):
+def uneven(layout: Layout, forward: Callable, *args, **options):
     """Run a forward whose queries stand in line."""
     token = _UNEVEN.set(layout)
     try:
-        yield
+        return forward(*args, **options)
     finally:
         _UNEVEN.reset(token)
 

@@ -81,7 +81,7 @@ class TreeCache(Cache):
 
         layout  where its rows are padded
         """
-        rows, self.column = len(lengths), int(lengths.max())
+        rows, self.column = len(lengths), max(lengths.tolist())  # numpy's takes longer on few rows
         end = self.column + tree.width
         if self.device.type != "cpu":
             before = torch.from_numpy(lengths - tree.starts[:-1]).to(self.device)[tree.rows]
@@ -179,9 +179,9 @@ class TreeCache(Cache):
             flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
 
     def keep_here(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
-        """On a CPU: put the first ``counts`` (R,) entries of ``paths`` (R, D) behind each row's own.
+        """On a CPU: put the first ``counts`` (R,) entries of ``paths`` (R, D) behind each row's root.
 
-        lengths (R,): a row's own entries, behind which its tree stands. A path ascends, so that no entry
+        lengths (R,): entries before the root, which ``paths`` begins with. A path ascends, so that no entry
         moves behind its source.
         """
         for stack in self._numbers:
@@ -238,7 +238,7 @@ def _move(stack, lengths, paths, counts):
         for r in range(len(lengths)):
             for head in range(heads):
                 lines = stack[part, r, head]
-                for k in range(1, counts[r]):
+                for k in range(1, counts[r] + 1):
                     source, target = lengths[r] + paths[r, k], lengths[r] + k
                     if source != target:
                         for d in range(dim):

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -80,7 +79,7 @@ class Engine:
         drafted = time.perf_counter()
         verdict = self._verified(rows, slots, cache, plan, drafts)
         ending, ends = rows.write(slots, verdict, self._is_eos)
-        self.target.keep(cache, plan.before, verdict.paths, verdict.counts + 1)
+        self.target.keep(cache, plan.before, verdict.paths, verdict.counts)
         ended = time.perf_counter()
         rows.share(1e3 * (drafted - started), 1e3 * (ended - started))
         self.scoring.stepped(ended - started, len(slots))
@@ -94,7 +93,7 @@ class Engine:
         if self.drafter is None:
             return empty(count)
         least = self.scheduler.least(count) if self.scheduler else 0.0
-        if least is None or not plan.budgets.any():
+        if least is None or not max(plan.budgets.tolist()):
             return empty(count)
         started = time.perf_counter()
         drafts = self.drafter.draft(rows.asked, rows.tokens[:count], plan.lengths, plan.budgets, plan.depths,
@@ -119,7 +118,7 @@ class Engine:
             return verdict
         for slot in np.flatnonzero(~verdict.sound):
             cache.clear(slot, plan.before[slot])
-        drafts = replace(drafts, sizes=np.where(verdict.sound, drafts.sizes, np.int32(0)))
+        drafts = drafts._replace(sizes=np.where(verdict.sound, drafts.sizes, np.int32(0)))
         return self._forward(rows, slots, cache, plan.before, build(plan.roots, drafts, plan.depths))
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,

@@ -4,8 +4,6 @@ What a model does with one token at a time needs no padding. Attention does: the
 and rows with fewer queries than the widest one repeat their root.
 """
 
-from dataclasses import dataclass, field
-
 import numba
 import numpy as np
 import torch
@@ -13,9 +11,8 @@ import torch
 from dare_job.decode.tree import Tree
 
 
-@dataclass(frozen=True)
 class Layout:
-    """T queries of R rows as R times W places.
+    """T queries of R rows as R times W places. Read only.
 
     queries  int64 (R * W,)  the query in each place
     places   int64 (T,)      the place of each query
@@ -23,19 +20,18 @@ class Layout:
     fold     query heads that share keys become queries of one head, so that no kernel has to know of groups
     """
 
-    rows: int
-    width: int
-    queries: torch.Tensor
-    places: torch.Tensor
-    even: bool = False
-    fold: bool = False
-    _repeated: dict = field(default_factory=dict, compare=False)
+    def __init__(self, rows: int, width: int, queries: torch.Tensor, places: torch.Tensor,
+                 even: bool = False, fold: bool = False):
+        self.rows, self.width, self.queries, self.places = rows, width, queries, places
+        self.even, self.fold = even, fold
+        self._repeated: dict = {}
 
     @classmethod
     def of(cls, tree: Tree) -> "Layout":
-        starts, width, device = tree.starts, tree.width, tree.tokens.device
-        queries, places = _places(starts, width)
-        return cls(len(starts) - 1, width, *(torch.from_numpy(x).to(device) for x in (queries, places)))
+        queries, places = map(torch.from_numpy, _places(tree.starts, tree.width))
+        if (device := tree.tokens.device).type != "cpu":
+            queries, places = queries.to(device), places.to(device)
+        return cls(len(tree.starts) - 1, tree.width, queries, places)
 
     def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
         """(1, H, T, D) -> (R, H, W, D)."""

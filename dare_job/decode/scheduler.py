@@ -12,7 +12,6 @@ step beside its forward is seen from steps of both kinds. None of this can chang
 """
 
 import math
-from dataclasses import replace
 
 import numba
 import numpy as np
@@ -72,7 +71,7 @@ class Scheduler:
         gain = self._gains[self._octave] = _KEPT * gain + (1 - _KEPT) * net if self._rest == 0 else net
         self._rest = 0 if gain > 0 else min(_LONGEST_REST, 2 * self._rest + 1)
         self._resting = self._rest
-        return replace(drafts, sizes=sizes)
+        return drafts._replace(sizes=sizes)
 
     def observe(self, tree: Tree, verdict: Verdict) -> None:
         """What a step's nodes were worth."""

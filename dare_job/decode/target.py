@@ -2,6 +2,7 @@
 
 import inspect
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,17 @@ from dare_job.decode.packing import Packing
 from dare_job.decode.prefixes import Prefix, Prefixes
 from dare_job.decode.static import StaticForward
 from dare_job.decode.tree import Tree
+
+
+def _without_gradients(method):
+    """``torch.inference_mode``, entered where the caller has not: it takes as long as a part of a step."""
+    entering = torch.inference_mode()(method)
+
+    @wraps(method)
+    def call(*args, **kwargs):
+        return (method if torch.is_inference_mode_enabled() else entering)(*args, **kwargs)
+
+    return call
 
 
 class Target:
@@ -93,7 +105,7 @@ class Target:
         with attention.original(self.model, self._original_attention), self.packing.off():
             yield self.model
 
-    @torch.inference_mode()
+    @_without_gradients
     def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
                 scored: np.ndarray | None = None, prefix: Prefix | None = None) -> torch.Tensor:
         """Prompts, and what is to be scored behind them, into the cache.
@@ -119,7 +131,7 @@ class Target:
             return logits[0]
         return logits[torch.from_numpy(row), torch.from_numpy(columns if keep else wanted)]
 
-    @torch.inference_mode()
+    @_without_gradients
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
         """Logits (T, V) of every node of the trees of the first R rows.
 
@@ -135,8 +147,7 @@ class Target:
         if layout is None:
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
         if self.in_line:
-            with attention.uneven(layout):
-                return self._forward(tree.tokens[None], positions[None], mask, cache)[0]
+            return attention.uneven(layout, self._forward, tree.tokens[None], positions[None], mask, cache)[0]
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.in_line(self._forward(tokens, positions, mask, cache))
 
@@ -174,9 +185,9 @@ class Target:
         return answer
 
     def keep(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
-        """Put the root and the accepted nodes of each row behind its own entries.
+        """Put the accepted nodes of each row behind its root.
 
-        lengths (R,) as in ``forward``; paths (R, D) columns, the root first; counts (R,): those to keep.
+        lengths (R,) as in ``forward``; paths (R, D) queries, the root first; counts (R,): those behind it.
         """
         if paths.shape[1] == 1:  # roots stand where they belong
             return
@@ -185,7 +196,7 @@ class Target:
             return
         offsets = np.arange(paths.shape[1])
         targets = lengths[:, None] + offsets
-        sources = np.where(offsets < counts[:, None], lengths[:, None] + paths, targets)
+        sources = np.where(offsets <= counts[:, None], lengths[:, None] + paths, targets)
         rows = np.flatnonzero((sources != targets).any(1))
         if len(rows):
             cache.keep(rows, sources[rows], targets[rows])

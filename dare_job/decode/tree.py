@@ -79,7 +79,7 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
     Nodes deeper than ``deepest`` (R,) are left out.
     """
     rows = len(roots)
-    if not drafts.nodes or not drafts.sizes.any():
+    if not drafts.nodes:
         return Tree((roots.astype(np.int64), *_root_only(rows)), 1, 0, np.ones(rows, np.float32))
     most = rows * (1 + drafts.nodes)
     host = np.empty((3, most), np.int64)

@@ -79,7 +79,7 @@ def test_accepted_nodes_follow_their_row():
     cache, whole = target.new_cache(3), target.new_cache(3)
     target.prefill(cache, np.arange(3), texts[:, :11], lengths)
     target.forward(cache, tree, lengths)
-    target.keep(cache, lengths, paths, counts)
+    target.keep(cache, lengths, paths, counts - 1)
     target.prefill(whole, np.arange(3), texts, lengths + counts)
     for ours, expected in zip(cache._stacks, whole._stacks, strict=True):
         for row, end in enumerate(lengths + counts):

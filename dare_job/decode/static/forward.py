@@ -125,9 +125,9 @@ class StaticForward:
         cache.begin_in_place(shape.rows, shape.columns, inputs.numbers, before + inputs.offsets)
         mask = masks.tree(self._traits, layout, inputs.ancestors, inputs.depths, inputs.lengths,
                           shape.columns, self._model.dtype)
-        with attention.uneven(layout):
-            logits = self._model(input_ids=inputs.tokens[None], position_ids=(before + inputs.depths)[None],
-                                 attention_mask=mask, past_key_values=cache, use_cache=True).logits[0]
+        logits = attention.uneven(layout, self._model, input_ids=inputs.tokens[None],
+                                  position_ids=(before + inputs.depths)[None], attention_mask=mask,
+                                  past_key_values=cache, use_cache=True).logits[0]
         peaks, choices = logits.max(-1)
         if self._record:
             logits = _shared(cache, logits)

@@ -63,10 +63,10 @@ class Verdict(NamedTuple):
 
 def _blank(tree: Tree) -> tuple[np.ndarray, ...]:
     """All but the last of a verdict, not filled in."""
-    shape = rows, _ = len(tree.starts) - 1, tree.depth + 1
-    finite, sound = np.empty((2, rows), np.bool_)
+    rows = len(tree.starts) - 1
+    shape = rows, tree.depth + 1
     return (np.empty(rows, np.int64), np.empty(shape, np.int64), np.empty(shape, np.int32),
-            np.empty(shape, np.bool_), finite, sound)
+            np.empty(shape, np.bool_), np.empty(rows, np.bool_), np.empty(rows, np.bool_))
 
 
 def longest(tree: Tree, judgement: Judgement) -> Verdict:
