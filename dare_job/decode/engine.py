@@ -84,7 +84,7 @@ class Engine:
         rows.share(1e3 * (drafted - started), 1e3 * (ended - started))
         self.scoring.stepped(ended - started, len(slots))
         if self.scheduler:
-            self.scheduler.took(len(slots), int(drafts.sizes.sum()), 1e3 * (ended - drafted))
+            self.scheduler.took(len(slots), sum(drafts.sizes.tolist()), 1e3 * (ended - drafted))
         return self._finish(rows, cache, slots, ends) if ending else []
 
     def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:

@@ -40,6 +40,7 @@ class Scheduler:
         self.nodes = nodes
         self._curve, self._ms = curve, {}
         self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
+        self._highest = 1.0  # of what any score is worth, as a multiple of itself
         self._tokens, self._drafts = 1.0, 0.0  # of a row and step, on average
         self._draft_ms = 0.0  # of a row, where it drafts
         self._bound = 0.0  # probability of the least node of the last step that took some
@@ -57,14 +58,16 @@ class Scheduler:
             return None
         ms, cheapest = self._costs(rows)
         least = max(self._rho(ms, rows) * cheapest, _MARGIN * self._bound)
-        return max(_LEAST, least / self._ratios().max())
+        return max(_LEAST, least / self._highest)
 
     def cut(self, drafts: DraftBatch, draft_ms: float) -> DraftBatch:
         """The nodes that are worth their place; ``draft_ms``: what drafting took."""
         rows = drafts.rows
         ms, _ = self._costs(rows)
         rho = self._rho(ms, rows)
-        sizes, net, self._bound = _cut(drafts.scores, drafts.sizes, self._ratios(), ms, rho, self._extra())
+        sizes = np.zeros(rows, np.int32)
+        net, self._bound = _cut(drafts.scores, drafts.sizes, self._expected, self._accepted, ms, rho,
+                                self._extra(), sizes)
         self._draft_ms += (1 - _KEPT) * (draft_ms / rows - self._draft_ms)
         net -= rho * self._draft_ms * rows
         gain = self._gains.get(self._octave, net)
@@ -76,10 +79,12 @@ class Scheduler:
     def observe(self, tree: Tree, verdict: Verdict) -> None:
         """What a step's nodes were worth."""
         rows = len(verdict.counts)
-        self._tokens += (1 - _KEPT) * (1 + float(verdict.counts.mean()) - self._tokens)
-        self._drafts += (1 - _KEPT) * (len(tree.tokens) / rows - 1 - self._drafts)
+        accepted = sum(verdict.counts.tolist())  # Python's takes less than numpy's on few rows
+        self._tokens += (1 - _KEPT) * (1 + accepted / rows - self._tokens)
+        self._drafts += (1 - _KEPT) * (len(tree) / rows - 1 - self._drafts)
         if tree.depth:
-            _count(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected, self._accepted)
+            self._highest = _count(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected,
+                                   self._accepted)
 
     def took(self, rows: int, nodes: int, ms: float) -> None:
         """What a step with so many drafts took, drafting left out."""
@@ -94,10 +99,6 @@ class Scheduler:
         """
         plain, drafted = (self._beyond.get((self._octave, kind)) for kind in (False, True))
         return 0.0 if plain is None or drafted is None else max(0.0, drafted - plain)
-
-    def _ratios(self) -> np.ndarray:
-        """What scores of each bin are worth, as a multiple of themselves."""
-        return (self._accepted + _PRIOR) / (self._expected + _PRIOR)
 
     def _costs(self, rows: int) -> tuple[np.ndarray, float]:
         """Milliseconds by drafts in all, and the least that one more of them adds."""
@@ -119,8 +120,16 @@ def _bin(score):
 
 
 @numba.njit(cache=True)
-def _cut(scores, sizes, ratios, ms, rho, extra):
-    """Sizes (R,) of the best prefixes of the rows' nodes, tokens gained net of cost, the least probability.
+def _worth(score, expected, accepted):
+    """What scores of this size have been worth so far, as a multiple of themselves."""
+    b = _bin(score)
+    return (accepted[b] + _PRIOR) / (expected[b] + _PRIOR)
+
+
+@numba.njit(cache=True)
+def _cut(scores, sizes, expected, accepted, ms, rho, extra, kept):
+    """Sizes (R,) of the best prefixes of the rows' nodes into ``kept``, which holds zeros; returns tokens
+    gained net of cost, and the least probability.
 
     A row's nodes come with falling scores, so that those over a bound are a prefix, and a tree.
     """
@@ -130,7 +139,7 @@ def _cut(scores, sizes, ratios, ms, rho, extra):
     for r in range(rows):
         least = 1.0
         for i in range(sizes[r]):
-            least = min(least, scores[r, i] * ratios[_bin(scores[r, i])])
+            least = min(least, scores[r, i] * _worth(scores[r, i], expected, accepted))
             values[at] = least
             at += 1
     order = np.sort(values)[::-1]
@@ -140,9 +149,8 @@ def _cut(scores, sizes, ratios, ms, rho, extra):
         net = gain - rho * (ms[n + 1] - ms[0] + extra)
         if net > best:
             best, count = net, n + 1
-    kept = np.zeros(rows, np.int32)
     if count == 0:
-        return kept, 0.0, 0.0
+        return 0.0, 0.0
     bound = order[count - 1]
     equal = count - np.searchsorted(-order, -bound)  # of the bound itself, so many
     at = 0
@@ -154,11 +162,12 @@ def _cut(scores, sizes, ratios, ms, rho, extra):
                 kept[r] += 1
                 equal -= 1
             at += 1
-    return kept, best, bound
+    return best, bound
 
 
 @numba.njit(cache=True)
 def _count(scores, starts, counts, paths, expected, accepted):
+    """Add a step's nodes; return what the best bin's scores are worth, as a multiple of themselves."""
     expected *= _FORGET
     accepted *= _FORGET
     for r in range(len(starts) - 1):
@@ -170,3 +179,4 @@ def _count(scores, starts, counts, paths, expected, accepted):
         if expected[b] > _WINDOW:
             expected[b] *= 0.5
             accepted[b] *= 0.5
+    return ((accepted + _PRIOR) / (expected + _PRIOR)).max()
