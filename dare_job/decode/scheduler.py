@@ -29,7 +29,7 @@ _FORGET = 0.9995  # a step: what has not been drafted for long is tried again
 _KEPT = 0.95  # of averages, a step
 _LONGEST_REST = 32  # steps
 _LEAST = 1e-3  # score of a node that is ever wanted
-_MARGIN = 0.5  # of the last step's least probability: nodes under it are not looked for in the next one
+_MARGIN = 0.7  # of the last step's least probability: nodes under it are not looked for in the next one
 
 
 class Scheduler:
@@ -40,7 +40,6 @@ class Scheduler:
         self.nodes = nodes
         self._curve, self._ms = curve, {}
         self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
-        self._highest = 1.0  # of what any score is worth, as a multiple of itself
         self._tokens, self._drafts = 1.0, 0.0  # of a row and step, on average
         self._draft_ms = 0.0  # of a row, where it drafts
         self._bound = 0.0  # probability of the least node of the last step that took some
@@ -58,7 +57,7 @@ class Scheduler:
             return None
         ms, cheapest = self._costs(rows)
         least = max(self._rho(ms, rows) * cheapest, _MARGIN * self._bound)
-        return max(_LEAST, least / self._highest)
+        return max(_LEAST, _least(least, self._expected, self._accepted))
 
     def cut(self, drafts: DraftBatch, draft_ms: float) -> DraftBatch:
         """The nodes that are worth their place; ``draft_ms``: what drafting took."""
@@ -83,8 +82,7 @@ class Scheduler:
         self._tokens += (1 - _KEPT) * (1 + accepted / rows - self._tokens)
         self._drafts += (1 - _KEPT) * (len(tree) / rows - 1 - self._drafts)
         if tree.depth:
-            self._highest = _count(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected,
-                                   self._accepted)
+            _count(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected, self._accepted)
 
     def took(self, rows: int, nodes: int, ms: float) -> None:
         """What a step with so many drafts took, drafting left out."""
@@ -120,10 +118,19 @@ def _bin(score):
 
 
 @numba.njit(cache=True)
-def _worth(score, expected, accepted):
-    """What scores of this size have been worth so far, as a multiple of themselves."""
-    b = _bin(score)
+def _worth(b, expected, accepted):
+    """What a bin's scores have been worth so far, as a multiple of themselves."""
     return (accepted[b] + _PRIOR) / (expected[b] + _PRIOR)
+
+
+@numba.njit(cache=True)
+def _least(value, expected, accepted):
+    """The least score that is worth this probability."""
+    for b in range(_BINS - 1, -1, -1):
+        score = value / _worth(b, expected, accepted)
+        if score <= 2 ** (-0.5 * b):
+            return score if b == _BINS - 1 else max(score, 2 ** (-0.5 * (b + 1)))
+    return 1.0
 
 
 @numba.njit(cache=True)
@@ -139,7 +146,7 @@ def _cut(scores, sizes, expected, accepted, ms, rho, extra, kept):
     for r in range(rows):
         least = 1.0
         for i in range(sizes[r]):
-            least = min(least, scores[r, i] * _worth(scores[r, i], expected, accepted))
+            least = min(least, scores[r, i] * _worth(_bin(scores[r, i]), expected, accepted))
             values[at] = least
             at += 1
     order = np.sort(values)[::-1]
@@ -167,7 +174,6 @@ def _cut(scores, sizes, expected, accepted, ms, rho, extra, kept):
 
 @numba.njit(cache=True)
 def _count(scores, starts, counts, paths, expected, accepted):
-    """Add a step's nodes; return what the best bin's scores are worth, as a multiple of themselves."""
     expected *= _FORGET
     accepted *= _FORGET
     for r in range(len(starts) - 1):
@@ -179,4 +185,3 @@ def _count(scores, starts, counts, paths, expected, accepted):
         if expected[b] > _WINDOW:
             expected[b] *= 0.5
             accepted[b] *= 0.5
-    return ((accepted + _PRIOR) / (expected + _PRIOR)).max()
