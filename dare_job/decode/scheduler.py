@@ -42,7 +42,7 @@ class Scheduler:
         self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
         self._tokens, self._drafts = 1.0, 0.0  # of a row and step, on average
         self._draft_ms = 0.0  # of a row, where it drafts
-        self._bound = 0.0  # probability of the least node of the last step that took some
+        self._bound = 0.0  # least probability that the last step took, about
         self._gains: dict[int, float] = {}  # net, of a step that drafts, in tokens; by octaves of rows
         self._octave = self._rest = self._resting = 0
         # Milliseconds over the curve, by octaves of rows, of steps without drafts and with them.
@@ -136,7 +136,7 @@ def _least(value, expected, accepted):
 @numba.njit(cache=True)
 def _cut(scores, sizes, expected, accepted, ms, rho, extra, kept):
     """Sizes (R,) of the best prefixes of the rows' nodes into ``kept``, which holds zeros; returns tokens
-    gained net of cost, and the least probability.
+    gained net of cost, and the least probability that was taken, half of it where no node was left out.
 
     A row's nodes come with falling scores, so that those over a bound are a prefix, and a tree.
     """
@@ -159,6 +159,9 @@ def _cut(scores, sizes, expected, accepted, ms, rho, extra, kept):
     if count == 0:
         return 0.0, 0.0
     bound = order[count - 1]
+    if count == len(order):
+        kept[:] = sizes
+        return best, 0.5 * bound
     equal = count - np.searchsorted(-order, -bound)  # of the bound itself, so many
     at = 0
     for r in range(rows):

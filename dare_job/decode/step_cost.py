@@ -29,7 +29,7 @@ _SHARES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of the
 _CHAIN = 6  # nodes of the rows that have some, where there are few
 _ROUNDS = 6
 _SECONDS = 4.0  # of one batch size, after which it has no further round
-_VERSION = 3  # of what is kept on disk
+_VERSION = 4  # of what is kept on disk
 _LOG = logging.getLogger("dare_job")
 
 

@@ -1,5 +1,6 @@
 """Drafts from old text: the pools of each row and its own prompt and text so far."""
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,8 +19,12 @@ class RetrievalDrafter:
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
-        if requests is not self._requests:
+        if requests is not self._requests and not self._same(requests):
             sources = Sources.of(tuple(tuple(request.pools) for request in requests))
             prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
             self._requests, self._prepared = requests, Prepared(sources, self._settings, prompts)
         return self._prepared(context, lengths, budgets, depths, least)
+
+    def _same(self, requests: Sequence[Request]) -> bool:
+        known = self._requests
+        return known is not None and len(requests) == len(known) and all(map(operator.is_, requests, known))

@@ -3,7 +3,7 @@
 A row's queries write their keys and values directly behind the row's own text, so that what moves from step
 to step (lengths, trees) is data in ``Inputs`` and never a shape. First choices are taken in the graph; one
 small copy to the host is all that a strict step waits for. Without recording the same code runs on a CPU,
-where it is tested; slices behind the longest row are faster there (``Target.forward``).
+where it is tested; shapes that follow the trees are faster there (``Target.forward``).
 """
 
 import logging
