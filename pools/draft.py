@@ -69,7 +69,6 @@ class Sources:
         return len(self.row_pools)
 
     @staticmethod
-    @lru_cache(maxsize=4)
     def of(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
         numbers: dict[int, int] = {}
         addresses = []
@@ -146,7 +145,7 @@ def draft(
         if value is not None and len(value) != rows:
             raise PoolError(f"{name} has {len(value)} rows, context has {rows}")
     if not isinstance(pools, Sources):
-        pools = Sources.of(tuple(map(tuple, pools)))
+        pools = _sources(tuple(map(tuple, pools)))
     depths = np.full(rows, settings.depth) if max_depth is None else max_depth
     given = (np.ascontiguousarray(x, np.int32) for x in (context, lengths, budgets, depths))
     return Prepared(pools, settings, prompts)(*given, least)
@@ -176,6 +175,11 @@ def _slice(begin: int, end: int, arguments: tuple) -> None:
     row_pools, lambdas, tokens = arguments[8], arguments[10], arguments[12]
     memory = scratch(tokens.shape[1], row_pools.shape[1], lambdas.shape[1] - 1)
     draft_rows(begin, end, memory, *arguments)
+
+
+@lru_cache(maxsize=4)
+def _sources(pools: tuple[tuple[Index, ...], ...]) -> Sources:
+    return Sources.of(pools)
 
 
 @lru_cache(maxsize=1)

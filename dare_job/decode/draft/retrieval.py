@@ -20,7 +20,7 @@ class RetrievalDrafter:
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
         if requests is not self._requests and not self._same(requests):
-            sources = Sources.of(tuple(tuple(request.pools) for request in requests))
+            sources = Sources.of(tuple([request.pools for request in requests]))
             prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
             self._requests, self._prepared = requests, Prepared(sources, self._settings, prompts)
         return self._prepared(context, lengths, budgets, depths, least)
