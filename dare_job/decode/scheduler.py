@@ -27,6 +27,7 @@ _PRIOR = 2.0  # accepted nodes that a bin's scores are trusted like
 _WINDOW = 500.0  # expected accepted nodes of a bin after which older ones count half
 _FORGET = 0.9995  # a step: what has not been drafted for long is tried again
 _KEPT = 0.95  # of averages, a step
+_KEPT_RESTING = 0.7  # of what drafting gains, where it was tried after a rest
 _LONGEST_REST = 32  # steps
 _LEAST = 1e-3  # score of a node that is ever wanted
 _MARGIN = 0.7  # of the last step's least probability: nodes under it are not looked for in the next one
@@ -69,8 +70,8 @@ class Scheduler:
                                 self._extra(), sizes)
         self._draft_ms += (1 - _KEPT) * (draft_ms / rows - self._draft_ms)
         net -= rho * self._draft_ms * rows
-        gain = self._gains.get(self._octave, net)
-        gain = self._gains[self._octave] = _KEPT * gain + (1 - _KEPT) * net if self._rest == 0 else net
+        gain, kept = self._gains.get(self._octave, net), _KEPT if self._rest == 0 else _KEPT_RESTING
+        gain = self._gains[self._octave] = kept * gain + (1 - kept) * net
         self._rest = 0 if gain > 0 else min(_LONGEST_REST, 2 * self._rest + 1)
         self._resting = self._rest
         return drafts._replace(sizes=sizes)
