@@ -23,7 +23,7 @@ class Tree:
     def __init__(self, host: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], width: int, depth: int,
                  scores: np.ndarray):
         self.host, self.width, self.depth, self.scores = host, width, depth, scores
-        self.on_cpu = self  # of a tree that was moved to a device: the one that it was made of
+        self._original: Tree | None = None  # of a tree that was moved to a device: what it was made of
 
     def __len__(self) -> int:
         return len(self.host[0])
@@ -31,6 +31,10 @@ class Tree:
     @property
     def starts(self) -> np.ndarray:
         return self.host[3]
+
+    @property
+    def on_cpu(self) -> "Tree":
+        return self if self._original is None else self._original
 
     @property
     def even(self) -> bool:
@@ -67,7 +71,7 @@ class Tree:
         if device.type == "cpu":
             return self
         moved = Tree(self.host, self.width, self.depth, self.scores)
-        moved.on_cpu = self
+        moved._original = self
         for name in ("tokens", "parents", "depths", "rows", "ancestors"):
             setattr(moved, name, getattr(self, name).to(device, non_blocking=True))
         return moved
