@@ -55,7 +55,7 @@ class TreeCache(Cache):
         super().__init__(layers=[_Layer(self) for _ in shapes])
         self.slots = slots
         self.capacity = 0
-        self.column = 0  # where the next forward writes
+        self.column = 0  # of the next forward: where its longest row's new entries begin
         self.device = torch.device(device)
         self.programs: dict = {}  # of ``static``, which hold addresses in this cache
         self.pool = None  # memory of those that are recorded
@@ -227,8 +227,8 @@ class TreeCache(Cache):
 
 
 def _array(states: torch.Tensor) -> np.ndarray:
-    """A CPU tensor's memory, as integers where numpy lacks its type."""
-    return (states.view(torch.int16) if states.dtype == torch.bfloat16 else states).numpy()
+    """A CPU tensor's memory; of two bytes an entry as integers, as numpy and numba lack a type."""
+    return (states.view(torch.int16) if states.element_size() == 2 else states).numpy()
 
 
 def _by_query(states: torch.Tensor) -> np.ndarray:

@@ -25,7 +25,7 @@ _SHARE = 1 / 16  # of the prompts' tokens that a prefix has to save
 
 @dataclass(frozen=True)
 class Prefix:
-    """tokens int32 (N,); entries: keys and values (layers, heads, N, dim) of each stack of the cache."""
+    """tokens int32 (N,); entries: keys and values (parts, heads, N, dim) of each stack of the cache."""
 
     tokens: np.ndarray
     entries: Sequence[torch.Tensor]

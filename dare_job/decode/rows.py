@@ -53,7 +53,7 @@ class Rows:
         self.own_ms, self._shared_ms = np.zeros((slots, 2)), (0.0, 0.0)
         self._asked: tuple[Request, ...] | None = None
         self._plan: Plan | None = None
-        self.held_back = False  # whether some row's text may not end at once
+        self.held_back = False  # whether some row so far had a text that may not end at once
 
     def free(self) -> np.ndarray:
         """Slots without a row, ascending."""
@@ -171,7 +171,7 @@ def _guard(request: Request) -> int:
 
 @numba.njit(cache=True)
 def _plan(tokens, length, longest, depth, nodes, columns, before, roots, lengths, budgets, depths):
-    if columns >= 0:  # behind the longest row, where trees may stand
+    if columns >= 0:  # a forward reads as far as the longest row with the widest tree would
         nodes = min(nodes, max(0, columns - length[: len(before)].max()))
     for r in range(len(before)):
         before[r], roots[r], lengths[r] = length[r] - 1, tokens[r, length[r] - 1], length[r]

@@ -296,9 +296,9 @@ def test_the_drafter_is_asked_for_nothing_under_the_threshold():
     texts, pool = _texts(rng, 3), Index.build(_texts(rng, 60))
     request = types.SimpleNamespace(pools=(pool,), prompt_ids=texts[0][:5])
     context, length = texts[0][None, :], np.array([20], np.int32)
-    drafter = RetrievalDrafter(DraftSettings())
-    all_of = drafter.draft([request], context, length, np.array([32]), np.array([12]))
-    some = drafter.draft([request], context, length, np.array([32]), np.array([12]), 0.2)
+    drafter, most = RetrievalDrafter(DraftSettings()), (np.array([32], np.int32), np.array([12], np.int32))
+    all_of = drafter.draft([request], context, length, *most)
+    some = drafter.draft([request], context, length, *most, 0.2)
     scores = all_of.scores[0, : all_of.sizes[0]]
     assert (np.diff(scores) <= 0).all()
     wanted = int((scores >= 0.2).sum())

@@ -182,7 +182,8 @@ def test_a_model_with_attention_of_its_own_goes_without(caplog):
 
     def wrong(*args, past_key_values=None, **kwargs):
         out = inner(*args, past_key_values=past_key_values, **kwargs)
-        if getattr(past_key_values, "_lines", None) is not None:
+        mask = kwargs.get("attention_mask")
+        if mask is not None and mask.shape[-1] % COLUMNS == 0:  # of fixed shape
             out.last_hidden_state = out.last_hidden_state.roll(1, 1)
         return out
 

@@ -15,16 +15,18 @@ class RetrievalDrafter:
 
     def __init__(self, settings: DraftSettings):
         self._settings = settings
-        self._requests: Sequence[Request] | None = None  # of the last call: most steps have the same rows
+        self._requests: tuple[Request, ...] | None = None  # of the last call: most steps have the same rows
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
-        if requests is not self._requests and not self._same(requests):
-            sources = Sources.of(tuple([request.pools for request in requests]))
-            prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
-            self._requests, self._prepared = requests, Prepared(sources, self._settings, prompts)
+        if requests is not self._requests:
+            self._prepare(tuple(requests))
         return self._prepared(context, lengths, budgets, depths, least)
 
-    def _same(self, requests: Sequence[Request]) -> bool:
-        known = self._requests
-        return known is not None and len(requests) == len(known) and all(map(operator.is_, requests, known))
+    def _prepare(self, requests: tuple[Request, ...]) -> None:
+        known, self._requests = self._requests, requests
+        if known is not None and len(known) == len(requests) and all(map(operator.is_, known, requests)):
+            return
+        sources = Sources.of(tuple([request.pools for request in requests]))
+        prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
+        self._prepared = Prepared(sources, self._settings, prompts)

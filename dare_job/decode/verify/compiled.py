@@ -78,7 +78,7 @@ def branch(scores, tokens, parents, starts, counts, paths, out, relaxed, finite,
 
 @numba.njit(cache=True)
 def reached(scores, tokens, parents, k, far, choices, finite):
-    """Nodes (N,) whose ancestors can all pass, and which can themselves, by ``relaxed.bounds``.
+    """Nodes (N,) whose ancestors can all pass, and which can themselves, by ``relaxed._bounds``.
 
     Sets the choices and ``finite`` (T,) of those and of the roots.
     """
