@@ -27,6 +27,8 @@ _PRIOR = 2.0  # accepted nodes that a bin's scores are trusted like
 _WINDOW = 500.0  # expected accepted nodes of a bin after which older ones count half
 _FORGET = 0.9995  # a step: what has not been drafted for long is tried again
 _KEPT = 0.95  # of averages, a step
+_KEPT_OVER = 0.8  # of what steps with so many drafts take over the curve: they are few
+_OCTAVES = 16  # of drafts in all
 _KEPT_RESTING = 0.7  # of what drafting gains, where it was tried after a rest
 _LONGEST_REST = 32  # steps
 _LEAST = 1e-3  # score of a node that is ever wanted
@@ -46,8 +48,8 @@ class Scheduler:
         self._bound = 0.0  # least probability that the last step took, about
         self._gains: dict[int, float] = {}  # net, of a step that drafts, in tokens; by octaves of rows
         self._octave = self._rest = self._resting = 0
-        # Milliseconds over the curve, by octaves of rows, of steps without drafts and with them.
-        self._beyond: dict[tuple[int, bool], float] = {}
+        # Milliseconds over the curve, by octaves of rows and of nodes (0: none); nan: never seen.
+        self._beyond: dict[int, np.ndarray] = {}
 
     def least(self, rows: int) -> float | None:
         """Score under which no node of the next step can pay; None: it should not draft."""
@@ -67,7 +69,7 @@ class Scheduler:
         rho = self._rho(ms, rows)
         sizes = np.zeros(rows, np.int32)
         net, self._bound = _cut(drafts.scores, drafts.sizes, self._expected, self._accepted, ms, rho,
-                                self._extra(), sizes)
+                                self._over(self._octave), sizes)
         self._draft_ms += (1 - _KEPT) * (draft_ms / rows - self._draft_ms)
         net -= rho * self._draft_ms * rows
         gain, kept = self._gains.get(self._octave, net), _KEPT if self._rest == 0 else _KEPT_RESTING
@@ -88,16 +90,15 @@ class Scheduler:
     def took(self, rows: int, nodes: int, ms: float) -> None:
         """What a step with so many drafts took, drafting left out."""
         table, _ = self._costs(rows)
-        key, over = (rows.bit_length(), nodes > 0), ms - table[min(nodes, len(table) - 1)]
+        over = ms - table[min(nodes, len(table) - 1)]
         if over < table[0]:  # else something else had the processor
-            self._beyond[key] = _KEPT * self._beyond.get(key, over) + (1 - _KEPT) * over
+            _learn(self._over(rows.bit_length()), nodes.bit_length(), over)
 
-    def _extra(self) -> float:
-        """Milliseconds that drafts add to a step beside what the curve says, as far as steps of both kinds
-        have been seen: trees to build and accepted entries to move.
-        """
-        plain, drafted = (self._beyond.get((self._octave, kind)) for kind in (False, True))
-        return 0.0 if plain is None or drafted is None else max(0.0, drafted - plain)
+    def _over(self, octave: int) -> np.ndarray:
+        found = self._beyond.get(octave)
+        if found is None:
+            found = self._beyond[octave] = np.full(_OCTAVES, np.nan)
+        return found
 
     def _costs(self, rows: int) -> tuple[np.ndarray, float]:
         """Milliseconds by drafts in all, and the least that one more of them adds."""
@@ -135,7 +136,26 @@ def _least(value, expected, accepted):
 
 
 @numba.njit(cache=True)
-def _cut(scores, sizes, expected, accepted, ms, rho, extra, kept):
+def _extra(beyond, octave):
+    """Milliseconds that so many drafts add to a step beside what the curve says, as far as steps with them and
+    without any have been seen: trees to build, entries to move, attention as wide as the widest row.
+    """
+    over = beyond[octave] - beyond[0]
+    return over if over > 0 else 0.0  # nan is not
+
+
+@numba.njit(cache=True)
+def _learn(beyond, octave, over):
+    """Add a step. What is not taken for long is by and by held to cost no more than a step without drafts."""
+    kept = _KEPT_OVER if octave else _KEPT
+    beyond[octave] = over if np.isnan(beyond[octave]) else kept * beyond[octave] + (1 - kept) * over
+    for other in range(1, len(beyond)):
+        if other != octave and beyond[other] > beyond[0]:
+            beyond[other] -= (1 - _FORGET) * (beyond[other] - beyond[0])
+
+
+@numba.njit(cache=True)
+def _cut(scores, sizes, expected, accepted, ms, rho, beyond, kept):
     """Sizes (R,) of the best prefixes of the rows' nodes into ``kept``, which holds zeros; returns tokens
     gained net of cost, and the least probability that was taken, half of it where no node was left out.
 
@@ -151,10 +171,11 @@ def _cut(scores, sizes, expected, accepted, ms, rho, extra, kept):
             values[at] = least
             at += 1
     order = np.sort(values)[::-1]
-    gain, best, count = 0.0, 0.0, 0
+    gain, best, count, octave = 0.0, 0.0, 0, 0
     for n in range(min(len(order), len(ms) - 1)):
         gain += order[n]
-        net = gain - rho * (ms[n + 1] - ms[0] + extra)
+        octave += (n + 1) >> octave > 0
+        net = gain - rho * (ms[n + 1] - ms[0] + _extra(beyond, octave))
         if net > best:
             best, count = net, n + 1
     if count == 0:
