@@ -137,8 +137,8 @@ def _least(value, expected, accepted):
 
 @numba.njit(cache=True)
 def _extra(beyond, octave):
-    """Milliseconds that so many drafts add to a step beside what the curve says, as far as steps with them and
-    without any have been seen: trees to build, entries to move, attention as wide as the widest row.
+    """Milliseconds that so many drafts add to a step beside what the curve says, as far as steps with them
+    and without any have been seen: trees to build, entries to move, attention as wide as the widest row.
     """
     over = beyond[octave] - beyond[0]
     return over if over > 0 else 0.0  # nan is not
