@@ -9,13 +9,22 @@ import torch
 
 from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.tree import build
-from dare_job.decode.verify import relaxed, rules, strict
+from dare_job.decode.verify import passing, relaxed, rules, strict
 from dare_job.decode.verify import verifier as of_settings
 from dare_job.decode.verify.compiled import first_choice
 from dare_job.decode.verify.verdict import longest, undrafted
 from pools.tree import ROOT, DraftBatch, empty
 
 EOS = 2
+
+
+def _by_tensors(case: EngineSettings):
+    """The verifier as a GPU runs it, here on a CPU."""
+    def verify(scores, tree, mask):
+        judgement = (strict.judge_tree(scores, tree, mask) if case.rule == "strict" else
+                     relaxed.judge_tree(scores, tree, mask, settings=case, eos=torch.tensor([EOS])))
+        return longest(tree, judgement)
+    return verify
 
 
 def verifier(rule: str, eos: tuple = (EOS,), **settings):
@@ -135,8 +144,10 @@ def _name(case: EngineSettings) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
-def test_rules_against_the_reference(case):
-    wrong, relaxed = _mismatches(case, of_settings(case, torch.tensor([EOS])))
+@pytest.mark.parametrize("by", ["compiled", "tensors"])
+def test_rules_against_the_reference(by, case):
+    verify = _by_tensors(case) if by == "tensors" else of_settings(case, torch.tensor([EOS]))
+    wrong, relaxed = _mismatches(case, verify)
     assert wrong == 0
     tight = {"strict": True, "relaxed": case.k == 1, "literal": case.k == 1, "top_k": False,
              "threshold": False, "ratio": False, "entropy": False}[case.rule]  # but for ties of all tokens
@@ -186,8 +197,16 @@ WRONG += [
 @pytest.mark.parametrize(("case", "what", "rule"), WRONG, ids=lambda x: x if isinstance(x, str) else "")
 def test_the_reference_tells_known_wrong_rules(case, what, rule, monkeypatch):
     monkeypatch.setitem(rules.RULES, case.rule, rule)
-    monkeypatch.setattr(relaxed, "_bounds", lambda settings: (0, math.inf))  # which hold the right rule too
-    assert _mismatches(case, of_settings(case, torch.tensor([EOS])))[0] > 0
+    assert _mismatches(case, _by_tensors(case))[0] > 0
+
+
+@pytest.mark.parametrize("width", [1, 255, 256, 257, 5000])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 3.0, 30.0, 1e30])
+def test_sums_over_the_vocabulary_are_those_of_numpy(width, spread):
+    line = (spread * np.random.default_rng(width).normal(0, 1, width)).astype(np.float32)
+    line[1:][::7] = -np.inf
+    exact = np.exp(line.astype(np.float64) - line.max()).sum()
+    assert passing._exponentials(line, line.max()) == pytest.approx(exact, rel=2e-6)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.rule in ("ratio", "entropy")], ids=_name)

@@ -7,7 +7,7 @@ import torch
 
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.tree import Tree
-from dare_job.decode.verify import relaxed, strict
+from dare_job.decode.verify import passing, relaxed, strict
 from dare_job.decode.verify.verdict import Verdict, longest, strictly, undrafted
 
 Verifier = Callable[..., Verdict]  # of scores, tree, and which nodes are strict whatever the rule
@@ -15,17 +15,18 @@ Verifier = Callable[..., Verdict]  # of scores, tree, and which nodes are strict
 
 def verifier(settings: EngineSettings, eos: torch.Tensor) -> Verifier:
     """The verifier of the settings' rule; ``eos`` int64 (E,) on the target's device."""
-    rule = strict.judge_tree if settings.rule == "strict" else partial(relaxed.judge_tree, settings=settings,
-                                                                      eos=eos)
+    by_rule = settings.rule != "strict"
+    rule = partial(relaxed.judge_tree, settings=settings, eos=eos) if by_rule else strict.judge_tree
+    bounds, ends = passing.bounds(settings), eos.cpu().numpy()
 
     def verify(scores: torch.Tensor, tree: Tree, strict_nodes: torch.Tensor | None = None) -> Verdict:
         """scores float32 (T, V) and the tree on one device; strict_nodes bool (T,): nodes that pass as first
         choices alone (None: none).
         """
-        if scores.device.type == "cpu" and (settings.rule == "strict" or not tree.depth):
+        if scores.device.type == "cpu":
+            if by_rule and tree.depth:
+                return relaxed.on_cpu(scores, tree, strict_nodes, bounds, ends)
             return strictly(tree, scores)
-        if not tree.depth:
-            return undrafted(scores)
-        return longest(tree, rule(scores, tree, strict_nodes))
+        return longest(tree, rule(scores, tree, strict_nodes)) if tree.depth else undrafted(scores)
 
     return verify

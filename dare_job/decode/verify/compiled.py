@@ -77,44 +77,6 @@ def branch(scores, tokens, parents, starts, counts, paths, out, relaxed, finite,
 
 
 @numba.njit(cache=True)
-def reached(scores, tokens, parents, k, far, choices, finite):
-    """Nodes (N,) whose ancestors can all pass, and which can themselves, by ``relaxed._bounds``.
-
-    Sets the choices and ``finite`` (T,) of those and of the roots.
-    """
-    found = np.empty(len(tokens), np.int64)
-    passing = np.zeros(len(tokens), np.bool_)
-    count, width = 0, scores.shape[1]
-    for t in range(len(tokens)):
-        parent = parents[t]
-        if parent != t:
-            token = tokens[t]
-            if not passing[parent] or token >= width or not _can_pass(scores[parent], choices[parent], token,
-                                                                       k, far):
-                continue
-            found[count] = t
-            count += 1
-        passing[t] = True
-        choices[t], finite[t] = first_choice(scores[t])
-    return found[:count]
-
-
-@numba.njit
-def _can_pass(line, choice, token, k, far):
-    if token == choice:
-        return True
-    own = line[token]
-    if not line[choice] - own <= far:
-        return False
-    if k == 0:
-        return True
-    higher = 0
-    for v in range(len(line)):
-        higher += line[v] > own
-    return higher < k
-
-
-@numba.njit(cache=True)
 def longest(tokens, parents, depths, starts, choices, passed, finite, logp, counts, paths, out, relaxed,
             out_finite, sound):
     """Fill in the verdict: the longest branch of nodes that passed, of equals the more probable one, then the

@@ -9,7 +9,7 @@ import torch
 from dare_job.decode.tree import Tree
 from dare_job.decode.verify import compiled
 
-_NO_LOGP = np.zeros(0, np.float32)
+NO_LOGP = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Judgement:
 
     def numpy(self) -> tuple[np.ndarray, ...]:
         """All as arrays, an empty one for None; from a GPU in one transfer (two with logp)."""
-        logp = _NO_LOGP if self.logp is None else self.logp.cpu().numpy()
+        logp = NO_LOGP if self.logp is None else self.logp.cpu().numpy()
         if self.choices.device.type == "cpu":
             return self.choices.numpy(), self.passed.numpy(), self.finite.numpy(), logp
         choices, passed, finite = torch.stack((self.choices, self.passed, self.finite)).cpu().numpy()
@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
     all_sound: bool
 
 
-def _blank(tree: Tree) -> tuple[np.ndarray, ...]:
+def blank(tree: Tree) -> tuple[np.ndarray, ...]:
     """All but the last of a verdict, not filled in."""
     rows = len(tree.starts) - 1
     shape = rows, tree.depth + 1
@@ -71,15 +71,15 @@ def _blank(tree: Tree) -> tuple[np.ndarray, ...]:
 
 def longest(tree: Tree, judgement: Judgement) -> Verdict:
     """The longest branch without a node that failed; of equals the more probable one, then the first."""
-    blank = _blank(tree)
-    return Verdict(*blank, compiled.longest(*tree.host, *judgement.numpy(), *blank))
+    found = blank(tree)
+    return Verdict(*found, compiled.longest(*tree.host, *judgement.numpy(), *found))
 
 
 def strictly(tree: Tree, scores: torch.Tensor) -> Verdict:
     """On a CPU: the strict verdict, which is every rule's where nothing is drafted. scores float32 (T, V)."""
-    blank = _blank(tree)
+    found = blank(tree)
     tokens, parents, _, starts = tree.host
-    return Verdict(*blank, compiled.branch(scores.contiguous().numpy(), tokens, parents, starts, *blank))
+    return Verdict(*found, compiled.branch(scores.contiguous().numpy(), tokens, parents, starts, *found))
 
 
 def judge(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

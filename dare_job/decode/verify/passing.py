@@ -1,0 +1,171 @@
+"""The relaxed rules in compiled code, for a CPU; ``rules`` says the same in tensors.
+
+A rule is asked only of nodes that a branch reaches, cheap questions first. Most drafts that pass are first
+choices, of which nothing more is asked, and the sum over the vocabulary is taken of few nodes.
+"""
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from dare_job.decode.request import EngineSettings
+from dare_job.decode.verify.compiled import first_choice
+
+_BLOCK = 256  # scores
+_LOG2_E, _LN2_HIGH = np.float32(math.log2(math.e)), np.float32(0.693359375)  # of which few bits are set
+_LN2_LOW = np.float32(math.log(2) - 0.693359375)
+_LEAST = np.float32(-87.0)  # below it exp is no normal number, and 0 here
+_TERMS = tuple(np.float32(1 / math.factorial(n)) for n in range(8))
+
+
+class Bounds(NamedTuple):
+    """What a token must hold to pass behind a node, unless it is the first choice and ``first`` is set.
+
+    first    the first choice passes whatever else holds
+    k        fewer tokens are more probable; 0: any number
+    logp     its log probability is over this
+    gap      its score is at most so far under the first choice's
+    epsilon  logs of the entropy rule's; nan: another rule
+    delta
+    """
+
+    first: bool
+    k: int
+    logp: float
+    gap: float
+    epsilon: float
+    delta: float
+
+
+def bounds(settings: EngineSettings) -> Bounds:
+    """Of the settings' rule."""
+    rule, p = settings.rule, math.log(settings.p) if settings.p > 0 else -math.inf
+    return Bounds(
+        first=rule not in ("top_k", "literal"),
+        k=settings.k if rule in ("relaxed", "literal", "top_k") else 0,
+        logp=p if rule in ("relaxed", "literal", "threshold") else -math.inf,
+        gap=-math.log(settings.c) if rule == "ratio" else math.inf,
+        epsilon=math.log(settings.epsilon) if rule == "entropy" else math.nan,
+        delta=math.log(settings.delta) if rule == "entropy" else math.nan)
+
+
+@numba.njit(cache=True)
+def passing(scores, tokens, parents, strict, eos, bounds, choices, passed, finite, logp):
+    """Which nodes of scores float32 (T, V) pass, with all their ancestors; whether ``logp`` is filled in.
+
+    strict   bool (T,): nodes that pass as first choices alone, whatever the rule; or empty
+    eos      int64 (E,): tokens that pass as nothing else
+    choices, finite  (T,) of roots and of nodes that pass
+    logp     float32 (T,) of nodes that pass, where a node has two children that do
+    """
+    sums = np.full((len(tokens), 2), np.nan)  # a node's log of sums, and its entropy
+    children = np.zeros(len(tokens), np.int64)
+    forks = False
+    for t in range(len(tokens)):
+        parent, token = parents[t], tokens[t]
+        if parent != t:
+            if parents[parent] != parent and not passed[parent] or token >= scores.shape[1]:
+                continue
+            is_first = token == choices[parent]
+            if strict.size > 0 and strict[t]:
+                if not is_first:
+                    continue
+            elif not _passes(scores[parent], choices[parent], token, is_first, eos, bounds, sums[parent]):
+                continue
+            passed[t] = True
+            children[parent] += 1
+            forks |= children[parent] > 1
+        choices[t], finite[t] = first_choice(scores[t])
+    if forks:
+        for t in range(len(tokens)):
+            if passed[t]:
+                parent = parents[t]
+                _sum(scores[parent], choices[parent], sums[parent])
+                logp[t] = scores[parent, tokens[t]] - sums[parent, 0]
+    return forks
+
+
+@numba.njit
+def _passes(line, choice, token, is_first, eos, bounds, sums):
+    if is_first and bounds.first:
+        return True
+    for end in eos:
+        if token == end and not is_first:
+            return False
+    return _holds(line, choice, token, bounds, sums)
+
+
+@numba.njit
+def _holds(line, choice, token, bounds, sums):
+    """Whether a token holds what ``Bounds`` says."""
+    own = line[token]
+    if not (np.isfinite(own) and np.float32(line[choice] - own) <= np.float32(bounds.gap)):
+        return False
+    if bounds.logp > -np.inf and own - line[choice] <= bounds.logp:  # as the sum is no less than its largest
+        return False
+    if bounds.k > 0:
+        higher = 0
+        for v in range(len(line)):
+            higher += line[v] > own
+        if higher >= bounds.k:
+            return False
+    least = bounds.logp
+    if not np.isnan(bounds.epsilon):
+        _sum(line, choice, sums)
+        _entropy(line, sums)
+        least = min(bounds.epsilon, bounds.delta - sums[1])
+    if least == -np.inf:
+        return True
+    _sum(line, choice, sums)
+    return own - sums[0] > least
+
+
+@numba.njit
+def _sum(line, choice, sums):
+    """The log of the sum of exponentials into ``sums[0]``, unless it is there."""
+    if np.isnan(sums[0]):
+        sums[0] = line[choice] + math.log(_exponentials(line, line[choice]))
+
+
+@numba.njit
+def _entropy(line, sums):
+    """In nats, into ``sums[1]``."""
+    if np.isnan(sums[1]):
+        sums[1] = 0.0
+        for score in line:
+            logp = score - sums[0]
+            if logp > _LEAST:
+                sums[1] -= math.exp(logp) * logp
+
+
+@numba.njit
+def _exponentials(line, peak):
+    """Sum of exp(score - peak) with an error of some 1e-7 of itself; peak is the greatest score.
+
+    By powers of 2 and a polynomial, block by block: in this form both loops are compiled to vector
+    instructions, which take a tenth of the time of ``math.exp``.
+    """
+    powers, totals = np.empty(_BLOCK, np.int32), np.zeros(_BLOCK, np.float32)
+    scales = powers.view(np.float32)
+    rests = np.empty(_BLOCK, np.float32)
+    for start in range(0, len(line), _BLOCK):
+        block = line[start : start + _BLOCK]
+        for i in range(len(block)):
+            x = max(block[i] - peak, _LEAST)
+            n = np.int32(x * _LOG2_E - np.float32(0.5))
+            whole = np.float32(n)
+            rests[i] = x - whole * _LN2_HIGH - whole * _LN2_LOW
+            powers[i] = (n + np.int32(127)) << np.int32(23)
+        for i in range(len(block)):
+            r, value = rests[i], _TERMS[7]
+            value = value * r + _TERMS[6]
+            value = value * r + _TERMS[5]
+            value = value * r + _TERMS[4]
+            value = value * r + _TERMS[3]
+            value = value * r + _TERMS[2]
+            value = value * r + _TERMS[1]
+            value = value * r + _TERMS[0]
+            totals[i] += value * scales[i]
+    return totals.sum()
