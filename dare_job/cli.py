@@ -22,8 +22,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="LLM knowledge text for recommenders, written nightly; the text of similar users drafts tonight's.",
-    epilog="Exit codes: 0 done, 2 settings, 3 too many rows failed, 4 input data, 5 Java, Spark or disk, "
-           "6 model, 7 pools, 1 anything else.",
+    epilog="Exit codes: 0 done, 2 settings, 3 errors or texts beyond a limit, 4 input data, "
+           "5 Java, Spark or disk, 6 model, 7 pools, 1 anything else.",
 )
 
 Config = Annotated[list[Path], typer.Option(
@@ -49,6 +49,7 @@ STAGE_HELP = {
     "route": "Choose the pool of each entity, with the reason.",
     "pools": "Index the old text of each pool.",
     "generate": "Write the text with the model on Spark; goes on where a killed run stopped.",
+    "gate": "Check tonight's texts: errors, empty, short, cut off, loops, unprintable, lengths, relaxed.",
     "publish": "Check the rows and commit the date's snapshot with its manifest.",
 }
 

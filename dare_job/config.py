@@ -30,6 +30,7 @@ class Section(BaseModel):
 _MOST = 2**31 - 1
 AtLeastOne = Annotated[int, Field(ge=1, le=_MOST)]
 Seed = Annotated[int, Field(ge=0, le=_MOST)]
+Share = Annotated[float, Field(ge=0, le=1)] | None
 
 
 class InputSettings(Section):
@@ -192,7 +193,31 @@ class BaselineSettings(Section):
 
 
 class LimitSettings(Section):
-    max_error_share: float = Field(0.05, ge=0, le=1, description="publish nothing when more rows failed")
+    max_error_share: Share = Field(0.05, description="publish nothing when more rows failed; null: never")
+
+
+class GateSettings(Section):
+    """Tonight's texts of an entity type are published only within these; null switches a check off."""
+
+    min_failing_rows: int = Field(
+        3, ge=1, le=_MOST, description="fewer rows pass whatever their share: on a night of few rows one is "
+        "a large share; errors and lengths have no need of it")
+    max_empty_share: Share = Field(0.01, description="texts without a character that shows")
+    short_tokens: int = Field(8, ge=1, le=_MOST, description="a text that ended with fewer is too short")
+    max_short_share: Share = 0.02
+    max_cut_off_share: Share = Field(0.5, description="texts that decode.max_new_tokens cut off")
+    loop_ngram: int = Field(32, ge=1, le=512, description="a loop repeats up to so many tokens ...")
+    loop_repeats: int = Field(4, ge=2, le=_MOST, description="... so many times or more ...")
+    loop_tokens: int = Field(24, ge=2, le=_MOST, description="... and is so many tokens long or longer")
+    max_loop_share: Share = Field(0.02, description="texts that end in a loop")
+    max_unprintable_share: Share = Field(
+        0.01, description="texts with control characters but newline and tab, U+FFFD, or broken UTF-8")
+    max_relaxed_share: Share = Field(0.25, description="tokens that were not the model's first choice")
+    max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
+        1.3, description="median of a text's tokens against those of the entity's text before, either way")
+    max_length_distance: Share = Field(
+        0.3, description="Kolmogorov-Smirnov distance of the same lengths; 0: as before, 1: all others")
+    min_length_pairs: int = Field(50, ge=1, le=_MOST, description="fewer texts tell nothing of lengths")
 
 
 class JobConfig(Section):
@@ -211,6 +236,7 @@ class JobConfig(Section):
     spark: SparkSettings = SparkSettings()
     baseline: BaselineSettings = BaselineSettings()
     limits: LimitSettings = LimitSettings()
+    gates: GateSettings = GateSettings()
 
 
 def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = None,

@@ -17,7 +17,7 @@ class ConfigError(DareJobError):
 
 
 class ThresholdError(DareJobError):
-    """Too many rows failed: nothing was published."""
+    """More rows failed, or more texts are bad, than a limit allows: nothing was published."""
 
     exit_code = 3
 

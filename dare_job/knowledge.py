@@ -58,7 +58,7 @@ def manifest(folder: Path) -> dict:
 
 
 def writer(job: Job) -> dict:
-    """Who writes tonight, as a manifest says it: model, tokenizer hash, hash of each prompt set."""
+    """Who writes tonight, as a manifest says it: model, hashes of tokenizer and prompts, new tokens."""
     from dare_job import prompts
     from dare_job.model_files import tokenizer_hash
 
@@ -69,6 +69,7 @@ def writer(job: Job) -> dict:
         "tokenizer": tokenizer_hash(job.model_path),
         "prompts": {entity: prompts.load(getattr(job.config.prompts, entity)).version_hash
                     for entity in ENTITIES},
+        "new_tokens": [job.config.decode.min_new_tokens, job.config.decode.max_new_tokens],
     }
 
 

@@ -16,10 +16,11 @@ from dare_job.workspace import digest
 
 
 def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[Part],
-             fingerprint: str) -> dict:
+             fingerprint: str, gates: dict) -> dict:
     """The manifest of a staged snapshot: who wrote it, counts, sums, rates, files with checksums.
 
     generated    what the stage generate reported; fingerprint: of what the snapshot was made from
+    gates        what the stage gate found of the entity type, by check
     """
     counts, totals, kinds = _count(job, entity, folder)
     read = upstream.require(job, "plan")["input"]
@@ -32,6 +33,7 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
         "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
+        "gates": gates,
         "waves": generated.get("waves", {}).get(entity, []),
         "rejects": {"broken": read["broken"], "duplicate": read["duplicates"]},
         "previous": str(knowledge.old_folder(job, entity) or "") or None,

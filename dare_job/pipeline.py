@@ -13,9 +13,10 @@ from rich.markup import escape
 
 from dare_job import knowledge, lock, show, swap
 from dare_job.job import Job
+from dare_job.quality import findings
 from dare_job.tables import ENTITIES
 
-STAGES = ("plan", "embed", "group", "route", "pools", "generate", "publish")
+STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish")
 _LOG = logging.getLogger("dare_job")
 
 
@@ -92,6 +93,7 @@ def summarise(job: Job, manifests: dict) -> dict:
         "relaxed_tokens": total("totals", "relaxed_tokens"), "guarded_rows": total("counts", "guarded"),
         "tokens_per_s": _rounded(manifests["user"]["tokens_per_s"]),
         "baseline_tokens_per_s": _rounded(baseline["tokens_per_s"] if baseline else None),
+        "gates": findings.worst({entity: manifests[entity].get("gates", {}) for entity in ENTITIES}),
     }
 
 
@@ -120,6 +122,7 @@ def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
         console.print(f"{summary['relaxed_tokens'] / tokens:.2%} of the tokens are not the model's first "
                       f"choice; {summary['guarded_rows']} rows went on behind their length guard",
                       soft_wrap=True)
+    console.print(f"quality gates passed: {_gates_words(summary['gates'])}", soft_wrap=True)
     if rate and plain:
         method = manifests["user"]["baseline"]["method"]
         console.print(f"{rate:.0f} tokens/s a worker, {rate / plain:.2f} times plain decoding in this run "
@@ -163,6 +166,20 @@ def _waves_words(waves: dict[str, list[dict]]) -> str:
     return f"; in waves of {', '.join(found)}" if found else ""
 
 
+def _gate_words(report: dict) -> str:
+    found = {entity: report[entity] for entity in ENTITIES}
+    texts = sum(checks["empty"]["of"] for checks in found.values())
+    return f"{texts} texts passed: {_gates_words(findings.worst(found))}"
+
+
+def _gates_words(worst: dict[str, float | None]) -> str:
+    """The checks with something to say: shares above 0, and lengths where they were compared."""
+    shares = [f"{check.replace('_', ' ')} {value:.2%}" for check, value in worst.items()
+              if value and check not in findings.OF_LENGTHS]
+    ratio = worst["length_ratio"]
+    return ", ".join(shares + ([f"lengths {ratio:.2f} times those before"] if ratio else [])) or "no bad row"
+
+
 def _publish_words(report: dict) -> str:
     return ", ".join(f"{report[entity]['counts']['rows']} {entity}s" for entity in ENTITIES)
 
@@ -185,7 +202,8 @@ def _route_words(report: dict) -> str:
 
 
 _DESCRIBE = {"plan": _plan_words, "embed": _embed_words, "group": _group_words, "route": _route_words,
-             "pools": _pools_words, "generate": _generate_words, "publish": _publish_words}
+             "pools": _pools_words, "generate": _generate_words, "gate": _gate_words,
+             "publish": _publish_words}
 
 
 def _rounded(value: float | None, digits: int = 1) -> float | None:

@@ -30,7 +30,7 @@ from dare_job.workspace import digest, write_json
 
 RECORD = "_cut.json"
 FAILED = "_failed.json"  # left by a worker that stopped the run
-RETRY = "_retry.json"  # left by publish when too many rows failed: the next cut tries them again
+RETRY = "_retry.json"  # left by the gate when too many rows failed: the next cut tries them again
 COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
            "strict")
 PLACE = ("wave", "shard", "chunk", "position")  # what the cut adds to them

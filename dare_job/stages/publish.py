@@ -15,19 +15,16 @@ who listed the older files finds them or misses them, and never reads some of bo
 """
 
 import secrets
-from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dare_job import knowledge, manifest, swap
-from dare_job.errors import DataError, ThresholdError
+from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
-from dare_job.spark import cut, parts
-from dare_job.stages import upstream
+from dare_job.spark import parts
+from dare_job.stages import gate, upstream, written
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.workspace import MANIFEST, digest, write_json
 
@@ -37,19 +34,20 @@ _ROWS_A_FILE = 100_000
 def run(job: Job) -> dict:
     """Publish the date; returns the manifests by entity type, as they were where nothing changed.
 
-    Raises ThresholdError where too many rows failed, DataError where an id would be there twice.
+    Raises DataError where the gate has not looked at tonight's rows or an id would be there twice,
+    ThresholdError where the gate failed.
     """
-    generated = upstream.require(job, "generate")
-    _check_rows(job, generated)
+    generated = written.require(job)
+    gates = gate.passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
     published = {entity: _published(job, entity, fingerprints[entity]) for entity in ENTITIES}
     if all(published.values()):
         return {entity: _with_baseline(job, entity, found, generated) for entity, found in published.items()}
-    _check_errors(job)
     staged = {entity: _stage(job, entity) for entity in ENTITIES}
     manifests = {}
-    for entity, written in staged.items():
-        manifests[entity] = manifest.describe(job, entity, generated, *written, fingerprints[entity])
+    for entity, files in staged.items():
+        manifests[entity] = manifest.describe(job, entity, generated, *files, fingerprints[entity],
+                                              gates[entity])
     for entity, (folder, _) in staged.items():
         write_json(folder / MANIFEST, manifests[entity])
     for entity, (folder, _) in staged.items():
@@ -66,26 +64,8 @@ def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
     return found
 
 
-def _check_rows(job: Job, generated: dict) -> None:
-    """Raise DataError where files of the stage generate are gone or damaged."""
-    try:
-        rows = sum(knowledge.dataset(_generated(job, entity)).count_rows() for entity in ENTITIES)
-    except (pa.ArrowException, OSError):
-        rows = "not all readable"
-    if rows != generated["rows"]:
-        raise DataError(f"{job.space.stage('generate')}: {rows} of {generated['rows']} finished rows: run "
-                        f"`dare-job generate` with --date {job.space.dt}, which writes what is missing")
-
-
 def _fingerprint(job: Job, entity: str, generated: dict) -> str:
-    rows = sorted((path.name, path.stat().st_mtime_ns) for path in _generated(job, entity).glob("*.parquet"))
-    old = knowledge.old_folder(job, entity)
-    before = knowledge.manifest(old).get("run_id") if old else None
-    return digest(["publish", SCHEMA_VERSION, generated["fingerprint"], rows, str(old), before])
-
-
-def _generated(job: Job, entity: str) -> Path:
-    return upstream.folder(job, "generate", entity)
+    return digest(["publish", SCHEMA_VERSION, generated["fingerprint"], *written.identity(job, entity)])
 
 
 def _published(job: Job, entity: str, fingerprint: str) -> dict | None:
@@ -97,43 +77,6 @@ def _published(job: Job, entity: str, fingerprint: str) -> dict | None:
     there = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
                 for name, file in found["files"].items())
     return found if there else None
-
-
-def _check_errors(job: Job) -> None:
-    """Stop where more than ``limits.max_error_share`` of tonight's rows with a prompt failed anew.
-
-    Rows that come back every night do not count, or a quiet night could never be published: those without
-    a prompt (an empty history, no title), and those that the snapshot before has with the same error.
-    """
-    limit = job.config.limits.max_error_share
-    asked = 0
-    reasons: Counter[str] = Counter()
-    for entity in ENTITIES:
-        known = _errors(knowledge.old_folder(job, entity))
-        rows = knowledge.dataset(_generated(job, entity))
-        prompted = pc.field("prompt_sha256").is_valid()
-        for batch in rows.to_batches(columns=["entity_id", "error"], filter=prompted):
-            found = zip(batch["entity_id"].to_pylist(), batch["error"].to_pylist(), strict=True)
-            new = [reason for name, reason in found if not reason or known.get(name) != reason]
-            asked += len(new)
-            reasons.update(filter(None, new))
-    failed = reasons.total()
-    if failed <= limit * asked:
-        return
-    write_json(job.space.stage("generate") / cut.RETRY, {"run_id": job.run_id})
-    commonest = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(10))
-    raise ThresholdError(
-        f"{failed} of {asked} rows with a prompt failed, more than limits.max_error_share = {limit}: "
-        f"nothing was published; the next run tries these rows again. Commonest: {commonest}")
-
-
-def _errors(snapshot: Path | None) -> dict[str, str]:
-    """Errors by id of a published date; none where the text came from elsewhere."""
-    if snapshot is None or not knowledge.manifest(snapshot):
-        return {}
-    failed = pc.field("error").is_valid()
-    rows = knowledge.dataset(snapshot).to_table(columns=["entity_id", "error"], filter=failed)
-    return dict(zip(rows["entity_id"].to_pylist(), rows["error"].to_pylist(), strict=True))
 
 
 def _plan(job: Job, entity: str) -> ds.Dataset:
@@ -179,7 +122,7 @@ def _snapshot(job: Job, entity: str):
 
 def _rows(job: Job, entity: str):
     """Tonight's rows, or an empty table."""
-    folder = _generated(job, entity)
+    folder = written.folder(job, entity)
     if not any(folder.glob("*.parquet")):
         return _empty(job)
     return knowledge.read_table(job, folder)

@@ -1,0 +1,54 @@
+"""Are tonight's texts as long as those of the same entities before? Only where the same writer wrote both."""
+
+import pyarrow as pa
+
+from dare_job import knowledge
+from dare_job.job import Job
+from dare_job.quality import lengths
+from dare_job.quality.findings import OF_LENGTHS, Finding
+from dare_job.quality.scan import Scan
+
+
+def compared(job: Job, entity: str, sample: pa.Table, checked: Scan) -> dict[str, Finding]:
+    """The findings of lengths; rows out of bounds are listed with ``checked``."""
+    gates = job.config.gates
+    limits = {"length_ratio": gates.max_length_ratio, "length_distance": gates.max_length_distance}
+    why, pairs = _incomparable(job, entity), None
+    if why is None:
+        before = knowledge.dataset(knowledge.old_folder(job, entity))
+        pairs = lengths.pair(sample, before.to_batches(columns=["entity_id", "tokens"]))
+        if len(pairs.new) < gates.min_length_pairs:
+            why = f"{len(pairs.new)} pairs, fewer than gates.min_length_pairs = {gates.min_length_pairs}"
+    if why is not None:
+        return {check: Finding(0, 0, None, limits[check], why=why) for check in OF_LENGTHS}
+    first = _listed(pairs, gates.max_length_ratio, checked)
+    ratio, distance = pairs.median_ratio(), pairs.distance()
+    rows, found = checked.rows["length_ratio"], {}
+    for check, value, held in (("length_ratio", ratio, max(ratio, 1 / ratio)),
+                               ("length_distance", distance, distance)):
+        over = limits[check] is not None and held > limits[check]
+        found[check] = Finding(rows, len(pairs.new), value, limits[check], over, first)
+    return found
+
+
+def _listed(pairs: lengths.Pairs, most: float | None, checked: Scan) -> list[str]:
+    """List the rows whose own ratio is over the limit; the first ids."""
+    if most is None:
+        return []
+    outside = pairs.outside(most)
+    rows = pa.array(outside)
+    checked.note("length_ratio", pairs.ids.filter(rows), pairs.ratio[outside], pairs.texts.filter(rows))
+    return checked.first["length_ratio"]
+
+
+def _incomparable(job: Job, entity: str) -> str | None:
+    """Why the lengths of tonight and before are not held against each other; None: they are."""
+    old = knowledge.old_folder(job, entity)
+    before = knowledge.manifest(old) if old else {}
+    if not before:
+        return "no text before that says who wrote it"
+    changed = [what for what, _, _ in knowledge.changes(job, old, entity)]
+    new_tokens = knowledge.writer(job)["new_tokens"]
+    if before.get("new_tokens", new_tokens) != new_tokens:
+        changed.append("number of new tokens")
+    return f"another {' and '.join(changed)} before" if changed else None

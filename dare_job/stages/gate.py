@@ -1,0 +1,112 @@
+"""Stage gate: looks at tonight's texts before anybody else does. A gate that stays shut publishes nothing.
+
+    _done.json             the findings by entity type and check, and whether the gate failed
+    failing_rows.parquet   the rows that checks counted (``quality.listing.ROWS``)
+
+The findings are kept where the gate failed too. They hold for the rows, the text before and the limits that
+they were made from: after a change of any the gate looks again, and no text is written anew.
+"""
+
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from dare_job import knowledge
+from dare_job.errors import DataError, ThresholdError
+from dare_job.job import Job
+from dare_job.quality import drift, lengths, message, scan
+from dare_job.quality.failures import Failures, known_errors
+from dare_job.quality.findings import Finding, records
+from dare_job.quality.listing import NAME, Listing
+from dare_job.quality.progress import Counting, counted
+from dare_job.quality.scan import Scan
+from dare_job.spark import cut
+from dare_job.stages import upstream, written
+from dare_job.tables import ENTITIES
+from dare_job.workspace import committing, digest, done_record, is_done, write_json
+
+_OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "relaxed")
+_VERSION = 1  # of the checks: one more where they count otherwise
+
+
+def run(job: Job) -> dict:
+    """Check tonight's rows; returns the findings by entity type and check, as ``Finding.record``.
+
+    Raises ThresholdError naming every check that failed; the next run tries failed rows again where there
+    were too many. Raises DataError where rows are gone or damaged.
+    """
+    generated = written.require(job)
+    folder, fingerprint = job.space.stage("gate"), _fingerprint(job, generated)
+    if not is_done(folder, fingerprint):
+        record: dict = {}
+        with committing(folder, fingerprint, record) as staging:
+            began = time.perf_counter()
+            record |= _look(job, generated["rows"], staging, folder / NAME)
+            record["seconds"] = round(time.perf_counter() - began, 3)
+    record = done_record(folder)
+    if any(record[entity]["errors"]["failed"] for entity in ENTITIES):
+        write_json(job.space.stage("generate") / cut.RETRY, {"run_id": job.run_id})
+    _raise_if_failed(record)
+    return upstream.report(record)
+
+
+def passed(job: Job, generated: dict) -> dict:
+    """The findings by entity type for these rows and limits.
+
+    Raises DataError where the gate has not looked at them, ThresholdError where it failed.
+    """
+    record = upstream.require(job, "gate")
+    if record["fingerprint"] != _fingerprint(job, generated):
+        raise DataError(f"{job.space.stage('gate')} is of other rows or other limits than tonight's: run "
+                        f"`dare-job gate` with --date {job.space.dt} first")
+    _raise_if_failed(record)
+    return {entity: record[entity] for entity in ENTITIES}
+
+
+def _raise_if_failed(record: dict) -> None:
+    if record["failed"]:
+        raise ThresholdError(record["message"])
+
+
+def _fingerprint(job: Job, generated: dict) -> str:
+    return digest(["gate", _VERSION, generated["fingerprint"], job.config.gates.model_dump(),
+                   job.config.limits.max_error_share, [written.identity(job, entity) for entity in ENTITIES]])
+
+
+def _look(job: Job, rows: int, staging: Path, listed: Path) -> dict:
+    """The record of a gate: findings by entity type, which checks failed, and what is said about them."""
+    failures, found, scans = Failures(), {}, {}
+    with Listing(staging) as listing, counted(rows, "checking texts") as counting:
+        for entity in ENTITIES:
+            sample = lengths.Sample(knowledge.dataset(written.folder(job, entity)).count_rows())
+            checked = scans[entity] = Scan(entity, job.config.gates, listing, sample)
+            _scan(job, entity, checked, failures, counting)
+            found[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
+            found[entity] |= drift.compared(job, entity, sample.table(), checked)
+    for entity, checked in scans.items():
+        found[entity]["errors"] = _errors(job, entity, failures, checked)
+    failed = [f"{entity} {check}" for entity, checks in found.items()
+              for check, finding in checks.items() if finding.failed]
+    said = message.of(job, failures, found, listed) if failed else None
+    return records(found) | {"failed": failed, "message": said, "commonest_errors": failures.commonest()}
+
+
+def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Counting) -> None:
+    """One pass over tonight's rows of an entity type."""
+    folder, known = written.folder(job, entity), known_errors(job, entity)
+    try:
+        for batch in counting(scan.batches(knowledge.dataset(folder))):
+            checked.add(batch, failures, known)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{folder} is damaged ({str(error).splitlines()[0]}): remove the file and run "
+                        f"`dare-job generate` with --date {job.space.dt}, which writes it again") from error
+
+
+def _errors(job: Job, entity: str, failures: Failures, checked: Scan) -> Finding:
+    """The limit holds for both entity types together; the share shown is of one."""
+    limit = job.config.limits.max_error_share
+    rows, asked = failures.failed[entity], failures.asked[entity]
+    too_many = limit is not None and failures.failed.total() > limit * failures.asked.total()
+    return Finding(rows, asked, rows / asked if asked else None, limit, too_many and rows > 0,
+                   checked.first.get("errors", []))

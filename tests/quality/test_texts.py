@@ -1,0 +1,126 @@
+"""Which rows each check of single texts counts, at its boundaries."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dare_job.config import GateSettings
+from dare_job.quality import texts
+from dare_job.quality.loops import AFTER, looping
+from dare_job.tables import KNOWLEDGE
+
+GATES = GateSettings()
+
+
+def row(words: str | None, ids=(1, 2, 3, 4, 5, 6, 7, 8), **columns) -> dict:
+    return {"entity_id": "u", "knowledge": words, "token_ids": list(ids), "tokens": len(ids),
+            "finish_reason": "eos", "relaxed_tokens": 0, "run_id": "r", **columns}
+
+
+def batch(rows: list[dict]) -> pa.RecordBatch:
+    named = [{"entity_id": f"u{n}"} | {key: value for key, value in row.items() if key != "entity_id"}
+             for n, row in enumerate(rows)]
+    return pa.RecordBatch.from_pylist(named, schema=KNOWLEDGE)
+
+
+def counted(check: str, *rows: dict, **gates) -> list[bool]:
+    found = texts.counted(texts.Texts.of(batch(list(rows))), GateSettings(**gates))
+    return found[check][0].tolist()
+
+
+def test_a_row_with_an_error_is_no_text():
+    of = texts.Texts.of(batch([row("a"), row(None, error="too long"), row("b")]))
+    assert of.ids.to_pylist() == ["u0", "u2"]
+    assert all(len(bad) == 2 for bad, _ in texts.counted(of, GATES).values())
+
+
+def test_empty_texts_have_no_character_that_shows():
+    words = [None, "", " \n\t", "\u00a0\u3000\u2028", ".", "\u200b"]
+    assert counted("empty", *map(row, words)) == [True, True, True, True, False, False]
+
+
+def test_a_text_is_too_short_if_it_ended_by_itself_with_fewer_tokens():
+    rows = [row("a b", range(7)), row("a b", range(8)), row("a b", range(7), finish_reason="length"),
+            row(" ", range(7))]
+    assert counted("short", *rows) == [True, False, False, False]  # one cut off, one empty
+    assert counted("short", *rows, short_tokens=9) == [True, True, False, False]
+
+
+def test_cut_off_texts_ended_by_length():
+    assert counted("cut_off", row("a"), row("a", finish_reason="length")) == [False, True]
+
+
+@pytest.mark.parametrize(("words", "bad"), [
+    ("plain\n\ttext", 0), ("naïve café 日本語 🦣 \u200d", 0), ("a\x00", 1), ("a\rb", 1), ("\x1b[0m", 1), ("\x7f", 1),
+    ("\x85\x9f", 2), ("a\ufffdb", 1), ("torn \ufffd", 1), (None, 0)])
+def test_unprintable_characters_are_counted(words, bad):
+    found, value = texts.counted(texts.Texts.of(batch([row(words)])), GATES)["unprintable"]
+    assert (found.tolist(), value.tolist()) == ([bad > 0], [bad])
+
+
+def test_a_character_that_a_cut_tore_at_the_very_end_is_not_counted():
+    torn = [row("torn \ufffd\ufffd", finish_reason="length"), row("to\ufffdrn", finish_reason="length")]
+    assert counted("unprintable", *torn) == [False, True]
+
+
+def test_broken_utf8_and_lone_surrogates_are_unprintable_and_cost_no_other_row():
+    rows = batch([row("a"), row("b"), row(None), row("c")])
+    words = pa.array([b"good", b"lone \xed\xa0\x80", None, b"cut \xe2\x82"], pa.binary())
+    broken = pa.Array.from_buffers(pa.string(), 4, words.buffers(), 1)
+    of = texts.Texts.of(rows.set_column(rows.schema.get_field_index("knowledge"), "knowledge", broken))
+    assert of.text.to_pylist() == ["good", "lone \ufffd\ufffd\ufffd", "", "cut \ufffd"]
+    bad, value = texts.counted(of, GATES)["unprintable"]
+    assert (bad.tolist(), value.tolist()) == ([False, True, False, True], [0, 3, 0, 1])
+
+
+def test_a_row_has_more_relaxed_tokens_than_the_limit_of_the_share():
+    rows = [row("a", relaxed_tokens=2), row("a", relaxed_tokens=3), row("a", (), relaxed_tokens=0)]
+    assert counted("relaxed", *rows) == [False, True, False]
+    assert counted("relaxed", *rows, max_relaxed_share=None) == [False, False, False]
+
+
+def loop(ids: list[int], longest: int = 8, repeats: int = 4, least: int = 1) -> int:
+    offsets = np.array([0, 3, 3 + len(ids)])  # behind another text, whose tokens do not count
+    return looping(np.array([*ids[:1] * 3, *ids], np.int32), offsets, longest, repeats, least)[1]
+
+
+@pytest.mark.parametrize(("ids", "covered"), [
+    ([1, 2, 3, 4], 0), ([9, 5, 5, 5], 0), ([9, 5, 5, 5, 5], 4), ([9] + [1, 2] * 4, 8),
+    ([9] + [1, 2] * 3 + [1], 0), ([9] + [1, 2] * 4 + [1], 9), ([1, 2, 3] * 4, 12), ([1, 2, 3] * 3, 0),
+    ([5] * 4 + list(range(10, 10 + AFTER - 1)), 4), ([5] * 4 + list(range(10, 10 + AFTER)), 0),
+    ([5] * 3 + [6] + [5] * 3, 0), ([5] * 9 + [6] + [5] * 4, 9), ([], 0), ([5], 0),
+    ([1, 2, 3, 4, 5, 6, 7, 8] * 4, 32), ([1, 2, 3, 4, 5, 6, 7, 8, 9] * 4, 0)])
+def test_a_loop_is_a_run_of_an_n_gram_at_the_end(ids, covered):
+    assert loop(ids) == covered
+
+
+def test_a_loop_needs_its_number_of_tokens():
+    assert loop([1, 2] * 4, least=8) == 8 and loop([1, 2] * 4, least=9) == 0
+    assert loop([1, 2] * 4 + [1], least=9) == 9
+
+
+def test_loops_equal_those_found_by_looking_at_every_run():
+    """Against the definition, word for word, on random texts of few letters."""
+    random = np.random.default_rng(0)
+    drawn = [random.integers(0, 2 + n % 2, random.integers(0, 40)) for n in range(2000)]
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in drawn])])
+    found = looping(np.concatenate(drawn).astype(np.int32), offsets, 5, 3, 7)
+    assert found.tolist() == [by_definition(ids.tolist(), 5, 3, 7) for ids in drawn]
+    assert 100 < np.count_nonzero(found) < 1900
+
+
+def by_definition(ids: list[int], longest: int, repeats: int, least: int) -> int:
+    for n in range(1, longest + 1):
+        runs = [end - begin for end in range(len(ids), max(0, len(ids) - AFTER), -1)
+                for begin in range(end - n) if all(ids[i] == ids[i + n] for i in range(begin, end - n))]
+        if max(runs, default=0) >= max(repeats * n, least):
+            return max(runs)
+    return 0
+
+
+def test_loops_are_found_in_rows_of_a_filtered_table():
+    rows = [row("a", [7] * 30), row("b", error="x"), row("c", range(30)), row("d", ()), row("e", [1, 2] * 15)]
+    rows[3]["token_ids"] = None
+    of = texts.Texts.of(batch(rows).slice(0, 5))
+    assert of.loop_tokens(GATES).tolist() == [30, 0, 0, 30]
+    assert texts.Texts.of(batch(rows).slice(2, 3)).loop_tokens(GATES).tolist() == [0, 0, 30]
