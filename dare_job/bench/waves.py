@@ -27,6 +27,7 @@ from dare_job.workspace import Workspace
 
 FIRST, AFTER = date(2026, 1, 2), date(2026, 1, 3)
 BEFORE = pipeline.STAGES[:pipeline.STAGES.index("generate")]
+AFTERWARDS = pipeline.STAGES[pipeline.STAGES.index("generate") + 1:]
 NEW_PROMPT = """\
 name: without-attributes
 max_history: 8
@@ -76,7 +77,8 @@ def _night(folder: Path, night: date, name: str, ways: dict[str, list[str]], mor
         job = _job(folder, copy, night, [*more, *settings])
         lines.append({"night": name, "waves": way, **_sums(pipeline.run_stage(job, "generate"))})
         lines[-1]["ratio_to_never"] = round(lines[0]["target_steps"] / lines[-1]["target_steps"], 3)
-    pipeline.run_stage(job, "publish")
+    for stage in AFTERWARDS:
+        pipeline.run_stage(job, stage)
     shutil.copytree(copy / "knowledge", out / "knowledge", dirs_exist_ok=True)
     return lines
 

@@ -32,4 +32,5 @@ def identity(job: Job, entity: str) -> list:
     """What a snapshot is made from: tonight's files, and the text before with the run that published it."""
     rows = sorted((path.name, path.stat().st_mtime_ns) for path in folder(job, entity).glob("*.parquet"))
     old = knowledge.old_folder(job, entity)
-    return [rows, str(old), knowledge.manifest(old).get("run_id") if old else None]
+    place = old.relative_to(job.space.out) if old and old.is_relative_to(job.space.out) else old
+    return [rows, str(place), knowledge.manifest(old).get("run_id") if old else None]

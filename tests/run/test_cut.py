@@ -75,7 +75,7 @@ def test_a_limit_adds_rows_and_never_takes_finished_ones_away(cutting):
     assert finished(changed) == set(keys) and changed.rows == 6
 
 
-def test_rows_that_failed_are_tried_again_once_publish_asks_for_it(cutting):
+def test_rows_that_failed_are_tried_again_once_the_gate_asks_for_it(cutting):
     work, left, job = cutting("first", {"u0": "k", "u1": "k"})
     write(job, work, 1)
     (row,) = cut.remaining(job, work).collect()

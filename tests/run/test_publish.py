@@ -11,7 +11,7 @@ from run_helpers import files, snapshot, text
 from dare_job import errors, pipeline
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
-from dare_job.stages import publish
+from dare_job.stages import gate, publish
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.workspace import Workspace, write_json
 
@@ -22,6 +22,12 @@ DAY, BEFORE = "2026-01-02", "2026-01-01"
 def failed(identifier: str, reason: str, prompt: str | None = "s") -> dict:
     return {"entity_id": identifier, "error": reason, "finish_reason": "error", "prompt_sha256": prompt,
             "run_id": "run-1"}
+
+
+def gated(job) -> dict:
+    """What `dare-job gate` and `dare-job publish` do."""
+    gate.run(job)
+    return publish.run(job)
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def test_which_row_is_published(prepared):
         [text("new", "tonight"), failed("failed", "too long"), failed("failed-first", "too long")],
         [text("new", "old", BEFORE), text("fresh", "old", BEFORE), text("failed", "old", BEFORE),
          text("waiting", "old", BEFORE), text("gone", "old", BEFORE)], limits={"max_error_share": 1})
-    manifest = publish.run(job)["user"]
+    manifest = gated(job)["user"]
     rows = snapshot(job.space.out, "user", DAY)
     assert {name: (row["knowledge"], row["error"], row["generated_dt"]) for name, row in rows.items()} == {
         "new": ("tonight", None, DAY), "fresh": ("old", None, BEFORE), "failed": ("old", "too long", BEFORE),
@@ -67,7 +73,7 @@ def test_which_row_is_published(prepared):
 
 def test_ids_of_another_tokenizer_are_not_carried_over(prepared):
     job = prepared({"new": True, "kept": False}, [text("new", "tonight")], [text("kept", "old", BEFORE)])
-    publish.run(job)
+    gated(job)
     rows = snapshot(job.space.out, "user", DAY)
     assert rows["new"]["token_ids"] == [1, 2]
     assert (rows["kept"]["knowledge"], rows["kept"]["token_ids"]) == ("old", None)
@@ -80,20 +86,45 @@ def test_ids_of_another_tokenizer_are_not_carried_over(prepared):
 def test_an_id_that_would_be_there_twice_is_refused_before_anything_is_shown(prepared):
     job = prepared({"a": True, "b": True}, [text("a", "x"), text("b", "x"), text("b", "y")])
     with pytest.raises(errors.DataError, match="user 'b' would be published twice"):
-        publish.run(job)
+        gated(job)
     assert not job.space.knowledge("user").exists() and not job.space.knowledge("item").exists()
 
 
 def test_too_many_errors_leave_the_published_date_as_it_was(prepared):
     job = prepared({"a": True, "b": True}, [text("a", "x"), text("b", "x")])
-    publish.run(job)
+    gated(job)
     before = files(job.space.out / "knowledge")
     folder = job.space.stage("generate") / "entity=user"
     rows = [text("a", "x"), failed("b", "out of memory")]
     pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), folder / "part-0.parquet")
     with pytest.raises(errors.ThresholdError, match="1 of 2 rows.*1 x out of memory"):
-        publish.run(job)
+        gated(job)
     assert files(job.space.out / "knowledge") == before
+
+
+def test_rows_that_no_gate_let_through_are_not_published(prepared):
+    job = prepared({"a": True}, [text("a", "x")])
+    with pytest.raises(errors.DataError, match="run `dare-job gate` with --date 2026-01-02 first"):
+        publish.run(job)
+    gated(job)
+    before = files(job.space.out / "knowledge")
+    bad = prepared({"a": True}, [failed("a", "out of memory")])
+    with pytest.raises(errors.DataError, match="of other rows or other limits than tonight's"):
+        publish.run(bad)
+    with pytest.raises(errors.ThresholdError):
+        gate.run(bad)
+    with pytest.raises(errors.ThresholdError, match="1 of 1 rows with a prompt failed"):
+        publish.run(bad)
+    now = files(job.space.out / "knowledge")
+    assert now == before | {name: file for name, file in now.items() if f"dt={BEFORE}" in name}
+
+
+def test_what_the_gate_found_is_in_the_manifest(prepared):
+    manifests = gated(prepared({"a": True, "b": True}, [text("a", "x"), text("b", " ")]))
+    assert manifests["user"]["gates"]["empty"]["value"] == 0.5
+    assert manifests["user"]["gates"]["empty"]["why"] == "fewer rows than gates.min_failing_rows = 3"
+    assert (manifests["item"]["gates"]["empty"]["of"], manifests["item"]["gates"]["empty"]["value"]) == (0, None)
+    assert pipeline.summarise(prepared({}, []), manifests)["gates"]["empty"] == 0.5
 
 
 def test_rows_without_a_prompt_never_count_as_failed(prepared):
@@ -101,27 +132,27 @@ def test_rows_without_a_prompt_never_count_as_failed(prepared):
     lost = [f"lost{n}" for n in range(40)]
     job = prepared({"fresh": False, **dict.fromkeys(lost, True)},
                    [failed(name, "empty history", None) for name in lost], [text("fresh", "old", BEFORE)])
-    assert publish.run(job)["user"]["counts"]["errors"] == 40
+    assert gated(job)["user"]["counts"]["errors"] == 40
 
 
 def test_a_row_that_fails_every_night_is_counted_once(prepared):
     """A prompt beyond the model's context would stop every night on which little else is stale."""
     old = text("long", "old", BEFORE) | {"error": "too long"}
     job = prepared({"long": True}, [failed("long", "too long")], [old])
-    assert publish.run(job)["user"]["counts"]["errors"] == 1
+    assert gated(job)["user"]["counts"]["errors"] == 1
     other = prepared({"long": True}, [failed("long", "out of memory")], [old])
     with pytest.raises(errors.ThresholdError, match="1 of 1 rows with a prompt failed"):
-        publish.run(other)
+        gated(other)
 
 
 def test_a_baseline_measured_later_changes_the_manifest_alone(prepared):
     job = prepared({"a": True}, [text("a", "x")])
-    publish.run(job)
+    gated(job)
     before = files(job.space.out / "knowledge")
     record = {"fingerprint": "g", "rows": 1, "tokens_per_s": 10.0, "baseline": {"tokens_per_s": 4.0}}
     for measured in (record, record | {"baseline": None}):
         write_json(job.space.stage("generate") / "_done.json", measured)
-        assert publish.run(job)["item"]["baseline"] == {"tokens_per_s": 4.0}
+        assert gated(job)["item"]["baseline"] == {"tokens_per_s": 4.0}
         assert files(job.space.out / "knowledge") == before
     assert json.loads((job.space.knowledge("user") / "_manifest.json").read_text())["baseline"]
 
@@ -129,9 +160,11 @@ def test_a_baseline_measured_later_changes_the_manifest_alone(prepared):
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
 def test_finished_rows_that_went_missing_are_named(prepared, damage):
     job = prepared({"a": True}, [text("a", "x")])
+    gate.run(job)
     damage(job.space.stage("generate") / "entity=user" / "part-0.parquet")
-    with pytest.raises(errors.DataError, match="of 1 finished rows: run `dare-job generate`"):
-        publish.run(job)
+    for stage in (gate, publish):
+        with pytest.raises(errors.DataError, match="of 1 finished rows: run `dare-job generate`"):
+            stage.run(job)
 
 
 def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatch, caplog):
@@ -147,7 +180,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
 
     monkeypatch.setattr(publish.swap, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        publish.run(job)
+        gated(job)
     assert (job.space.knowledge("user") / "_manifest.json").exists()
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={BEFORE}"] * 2
     assert tomorrow.unpublished() == [DAY] and job.space.unpublished() == []
@@ -157,6 +190,6 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
     assert f"`dare-job publish --date {DAY}`" in caplog.text
 
     monkeypatch.setattr(publish.swap, "replace", rename)
-    publish.run(job)
+    gated(job)
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={DAY}"] * 2
     assert tomorrow.unpublished() == []

@@ -16,7 +16,7 @@ from dare_job import knowledge, lock, pipeline, show, swap
 from dare_job.config import JobConfig
 from dare_job.job import Job
 from dare_job.spark import parts
-from dare_job.stages import publish
+from dare_job.stages import gate, publish, written
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.workspace import Workspace, write_json
 
@@ -25,13 +25,14 @@ IDS = ["a", "b", "c"]
 
 
 def job_of(out: Path, day: str = DAY, run_id: str = "run-2") -> Job:
-    job = Job(JobConfig(out=str(out)), Workspace(out, date.fromisoformat(day)), run_id)
+    config = JobConfig.model_validate({"out": str(out), "gates": {"max_short_share": None}})
+    job = Job(config, Workspace(out, date.fromisoformat(day)), run_id)
     job.__dict__["model_hash"] = "model-1"
     return job
 
 
 def prepare(out: Path, words: str) -> None:
-    """Plan and rows of a finished stage generate, and the date before."""
+    """Plan and rows of a finished stage generate, which the gate let through, and the date before."""
     space = job_of(out).space
     for entity in ENTITIES:
         plan = [{"entity_id": name, "stale": True, "strict": False, "interactions": 1} for name in IDS]
@@ -47,6 +48,7 @@ def prepare(out: Path, words: str) -> None:
                {"fingerprint": "p", "input": {"broken": 0, "duplicates": 0}})
     write_json(space.stage("generate") / "_done.json",
                {"fingerprint": "g", "rows": 2 * len(IDS), "tokens_per_s": 1.0, "baseline": None})
+    gate.run(job_of(out))
 
 
 def publish_once(out: Path, at_once: bool = True, run_id: str = "run-2", change=setattr) -> None:
@@ -56,7 +58,7 @@ def publish_once(out: Path, at_once: bool = True, run_id: str = "run-2", change=
         return [parts._write(folder / f"{prefix}-{n:05d}.parquet", cut) for n, cut in enumerate(cuts)]
 
     def rows(job, entity):
-        return knowledge.dataset(publish._generated(job, entity)).to_table()
+        return knowledge.dataset(written.folder(job, entity)).to_table()
 
     change(publish, "_snapshot", rows)
     change(parts, "write_parts", write)

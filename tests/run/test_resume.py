@@ -76,7 +76,7 @@ def test_a_killed_run_goes_on_and_writes_every_id_once(command):
     summary = json.loads(again.stdout.splitlines()[-1])
     assert list(summary) == ["date", "out", "written", "errors", "skipped_fresh", "accepted_per_step",
                              "busy_slots", "scored_tokens", "relaxed_tokens", "guarded_rows", "tokens_per_s",
-                             "baseline_tokens_per_s"]
+                             "baseline_tokens_per_s", "gates"]
     after = chunk_files(out)
     assert len(after) > len(before) and {name: after[name] for name in before} == before
     rows = [snapshot(out, entity, NIGHT_2) for entity in ENTITIES]

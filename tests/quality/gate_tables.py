@@ -1,0 +1,58 @@
+"""Hand-made tables of a night for the gate: plan, what generate left, and the snapshot before."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dare_job import knowledge
+from dare_job.job import Job
+from dare_job.quality.listing import NAME
+from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN
+from dare_job.workspace import write_json
+
+DAY, BEFORE = "2026-01-02", "2026-01-01"
+
+
+def text(identifier: str, tokens: int = 20, words: str = "a text worth reading", **columns) -> dict:
+    """A good row of KNOWLEDGE, without a loop, of so many tokens."""
+    return {"entity_id": identifier, "knowledge": words, "token_ids": list(range(tokens)), "tokens": tokens,
+            "finish_reason": "eos", "relaxed_tokens": 0, "generated_dt": DAY, "prompt_sha256": "s",
+            "text_key": "k", "run_id": "run-1", **columns}
+
+
+def texts(count: int, name: str = "u", **columns) -> list[dict]:
+    return [text(f"{name}{n}", **columns) for n in range(count)]
+
+
+def failed(identifier: str, reason: str, prompt: str | None = "s") -> dict:
+    return {"entity_id": identifier, "error": reason, "finish_reason": "error", "prompt_sha256": prompt,
+            "run_id": "run-1"}
+
+
+def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[dict] = (),
+          fingerprint: str = "g", **manifest) -> Job:
+    """Write a night's tables; ``old`` are users of the date before, by tonight's writer but for ``manifest``."""
+    rows = {"user": users, "item": items}
+    for entity in ENTITIES:
+        plan = [{"entity_id": row["entity_id"], "stale": True, "strict": False, "interactions": 1}
+                for row in rows[entity]]
+        _write(job.space.stage("plan") / f"entity={entity}", plan, PLAN)
+        _write(job.space.stage("generate") / f"entity={entity}", rows[entity], KNOWLEDGE)
+        before = job.space.knowledge(entity, BEFORE)
+        _write(before, old if entity == "user" else [], KNOWLEDGE)
+        write_json(before / "_manifest.json", {"run_id": "before"} | knowledge.writer(job) | manifest)
+    write_json(job.space.stage("plan") / "_done.json",
+               {"fingerprint": "p", "input": {"broken": 0, "duplicates": 0}})
+    write_json(job.space.stage("generate") / "_done.json",
+               {"fingerprint": fingerprint, "rows": len(users) + len(items), "tokens_per_s": 1.0,
+                "baseline": None})
+    return job
+
+
+def _write(folder, rows, schema) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), folder / "part-0.parquet")
+
+
+def listed(job: Job) -> list[tuple]:
+    """(entity, entity_id, check, value, text) of each row in the table of failing rows."""
+    return [tuple(row.values()) for row in pq.read_table(job.space.stage("gate") / NAME).to_pylist()]

@@ -1,0 +1,273 @@
+"""The stage gate on hand-made tables: limits, messages, the table of rows, what publish is let do."""
+
+import json
+from datetime import date
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from gate_tables import BEFORE, failed, listed, night, text, texts
+
+from dare_job import errors
+from dare_job.config import JobConfig
+from dare_job.job import Job
+from dare_job.quality import lengths, listing
+from dare_job.quality.findings import CHECKS, worst
+from dare_job.spark import cut
+from dare_job.stages import gate, written
+from dare_job.tables import ENTITIES
+from dare_job.workspace import Workspace
+
+LOOP = {"token_ids": [1, 2] * 15, "tokens": 30}
+
+
+@pytest.fixture
+def job_of(tmp_path):
+    """Factory: a job on a folder of the test, settings by section. It needs no Spark."""
+    def make(**sections) -> Job:
+        config = JobConfig.model_validate({"out": str(tmp_path / "out"), **sections})
+        job = Job(config, Workspace(Path(config.out), date(2026, 1, 2)), "run-1")
+        job.__dict__["model_hash"] = "model-1"
+        return job
+    return make
+
+
+def refused(job: Job) -> str:
+    with pytest.raises(errors.ThresholdError) as found:
+        gate.run(job)
+    return str(found.value)
+
+
+BAD = {
+    "empty": ({"words": " \n"}, "texts are empty", "max_empty_share"),
+    "short": ({"tokens": 7}, "texts are too short", "max_short_share"),
+    "cut_off": ({"finish_reason": "length"}, "texts are cut off", "max_cut_off_share"),
+    "loop": (LOOP, "texts end in a loop", "max_loop_share"),
+    "unprintable": ({"words": "bro\ufffdken"}, "texts hold unprintable characters", "max_unprintable_share"),
+}
+
+
+@pytest.mark.parametrize("check", BAD)
+def test_a_share_at_its_limit_passes_and_one_row_more_does_not(job_of, check):
+    columns, words, setting = BAD[check]
+    job = job_of(gates={setting: 0.05})
+    at_limit = texts(95) + texts(5, "bad", **columns)
+    found = gate.run(night(job, at_limit))["user"]
+    assert (found[check]["rows"], found[check]["of"], found[check]["value"]) == (5, 100, 0.05)
+    assert not any(finding["failed"] for finding in found.values())
+    assert [row[:3] for row in listed(job)] == [("user", f"bad{n}", check) for n in range(5)]
+
+    message = refused(night(job, texts(94) + texts(6, "bad", **columns), fingerprint="g2"))
+    assert f"users: 6 of 100 {words} (6.00%), more than gates.{setting} = 0.05" in message
+    assert "first: bad0, bad1, bad2, bad3, bad4." in message and "bad5" not in message
+    assert f"The rows are in {job.space.stage('gate') / listing.NAME}" in message
+    assert "raise the setting and run again" in message
+    assert len(listed(job)) == 6
+
+    off = job_of(gates={setting: None})
+    found = gate.run(off)["user"][check]
+    assert (found["rows"], found["limit"], found["failed"]) == (6, None, False)
+
+
+@pytest.mark.parametrize("entity", ENTITIES)
+def test_each_entity_type_is_held_against_the_limit_alone(job_of, entity):
+    few, many = texts(3, "few", words=""), texts(900)
+    message = refused(night(job_of(), **({"users": few, "items": many} if entity == "user"
+                                         else {"users": many, "items": few})))
+    assert f"{entity}s: 3 of 3 texts are empty" in message and message.count(" of ") == 1
+
+
+def test_a_night_of_few_rows_is_not_stopped_by_one_or_two_of_them(job_of):
+    job = job_of()
+    found = gate.run(night(job, texts(3) + texts(2, "bad", words="")))["user"]["empty"]
+    assert (found["rows"], found["value"], found["failed"]) == (2, 0.4, False)
+    assert found["why"] == "fewer rows than gates.min_failing_rows = 3"
+    assert "3 of 5 texts are empty" in refused(night(job, texts(2) + texts(3, "bad", words=""), fingerprint="h"))
+    strict = job_of(gates={"min_failing_rows": 1})
+    assert "1 of 5 texts are empty" in refused(night(strict, texts(4) + [text("b", words="")]))
+
+
+def test_relaxed_tokens_count_by_the_token_and_name_the_rows_with_most(job_of):
+    job = job_of(gates={"max_relaxed_share": 0.1})
+    rows = texts(97) + texts(3, "loose", relaxed_tokens=20)
+    found = gate.run(night(job, rows + [text("long", 600, relaxed_tokens=200)]))["user"]["relaxed"]
+    assert (found["value"], found["rows"], found["of"]) == (260 / 2600, 4, 101)
+    message = refused(night(job, rows + [text("long", 600, relaxed_tokens=201)], fingerprint="h"))
+    assert "users: 10.04% of the tokens are relaxed, in 4 texts more than the limit" in message
+    assert ("user", "long", "relaxed", 201 / 600, "a text worth reading") in listed(job)
+    assert gate.run(night(job, texts(2, relaxed_tokens=20)))["user"]["relaxed"]["why"]
+
+
+def test_several_failed_checks_are_all_named(job_of):
+    rows = texts(10) + texts(5, "e", words="") + texts(5, "l", **LOOP) + [failed("x", "broke")] * 5
+    message = refused(night(job_of(), rows))
+    assert message.startswith("the quality gate failed and nothing was published: 5 of 25 rows with a prompt")
+    assert "users: 5 of 20 texts are empty" in message and "5 of 20 texts end in a loop" in message
+    assert "are cut off" not in message
+
+
+def test_the_ten_commonest_errors_are_told_with_their_counts(job_of):
+    rows = [failed(f"{kind}-{n}", f"reason {'abcdefghijkl'[kind]} of row {n}")
+            for kind in range(12) for n in range(12 - kind)]
+    job = night(job_of(), texts(100), rows)
+    message = refused(job)
+    assert "78 of 178 rows with a prompt failed, more than limits.max_error_share = 0.05" in message
+    commonest = "; ".join(f"{12 - kind} x reason {'abcdefghijkl'[kind]} of row 0" for kind in range(10))
+    assert f"Commonest: {commonest}. " in message and "reason k" not in message
+    assert {(row[0], row[2], row[3]) for row in listed(job)} == {("item", "errors", None)}
+    assert ("item", "0-11", "errors", None, "reason a of row 11") in listed(job)
+
+
+def test_errors_share_one_limit_and_have_their_rows_tried_again(job_of):
+    job = job_of()
+    gate.run(night(job, texts(57), texts(40) + [failed(f"x{n}", "broke") for n in range(3)]))
+    retry = job.space.stage("generate") / cut.RETRY
+    assert not retry.exists()
+    refused(night(job, texts(2), texts(3) + [failed("x", "broke")], fingerprint="h"))
+    assert json.loads(retry.read_text()) == {"run_id": "run-1"}
+    off = job_of(limits={"max_error_share": None})
+    assert gate.run(off)["item"]["errors"] == {
+        "rows": 1, "of": 4, "value": 0.25, "limit": None, "failed": False, "first": ["x"], "why": None}
+
+
+def test_errors_that_come_back_every_night_do_not_count(job_of):
+    rows = texts(5) + [failed("lost", "empty history", None), failed("long", "too long"),
+                       failed("other", "out of memory")]
+    old = [text("long") | {"error": "too long"}, text("other") | {"error": "too long"}]
+    found = gate.run(night(job_of(limits={"max_error_share": 0.5}), rows, old=old))["user"]["errors"]
+    assert (found["rows"], found["of"], found["first"]) == (1, 6, ["other"])
+
+
+OLD = texts(60, tokens=100)
+
+
+@pytest.mark.parametrize(("tokens", "fails"), [(130, False), (131, True), (77, False), (76, True)])
+def test_the_median_length_may_not_leave_its_bounds_either_way(job_of, tokens, fails):
+    job = night(job_of(gates={"max_length_distance": None}), texts(60, tokens=tokens) + texts(200, "new"), old=OLD)
+    if fails:
+        message = refused(job)
+        assert f"is {tokens / 100:.3g} times (60 texts)" in message
+        assert "more than gates.max_length_ratio = 1.3; first: u0, u1" in message
+        assert len(listed(job)) == 60 and listed(job)[0][2:4] == ("length_ratio", tokens / 100)
+    else:
+        found = gate.run(job)["user"]["length_ratio"]
+        assert (found["value"], found["of"], found["rows"]) == (tokens / 100, 60, 0)
+
+
+def test_a_third_of_the_texts_halved_moves_the_distance_and_not_the_median(job_of):
+    rows = texts(60, tokens=100)
+    rows[:21] = texts(21, tokens=50)
+    message = refused(night(job_of(), rows, old=OLD))
+    assert "distance of the lengths from those before is 0.35 (60 texts)" in message
+    assert "gates.max_length_distance = 0.3; first: u0" in message and "median" not in message
+    rows[18:21] = OLD[18:21]
+    assert gate.run(night(job_of(), rows, old=OLD, fingerprint="h"))["user"]["length_distance"]["value"] == 0.3
+
+
+@pytest.mark.parametrize(("changed", "why"), [
+    ({"model": {"hash": "other"}}, "another model before"),
+    ({"prompts": {"user": "other"}}, "another prompt before"),
+    ({"tokenizer": "other"}, "another tokenizer before"),
+    ({"new_tokens": [0, 64]}, "another number of new tokens before")])
+def test_lengths_are_not_compared_with_another_writers(job_of, changed, why):
+    found = gate.run(night(job_of(), texts(60, tokens=400), old=OLD, **changed))["user"]
+    assert {found[check]["why"] for check in ("length_ratio", "length_distance")} == {why}
+    assert found["length_ratio"]["value"] is None
+
+
+def test_lengths_need_a_manifest_and_enough_texts_to_compare(job_of):
+    job = night(job_of(), texts(49, tokens=400) + texts(30, "new"), old=OLD)
+    assert gate.run(job)["user"]["length_ratio"]["why"] == "49 pairs, fewer than gates.min_length_pairs = 50"
+    for entity in ENTITIES:
+        (job.space.knowledge(entity, BEFORE) / "_manifest.json").unlink()
+    assert gate.run(job)["user"]["length_ratio"]["why"] == "no text before that says who wrote it"
+
+
+def test_lengths_are_compared_by_the_entity_not_by_the_night(job_of):
+    """Tonight's stale rows have long texts, as they had before; the others' are short."""
+    old = texts(60, tokens=200) + texts(600, "quiet", tokens=20)
+    found = gate.run(night(job_of(), texts(60, tokens=200), old=old))["user"]
+    assert (found["length_ratio"]["value"], found["length_distance"]["value"]) == (1.0, 0.0)
+
+
+def test_a_gate_looks_once_and_again_when_rows_limits_or_the_text_before_change(job_of, monkeypatch):
+    job, looked = night(job_of(), texts(5)), []
+    look = gate._look
+    monkeypatch.setattr(gate, "_look", lambda *arguments: looked.append(1) or look(*arguments))
+    first = gate.run(job)
+    assert gate.run(job) == first and len(looked) == 1
+    gate.run(job_of(gates={"max_empty_share": 0.5}))
+    gate.run(night(job_of(), texts(6)))
+    gate.run(night(job_of(), texts(6), run_id="other"))
+    assert len(looked) == 4
+
+
+def test_a_failed_gate_stays_failed_without_looking_again(job_of, monkeypatch):
+    job = night(job_of(), texts(5, words=""))
+    message = refused(job)
+    monkeypatch.setattr(gate, "_look", lambda *arguments: pytest.fail("looked again"))
+    assert refused(job) == message
+    with pytest.raises(errors.ThresholdError, match="5 of 5 texts are empty"):
+        gate.passed(job, written.require(job))
+
+
+def test_publish_needs_a_gate_that_looked_at_these_rows_under_these_limits(job_of):
+    job = night(job_of(), texts(5))
+    with pytest.raises(errors.DataError, match="has no finished gate: run `dare-job gate`"):
+        gate.passed(job, written.require(job))
+    gate.run(job)
+    assert set(gate.passed(job, written.require(job))) == set(ENTITIES)
+    for other in (job_of(gates={"short_tokens": 9}), night(job_of(), texts(6)),
+                  night(job_of(), texts(6), fingerprint="other")):
+        with pytest.raises(errors.DataError, match="other rows or other limits.*run `dare-job gate`"):
+            gate.passed(other, written.require(other))
+
+
+def test_missing_and_damaged_rows_are_named(job_of):
+    job = night(job_of(), texts(500))
+    file = job.space.stage("generate") / "entity=user" / "part-0.parquet"
+    whole = file.read_bytes()
+    middle = len(whole) // 3
+    file.write_bytes(whole[:middle] + b"\xff" * 64 + whole[middle + 64:])
+    with pytest.raises(errors.DataError, match="entity=user is damaged .*: remove the file and run"):
+        gate.run(job)
+    file.unlink()
+    with pytest.raises(errors.DataError, match="0 of 500 finished rows: run `dare-job generate`"):
+        gate.run(job)
+    assert not job.space.stage("gate").exists()
+
+
+def test_no_more_rows_are_listed_than_the_table_takes(job_of, monkeypatch):
+    monkeypatch.setattr(listing, "MOST", 7)
+    job = night(job_of(), texts(20, words=""), texts(5, "i", words=""))
+    assert "20 of 20 texts are empty" in refused(job)
+    assert [row[0] for row in listed(job)] == ["user"] * 7 + ["item"] * 5
+
+
+def test_a_night_without_rows_passes_and_its_table_has_no_row(job_of):
+    found = gate.run(night(job_of()))
+    assert found["failed"] == [] and found["message"] is None
+    assert worst({entity: found[entity] for entity in ENTITIES}) == dict.fromkeys(CHECKS)
+    table = pq.read_table(job_of().space.stage("gate") / listing.NAME)
+    assert len(table) == 0 and table.schema.equals(listing.ROWS)
+
+
+def test_the_worst_of_both_entity_types_is_reported(job_of):
+    rows = texts(60, tokens=80) + texts(1, "e", words="")
+    found = gate.run(night(job_of(gates={"max_length_distance": None}), rows, texts(9), old=OLD))
+    reported = worst({entity: found[entity] for entity in ENTITIES})
+    assert list(reported) == list(CHECKS)
+    assert reported["empty"] == round(1 / 61, 6) and reported["length_ratio"] == 0.8
+
+
+def test_many_small_files_and_large_ones_count_the_same(job_of, monkeypatch):
+    rows = texts(90) + texts(3, "bad", words="")
+    job = night(job_of(gates={"max_empty_share": None}), rows)
+    together = gate.run(job)["user"]
+    table = pq.read_table(job.space.stage("generate") / "entity=user" / "part-0.parquet")
+    for n in range(0, 93, 7):
+        pq.write_table(table.slice(n, 7), job.space.stage("generate") / "entity=user" / f"part-{n}.parquet")
+    pq.write_table(table.slice(0, 7), job.space.stage("generate") / "entity=user" / "part-0.parquet")
+    monkeypatch.setattr("dare_job.quality.scan._BATCH", 20)
+    assert gate.run(job)["user"] == together
+    assert lengths.SAMPLE > 93

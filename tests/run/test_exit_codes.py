@@ -1,0 +1,103 @@
+"""Every exit code that a scheduler acts on, made to happen by the real command line."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from run_helpers import NIGHT_2, settings
+
+from dare_job import cli
+from dare_job.tables import ENTITIES, KNOWLEDGE
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command behind ``--config --date``, what is done to the output of a night first, and its end."""
+
+    code: int
+    arguments: list[str]
+    message: str
+    break_: Callable[[Path], None] = lambda out: None
+    environment: tuple[tuple[str, str], ...] = ()
+    spark: bool = False  # runs in this process, with the tests' Spark
+
+
+def empty_texts(out: Path) -> None:
+    for path in (out / "_work" / f"dt={NIGHT_2}" / "generate" / "entity=user").glob("*.parquet"):
+        rows = [row | {"knowledge": ""} for row in pq.read_table(path).to_pylist()]
+        pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), path)
+
+
+def truncated_pool(out: Path) -> None:
+    work = out / "_work" / f"dt={NIGHT_2}"
+    shutil.rmtree(work / "generate")
+    suffixes = work / "pools" / "entity=user" / "global" / "suffixes.npy"
+    suffixes.write_bytes(suffixes.read_bytes()[:-8])
+
+
+CASES = {
+    "done": Case(0, ["gate"], "texts passed"),
+    "unknown setting": Case(2, ["run", "--set", "gates.max_empty=1"], "did you mean max_empty_share?"),
+    "bad texts": Case(3, ["gate"], "texts are empty", empty_texts),
+    "bad texts, publish alone": Case(4, ["publish"], "run `dare-job gate`", empty_texts),
+    "no input": Case(4, ["plan", "--input", "/no/such/folder"], "/no/such/folder"),
+    "no Java": Case(5, ["plan", "--date", "2026-02-01"], "JAVA_HOME=/no/java",
+                    environment=(("JAVA_HOME", "/no/java"),)),
+    "no model": Case(6, ["gate", "--model", "/no/such/model"], "model folder /no/such/model does not exist",
+                     empty_texts),
+    "damaged pool": Case(7, ["generate"], "builds them anew", truncated_pool, spark=True),
+}
+
+
+@pytest.fixture
+def night(nights, world, tmp_path):
+    """Options of a command on a copy of the second night, and the copy."""
+    out = tmp_path / "out"
+    shutil.copytree(nights.out, out)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(settings(world, out)))
+    return ["--config", str(tmp_path / "job.yaml"), "--date", NIGHT_2], out
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exit_code(name, night, monkeypatch, capsys):
+    case, (options, out) = CASES[name], night
+    case.break_(out)
+    published = {path: path.stat().st_mtime_ns for path in (out / "knowledge").rglob("*") if path.is_file()}
+    arguments = [case.arguments[0], *options, *case.arguments[1:]]
+    code, said = _inside(arguments, monkeypatch, capsys) if case.spark else _outside(arguments, case.environment)
+    assert (code, case.message in said) == (case.code, True), said
+    errors = [line for line in said.splitlines() if line.startswith("dare-job: ")]
+    assert len(errors) == (case.code > 0) and "Traceback" not in said
+    assert published == {path: path.stat().st_mtime_ns for path in (out / "knowledge").rglob("*")
+                         if path.is_file()}
+    assert {path.parent.parent.name for path in published} >= {f"entity={entity}" for entity in ENTITIES}
+
+
+def _outside(arguments: list[str], environment) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-m", "dare_job", *arguments], capture_output=True, text=True,
+                          env={**os.environ, **dict(environment)}, cwd=ROOT, timeout=240)
+    return done.returncode, done.stderr
+
+
+def _inside(arguments: list[str], monkeypatch, capsys) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["dare-job", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code, capsys.readouterr().err
+
+
+def test_the_codes_are_those_of_the_documents():
+    text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
+    told = {int(line.split("|")[1]) for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()}
+    assert told == {case.code for case in CASES.values()} | {1}
