@@ -3,9 +3,9 @@
     python -m dare_job.bench.gate [--rows 1000000] [--tokens 60] [--old] [--out FOLDER]
 
 Writes a synthetic night, as the stage generate would leave it (every row with a text of its own, in files of
-``spark.rows_per_commit`` rows), and with ``--old`` the snapshot before, with the same entities. Then the command
-``gate`` runs in a process of its own: seconds are the stage's, memory is the process's peak. The last line is
-JSON. No Spark, no model.
+``spark.rows_per_commit`` rows), and with ``--old`` the snapshot before, with the same entities. Then the
+command ``gate`` runs in a process of its own: seconds are the stage's, memory is the process's peak. The last
+line is JSON. No Spark, no model.
 """
 
 import json

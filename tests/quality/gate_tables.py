@@ -30,7 +30,7 @@ def failed(identifier: str, reason: str, prompt: str | None = "s") -> dict:
 
 def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[dict] = (),
           fingerprint: str = "g", **manifest) -> Job:
-    """Write a night's tables; ``old`` are users of the date before, by tonight's writer but for ``manifest``."""
+    """Write a night's tables; ``old``: users of the date before, by tonight's writer but for ``manifest``."""
     rows = {"user": users, "item": items}
     for entity in ENTITIES:
         plan = [{"entity_id": row["entity_id"], "stale": True, "strict": False, "interactions": 1}

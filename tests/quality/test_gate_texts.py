@@ -51,7 +51,8 @@ def test_cut_off_texts_ended_by_length():
 
 
 @pytest.mark.parametrize(("words", "bad"), [
-    ("plain\n\ttext", 0), ("naïve café 日本語 🦣 \u200d", 0), ("a\x00", 1), ("a\rb", 1), ("\x1b[0m", 1), ("\x7f", 1),
+    ("plain\n\ttext", 0), ("naïve café 日本語 🦣 \u200d", 0),
+    ("a\x00", 1), ("a\rb", 1), ("\x1b[0m", 1), ("\x7f", 1),
     ("\x85\x9f", 2), ("a\ufffdb", 1), ("torn \ufffd", 1), (None, 0)])
 def test_unprintable_characters_are_counted(words, bad):
     found, value = texts.counted(texts.Texts.of(batch([row(words)])), GATES)["unprintable"]
@@ -119,7 +120,9 @@ def by_definition(ids: list[int], longest: int, repeats: int, least: int) -> int
 
 
 def test_loops_are_found_in_rows_of_a_filtered_table():
-    rows = [row("a", [7] * 30), row("b", error="x"), row("c", range(30)), row("d", ()), row("e", [1, 2] * 15)]
+    ids = [[7] * 30, [7] * 30, range(30), (), [1, 2] * 15]
+    rows = [row("a", each) for each in ids]
+    rows[1]["error"] = "x"
     rows[3]["token_ids"] = None
     of = texts.Texts.of(batch(rows).slice(0, 5))
     assert of.loop_tokens(GATES).tolist() == [30, 0, 0, 30]

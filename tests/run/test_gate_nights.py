@@ -18,7 +18,7 @@ def generated(out) -> dict:
             if name.startswith("entity=")}
 
 
-def test_a_failed_gate_publishes_nothing_and_a_higher_limit_publishes_what_is_written(nights, job_of, tmp_path):
+def test_a_failed_gate_publishes_nothing_and_a_higher_limit_what_is_written(nights, job_of, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(nights.out, out)
     for entity in ENTITIES:  # as if the second night had not been published yet

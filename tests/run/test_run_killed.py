@@ -23,7 +23,8 @@ FIRST = (  # the date is not published yet; --limit 3
     *(point for stage in ("plan", "embed", "group", "route", "pools")
       for point in (rf"mkdir .*\.{stage}\.\w+\.staging$", rf"(mkdir|spark) .*\.{stage}\..*entity=item$")),
     r"mkdir .*\.generate\.\w+\.staging$", r"spark .*\.generate\..*/cut$", WORKER, r"mkdir .*\.baseline\.",
-    r"open .*/generate/\._done", r"rename .*/gate$", r"mkdir .*entity=user/\.dt=", r"rename .* -> .*entity=item/dt=")
+    r"open .*/generate/\._done", r"rename .*/gate$", r"mkdir .*entity=user/\.dt=",
+    r"rename .* -> .*entity=item/dt=")
 AGAIN = (  # published; without --limit there are more rows to write: a new cut, and publishing again
     r"exchange .*/generate$", r"remove .*\.generate\..*/part", WORKER, r"exchange .*/baseline$",
     r"mkdir .*entity=item/\.dt=", r"exchange .*entity=item", r"rmdir .*entity=item/\.dt=")
