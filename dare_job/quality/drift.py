@@ -6,7 +6,7 @@ from dare_job import knowledge
 from dare_job.job import Job
 from dare_job.quality import lengths
 from dare_job.quality.findings import OF_LENGTHS, Finding
-from dare_job.quality.scan import Scan
+from dare_job.quality.scan import Scan, readable
 
 
 def compared(job: Job, entity: str, sample: pa.Table, checked: Scan) -> dict[str, Finding]:
@@ -15,8 +15,9 @@ def compared(job: Job, entity: str, sample: pa.Table, checked: Scan) -> dict[str
     limits = {"length_ratio": gates.max_length_ratio, "length_distance": gates.max_length_distance}
     why, pairs = _incomparable(job, entity), None
     if why is None:
-        before = knowledge.dataset(knowledge.old_folder(job, entity))
-        pairs = lengths.pair(sample, before.to_batches(columns=["entity_id", "tokens"]))
+        old = knowledge.old_folder(job, entity)
+        before = knowledge.dataset(old).to_batches(columns=["entity_id", "tokens"])
+        pairs = lengths.pair(sample, readable(before, old, "publish that date again"))
         if len(pairs.new) < gates.min_length_pairs:
             why = f"{len(pairs.new)} pairs, fewer than gates.min_length_pairs = {gates.min_length_pairs}"
     if why is not None:

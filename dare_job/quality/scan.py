@@ -1,13 +1,15 @@
 """One pass over tonight's rows of an entity type: what each check counts, in batches."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from dare_job.config import GateSettings
+from dare_job.errors import DataError
 from dare_job.quality import texts
 from dare_job.quality.failures import Failures
 from dare_job.quality.findings import CHECKS, FIRST, Finding
@@ -60,6 +62,14 @@ class Scan:
         few = over and rows < self._gates.min_failing_rows
         why = f"fewer rows than gates.min_failing_rows = {self._gates.min_failing_rows}" if few else None
         return Finding(rows, self.texts, value, limit, over and not few, first, why)
+
+
+def readable(batches: Iterable[pa.RecordBatch], folder: Path, fix: str) -> Iterator[pa.RecordBatch]:
+    """The same batches. Raises DataError, which names the folder and the fix, where a file is damaged."""
+    try:
+        yield from batches
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{folder} is damaged ({str(error).splitlines()[0]}): {fix}") from error
 
 
 def batches(rows: ds.Dataset) -> Iterator[pa.RecordBatch]:

@@ -10,8 +10,6 @@ they were made from: after a change of any the gate looks again, and no text is 
 import time
 from pathlib import Path
 
-import pyarrow as pa
-
 from dare_job import knowledge
 from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
@@ -31,7 +29,7 @@ _VERSION = 1  # of the checks: one more where they count otherwise
 
 
 def run(job: Job) -> dict:
-    """Check tonight's rows; returns the findings by entity type and check, as ``Finding.record``.
+    """Check tonight's rows; returns the findings by entity type and check (``Finding``).
 
     Raises ThresholdError naming every check that failed; the next run tries failed rows again where there
     were too many. Raises DataError where rows are gone or damaged.
@@ -95,12 +93,10 @@ def _look(job: Job, rows: int, staging: Path, listed: Path) -> dict:
 def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Counting) -> None:
     """One pass over tonight's rows of an entity type."""
     folder, known = written.folder(job, entity), known_errors(job, entity)
-    try:
-        for batch in counting(scan.batches(knowledge.dataset(folder))):
-            checked.add(batch, failures, known)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{folder} is damaged ({str(error).splitlines()[0]}): remove the file and run "
-                        f"`dare-job generate` with --date {job.space.dt}, which writes it again") from error
+    fix = f"remove the file and run `dare-job generate` with --date {job.space.dt}, which writes it again"
+    rows = scan.readable(scan.batches(knowledge.dataset(folder)), folder, fix)
+    for batch in counting(rows):
+        checked.add(batch, failures, known)
 
 
 def _errors(job: Job, entity: str, failures: Failures, checked: Scan) -> Finding:
