@@ -34,7 +34,7 @@ def gated(job) -> dict:
 def prepared(make_job):
     """Factory: a job whose plan, generate and old snapshot hold the given rows (of users; no items)."""
     def make(stale: dict[str, bool], new: list[dict], old: list[dict] = (), **settings):
-        job = make_job(settings)
+        job = make_job({"gates": {"max_short_share": None}, **settings})  # two tokens each
         plan = [{"entity_id": name, "stale": flag, "strict": False, "interactions": 1}
                 for name, flag in stale.items()]
         for entity in ENTITIES:
@@ -169,6 +169,7 @@ def test_finished_rows_that_went_missing_are_named(prepared, damage):
 
 def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatch, caplog):
     job = prepared({"a": True}, [text("a", "x")])
+    gate.run(job)
     tomorrow = Workspace(job.space.out, date.fromisoformat("2026-01-03"))
     rename = publish.swap.replace
 
@@ -180,7 +181,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
 
     monkeypatch.setattr(publish.swap, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        gated(job)
+        publish.run(job)
     assert (job.space.knowledge("user") / "_manifest.json").exists()
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={BEFORE}"] * 2
     assert tomorrow.unpublished() == [DAY] and job.space.unpublished() == []
@@ -190,6 +191,6 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
     assert f"`dare-job publish --date {DAY}`" in caplog.text
 
     monkeypatch.setattr(publish.swap, "replace", rename)
-    gated(job)
+    publish.run(job)
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={DAY}"] * 2
     assert tomorrow.unpublished() == []
