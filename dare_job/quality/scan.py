@@ -1,7 +1,7 @@
 """One pass over tonight's rows of an entity type: what each check counts, in batches."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,10 @@ from dare_job.quality.findings import CHECKS, FIRST, Finding
 from dare_job.quality.lengths import Sample
 from dare_job.quality.listing import Listing
 from dare_job.quality.texts import Texts
+from dare_job.tables import KNOWLEDGE
 
 _BATCH = 16_384  # rows looked at together
+_FILES = 64  # opened together
 
 
 class Scan:
@@ -72,18 +74,20 @@ def readable(batches: Iterable[pa.RecordBatch], folder: Path, fix: str) -> Itera
         raise DataError(f"{folder} is damaged ({str(error).splitlines()[0]}): {fix}") from error
 
 
-def batches(rows: ds.Dataset) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of some ``_BATCH``: small files together, large ones in parts."""
+def batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    """The rows of files in batches of some ``_BATCH``: small files together, large ones in parts."""
     waiting: list[pa.RecordBatch] = []
-    for batch in rows.to_batches(columns=list(texts.COLUMNS), batch_size=_BATCH, batch_readahead=4):
-        if batch.num_rows:
-            waiting.append(batch)
+    for batch in _each(files):
+        waiting.append(batch)
         if sum(map(len, waiting)) >= _BATCH:
-            yield _joined(waiting)
+            yield pa.concat_batches(waiting)
             waiting = []
     if waiting:
-        yield _joined(waiting)
+        yield pa.concat_batches(waiting)
 
 
-def _joined(waiting: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
+def _each(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    """A few files at a time: a dataset keeps the footers of all that it has read."""
+    for first in range(0, len(files), _FILES):
+        some = ds.dataset([str(path) for path in files[first:first + _FILES]], schema=KNOWLEDGE)
+        yield from some.to_batches(columns=list(texts.COLUMNS), batch_size=_BATCH, batch_readahead=4)

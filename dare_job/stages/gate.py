@@ -10,7 +10,6 @@ they were made from: after a change of any the gate looks again, and no text is 
 import time
 from pathlib import Path
 
-from dare_job import knowledge
 from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.quality import drift, lengths, message, scan
@@ -77,7 +76,7 @@ def _look(job: Job, rows: int, staging: Path, listed: Path) -> dict:
     failures, found, scans = Failures(), {}, {}
     with Listing(staging) as listing, counted(rows, "checking texts") as counting:
         for entity in ENTITIES:
-            sample = lengths.Sample(knowledge.dataset(written.folder(job, entity)).count_rows())
+            sample = lengths.Sample(written.count(job, entity))
             checked = scans[entity] = Scan(entity, job.config.gates, listing, sample)
             _scan(job, entity, checked, failures, counting)
             found[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
@@ -94,7 +93,7 @@ def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Co
     """One pass over tonight's rows of an entity type."""
     folder, known = written.folder(job, entity), known_errors(job, entity)
     fix = f"remove the file and run `dare-job generate` with --date {job.space.dt}, which writes it again"
-    rows = scan.readable(scan.batches(knowledge.dataset(folder)), folder, fix)
+    rows = scan.readable(scan.batches(written.files(job, entity)), folder, fix)
     for batch in counting(rows):
         checked.add(batch, failures, known)
 
