@@ -271,5 +271,6 @@ def test_many_small_files_and_large_ones_count_the_same(job_of, monkeypatch):
         pq.write_table(table.slice(n, 7), job.space.stage("generate") / "entity=user" / f"part-{n}.parquet")
     pq.write_table(table.slice(0, 7), job.space.stage("generate") / "entity=user" / "part-0.parquet")
     monkeypatch.setattr("dare_job.quality.scan._BATCH", 20)
+    monkeypatch.setattr("dare_job.quality.scan._FILES", 3)
     assert gate.run(job)["user"] == together
     assert lengths.SAMPLE > 93
