@@ -15,6 +15,7 @@ who listed the older files finds them or misses them, and never reads some of bo
 """
 
 import secrets
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def run(job: Job) -> dict:
 
     Raises ThresholdError where too many rows failed, DataError where an id would be there twice.
     """
+    began = time.perf_counter()
     generated = upstream.require(job, "generate")
     _check_rows(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
@@ -50,6 +52,7 @@ def run(job: Job) -> dict:
     manifests = {}
     for entity, written in staged.items():
         manifests[entity] = manifest.describe(job, entity, generated, *written, fingerprints[entity])
+        manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
     for entity, (folder, _) in staged.items():
         write_json(folder / MANIFEST, manifests[entity])
     for entity, (folder, _) in staged.items():
