@@ -17,7 +17,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 def history(
     out: Out = None, config: Config = None,
-    last: Annotated[int | None, typer.Option("--last", min=1, metavar="N", help="Only the last N dates.")] = None,
+    last: Annotated[int | None, typer.Option(
+        "--last", min=1, metavar="N", help="Only the last N dates.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the published dates: rows, errors, acceptance, rates, time, and what changed between them."""
@@ -38,7 +39,8 @@ def diff(
     after: Annotated[str, typer.Argument(metavar="D2", help="Another one, as a rule a later one.")],
     out: Out = None, config: Config = None,
     examples: Annotated[int, typer.Option(
-        "--examples", min=0, max=1000, metavar="N", help="Changed texts of each entity type shown side by side.")] = 2,
+        "--examples", min=0, max=1000, metavar="N",
+        help="Changed texts of each entity type shown side by side.")] = 2,
     as_json: AsJson = False,
 ) -> None:
     """Compare two published dates: rows, texts, lengths, acceptance, model, prompts and settings."""
@@ -54,15 +56,16 @@ def diff(
 
 
 def clean(
-    keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="Published dates to keep, the newest.")],
+    keep: Annotated[int, typer.Option(
+        "--keep", min=1, metavar="N", help="Published dates to keep, the newest.")],
     out: Out = None, config: Config = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go, and its size.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove snapshots older than the newest N, with their working files.
 
-    What another command reads stays: the text that a date being written or not yet published starts from, and what a
-    further run of the newest date would. Safe beside running commands; killed, the next one finishes.
+    What another command reads stays: the text that a date being written or not yet published starts from, and
+    what a further run of the newest date would. Safe beside running commands; killed, the next one finishes.
     """
     from dare_job.output import writing
     from dare_job.snapshots.clean import clean
@@ -88,18 +91,15 @@ def _out(out: Path | None, config: list[Path] | None) -> Path:
         out = Path(load(config).out)
     out = out or Path("out")
     if not out.is_dir():
-        raise ConfigError(f"{out} is no folder: name the output folder of the runs (--out FOLDER, or --config FILE)")
+        raise ConfigError(f"{out} is no folder: name the output folder of the runs, by --out FOLDER or "
+                          "--config FILE")
     return out
 
 
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            break
-        count /= 1000
-    else:
-        unit = "TB"
-    return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+def _size(count: int) -> str:
+    from rich.filesize import decimal
+
+    return decimal(count)
 
 
 def _print_json(value: dict) -> None:

@@ -61,4 +61,6 @@ def exit_code(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):
         return 130
-    return PoolError.exit_code if type(error).__name__ == "PoolError" else UNEXPECTED  # of the package `pools`
+    if type(error).__name__ == "PoolError":  # the package `pools` knows none of our classes
+        return PoolError.exit_code
+    return UNEXPECTED

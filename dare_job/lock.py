@@ -47,7 +47,7 @@ def held_by(folder: Path) -> dict | None:
 
 @contextmanager
 def cleaning(folder: Path) -> Iterator[None]:
-    """Hold the lock of all dates' work folder, for moments: commands on any date ``wait`` for it as they start."""
+    """Hold the lock of all dates' work folder, for moments: each command ``wait``s for it as it starts."""
     with held(folder, _CLEANS):
         yield
 

@@ -51,7 +51,8 @@ def _run_stage(job: Job, stage: str) -> dict:
     settings = job.config.log
     log.to_stderr(settings.format)
     began = time.perf_counter()
-    with (log.bound(run_id=job.run_id, date=job.space.dt, stage=stage), times.counted(job.space, stage) as beat,
+    with (log.bound(run_id=job.run_id, date=job.space.dt, stage=stage),
+          times.counted(job.space, stage) as beat,
           progress.of_stage(settings.every_s, [lambda _: beat(), partial(Metrics(job).running, stage)])):
         report = importlib.import_module(f"dare_job.stages.{stage}").run(job)
         _LOG.info("%s", _DESCRIBE[stage](report), extra={

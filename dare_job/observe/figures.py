@@ -1,4 +1,4 @@
-"""Which figures a run has, with their meaning: read from what it left on disk, so that any command can tell."""
+"""Which figures a run has, and what they mean: read from what it left on disk, so any command can tell."""
 
 import calendar
 import time

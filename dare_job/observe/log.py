@@ -1,7 +1,7 @@
 """Log records of the job: lines for people on a terminal, JSON lines elsewhere, and a file of each run.
 
-Modules log by ``logging.getLogger("dare_job")``; fields of a record are given as ``extra``. Every record has the
-fields that are bound while it is made: run_id, date, command, stage, shard.
+Modules log by ``logging.getLogger("dare_job")``; fields of a record are given as ``extra``. Every record has
+the fields that are bound while it is made: run_id, date, command, stage, shard.
 """
 
 import logging
@@ -101,7 +101,8 @@ class _RunFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         _detach(self)
-        _LOG.warning("%s cannot be written (%s): the run goes on without a log file", self.baseFilename, error)
+        _LOG.warning("%s cannot be written (%s): the run goes on without a log file", self.baseFilename,
+                     error)
 
 
 def _attach(handler: logging.Handler, level: int = logging.INFO) -> logging.Handler:

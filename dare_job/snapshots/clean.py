@@ -1,14 +1,14 @@
 """Removes old published dates and their working files, and never what a command on another date reads.
 
-Commands and ``clean`` may start at any moment. A command takes its date's lock and then waits while a ``clean``
-holds the lock of all dates; ``clean`` takes that lock and then looks which dates are locked. So it sees each command
-that has started, and the others look for old text after it has moved away what goes. It moves by renaming, under the
-lock of the date that goes, and deletes once all locks are given back:
+Commands and ``clean`` may start at any moment. A command takes its date's lock and then waits while a
+``clean`` holds the lock of all dates; ``clean`` takes that lock and then looks which dates are locked. So it
+sees each command that has started, and the others look for old text after it has moved away what goes. It
+moves by renaming, under the lock of the date that goes, and deletes once all locks are given back:
 
-    .dt=D.<token>.removed   beside where it was; nobody needs it again, the next ``clean`` deletes what is left
+    .dt=D.<token>.removed   beside where it was; nobody needs it again, the next ``clean`` deletes it
 
-Killed between two renames, it leaves the date without working files, or with one entity type. That is what the
-next ``clean`` finishes.
+Killed between two renames, it leaves the date without working files, or with one entity type. That is what
+the next ``clean`` finishes.
 """
 
 import os
@@ -37,7 +37,7 @@ class Verdict:
 
 
 def clean(out: Path, keep: int, dry_run: bool = False) -> dict:
-    """Remove what is older than the ``keep`` newest published dates; returns what went and what stayed, and why.
+    """Remove what is older than the ``keep`` newest published dates; returns what went, what stayed and why.
 
     Raises DataError where nothing is published, InfrastructureError where another ``clean`` is at work.
     """
@@ -51,7 +51,8 @@ def clean(out: Path, keep: int, dry_run: bool = False) -> dict:
             verdicts = [_move(out, verdict) for verdict in judge(out, keep)]
         _delete(out)
     gone = [verdict for verdict in verdicts if verdict.goes]
-    return {"out": str(out), "keep": keep, "dry_run": dry_run, "bytes": sum(verdict.bytes for verdict in gone),
+    return {"out": str(out), "keep": keep, "dry_run": dry_run,
+            "bytes": sum(verdict.bytes for verdict in gone),
             "removed": [asdict(verdict) for verdict in gone],
             "kept": [asdict(verdict) for verdict in verdicts if not verdict.goes]}
 
@@ -98,8 +99,8 @@ def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | No
     if busy := _busy(space):
         return f"it {busy}"
     if _unpublished(space):
-        return (f"its texts are not published: run `dare-job publish --date {space.dt}` with its settings, or "
-                f"remove {space.work} by hand")
+        return (f"it is not published: end it by `dare-job run --date {space.dt}` with its settings, or remove "
+                f"{space.work} by hand")
     foreign = [str(folder) for folder in map(space.knowledge, ENTITIES)
                if folder.exists() and not (folder / MANIFEST).exists()]
     return f"{foreign[0]} has no manifest, so no run wrote it" if foreign else read
@@ -120,7 +121,7 @@ def _unpublished(space: Workspace) -> bool:
 
 
 def _move(out: Path, verdict: Verdict) -> Verdict:
-    """Rename what goes, under the date's lock: working files first, so that a publication is never half away."""
+    """Rename what goes, under the date's lock: working files first, so what is published goes as a whole."""
     if not verdict.goes:
         return verdict
     space = Workspace(out, date.fromisoformat(verdict.date))

@@ -70,14 +70,15 @@ def _table(found: dict) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("", *(f"{entity}s" for entity in ENTITIES)):
         table.add_column(name, justify="right" if name else "left")
+    sides = [found[entity] for entity in ENTITIES]
     for name, words in _COUNTS.items():
-        table.add_row(words, *(f"{found[entity]['counts'][name]:,}" for entity in ENTITIES))
+        table.add_row(words, *(f"{side['counts'][name]:,}" for side in sides))
     for name in ("mean", "median", "p95"):
-        table.add_row(f"tokens of a text, {name}", *(_spread(found[entity]["lengths"], name) for entity in ENTITIES))
+        table.add_row(f"tokens of a text, {name}", *(_spread(side["lengths"], name) for side in sides))
     table.add_row("changed texts: longer, shorter", *(
-        f"{found[entity]['lengths']['longer']:,}, {found[entity]['lengths']['shorter']:,}" for entity in ENTITIES))
-    table.add_row("accepted a step", *(_pair(found[entity]["accepted_per_step"], ".2f") for entity in ENTITIES))
-    table.add_row("tokens/s a worker", *(_pair(found[entity]["tokens_per_s"], ".0f") for entity in ENTITIES))
+        f"{side['lengths']['longer']:,}, {side['lengths']['shorter']:,}" for side in sides))
+    table.add_row("accepted a step", *(_pair(side["accepted_per_step"], ".2f") for side in sides))
+    table.add_row("tokens/s a worker", *(_pair(side["tokens_per_s"], ".0f") for side in sides))
     return table
 
 

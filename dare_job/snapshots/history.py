@@ -19,7 +19,7 @@ _NAMED = 2  # settings that are named in the table; more are counted
 def history(out: Path, last: int | None = None) -> list[dict]:
     """Figures of each date, ascending; ``last``: only so many.
 
-    ``status`` is "published", or what a date lacks to be. Figures that a manifest has not are null. ``changes``
+    ``status`` is "published", or what a date lacks to be. Figures that a manifest lacks are null. ``changes``
     compare with the date before. Raises DataError where nothing is published.
     """
     swap.recover(out)
@@ -29,7 +29,8 @@ def history(out: Path, last: int | None = None) -> list[dict]:
     found, before = [], None
     for dt in sorted(names):
         manifests, status = _read(out, dt)
-        found.append({"date": dt, "status": status, **_figures(manifests), "changes": _marks(before, manifests)})
+        found.append({"date": dt, "status": status, **_figures(manifests),
+                      "changes": _marks(before, manifests)})
         before = manifests or before
     return found[-last:] if last else found
 
@@ -45,10 +46,11 @@ def print_history(rows: list[dict], console: Console) -> None:
         seconds = row["seconds"]
         table.add_row(row["date"], _number(row["rows"]), _number(row["written"]), _number(row["errors"]),
                       _number(row["accepted_per_step"], 2), _number(row["tokens_per_s"]),
-                      _number(row["ratio"], 2), "" if seconds is None else duration(seconds), "; ".join(notes))
+                      _number(row["ratio"], 2), "" if seconds is None else duration(seconds),
+                      "; ".join(notes))
     console.print(table)
-    console.print("[dim]accepted: draft tokens a step; tokens/s: of one worker; x plain: over plain decoding in the "
-                  "same run; at the end what changed since the date before[/dim]", soft_wrap=True)
+    console.print("[dim]accepted: draft tokens a step; tokens/s: of one worker; x plain: over plain decoding "
+                  "in the same run; at the end what changed since the date before[/dim]", soft_wrap=True)
 
 
 def _read(out: Path, dt: str) -> tuple[dict[str, dict], str]:

@@ -6,7 +6,7 @@ from rich.text import Text
 
 
 def side_by_side(before: str, after: str, colour: bool) -> tuple[Text, Text]:
-    """Both texts; words that went are red, those that came green, or in [-...-] and {+...+} without colour."""
+    """Both texts; words that went are red, those that came green; else in [-...-] and {+...+}."""
     old, new = before.split(), after.split()
     left, right = Text(), Text()
     for kind, i, j, k, n in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

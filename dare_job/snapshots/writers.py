@@ -19,8 +19,9 @@ class Change:
 
 
 def changes(before: dict, after: dict) -> list[Change]:
-    """Of two manifests. Settings are compared by key where both hold them, else as a whole, by their digest."""
-    pairs = [("model", _model(before), _model(after)), ("tokenizer", before.get("tokenizer"), after.get("tokenizer"))]
+    """Of two manifests. Settings are compared by key where both hold them, else by their digest."""
+    pairs = [("model", _model(before), _model(after)),
+             ("tokenizer", before.get("tokenizer"), after.get("tokenizer"))]
     pairs += [(f"{entity} prompt", *(found.get("prompts", {}).get(entity) for found in (before, after)))
               for entity in ENTITIES]
     found = [Change(*pair) for pair in pairs if pair[1] != pair[2]]
