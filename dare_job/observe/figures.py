@@ -34,6 +34,7 @@ HELP = {
     "baseline_ratio": "tokens_per_second over baseline_tokens_per_second.",
     "worker_busy_seconds": "Decoding time summed over workers: GPU-seconds where a worker has a GPU.",
     "stage_seconds": "Time of a stage, summed over all commands on the date.",
+    "progress_running": "1 from the first line of progress to the end of the command.",
     "progress_timestamp_seconds": "When the progress was taken.",
     "progress_elapsed_seconds": "How long the running stage has been at it.",
     "progress_done": "What the running stage has finished: rows, or steps of a training.",
@@ -71,8 +72,9 @@ def of_reading(stage: str, reading: Reading) -> list[Figure]:
               "total": reading.total, "tokens": fields.get("tokens"),
               "tokens_per_second": fields.get("all_tokens_per_s"),
               "accepted_per_step": fields.get("accepted_per_step"), "eta_seconds": fields.get("eta_s")}
-    return [Figure(f"progress_{name}", value, {"stage": stage})
-            for name, value in values.items() if value is not None]
+    known = [Figure(f"progress_{name}", value, {"stage": stage})
+             for name, value in values.items() if value is not None]
+    return [Figure("progress_running", 1), *known]
 
 
 def _ending(job: Job, command: str, exit_code: int) -> Iterator[Figure]:

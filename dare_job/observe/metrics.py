@@ -42,7 +42,7 @@ class Metrics:
             self._write(found, Path(self._settings.file))
             self._progress_file.unlink(missing_ok=True)
         if self._settings.push:
-            self._push(found)
+            self._push([*found, Figure("progress_running", 0)])
 
     def running(self, stage: str, reading: Reading) -> None:
         """How far a stage is. The file is there while the command runs; a killed one leaves it."""

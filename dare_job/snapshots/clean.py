@@ -99,8 +99,8 @@ def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | No
     if busy := _busy(space):
         return f"it {busy}"
     if _unpublished(space):
-        return (f"it is not published: end it by `dare-job run --date {space.dt}` with its settings, or remove "
-                f"{space.work} by hand")
+        return (f"it is not published: end it by `dare-job run --date {space.dt}` with its settings, or "
+                f"remove {space.work} by hand")
     foreign = [str(folder) for folder in map(space.knowledge, ENTITIES)
                if folder.exists() and not (folder / MANIFEST).exists()]
     return f"{foreign[0]} has no manifest, so no run wrote it" if foreign else read

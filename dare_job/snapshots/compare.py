@@ -1,7 +1,7 @@
 """Joins two snapshots of one entity type by id, without Spark and without holding their texts.
 
-Of each row 25 bytes are held: hashes (64 bits) of its id and its text, its tokens, its place and flags. Ids are
-taken for equal by their hash: of 10 million ids two fall together once in 370,000 times.
+Of each row 25 bytes are held: hashes (64 bits) of its id and its text, its tokens, its place and flags. Ids
+are taken for equal by their hash: of 10 million ids two fall together once in 370,000 times.
 """
 
 from dataclasses import dataclass

@@ -53,8 +53,8 @@ def test_each_error_has_its_exit_code(monkeypatch, capsys, config, error, code):
         raise error("first\nsecond")
 
     monkeypatch.setattr("dare_job.pipeline.run", fail)
-    assert run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02") == (
-        code, "", "dare-job: first second\n")
+    arguments = "run", "--config", config, "--date", "2026-01-02", "--set", "log.format=text"
+    assert run(monkeypatch, capsys, *arguments) == (code, "", "dare-job: first second\n")
 
 
 def test_a_pool_error_of_the_pools_package_counts_as_ours(monkeypatch, capsys, config):
