@@ -37,7 +37,7 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     first = next(rows, None)
     if first is None or not cut.goes_on(Path(task.folder), task.cut):
         return
-    loading.log_task(task, "generate", shard=first["shard"], entity=first["entity"])
+    loading.log_task(task, "generate", shard=first["shard"])
     began = time.perf_counter()
     try:
         loading.loaded(task)  # before the clock starts
@@ -96,7 +96,7 @@ class Collector:
         chunks.write(path, [finished for _, finished in entries], busy_s)
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
-        _LOG.info("committed %s", path.name, extra={**record, "busy_s": round(busy_s, 3)})
+        _LOG.info("committed %s", path.name, extra={"entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
         return pa.RecordBatch.from_pylist([record], schema=_STATS)
 
 

@@ -4,14 +4,11 @@ import base64
 import json
 import logging
 import os
-import threading
-from contextlib import contextmanager
 from datetime import date
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from gateway import gateway, samples
 
 from dare_job.config import JobConfig
 from dare_job.errors import ThresholdError
@@ -25,38 +22,6 @@ from dare_job.tables import ENTITIES
 from dare_job.workspace import Workspace, write_json
 
 DAY = "2026-01-02"
-
-
-def samples(text: str) -> dict:
-    """Values by name and labels."""
-    return {(sample.name.removeprefix("dare_job_"), *sorted(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text) for sample in family.samples}
-
-
-@contextmanager
-def gateway(status: int = 200):
-    """A Pushgateway's address, and what came in: (method, path, headers, samples)."""
-    came = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            came.append((self.command, self.path, dict(self.headers), samples(body)))
-            self.send_response(status)
-            self.end_headers()
-
-        do_PUT = do_POST
-
-        def log_message(self, *arguments):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", came
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def job_of(out: Path, **metrics) -> Job:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
+import kill_points
 import pytest
 from published import publish
 
@@ -18,9 +19,6 @@ from dare_job.config import JobConfig
 from dare_job.job import Job
 from dare_job.snapshots.clean import clean
 from dare_job.workspace import Workspace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "run"))
-import kill_points  # noqa: E402
 
 DAYS = [f"2026-01-{day:02d}" for day in range(1, 7)]
 HOLD = ("import sys; from pathlib import Path; from dare_job import lock\n"
