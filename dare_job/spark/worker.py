@@ -96,7 +96,8 @@ class Collector:
         chunks.write(path, [finished for _, finished in entries], busy_s)
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
-        _LOG.info("committed %s", path.name, extra={"entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
+        _LOG.info("committed %s", path.name, extra={
+            "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
         return pa.RecordBatch.from_pylist([record], schema=_STATS)
 
 
