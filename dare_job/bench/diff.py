@@ -1,43 +1,45 @@
 """What `dare-job diff` costs on large snapshots: ``python -m dare_job.bench.diff --rows 1000000,10000000``.
 
-Two snapshots a size, on disk, of texts of some 60 words; a tenth of them changed, a hundredth of the ids came and
-went. Time and peak memory are those of a process of its own that does what the command does.
+Two snapshots a size, on disk, of texts of some 60 words; a tenth of them changed, a hundredth of the ids came
+and went. Time and peak memory are those of a process of its own that does what the command does.
+The last line is JSON.
 """
 
-import argparse
 import json
 import multiprocessing
 import resource
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import typer
 
 from dare_job.tables import ENTITIES, KNOWLEDGE
 from dare_job.workspace import write_json
 
 BEFORE, AFTER = "2026-01-01", "2026-01-02"
 _ROWS_A_FILE = 100_000  # as publish cuts them
-_WORDS = "likes long quiet films about the sea and old cities rarely comedies often by the same director".split()
+_WORDS = ["likes", "long", "quiet", "films", "about", "the", "sea", "and", "old", "cities", "rarely", "comedies"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", default="100000,1000000", help="users in a snapshot; items are a tenth")
+def main(rows: Annotated[str, typer.Option(help="Users in a snapshot; items are a tenth.")] = "100000,1000000",
+         ) -> None:
+    """Measure time and memory of `dare-job diff` on snapshots made for it."""
     results = []
-    for rows in map(int, parser.parse_args().rows.split(",")):
+    for users in map(int, rows.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder)
-            for day, first in ((BEFORE, 0), (AFTER, rows // 100)):
-                for entity, count in zip(ENTITIES, (rows, rows // 10), strict=True):
+            for day, first in ((BEFORE, 0), (AFTER, users // 100)):
+                for entity, count in zip(ENTITIES, (users, users // 10), strict=True):
                     _write(out, entity, day, first, count)
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                results.append({"rows": rows, **pool.apply(_measure, (out,))})
-        print(f"{rows:>10,} users: {results[-1]['seconds']:.1f} s, {results[-1]['peak_mb']:,.0f} MB "
+                results.append({"users": users, **pool.apply(_measure, (out,))})
+        print(f"{users:>10,} users: {results[-1]['seconds']:.1f} s, {results[-1]['peak_mb']:,.0f} MB "
               f"({results[-1]['imported_mb']:,.0f} MB before)", flush=True)
     print(json.dumps({"sizes": results}))
 
@@ -78,4 +80,4 @@ def _measure(out: Path) -> dict:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
