@@ -24,11 +24,12 @@ from dare_job.workspace import write_json
 
 BEFORE, AFTER = "2026-01-01", "2026-01-02"
 _ROWS_A_FILE = 100_000  # as publish cuts them
-_WORDS = ["likes", "long", "quiet", "films", "about", "the", "sea", "and", "old", "cities", "rarely", "comedies"]
+_WORDS = ["likes", "long", "quiet", "films", "about", "the", "sea", "and", "old", "cities", "rarely"]
 
 
-def main(rows: Annotated[str, typer.Option(help="Users in a snapshot; items are a tenth.")] = "100000,1000000",
-         ) -> None:
+def main(
+    rows: Annotated[str, typer.Option(help="Users in a snapshot; items are a tenth.")] = "100000,1000000",
+) -> None:
     """Measure time and memory of `dare-job diff` on snapshots made for it."""
     results = []
     for users in map(int, rows.split(",")):
