@@ -1,6 +1,8 @@
 """The commands on published dates: history, diff, clean."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +24,6 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List the published dates: rows, errors, acceptance, rates, time, and what changed between them."""
-    from rich.console import Console
-
     from dare_job.snapshots.history import history, print_history
 
     folder = _out(out, config)
@@ -31,7 +31,7 @@ def history(
     if as_json:
         _print_json({"out": str(folder), "dates": rows})
     else:
-        print_history(rows, Console(highlight=False))
+        print_history(rows, _console())
 
 
 def diff(
@@ -44,15 +44,13 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two published dates: rows, texts, lengths, acceptance, model, prompts and settings."""
-    from rich.console import Console
-
     from dare_job.snapshots.diff import diff, print_diff
 
     found = diff(_out(out, config), before, after, examples)
     if as_json:
         _print_json(found)
     else:
-        print_diff(found, Console(highlight=False))
+        print_diff(found, _console())
 
 
 def clean(
@@ -94,6 +92,14 @@ def _out(out: Path | None, config: list[Path] | None) -> Path:
         raise ConfigError(f"{out} is no folder: name the output folder of the runs, by --out FOLDER or "
                           "--config FILE")
     return out
+
+
+def _console():
+    """Of the terminal's width; elsewhere wide enough that nothing is cut."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(highlight=False, width=width)
 
 
 def _size(count: int) -> str:

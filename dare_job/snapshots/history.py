@@ -40,7 +40,7 @@ def print_history(rows: list[dict], console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("date", "rows", "written", "errors", "accepted", "tokens/s", "x plain", "duration"):
         table.add_column(name, justify="left" if name == "date" else "right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for row in rows:
         notes = ([] if row["status"] == "published" else [row["status"]]) + _words(row["changes"])
         seconds = row["seconds"]

@@ -11,8 +11,8 @@ from dare_job.workspace import Workspace, write_json
 
 
 def row(identifier: str, words: str | None, day: str, tokens: int = 3, error: str | None = None) -> dict:
-    return {"entity_id": identifier, "knowledge": words, "tokens": tokens if words else None, "error": error,
-            "generated_dt": day if words else None, "run_id": f"run-{day}"}
+    written = {"tokens": tokens, "generated_dt": day} if words is not None else {}
+    return {"entity_id": identifier, "knowledge": words, "error": error, "run_id": f"run-{day}", **written}
 
 
 def publish(out: Path, day: str, rows: list[dict] | None = None, entities=ENTITIES, work: bool = True,

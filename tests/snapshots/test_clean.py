@@ -130,17 +130,17 @@ def test_killed_at_any_change_the_next_one_finishes(out, tmp_path):
     """At no moment is a date that stays touched, nor one half there that could be taken for a cut-off run."""
     trial = tmp_path / "trial"
     shutil.copytree(out, trial)
-    labels = kill_points.undisturbed(trial, clean, trial, 4)
+    labels = kill_points.undisturbed(trial, clean, trial, 5)
     assert {"rename", "mkdir", "rmdir", "remove"} <= {label.split()[0] for label in labels}
     stay = {name: content for name, content in files(out).items()
-            if any(f"dt={day}" in name for day in DAYS[2:])}
+            if any(f"dt={day}" in name for day in DAYS[1:])}
     for n, label in enumerate(labels):
         shutil.rmtree(trial)
         shutil.copytree(out, trial)
-        kill_points.killed(n, trial, clean, trial, 4)
+        kill_points.killed(n, trial, clean, trial, 5)
         assert Workspace(trial, date(2026, 2, 1)).unpublished() == [], label
-        clean(trial, 4)
-        assert days(trial) == DAYS[2:] and files(trial) == stay, label
+        clean(trial, 5)
+        assert days(trial) == DAYS[1:] and files(trial) == stay, label
 
 
 def test_a_command_that_starts_meanwhile_waits_until_it_is_clear_what_goes(out):
