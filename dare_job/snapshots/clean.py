@@ -151,7 +151,8 @@ def _delete(out: Path) -> None:
     """Delete what was moved, also by a ``clean`` that was killed."""
     for pattern in ("knowledge/entity=*/.dt=*.removed", "_work/.dt=*.removed"):
         for folder in out.glob(pattern):
-            shutil.rmtree(folder)
+            with suppress(FileNotFoundError):  # another `clean` deletes the same
+                shutil.rmtree(folder)
 
 
 def _bytes(space: Workspace) -> int:

@@ -14,7 +14,7 @@ from dare_job.observe import redact
     ("fs.s3a.secret.key=AKIA/x+y", "fs.s3a.secret.key=***"),
     ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
     ("62 rows, 3400 tokens, user@host, 3 tokens/s", "62 rows, 3400 tokens, user@host, 3 tokens/s"),
-    ("decode.max_new_tokens = 0: should be 1", "decode.max_new_tokens = 0: should be 1"),
+    ("--set decode.max_new_tokens=many", "--set decode.max_new_tokens=many"),
 ])
 def test_secrets_are_known_by_their_look(given, shown):
     assert redact.text(given) == shown
