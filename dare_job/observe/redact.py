@@ -3,7 +3,7 @@
 import re
 
 HIDDEN = "***"
-_NAMES = re.compile(r"secret|passw|token(?!iz)|credential|(access|api|private|account)[._-]?key", re.IGNORECASE)
+_NAMES = re.compile(r"secret|passw|token(?!iz)|credential|(access|api|private)[._-]?key", re.IGNORECASE)
 _VALUES = (
     (re.compile(r"(?<=://)[^/\s@]+(?=@)"), HIDDEN),  # user:password@ of an address
     (re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{8,}\b"), HIDDEN),  # tokens of the model hub
