@@ -5,7 +5,7 @@ import logging
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def fresh_loggers():
     """No handlers of ours while the test runs; what was there comes back."""
     loggers = [logging.getLogger(name) for name in ("dare_job", "pools")]

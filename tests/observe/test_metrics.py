@@ -2,7 +2,6 @@
 
 import base64
 import json
-import logging
 import os
 from datetime import date
 from pathlib import Path
@@ -13,7 +12,7 @@ from gateway import gateway, samples
 from dare_job.config import JobConfig
 from dare_job.errors import ThresholdError
 from dare_job.job import Job
-from dare_job.observe import times
+from dare_job.observe import log, times
 from dare_job.observe.command import observed
 from dare_job.observe.metrics import Metrics
 from dare_job.observe.progress import Reading
@@ -110,8 +109,8 @@ def test_progress_has_a_file_of_its_own_while_the_command_runs(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["nobody", "refusing", "a folder that is not there"])
-def test_nothing_that_takes_metrics_can_fail_a_run(tmp_path, caplog, monkeypatch, where):
-    monkeypatch.setattr(logging.getLogger("dare_job"), "propagate", True)
+def test_nothing_that_takes_metrics_can_fail_a_run(tmp_path, capsys, where):
+    log.to_stderr("json")
     with gateway(500) as (address, came):
         settings = {"nobody": {"push": "http://bob:hunter2@127.0.0.1:9/x"},
                     "refusing": {"push": f"http://bob:hunter2@{address}"},
@@ -122,8 +121,9 @@ def test_nothing_that_takes_metrics_can_fail_a_run(tmp_path, caplog, monkeypatch
         with observed(job_of(tmp_path, **settings), "plan"):
             pass
         assert len(came) == (2 if where == "refusing" else 0)  # not asked at each line of progress
-    assert "cannot be written" in caplog.text if "file" in settings else "the push failed" in caplog.text
-    assert "hunter2" not in caplog.text
+    said = capsys.readouterr().err
+    assert ("cannot be written" if "file" in settings else "the push failed") in said
+    assert "hunter2" not in said
 
 
 def test_a_job_without_these_settings_has_no_metrics(tmp_path):
