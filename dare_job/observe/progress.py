@@ -31,6 +31,10 @@ class Reading:
     words: str = ""
     fields: dict = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        count = "" if self.total is None else f": {self.done} of {self.total}"
+        return f"{self.what}{count}{', ' if self.words else ''}{self.words}"
+
 
 Source = Callable[[float], Reading]  # of the seconds since the stage began
 
@@ -174,10 +178,7 @@ def _bar():
         task = bar.add_task("", total=None, stage=get_contextvars().get("stage", ""))
 
         def show(reading: Reading, due: bool) -> None:
-            count = "" if reading.total is None else f" {reading.done} of {reading.total}"
-            words = f": {reading.words}" if reading.words else ""
-            bar.update(task, completed=reading.done or 0, total=reading.total,
-                       description=f"{reading.what}{count}{words}")
+            bar.update(task, completed=reading.done or 0, total=reading.total, description=str(reading))
         yield show
 
 
@@ -188,10 +189,7 @@ def _lines():
     stage = get_contextvars().get("stage", "stage")
 
     def show(reading: Reading, due: bool) -> None:
-        if not due:
-            return
-        count = "" if reading.total is None else f" {reading.done} of {reading.total}"
-        words = f": {reading.words}" if reading.words else ""
-        _LOG.info("%s: %s%s%s, %s so far", stage, reading.what, count, words, duration(reading.elapsed_s),
-                  extra={"elapsed_s": round(reading.elapsed_s, 1), **reading.fields})
+        if due:
+            _LOG.info("%s: %s, %s so far", stage, reading, duration(reading.elapsed_s),
+                      extra={"elapsed_s": round(reading.elapsed_s, 1), **reading.fields})
     yield show

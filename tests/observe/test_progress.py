@@ -21,14 +21,16 @@ def commit(n, *ids):
     chunks.write(folder / chunks.name(0, n), rows, busy_s=0.5)
 commit(0, "before")
 log.to_stderr("auto")
+start = time.monotonic()
 with log.bound(stage="generate"), progress.of_stage(0.5, [told.append]):
     time.sleep(2.4)
+    before = time.monotonic() - start
     with progress.watching([folder], 6, "wave 1 of 2"):
         for n, ids in enumerate((("a", "b"), ("c", "d")), 1):
             time.sleep(0.8)
             commit(n, *ids)
         time.sleep(1.2)
-print(len(told), [reading.done for reading in told])
+print(len(told), before)
 """
 
 
@@ -36,15 +38,16 @@ def test_a_stage_says_how_far_it_is_in_lines_with_fields(tmp_path):
     done = subprocess.run([sys.executable, "-c", STAGE, str(tmp_path)], capture_output=True, text=True,
                           check=True, timeout=60)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert lines[0]["event"] == "generate: still at it, 2 s so far" and lines[0]["elapsed_s"] >= 2
+    assert lines[0]["event"].startswith("generate: still at it, ") and lines[0]["elapsed_s"] >= 2
     last = lines[-1]
-    assert last["event"].startswith("generate: wave 1 of 2 5 of 6 rows".replace(" rows", ""))
+    assert last["event"].startswith("generate: wave 1 of 2: 5 of 6, 250 tokens")
     assert (last["rows"], last["rows_total"], last["tokens"]) == (5, 6, 250)
     assert (last["accepted_per_step"], last["busy_slots"], last["tokens_per_s"]) == (2.5, 0.5, 166.6667)
-    per_row = (last["elapsed_s"] - 2.4) / 4  # of the four rows of this run
-    assert last["eta_s"] == pytest.approx(per_row, abs=0.4) and "left at this pace" in last["event"]
-    assert last["all_tokens_per_s"] == pytest.approx(50 / per_row, rel=0.4)
-    assert int(done.stdout.split()[0]) == len(lines)  # who is told hears what is logged
+    told, before = done.stdout.split()
+    per_row = (last["elapsed_s"] - float(before)) / 4  # of the four rows of this run
+    assert last["eta_s"] == pytest.approx(per_row, rel=0.3) and "left at this pace" in last["event"]
+    assert last["all_tokens_per_s"] == pytest.approx(50 / per_row, rel=0.3)
+    assert int(told) == len(lines)  # who is told hears what is logged
 
 
 def test_a_terminal_has_one_line_that_is_gone_in_the_end(tmp_path):
@@ -64,6 +67,6 @@ def test_a_terminal_has_one_line_that_is_gone_in_the_end(tmp_path):
     os.close(ours)
     assert run.wait(60) == 0
     text = seen.decode()
-    assert "generate" in text and "still at it" in text and "5 of 6: 250 tokens" in text
+    assert "generate" in text and "still at it" in text and "wave 1 of 2: 5 of 6, 250 tokens" in text
     assert "2.50 accepted a step" in text and "left at this pace" in text and "{" not in text
     assert text.rstrip().endswith("\x1b[2K") or "\x1b[2K" in text[-40:]  # the line is erased
