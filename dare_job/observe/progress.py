@@ -30,9 +30,10 @@ class Reading:
     total: int | None = None
     words: str = ""
     fields: dict = field(default_factory=dict)
+    unit: str = ""
 
     def __str__(self) -> str:
-        count = "" if self.total is None else f": {self.done} of {self.total}"
+        count = "" if self.total is None else f": {self.done} of {self.total}{self.unit}"
         return f"{self.what}{count}{', ' if self.words else ''}{self.words}"
 
 
@@ -131,7 +132,7 @@ def _committed(stage: Stage, tally: Tally, rows: int, what: str) -> Source:
                   "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
                   "tokens_per_s": totals.tokens_per_s, "all_tokens_per_s": rates and rates[1], "eta_s": left}
         return Reading(elapsed_s, what, totals.rows, rows, describe(totals, rates and rates[1], left),
-                       {name: _rounded(value) for name, value in fields.items()})
+                       {name: _rounded(value) for name, value in fields.items()}, " rows")
     return read
 
 

@@ -40,7 +40,7 @@ def test_a_stage_says_how_far_it_is_in_lines_with_fields(tmp_path):
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert lines[0]["event"].startswith("generate: still at it, ") and lines[0]["elapsed_s"] >= 2
     last = lines[-1]
-    assert last["event"].startswith("generate: wave 1 of 2: 5 of 6, 250 tokens")
+    assert last["event"].startswith("generate: wave 1 of 2: 5 of 6 rows, 250 tokens")
     assert (last["rows"], last["rows_total"], last["tokens"]) == (5, 6, 250)
     assert (last["accepted_per_step"], last["busy_slots"], last["tokens_per_s"]) == (2.5, 0.5, 166.6667)
     told, before = done.stdout.split()
@@ -67,6 +67,6 @@ def test_a_terminal_has_one_line_that_is_gone_in_the_end(tmp_path):
     os.close(ours)
     assert run.wait(60) == 0
     text = seen.decode()
-    assert "generate" in text and "still at it" in text and "wave 1 of 2: 5 of 6, 250 tokens" in text
+    assert "generate" in text and "still at it" in text and "wave 1 of 2: 5 of 6 rows, 250 tokens" in text
     assert "2.50 accepted a step" in text and "left at this pace" in text and "{" not in text
     assert text.rstrip().endswith("\x1b[2K") or "\x1b[2K" in text[-40:]  # the line is erased
