@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
@@ -121,10 +122,16 @@ def _detach(handler: logging.Handler) -> None:
 
 def _formatter(renderer) -> logging.Formatter:
     before = [structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level,
-              structlog.stdlib.ExtraAdder(), structlog.processors.TimeStamper(fmt="iso", utc=True)]
+              structlog.stdlib.ExtraAdder(), _stamped]
     after = [structlog.stdlib.ProcessorFormatter.remove_processors_meta,
              structlog.processors.format_exc_info, _without_secrets, renderer]
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=after)
+
+
+def _stamped(logger, method: str, event: dict) -> dict:
+    """With the record's own time, which is then the same wherever the record goes."""
+    made = datetime.fromtimestamp(event["_record"].created, UTC)
+    return event | {"timestamp": made.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
 
 
 def _without_secrets(logger, method: str, event: dict) -> dict:
