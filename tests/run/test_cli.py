@@ -79,7 +79,8 @@ def test_options_lie_over_the_file(monkeypatch, capsys, config, tmp_path):
     monkeypatch.setattr("dare_job.pipeline.run", lambda job: seen.update(job=job) or {"date": job.space.dt})
     code, out, _ = run(
         monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02", "--input", "a: b",
-        "--out", str(tmp_path / "o"), "--model", "m", "--limit", "3", "--set", "decode.nodes=4", "--set", "decode.mode=resd")
+        "--out", str(tmp_path / "o"), "--model", "m", "--limit", "3", "--set", "decode.nodes=4",
+        "--set", "decode.mode=resd")
     job = seen["job"]
     assert code == 0 and out == '{"date": "2026-01-02"}\n'
     assert (job.config.input.path, job.config.out, job.config.model.name) == (
