@@ -26,9 +26,8 @@ _MARKS = ("ended", "printed")  # of records for ``_text`` and ``_Stderr``: no fi
 
 def to_stderr(form: str = "auto", level: int = logging.INFO) -> None:
     """Log lines of the job on standard error, once; ``form`` is the setting ``log.format``."""
-    if any(isinstance(handler, _Stderr) for handler in _LOG.handlers):
-        return
-    _attach(_Stderr(form), level)
+    found = [handler for handler in _LOG.handlers if isinstance(handler, _Stderr)]
+    (found[0] if found else _attach(_Stderr(), level)).shape(form)
     for logger in _LOGGERS:
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -68,8 +67,10 @@ def in_worker(settings, folder: Path, run_id: str, **fields) -> None:
 class _Stderr(logging.StreamHandler):
     """Whatever standard error is when a record comes: a progress bar puts lines above itself that way."""
 
-    def __init__(self, form: str):
+    def __init__(self):
         logging.Handler.__init__(self)
+
+    def shape(self, form: str) -> None:
         self.as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
         self.setFormatter(_formatter(_text if self.as_text else _json()))
 
@@ -102,6 +103,8 @@ class _RunFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         _detach(self)
+        if getattr(record, "printed", False):  # a command's last one: what ended it is why, as a rule
+            return
         _LOG.warning("%s cannot be written (%s): the run goes on without a log file", self.baseFilename,
                      error)
 

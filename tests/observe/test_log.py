@@ -76,6 +76,13 @@ def test_a_place_that_takes_no_log_file_costs_the_file_alone(fresh_loggers, caps
         "one", "the run goes on without a log file", "two", "plan finished"]
 
 
+def test_where_nothing_can_be_written_only_the_command_says_so(fresh_loggers, capsys, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError), observed(job_of(tmp_path / "file", format="text"), "plan", counted=False):
+        raise DataError("the folder is a file")
+    assert capsys.readouterr().err == ""
+
+
 def test_a_worker_warns_on_standard_error_and_writes_a_file_of_its_own(fresh_loggers, capsys, tmp_path):
     for run_id in ("run-1", "run-2"):  # a worker may outlive a run
         log.in_worker(LogSettings(), tmp_path, run_id, stage="generate", shard=7)
