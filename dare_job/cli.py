@@ -12,10 +12,11 @@ from typing import Annotated
 
 import typer
 
-from dare_job import cli_bench, cli_tune, errors
+from dare_job import cli_bench, cli_snapshots, cli_tune, errors
 from dare_job import cli_options as options
 from dare_job.cli_options import Device, Dtype
 from dare_job.errors import ConfigError, DareJobError
+from dare_job.observe import redact
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,10 +63,11 @@ def run(config: Config, date: Day, input: Input = None, out: Out = None, model: 
     The last line of standard output is one JSON object.
     """
     from dare_job import pipeline
+    from dare_job.observe.command import observed
     from dare_job.output import writing
 
     job = _job(config, date, input, out, model, limit, set_)
-    with writing(job.space.out):
+    with observed(job, "run", counted=not dry_run), writing(job.space.out):
         result = pipeline.dry_run(job) if dry_run else pipeline.run(job)
     _print_json(result)
 
@@ -74,10 +76,11 @@ def _stage_command(name: str):
     def command(config: Config, date: Day, input: Input = None, out: Out = None, model: Model = None,
                 limit: Limit = None, set_: Set = None) -> None:
         from dare_job import pipeline
+        from dare_job.observe.command import observed
         from dare_job.output import writing
 
         job = _job(config, date, input, out, model, limit, set_)
-        with writing(job.space.out):
+        with observed(job, name), writing(job.space.out):
             result = pipeline.run_stage(job, name)
         _print_json(result)
 
@@ -177,7 +180,8 @@ def replay(
                             nodes=budgets, against=options.words(against))))
 
 
-app.command()(cli_tune.tune)
+for _command in (cli_tune.tune, cli_snapshots.history, cli_snapshots.diff, cli_snapshots.clean):
+    app.command()(_command)
 app.add_typer(cli_bench.app, name="bench")
 
 
@@ -221,14 +225,9 @@ def main() -> None:
     """Entry point: a known error becomes one line on standard error and its exit code."""
     try:
         app()
-    except DareJobError as error:
-        _fail(error, error.exit_code)
     except Exception as error:
-        if type(error).__name__ != "PoolError":  # the package `pools` knows none of our classes
+        code = errors.exit_code(error)
+        if code == errors.UNEXPECTED and type(error) is not DareJobError:
             raise
-        _fail(error, errors.PoolError.exit_code)
-
-
-def _fail(error: Exception, code: int) -> None:
-    print(f"dare-job: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-    sys.exit(code)
+        print(f"dare-job: {redact.text(' '.join(str(error).split()))}", file=sys.stderr, flush=True)
+        sys.exit(code)

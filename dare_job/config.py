@@ -1,5 +1,6 @@
 """The job's settings: typed models, and the reader that turns YAML into them."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -220,6 +221,34 @@ class GateSettings(Section):
     min_length_pairs: int = Field(50, ge=1, le=_MOST, description="fewer texts tell nothing of lengths")
 
 
+class LogSettings(Section):
+    format: Literal["auto", "text", "json"] = Field(
+        "auto", description="auto: lines for people on a terminal, JSON lines elsewhere")
+    every_s: float = Field(15, ge=0.5, description="seconds between two lines, or metrics, of progress")
+    file: bool = Field(True, description="all records also in OUT/_work/dt=D/logs/RUN_ID.jsonl")
+
+
+class MetricsSettings(Section):
+    file: str | None = Field(None, pattern=r"\.prom$", description="a path that ends in .prom, in the folder "
+                             "of node_exporter's textfile collector")
+    push: str | None = Field(None, pattern=r"^https?://.+", description="a Pushgateway's address: "
+                             "http://HOST:9091 or http://USER:PASSWORD@HOST:9091")
+    job: str = Field("dare-job", min_length=1, description="job of the metrics that are pushed")
+    labels: dict[str, str] = Field({}, description="labels of all metrics; for a push the group")
+
+    @field_validator("labels")
+    @classmethod
+    def _free_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not re.fullmatch(r"[a-zA-Z_]\w*", name, re.ASCII) or name.startswith("__") or name in _LABELS:
+                raise ValueError(f"metrics.labels.{name}: use letters, digits and _, and none of the names "
+                                 f"{', '.join(sorted(_LABELS))}, which the metrics use themselves")
+        return value
+
+
+_LABELS = {"job", "entity", "stage", "run_id", "date", "command"}
+
+
 class JobConfig(Section):
     out: str = Field("out", min_length=1)
     input: InputSettings = InputSettings()
@@ -237,6 +266,8 @@ class JobConfig(Section):
     baseline: BaselineSettings = BaselineSettings()
     limits: LimitSettings = LimitSettings()
     gates: GateSettings = GateSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
 def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = None,

@@ -48,3 +48,19 @@ class PoolError(DareJobError):
 
 class RowError(DareJobError):
     """One row cannot be written; it becomes a row with ``error`` set and costs no other row."""
+
+
+UNEXPECTED = 1
+
+
+def exit_code(error: BaseException) -> int:
+    """The command's exit code where it ends with an exception."""
+    if isinstance(error, DareJobError):
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if type(error).__name__ == "PoolError":  # the package `pools` knows none of our classes
+        return PoolError.exit_code
+    return UNEXPECTED

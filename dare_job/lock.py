@@ -7,7 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dare_job.errors import InfrastructureError
@@ -16,19 +16,22 @@ NAME = "_lock"
 _LOG = logging.getLogger("dare_job")
 
 
+_PATIENCE_S = 60.0
+_CLEANS = "moves old dates away"
+
+
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a date's work folder while the block runs.
+def held(folder: Path, by: str = "writes this date") -> Iterator[None]:
+    """Hold the lock of a date's work folder while the block runs; ``by``: what its holder does.
 
     Raises InfrastructureError, naming process and file, where another process holds it. The lock of a
     process that ended on this host is taken over.
     """
     path = folder / NAME
-    folder.mkdir(parents=True, exist_ok=True)
     if not _created(path):
-        _retire(path, _read(path))
+        _retire(path, _read(path), by)
         if not _created(path):
-            raise _refusal(path, _read(path))
+            raise _refusal(path, _read(path), by)
     _sweep(folder)
     try:
         yield
@@ -36,10 +39,44 @@ def held(folder: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
+def held_by(folder: Path) -> dict | None:
+    """Who holds a folder's lock: pid, host, since; empty where it cannot be told, None where nobody does."""
+    path = folder / NAME
+    return _read(path) if path.exists() else None
+
+
+@contextmanager
+def cleaning(folder: Path) -> Iterator[None]:
+    """Hold the lock of all dates' work folder, for moments: each command ``wait``s for it as it starts."""
+    with held(folder, _CLEANS):
+        yield
+
+
+def wait(folder: Path) -> None:
+    """Wait until no living process holds the lock of ``cleaning``.
+
+    Raises InfrastructureError, naming process and file, where it is still held after a minute.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while (owner := held_by(folder)) is not None and not has_ended(owner):
+        if time.monotonic() > until:
+            raise _refusal(folder / NAME, owner, _CLEANS)
+        time.sleep(0.05)
+
+
+def has_ended(owner: dict) -> bool:
+    """True where a lock's process, as ``held_by`` names it, was one of this host and is no more."""
+    return owner.get("host") == socket.gethostname() and not _alive(owner)
+
+
 def _created(path: Path) -> bool:
     """Create the lock in this process's name, in one step; False where it is there already."""
     own = path.with_name(f"{NAME}.{uuid.uuid4().hex}")
-    _sign(own, "w")
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # `dare-job clean` removed the empty folder, between
+            _sign(own, "w")
+            break
     try:
         os.link(own, path)
     except (FileExistsError, FileNotFoundError):  # swept by its holder, between
@@ -73,14 +110,14 @@ def _sweep(folder: Path) -> None:
     """Remove what dead processes left on their way to a lock."""
     for left in folder.glob(f"{NAME}.*"):
         owner = _read(left)
-        if not owner or (owner.get("host") == socket.gethostname() and not _alive(owner)):
+        if not owner or has_ended(owner):
             left.unlink(missing_ok=True)
 
 
-def _retire(path: Path, owner: dict) -> None:
+def _retire(path: Path, owner: dict, by: str) -> None:
     """Move a dead process's lock away. Raises InfrastructureError where its process may be alive."""
-    if owner.get("host") != socket.gethostname() or _alive(owner):
-        raise _refusal(path, owner)
+    if not has_ended(owner):
+        raise _refusal(path, owner, by)
     moved = path.with_name(f"{NAME}.{os.getpid()}")
     try:
         os.rename(path, moved)
@@ -88,7 +125,7 @@ def _retire(path: Path, owner: dict) -> None:
         return
     if _read(moved) not in (owner, {}):  # another process took it over first: it is that one's again
         os.rename(moved, path)
-        raise _refusal(path, _read(path))
+        raise _refusal(path, _read(path), by)
     moved.unlink(missing_ok=True)  # gone where another process holds the lock by now, and has swept
     _LOG.warning("%s was left by process %s, which has ended: taken over", path, owner["pid"])
 
@@ -119,7 +156,7 @@ def _read(path: Path) -> dict:
         return {}
 
 
-def _refusal(path: Path, owner: dict) -> InfrastructureError:
+def _refusal(path: Path, owner: dict, by: str) -> InfrastructureError:
     who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}, since {owner.get('since', '?')}"
-    return InfrastructureError(f"another command writes this date ({who}): wait until it ends, or remove "
+    return InfrastructureError(f"another command {by} ({who}): wait until it ends, or remove "
                                f"{path} if that process is no longer this job's")

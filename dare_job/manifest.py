@@ -1,6 +1,7 @@
 """What a published snapshot says about itself in ``_manifest.json``."""
 
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -8,6 +9,7 @@ import pyarrow.compute as pc
 from dare_job import knowledge
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
+from dare_job.observe import redact, times
 from dare_job.spark import chunks
 from dare_job.spark.parts import Part
 from dare_job.stages import upstream
@@ -26,20 +28,28 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
     read = upstream.require(job, "plan")["input"]
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
+        "published": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": times.read(job.space),
         "fingerprint": fingerprint, "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
-        "verify": job.config.verify.rule, **knowledge.writer(job),
+        "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
+        "verify": job.config.verify.rule, **_writer(job),
         "text_settings": text_salt(job.config, job.model_hash),
         "counts": counts, "totals": totals, "pool_kinds": kinds,
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
         "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "gates": gates,
+        "busy_s": generated.get("busy_s"),
         "waves": generated.get("waves", {}).get(entity, []),
         "rejects": {"broken": read["broken"], "duplicate": read["duplicates"]},
         "previous": str(knowledge.old_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
                               "bytes": (folder / part.file).stat().st_size} for part in files},
     }
+
+
+def _writer(job: Job) -> dict:
+    writer = knowledge.writer(job)
+    return writer | {"model": redact.values(writer["model"])}  # a name may be an address with a token
 
 
 def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:

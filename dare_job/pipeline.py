@@ -2,17 +2,18 @@
 
 import importlib
 import logging
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pyarrow.compute as pc
 from rich.console import Console
-from rich.markup import escape
 
 from dare_job import knowledge, lock, show, swap
 from dare_job.job import Job
+from dare_job.observe import log, progress, times
+from dare_job.observe.metrics import Metrics
 from dare_job.quality import findings
 from dare_job.tables import ENTITIES
 
@@ -41,17 +42,22 @@ def _writing(job: Job) -> Iterator[None]:
     """Hold the date's lock, after tidying up what killed commands left."""
     swap.recover(job.space.out)
     with lock.held(job.space.work):
+        lock.wait(job.space.work.parent)  # `dare-job clean` looks who reads what, and moves the rest away
         job.space.settle()
+        job.space.note_reads()
         yield
 
 
 def _run_stage(job: Job, stage: str) -> dict:
-    _log_to_stderr()
+    settings = job.config.log
+    log.to_stderr(settings.format)
     began = time.perf_counter()
-    report = importlib.import_module(f"dare_job.stages.{stage}").run(job)
-    words, seconds = _DESCRIBE[stage](report), time.perf_counter() - began
-    Console(stderr=True, highlight=False).print(
-        f"[bold]{stage:<9}[/bold] {escape(words)}  [dim]{seconds:.1f} s[/dim]", soft_wrap=True)
+    with (log.bound(run_id=job.run_id, date=job.space.dt, stage=stage),
+          times.counted(job.space, stage) as beat,
+          progress.of_stage(settings.every_s, [lambda _: beat(), partial(Metrics(job).running, stage)])):
+        report = importlib.import_module(f"dare_job.stages.{stage}").run(job)
+        _LOG.info("%s", _DESCRIBE[stage](report), extra={
+            "ended": True, "seconds": round(time.perf_counter() - began, 1)})
     return report
 
 
@@ -70,7 +76,7 @@ def dry_run(job: Job) -> dict:
 
 def _name_unpublished(job: Job) -> None:
     """Say which earlier dates have finished texts that no later date sees, because publishing was cut off."""
-    _log_to_stderr()
+    log.to_stderr(job.config.log.format)
     for dt in job.space.unpublished():
         _LOG.warning("the texts of %s are written but not (all) published, %s starts from older ones: run "
                      "`dare-job publish --date %s` with the same options first", dt, job.space.dt, dt)
@@ -213,13 +219,3 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
 def _duration(seconds: float) -> str:
     hours, rest = divmod(round(seconds), 3600)
     return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
-
-
-def _log_to_stderr() -> None:
-    """Log lines of the job on standard error, once."""
-    if not _LOG.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname).1s %(message)s"))
-        _LOG.addHandler(handler)
-        _LOG.setLevel(logging.INFO)
-        _LOG.propagate = False

@@ -18,6 +18,7 @@ from dare_job.tables import ENTITIES
 
 DONE = "_done.json"
 MANIFEST = "_manifest.json"
+READS = "reads.json"
 FILES = "_files"  # in a done-record: how many files of data were committed
 
 
@@ -34,6 +35,11 @@ class Workspace:
     def work(self) -> Path:
         return self.out / "_work" / f"dt={self.dt}"
 
+    @property
+    def logs(self) -> Path:
+        """Folder of what commands on this date say about themselves: log files, times."""
+        return self.work / "logs"
+
     def stage(self, name: str) -> Path:
         """Folder of a stage's output, for example stage("plan") / "entity=user"."""
         return self.work / name
@@ -43,9 +49,17 @@ class Workspace:
 
     def previous(self, entity: str) -> Path | None:
         """Snapshot of the newest date before this one for which every entity type is published, or None."""
-        dates = sorted(path.name[3:] for path in self.knowledge(entity).parent.glob("dt=*")
-                       if path.name < f"dt={self.dt}" and self.published(path.name[3:]))
+        dates = [dt for dt in self.dates() if dt < self.dt]
         return self.knowledge(entity, dates[-1]) if dates else None
+
+    def dates(self) -> list[str]:
+        """Dates for which every entity type is published, ascending."""
+        folders = self.knowledge(ENTITIES[0]).parent.glob("dt=*")
+        return sorted(path.name[3:] for path in folders if self.published(path.name[3:]))
+
+    def newest(self) -> str | None:
+        """The last of ``dates``, or None."""
+        return max(self.dates(), default=None)
 
     def published(self, dt: str) -> bool:
         """True where the snapshots of all entity types of a date are there."""
@@ -71,6 +85,19 @@ class Workspace:
             with suppress(ValueError):  # a damaged manifest is named by who needs it
                 runs.add(json.loads((self.knowledge(entity, dt) / MANIFEST).read_text())["run_id"])
         return runs
+
+    def note_reads(self) -> None:
+        """Write down which date's text this one starts from, for ``dare-job clean``; who holds the lock."""
+        folder = self.previous(ENTITIES[0])
+        self.logs.mkdir(parents=True, exist_ok=True)
+        write_json(self.logs / READS, {"previous": folder.name[3:] if folder else None})
+
+    def reads(self) -> set[str]:
+        """Published dates whose text a command on this one reads: as it noted, and as it would find now."""
+        now, noted = self.previous(ENTITIES[0]), None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            noted = json.loads((self.logs / READS).read_text(encoding="utf-8"))["previous"]
+        return {dt for dt in (noted, now and now.name[3:]) if dt}
 
     def settle(self) -> None:
         """Tidy up what a killed command left of this date; only for who holds the date's lock."""

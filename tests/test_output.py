@@ -24,7 +24,8 @@ def run(monkeypatch, capsys, *arguments) -> tuple[int, str]:
 def test_an_output_folder_that_is_a_file(monkeypatch, capsys, tmp_path, command, below):
     (tmp_path / "file").write_text("x")
     (tmp_path / "job.yaml").write_text("")
-    settings = ["--config", tmp_path / "job.yaml", "--date", "2026-01-02"] if command != "sample" else []
+    settings = ["--config", tmp_path / "job.yaml", "--date", "2026-01-02", "--set", "log.format=text"]
+    settings = [] if command == "sample" else settings
     code, err = run(monkeypatch, capsys, command, *settings, "--out", tmp_path / "file" / below)
     assert code == 2 and f"{tmp_path / 'file'} is a file" in err and err.count("\n") == 1
 

@@ -7,10 +7,10 @@ left to autograd, torch transposes it at every step (eight times slower on 943 x
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
-from rich.progress import Progress
 from torch_geometric.nn.models import LightGCN
 
 from dare_job.config import EmbedSettings
@@ -20,6 +20,14 @@ _FEWEST_STEPS = 16  # in an epoch: with fewer, small data is hardly trained
 _MOST_STEPS = 64  # in an epoch: each step propagates over the whole graph, so large data takes larger batches
 _SHARED_FROM = 1_000_000  # pairs from which torch may use all its threads
 _L2 = 1e-4
+
+
+class Progress(Protocol):
+    """What a training tells its steps to: a rich progress bar, or a stage's progress."""
+
+    def add_task(self, what: str, total: int): ...
+
+    def advance(self, task) -> None: ...
 
 
 @dataclass(frozen=True)

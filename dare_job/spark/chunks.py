@@ -130,11 +130,13 @@ class Tally:
 
     def __init__(self, folders: Iterable[Path]):
         self._folders = list(folders)
-        self._seen: dict[Path, Totals] = {}
+        self._seen: set[Path] = set()
+        self._sum = Totals()
 
     def update(self) -> Totals:
         for folder in self._folders:
             for path in folder.glob("*.parquet"):
                 if path not in self._seen:
-                    self._seen[path] = read_totals(path)
-        return sum(self._seen.values(), Totals())
+                    self._sum += read_totals(path)
+                    self._seen.add(path)
+        return self._sum

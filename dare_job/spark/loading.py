@@ -19,6 +19,7 @@ from dare_job.decode.scoring import Scoring
 from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
+from dare_job.observe import log
 from dare_job.tables import ENTITIES
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
@@ -68,6 +69,12 @@ def threads(job: Job) -> int:
     if not context.master.startswith("local"):
         return own
     return max(own, len(os.sched_getaffinity(0)) // context.defaultParallelism)
+
+
+def log_task(task: Task, stage: str, **fields) -> None:
+    """Log this worker's records with the run's id and these fields, beside the run's own file."""
+    log.in_worker(task.config.log, Path(task.folder).parent / "logs", task.run_id, date=task.dt, stage=stage,
+                  **fields)
 
 
 @dataclass(frozen=True)

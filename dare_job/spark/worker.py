@@ -4,6 +4,7 @@ Runs in Python workers. The module is imported there, never shipped by value, so
 once a worker and serves all its tasks.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -17,6 +18,7 @@ from dare_job.spark import chunks, cut, loading
 from dare_job.spark.decoding import decode
 from dare_job.spark.loading import Task
 
+_LOG = logging.getLogger("dare_job")
 STATS = "shard int, chunk int, rows long"
 _STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64())])
 
@@ -35,13 +37,18 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     first = next(rows, None)
     if first is None or not cut.goes_on(Path(task.folder), task.cut):
         return
+    loading.log_task(task, "generate", shard=first["shard"])
+    began = time.perf_counter()
     try:
         loading.loaded(task)  # before the clock starts
+        _LOG.info("the model is loaded", extra={"seconds": round(time.perf_counter() - began, 3)})
         collector = Collector(task)
         for row, result in decode(collector.watched(chain([first], rows)), task):
             yield from collector.add(row, knowledge_row(row, result, task))
         yield from collector.finish()
+        _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
     except DareJobError as error:
+        _LOG.error("the shard was not finished: %s", error, extra={"error": type(error).__name__})
         if cut.goes_on(Path(task.folder), task.cut):
             cut.stop(Path(task.folder), error)
     except _Stopped:
@@ -89,6 +96,8 @@ class Collector:
         chunks.write(path, [finished for _, finished in entries], busy_s)
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
+        _LOG.info("committed %s", path.name, extra={
+            "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
         return pa.RecordBatch.from_pylist([record], schema=_STATS)
 
 

@@ -4,17 +4,15 @@ import time
 from pathlib import Path
 
 import numpy as np
-from rich.progress import Progress
 
 from dare_job.config import EmbedSettings
 from dare_job.data.history import end_of_day
 from dare_job.embed import lightgcn, pairs, vectors
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.stages.upstream import report, require
 from dare_job.tables import ENTITIES
 from dare_job.workspace import committing, digest, done_record, is_done
-
-_SHOW_ABOVE = 200_000  # pairs * epochs / 10 that take about two seconds
 
 
 def run(job: Job) -> dict:
@@ -58,8 +56,7 @@ def _learn(graph: pairs.Pairs, settings: EmbedSettings, staging: Path) -> dict:
     out = pairs.held_out(graph, settings.seed)
     asked, wanted = graph.user[out], graph.item[out]
     known = graph.without(out)
-    with Progress(transient=True, disable=len(graph.user) * settings.epochs < 10 * _SHOW_ABOVE) as progress:
-        found = lightgcn.train(known, settings, progress=progress)
+    found = lightgcn.train(known, settings, progress=progress.Steps())
     ids = dict(zip(ENTITIES, ((graph.users, found.users), (graph.items, found.items)), strict=True))
     for entity, (names, table) in ids.items():
         vectors.write(staging / f"entity={entity}" / "part-0.parquet", names, table)

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 
 from dare_job import baseline, errors, knowledge
 from dare_job.job import Job
-from dare_job.spark import chunks, cut, progress
+from dare_job.observe import progress
+from dare_job.spark import chunks, cut
 from dare_job.spark.loading import GLOBAL, Task
 from dare_job.spark.worker import STATS, write_shard
 from dare_job.stages import old_text, upstream, waves

@@ -15,6 +15,7 @@ who listed the older files finds them or misses them, and never reads some of bo
 """
 
 import secrets
+import time
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -37,6 +38,7 @@ def run(job: Job) -> dict:
     Raises DataError where the gate has not looked at tonight's rows or an id would be there twice,
     ThresholdError where the gate failed.
     """
+    began = time.perf_counter()
     generated = written.require(job)
     gates = gate.passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
@@ -48,6 +50,7 @@ def run(job: Job) -> dict:
     for entity, files in staged.items():
         manifests[entity] = manifest.describe(job, entity, generated, *files, fingerprints[entity],
                                               gates[entity])
+        manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
     for entity, (folder, _) in staged.items():
         write_json(folder / MANIFEST, manifests[entity])
     for entity, (folder, _) in staged.items():

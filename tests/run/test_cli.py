@@ -53,8 +53,8 @@ def test_each_error_has_its_exit_code(monkeypatch, capsys, config, error, code):
         raise error("first\nsecond")
 
     monkeypatch.setattr("dare_job.pipeline.run", fail)
-    assert run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02") == (
-        code, "", "dare-job: first second\n")
+    arguments = "run", "--config", config, "--date", "2026-01-02", "--set", "log.format=text"
+    assert run(monkeypatch, capsys, *arguments) == (code, "", "dare-job: first second\n")
 
 
 def test_a_pool_error_of_the_pools_package_counts_as_ours(monkeypatch, capsys, config):
@@ -74,15 +74,17 @@ def test_an_unexpected_exception_keeps_its_traceback(monkeypatch, config):
         cli.main()
 
 
-def test_options_lie_over_the_file(monkeypatch, capsys, config):
+def test_options_lie_over_the_file(monkeypatch, capsys, config, tmp_path):
     seen = {}
     monkeypatch.setattr("dare_job.pipeline.run", lambda job: seen.update(job=job) or {"date": job.space.dt})
     code, out, _ = run(
         monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02", "--input", "a: b",
-        "--out", "o", "--model", "m", "--limit", "3", "--set", "decode.nodes=4", "--set", "decode.mode=resd")
+        "--out", str(tmp_path / "o"), "--model", "m", "--limit", "3", "--set", "decode.nodes=4",
+        "--set", "decode.mode=resd")
     job = seen["job"]
     assert code == 0 and out == '{"date": "2026-01-02"}\n'
-    assert (job.config.input.path, job.config.out, job.config.model.name) == ("a: b", "o", "m")
+    assert (job.config.input.path, job.config.out, job.config.model.name) == (
+        "a: b", str(tmp_path / "o"), "m")
     assert (job.config.decode.nodes, job.config.decode.mode, job.limit) == (4, "resd", 3)
 
 

@@ -186,7 +186,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={BEFORE}"] * 2
     assert tomorrow.unpublished() == [DAY] and job.space.unpublished() == []
     monkeypatch.setattr(pipeline._LOG, "propagate", True)
-    monkeypatch.setattr(pipeline, "_log_to_stderr", lambda: None)
+    monkeypatch.setattr(pipeline.log, "to_stderr", lambda form: None)
     pipeline._name_unpublished(Job(job.config, tomorrow, "run-2"))
     assert f"`dare-job publish --date {DAY}`" in caplog.text
 

@@ -1,0 +1,160 @@
+"""Log records of the job: lines for people on a terminal, JSON lines elsewhere, and a file of each run.
+
+Modules log by ``logging.getLogger("dare_job")``; fields of a record are given as ``extra``. Every record has
+the fields that are bound while it is made: run_id, date, command, stage, shard.
+"""
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+from structlog.contextvars import bound_contextvars as bound  # noqa: F401  (fields of all records in a block)
+
+from dare_job.observe import redact
+
+_LOGGERS = tuple(map(logging.getLogger, ("dare_job", "pools")))
+_LOG = _LOGGERS[0]
+_FIRST = ("timestamp", "level", "event", "run_id", "date", "command", "stage", "entity")
+_MARKS = ("ended", "printed")  # of records for ``_text`` and ``_Stderr``: no fields
+
+
+def to_stderr(form: str = "auto", level: int = logging.INFO) -> None:
+    """Log lines of the job on standard error, once; ``form`` is the setting ``log.format``."""
+    found = [handler for handler in _LOG.handlers if isinstance(handler, _Stderr)]
+    (found[0] if found else _attach(_Stderr(), level)).shape(form)
+    for logger in _LOGGERS:
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+@contextmanager
+def to_file(path: Path | None) -> Iterator[None]:
+    """Append the records of the block to a file as JSON lines; None: to no file."""
+    handler = path and _attach(_RunFile(path))
+    try:
+        yield
+    finally:
+        if handler:
+            _detach(handler)
+
+
+_worker_file: Path | None = None
+
+
+def in_worker(settings, folder: Path, run_id: str, **fields) -> None:
+    """Set up the log of a Spark worker: warnings on its standard error, all records in a file of its own.
+
+    settings  LogSettings; folder: where the run's file is; fields: bound to the records from here on
+    """
+    global _worker_file
+    to_stderr(settings.format, logging.WARNING)
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(run_id=run_id, **fields)
+    path = folder / f"{run_id}.{socket.gethostname()}-{os.getpid()}.jsonl"
+    if settings.file and path != _worker_file:  # a worker may outlive a run
+        for handler in [handler for handler in _LOG.handlers if isinstance(handler, _RunFile)]:
+            _detach(handler)
+        _attach(_RunFile(path))
+        _worker_file = path
+
+
+class _Stderr(logging.StreamHandler):
+    """Whatever standard error is when a record comes: a progress bar puts lines above itself that way."""
+
+    def __init__(self):
+        logging.Handler.__init__(self)
+
+    def shape(self, form: str) -> None:
+        self.as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+        self.setFormatter(_formatter(_text if self.as_text else _json()))
+
+    @property
+    def stream(self):
+        return sys.stderr
+
+    def filter(self, record: logging.LogRecord):
+        """Without what the command itself prints, in another form, where that is for people."""
+        return not (self.as_text and getattr(record, "printed", False)) and super().filter(record)
+
+
+class _RunFile(logging.FileHandler):
+    """A disk that refuses lines costs the file, never the run."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, encoding="utf-8", delay=True)
+        self.setFormatter(_formatter(_json()))
+
+    def _open(self):
+        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+        return super()._open()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        _detach(self)
+        if getattr(record, "printed", False):  # a command's last one: what ended it is why, as a rule
+            return
+        _LOG.warning("%s cannot be written (%s): the run goes on without a log file", self.baseFilename,
+                     error)
+
+
+def _attach(handler: logging.Handler, level: int = logging.INFO) -> logging.Handler:
+    handler.setLevel(level)
+    for logger in _LOGGERS:
+        logger.addHandler(handler)
+    return handler
+
+
+def _detach(handler: logging.Handler) -> None:
+    for logger in _LOGGERS:
+        logger.removeHandler(handler)
+    with suppress(OSError):  # a full disk, once more
+        handler.close()
+
+
+def _formatter(renderer) -> logging.Formatter:
+    before = [structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level,
+              structlog.stdlib.ExtraAdder(), _stamped]
+    after = [structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+             structlog.processors.format_exc_info, _without_secrets, renderer]
+    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=after)
+
+
+def _stamped(logger, method: str, event: dict) -> dict:
+    """With the record's own time, which is then the same wherever the record goes."""
+    made = datetime.fromtimestamp(event["_record"].created, UTC)
+    return event | {"timestamp": made.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+
+
+def _without_secrets(logger, method: str, event: dict) -> dict:
+    return redact.values(event)
+
+
+def _json():
+    render = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+
+    def ordered(logger, method: str, event: dict) -> str:
+        named = {name: value for name, value in event.items() if name not in _MARKS}
+        return render(logger, method, {name: named[name] for name in _FIRST if name in named} | named)
+    return ordered
+
+
+def _text(logger, method: str, event: dict) -> str:
+    """A line for people: a stage's last line, or a level's letter and the message."""
+    bold, dim, red, end = ("\033[1m", "\033[2m", "\033[31m", "\033[0m") if sys.stderr.isatty() else ("",) * 4
+    if event.get("ended"):
+        return f"{bold}{event['stage']:<9}{end} {event['event']}  {dim}{event['seconds']:.1f} s{end}"
+    colour = red if event["level"] in ("warning", "error", "critical") else dim
+    trace = f"\n{event['exception']}" if "exception" in event else ""
+    return f"{colour}{event['level'][0].upper()}{end} {event['event']}{trace}"

@@ -1,0 +1,117 @@
+"""A run's figures for Prometheus: a file for node_exporter's textfile collector, and a push to a gateway.
+
+Neither ever fails a run: a file that cannot be written and a gateway that is down are warnings.
+"""
+
+import base64
+import logging
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from prometheus_client import CollectorRegistry, write_to_textfile
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import default_handler, pushadd_to_gateway
+
+from dare_job.job import Job
+from dare_job.observe import figures, redact
+from dare_job.observe.figures import Figure
+from dare_job.observe.progress import Reading
+
+_LOG = logging.getLogger("dare_job")
+_TIMEOUT_S = 5.0
+
+
+class Metrics:
+    """Where a command's figures go, by the settings ``metrics``."""
+
+    def __init__(self, job: Job):
+        self._job, self._settings, self._pushes = job, job.config.metrics, True
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self._settings.file or self._settings.push)
+
+    def ended(self, command: str, exit_code: int) -> None:
+        """The figures of the date, as far as it got, and how the command ended."""
+        if not self.wanted:
+            return
+        found = figures.of_run(self._job, command, exit_code)
+        if self._settings.file:
+            self._write(found, Path(self._settings.file))
+            self._progress_file.unlink(missing_ok=True)
+        if self._settings.push:
+            self._push([*found, Figure("progress_running", 0)])
+
+    def running(self, stage: str, reading: Reading) -> None:
+        """How far a stage is. The file is there while the command runs; a killed one leaves it."""
+        if not self.wanted:
+            return
+        found = figures.of_reading(stage, reading)
+        if self._settings.file:
+            self._write(found, self._progress_file)
+        if self._settings.push and self._pushes:
+            self._pushes = self._push(found)  # a gateway that is down is asked once more, at the end
+
+    @property
+    def _progress_file(self) -> Path:
+        return Path(self._settings.file).with_suffix(".progress.prom")
+
+    def _write(self, found: Iterable[Figure], path: Path) -> None:
+        try:
+            write_to_textfile(str(path), _registry(found, self._settings.labels))
+        except OSError as error:
+            _LOG.warning("metrics.file = %s cannot be written: %s", path, error.strerror or error)
+
+    def _push(self, found: Iterable[Figure]) -> bool:
+        address, handler = _with_credentials(self._settings.push)
+        try:
+            pushadd_to_gateway(address, self._settings.job, _registry(found), self._settings.labels,
+                               timeout=_TIMEOUT_S, handler=handler)
+        except (OSError, ValueError) as error:  # refused, timed out, or an answer that is none
+            _LOG.warning("metrics.push = %s: the push failed, the run does not: %s",
+                         redact.text(self._settings.push), error)
+            return False
+        return True
+
+
+class _Families:
+    """A collector of figures that are there already."""
+
+    def __init__(self, families: list[GaugeMetricFamily]):
+        self._families = families
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        return self._families
+
+
+def _registry(found: Iterable[Figure], labels: dict[str, str] | None = None) -> CollectorRegistry:
+    """Figures of a name as one family; ``labels`` go on every sample (a gateway has them as its group)."""
+    own, families = labels or {}, {}
+    for figure in found:
+        names = [*own, *figure.labels]
+        family = families.setdefault(figure.name, GaugeMetricFamily(
+            f"dare_job_{figure.name}", figures.HELP[figure.name], labels=names))
+        family.add_metric([*own.values(), *figure.labels.values()], figure.value)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(list(families.values())))
+    return registry
+
+
+def _with_credentials(url: str):
+    """The address without user and password, and what sends them as a header instead."""
+    parts = urlsplit(url)
+    _, at, host = parts.netloc.rpartition("@")
+    address = urlunsplit(parts._replace(netloc=host))
+    if not at:
+        return address, default_handler
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    header = "Basic " + base64.b64encode(pair.encode()).decode()
+    return address, partial(_send, header)
+
+
+def _send(header: str, url, method, timeout, headers, data):
+    return default_handler(url, method, timeout, [*headers, ("Authorization", header)], data)
+
+

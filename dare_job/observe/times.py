@@ -1,0 +1,44 @@
+"""How long each stage of a date took, in ``OUT/_work/dt=D/logs/seconds.json``.
+
+Summed over all commands on the date, those that failed or were killed included: these up to their last beat.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dare_job.workspace import Workspace, write_json
+
+_NAME = "seconds.json"
+
+
+def read(space: Workspace) -> dict[str, float]:
+    """Seconds by stage, as far as they are known."""
+    try:
+        found = json.loads((space.logs / _NAME).read_text(encoding="utf-8"))
+        return {str(stage): float(seconds) for stage, seconds in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+@contextmanager
+def counted(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
+    """Add the block's time to the stage's; yields what to call now and then, for a run that is killed."""
+    before, began = read(space), time.monotonic()
+
+    def beat() -> None:
+        seconds = before.get(stage, 0.0) + time.monotonic() - began
+        _write(space.logs, before | {stage: round(seconds, 3)})
+
+    try:
+        yield beat
+    finally:
+        beat()
+
+
+def _write(folder: Path, seconds: dict[str, float]) -> None:
+    with suppress(OSError):  # a figure is missing, the texts are not
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / _NAME, seconds)

@@ -1,0 +1,1 @@
+"""Published dates side by side: what each was, what changed between two, and which may go."""

@@ -1,0 +1,167 @@
+"""Removes old published dates and their working files, and never what a command on another date reads.
+
+Commands and ``clean`` may start at any moment. A command takes its date's lock and then waits while a
+``clean`` holds the lock of all dates; ``clean`` takes that lock and then looks which dates are locked. So it
+sees each command that has started, and the others look for old text after it has moved away what goes. It
+moves by renaming, under the lock of the date that goes, and deletes once all locks are given back:
+
+    .dt=D.<token>.removed   beside where it was; nobody needs it again, the next ``clean`` deletes it
+
+Killed between two renames, it leaves the date without working files, or with one entity type. That is what
+the next ``clean`` finishes.
+"""
+
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+
+from dare_job import lock, swap
+from dare_job.errors import DataError, InfrastructureError
+from dare_job.spark import cut
+from dare_job.tables import ENTITIES
+from dare_job.workspace import DONE, MANIFEST, Workspace
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What happens to a date, and why. ``bytes`` of its snapshots and working files, where it goes."""
+
+    date: str
+    goes: bool
+    reason: str
+    bytes: int = 0
+
+
+def clean(out: Path, keep: int, dry_run: bool = False) -> dict:
+    """Remove what is older than the ``keep`` newest published dates; returns what went, what stayed and why.
+
+    Raises DataError where nothing is published, InfrastructureError where another ``clean`` is at work.
+    """
+    if not any(Workspace(out, date.max).dates()):
+        raise DataError(f"{out} holds no published date; name the output folder of a run: --out FOLDER")
+    if dry_run:
+        verdicts = judge(out, keep)
+    else:
+        swap.recover(out)
+        with lock.cleaning(out / "_work"):
+            verdicts = [_move(out, verdict) for verdict in judge(out, keep)]
+        _delete(out)
+    gone = [verdict for verdict in verdicts if verdict.goes]
+    return {"out": str(out), "keep": keep, "dry_run": dry_run,
+            "bytes": sum(verdict.bytes for verdict in gone),
+            "removed": [asdict(verdict) for verdict in gone],
+            "kept": [asdict(verdict) for verdict in verdicts if not verdict.goes]}
+
+
+def judge(out: Path, keep: int) -> list[Verdict]:
+    """A verdict on each date that has a snapshot or working files, ascending."""
+    places = [*out.glob("knowledge/entity=*/dt=*"), *out.glob("_work/dt=*")]
+    dates = sorted({dt for path in places if (dt := path.name[3:]) and _is_day(dt)})
+    published = Workspace(out, date.max).dates()
+    newest = published[-keep:]
+    read_by = _readers(out, dates, published[-1])
+    verdicts = []
+    for dt in dates:
+        space = Workspace(out, date.fromisoformat(dt))
+        reason = _why_kept(space, newest, read_by.get(dt))
+        if reason:
+            verdicts.append(Verdict(dt, False, reason))
+        else:
+            verdicts.append(Verdict(dt, True, f"older than the {keep} newest published dates", _bytes(space)))
+    return verdicts
+
+
+def _readers(out: Path, dates: list[str], newest: str) -> dict[str, str]:
+    """Dates whose text another one starts from, with the reason why that matters."""
+    found: dict[str, str] = {}
+    for dt in dates:
+        space = Workspace(out, date.fromisoformat(dt))
+        reads = f"its text is read by {dt}, which"
+        if busy := _busy(space):
+            found |= dict.fromkeys(space.reads(), f"{reads} {busy}")
+        elif _unpublished(space):
+            found |= dict.fromkeys(space.reads(), f"{reads} is not published yet")
+        elif dt == newest:
+            found |= {old: f"{reads} may be run again" for old in space.reads() if old not in found}
+    return found
+
+
+def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | None:
+    """Why a date stays; None: it goes."""
+    if space.dt in newest:
+        return f"one of the {len(newest)} newest published dates"
+    if space.dt > newest[0]:
+        return "newer than the oldest date that is kept"
+    if busy := _busy(space):
+        return f"it {busy}"
+    if _unpublished(space):
+        return (f"it is not published: end it by `dare-job run --date {space.dt}` with its settings, or "
+                f"remove {space.work} by hand")
+    foreign = [str(folder) for folder in map(space.knowledge, ENTITIES)
+               if folder.exists() and not (folder / MANIFEST).exists()]
+    return f"{foreign[0]} has no manifest, so no run wrote it" if foreign else read
+
+
+def _busy(space: Workspace) -> str | None:
+    """What a locked date is at; a lock of a process that has ended is none."""
+    owner = lock.held_by(space.work)
+    if owner is None or lock.has_ended(owner):
+        return None
+    return f"is being written (process {owner.get('pid', '?')} on {owner.get('host', '?')})"
+
+
+def _unpublished(space: Workspace) -> bool:
+    """True where a run was cut off that could go on: one of its date alone knows its texts."""
+    begun = (space.stage("plan") / DONE, space.stage("generate") / cut.RECORD)
+    return not space.published(space.dt) and any(path.exists() for path in begun)
+
+
+def _move(out: Path, verdict: Verdict) -> Verdict:
+    """Rename what goes, under the date's lock: working files first, so what is published goes as a whole."""
+    if not verdict.goes:
+        return verdict
+    space = Workspace(out, date.fromisoformat(verdict.date))
+    try:
+        with lock.held(space.work):
+            space.settle()
+            hidden = _hidden(space.work)
+            hidden.mkdir()
+            for path in sorted(space.work.iterdir()):
+                if not path.name.startswith(lock.NAME):
+                    os.rename(path, hidden / path.name)
+            for folder in map(space.knowledge, ENTITIES):
+                if folder.exists():
+                    os.rename(folder, _hidden(folder))
+    except InfrastructureError as error:
+        return Verdict(verdict.date, False, str(error))
+    with suppress(OSError):  # another command is about to take the lock
+        space.work.rmdir()
+    return verdict
+
+
+def _hidden(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.removed")
+
+
+def _delete(out: Path) -> None:
+    """Delete what was moved, also by a ``clean`` that was killed."""
+    for pattern in ("knowledge/entity=*/.dt=*.removed", "_work/.dt=*.removed"):
+        for folder in out.glob(pattern):
+            with suppress(FileNotFoundError):  # another `clean` deletes the same
+                shutil.rmtree(folder)
+
+
+def _bytes(space: Workspace) -> int:
+    folders = [space.work, *map(space.knowledge, ENTITIES)]
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False

@@ -1,0 +1,117 @@
+"""Log records: JSON lines with the run's fields, lines for people, a file of each run, and no secret."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from dare_job.config import JobConfig, LogSettings
+from dare_job.errors import DataError
+from dare_job.job import Job
+from dare_job.observe import log
+from dare_job.observe.command import observed
+from dare_job.workspace import Workspace
+
+LOG = logging.getLogger("dare_job")
+
+
+def job_of(out: Path, **log_settings) -> Job:
+    config = JobConfig.model_validate({"out": str(out), "log": log_settings})
+    return Job(config, Workspace(out, date(2026, 1, 2)), "2026-01-02.run")
+
+
+def records(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("form", ["auto", "json"])
+def test_elsewhere_than_on_a_terminal_lines_are_json_with_the_runs_fields(
+        fresh_loggers, capsys, tmp_path, form):
+    with observed(job_of(tmp_path, format=form), "plan", counted=False), log.bound(stage="plan"):
+        LOG.warning("%d rows at %s", 3, "https://bob:hunter2@host", extra={"rows": 3, "entity": "user"})
+        logging.getLogger("pools.store").warning("another model")
+    first, pool, last = records(capsys.readouterr().err)
+    assert list(first)[:7] == ["timestamp", "level", "event", "run_id", "date", "command", "stage"]
+    assert first | {"timestamp": ""} == {
+        "timestamp": "", "level": "warning", "event": "3 rows at https://***@host",
+        "run_id": "2026-01-02.run", "date": "2026-01-02", "command": "plan", "stage": "plan",
+        "entity": "user", "rows": 3}
+    assert pool["event"] == "another model" and pool["stage"] == "plan"
+    assert last["event"] == "plan finished" and last["exit_code"] == 0 and "stage" not in last
+    file = tmp_path / "_work/dt=2026-01-02/logs/2026-01-02.run.jsonl"
+    assert records(file.read_text()) == [first, pool, last]
+
+
+def test_lines_for_people_say_a_failure_once_and_the_file_says_all_of_it(fresh_loggers, capsys, tmp_path):
+    job = job_of(tmp_path, format="text")
+    with pytest.raises(DataError), observed(job, "plan", counted=False):
+        LOG.info("read", extra={"rows": 3})
+        raise DataError("no such\nfile")
+    with pytest.raises(ZeroDivisionError), observed(job, "plan", counted=False):
+        1 / 0  # noqa: B018
+    assert capsys.readouterr().err == "I read\n"  # the command line prints the errors themselves
+    _, known, unknown = records((job.space.logs / "2026-01-02.run.jsonl").read_text())
+    assert (known["event"], known["exit_code"], known["error"]) == ("failed: no such file", 4, "DataError")
+    assert "exception" not in known
+    assert unknown["exit_code"] == 1 and "1 / 0" in unknown["exception"]
+
+
+def test_no_file_where_none_is_wanted(fresh_loggers, capsys, tmp_path):
+    with observed(job_of(tmp_path, file=False), "plan", counted=False):
+        LOG.info("read")
+    assert not list(tmp_path.iterdir()) and len(records(capsys.readouterr().err)) == 2
+
+
+def test_a_place_that_takes_no_log_file_costs_the_file_alone(fresh_loggers, capsys, tmp_path):
+    (tmp_path / "_work").write_text("a file where a folder should be")
+    with observed(job_of(tmp_path), "plan", counted=False):
+        LOG.info("one")
+        LOG.info("two")
+    assert [record["event"].rpartition(": ")[2] for record in records(capsys.readouterr().err)] == [
+        "one", "the run goes on without a log file", "two", "plan finished"]
+
+
+def test_where_nothing_can_be_written_only_the_command_says_so(fresh_loggers, capsys, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError), observed(job_of(tmp_path / "file", format="text"), "plan", counted=False):
+        raise DataError("the folder is a file")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_worker_warns_on_standard_error_and_writes_a_file_of_its_own(fresh_loggers, capsys, tmp_path):
+    for run_id in ("run-1", "run-2"):  # a worker may outlive a run
+        log.in_worker(LogSettings(), tmp_path, run_id, stage="generate", shard=7)
+        LOG.info("committed")
+        LOG.warning("a batch failed")
+    assert [record["event"] for record in records(capsys.readouterr().err)] == ["a batch failed"] * 2
+    for run_id in ("run-1", "run-2"):
+        (file,) = tmp_path.glob(f"{run_id}.*-{os.getpid()}.jsonl")
+        found = records(file.read_text())
+        assert [record["event"] for record in found] == ["committed", "a batch failed"]
+        assert all((record["run_id"], record["shard"]) == (run_id, 7) for record in found)
+
+
+def test_a_terminated_command_says_so_and_gives_its_lock_back(tmp_path):
+    """In a process of its own, with the real pipeline around a stage that takes too long."""
+    script = (
+        "import sys, time; from datetime import date; from pathlib import Path\n"
+        "from dare_job import pipeline; from dare_job.config import JobConfig; from dare_job.job import Job\n"
+        "from dare_job.observe.command import observed; from dare_job.workspace import Workspace\n"
+        "from dare_job.stages import plan\n"
+        "plan.run = lambda job: (print('at work', flush=True), time.sleep(60))\n"
+        "job = Job(JobConfig(out=sys.argv[1]), Workspace(Path(sys.argv[1]), date(2026, 1, 2)), 'run')\n"
+        "with observed(job, 'plan'): pipeline.run_stage(job, 'plan')\n")
+    run = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True,
+                           stderr=subprocess.DEVNULL)
+    assert run.stdout.readline() == "at work\n"
+    assert (tmp_path / "_work/dt=2026-01-02/_lock").exists()
+    run.terminate()
+    assert run.wait(30) == 143
+    assert not (tmp_path / "_work/dt=2026-01-02/_lock").exists()
+    last = records((tmp_path / "_work/dt=2026-01-02/logs/run.jsonl").read_text())[-1]
+    assert last["exit_code"] == 143 and last["level"] == "error"

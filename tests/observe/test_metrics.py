@@ -1,0 +1,146 @@
+"""Metrics in a file and at a gateway: a real HTTP server that reads what it is sent."""
+
+import base64
+import json
+import os
+from datetime import date
+from pathlib import Path
+
+import pytest
+from gateway import gateway, samples
+
+from dare_job.config import JobConfig
+from dare_job.errors import ThresholdError
+from dare_job.job import Job
+from dare_job.observe import log, times
+from dare_job.observe.command import observed
+from dare_job.observe.metrics import Metrics
+from dare_job.observe.progress import Reading
+from dare_job.spark import chunks
+from dare_job.tables import ENTITIES
+from dare_job.workspace import Workspace, write_json
+
+DAY = "2026-01-02"
+
+
+def job_of(out: Path, **metrics) -> Job:
+    config = JobConfig.model_validate({"out": str(out), "metrics": metrics})
+    return Job(config, Workspace(out, date.fromisoformat(DAY)), "run-2")
+
+
+def publish(space: Workspace, dt: str) -> None:
+    for n, entity in enumerate(ENTITIES, 1):
+        folder = space.knowledge(entity, dt)
+        folder.mkdir(parents=True)
+        write_json(folder / "_manifest.json", {
+            "run_id": "run", "counts": {"rows": 10 * n, "written": 7, "carried": 2, "errors": 1},
+            "totals": {"tokens": 700, "relaxed_tokens": 5, "scored_tokens": 50, "target_steps": 100},
+            "accepted_per_step": 2.5, "tokens_per_s": 900.0, "baseline": {"tokens_per_s": 300.0},
+            "busy_s": 12.5})
+
+
+def test_a_published_date_in_the_file_and_at_the_gateway(tmp_path):
+    with gateway() as (address, came):
+        job = job_of(tmp_path, file=str(tmp_path / "dare.prom"), push=f"http://bob:hunter%402@{address}",
+                     job="nightly", labels={"team": "ranking"})
+        with observed(job, "run"):
+            publish(job.space, DAY)
+            with times.counted(job.space, "plan"):
+                pass
+    found = samples((tmp_path / "dare.prom").read_text())
+    team = ("team", "ranking")
+    assert found["rows", ("entity", "item"), team] == 20
+    assert found["rows_written", ("entity", "user"), team] == 7
+    assert found["rows_carried", ("entity", "user"), team] == 2
+    assert found["row_errors", ("entity", "item"), team] == 1
+    assert found["tokens", ("entity", "user"), team] == 700
+    assert found["relaxed_tokens", ("entity", "user"), team] == 5
+    assert found["accepted_per_step", ("entity", "user"), team] == 2.5
+    assert (found["baseline_ratio", team], found["worker_busy_seconds", team]) == (3, 12.5)
+    assert found["last_exit_code", team] == 0
+    assert found["last_success_timestamp_seconds", team] == found["last_run_timestamp_seconds", team] > 1.7e9
+    assert found["published_date_timestamp_seconds", team] == 1767312000
+    assert found["run_info", ("command", "run"), ("date", DAY), ("run_id", "run-2"), team] == 1
+    assert found["stage_seconds", ("stage", "plan"), team] < 5
+    ((method, path, headers, pushed),) = came
+    assert (method, path) == ("POST", "/metrics/job/nightly/team/ranking")
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"bob:hunter@2"
+    assert pushed.pop(("progress_running",)) == 0
+    assert pushed == {tuple(part for part in name if part != team): value for name, value in found.items()}
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("dare.prom.")]
+
+
+def test_a_failed_run_keeps_the_last_success_and_has_the_rows_that_are_finished(tmp_path):
+    job = job_of(tmp_path, file=str(tmp_path / "dare.prom"))
+    publish(job.space, "2026-01-01")
+    for entity in ENTITIES:
+        os.utime(job.space.knowledge(entity, "2026-01-01") / "_manifest.json", (1.7e9, 1.7e9))
+    folder = job.space.stage("generate") / "entity=user"
+    folder.mkdir(parents=True)
+    chunks.write(folder / chunks.name(0, 0), [
+        {"entity_id": "a", "run_id": "r", "tokens": 40, "target_steps": 10, "accepted_tokens": 30},
+        {"entity_id": "b", "run_id": "r", "error": "too long"}])
+    with pytest.raises(ThresholdError), observed(job, "run"):
+        raise ThresholdError("too many")
+    found = samples((tmp_path / "dare.prom").read_text())
+    assert found["last_exit_code",] == 3 and found["last_success_timestamp_seconds",] == 1.7e9
+    assert found["last_run_timestamp_seconds",] > 1.7e9
+    assert found["rows_written", ("entity", "user")] == found["row_errors", ("entity", "user")] == 1
+    assert found["tokens", ("entity", "user")] == 40 and found["accepted_per_step", ("entity", "user")] == 3
+    assert ("rows", ("entity", "item")) not in found and ("baseline_ratio",) not in found
+
+
+def test_progress_has_a_file_of_its_own_while_the_command_runs(tmp_path):
+    with gateway() as (address, came):
+        job = job_of(tmp_path, file=str(tmp_path / "dare.prom"), push=f"http://{address}")
+        fields = {"tokens": 900, "all_tokens_per_s": 30.0, "eta_s": 90.0}
+        reading = Reading(30.0, "writing", 20, 80, "", fields)
+        Metrics(job).running("generate", reading)
+        stage = ("stage", "generate")
+        found = samples((tmp_path / "dare.progress.prom").read_text())
+        assert (found["progress_done", stage], found["progress_total", stage]) == (20, 80)
+        assert (found["progress_eta_seconds", stage], found["progress_elapsed_seconds", stage]) == (90, 30)
+        assert ("progress_accepted_per_step", stage) not in found and came[0][3] == found
+        assert found["progress_running",] == 1
+        with observed(job, "generate"):
+            pass
+        assert not (tmp_path / "dare.progress.prom").exists()
+        assert ("last_success_timestamp_seconds",) not in samples((tmp_path / "dare.prom").read_text())
+
+
+@pytest.mark.parametrize("where", ["nobody", "refusing", "a folder that is not there"])
+def test_nothing_that_takes_metrics_can_fail_a_run(tmp_path, capsys, where):
+    log.to_stderr("json")
+    with gateway(500) as (address, came):
+        settings = {"nobody": {"push": "http://bob:hunter2@127.0.0.1:9/x"},
+                    "refusing": {"push": f"http://bob:hunter2@{address}"},
+                    "a folder that is not there": {"file": str(tmp_path / "no" / "dare.prom")}}[where]
+        metrics = Metrics(job_of(tmp_path, **settings))
+        for _ in range(3):
+            metrics.running("plan", Reading(3.0))
+        with observed(job_of(tmp_path, **settings), "plan"):
+            pass
+        assert len(came) == (2 if where == "refusing" else 0)  # not asked at each line of progress
+    said = capsys.readouterr().err
+    assert ("cannot be written" if "file" in settings else "the push failed") in said
+    assert "hunter2" not in said
+
+
+def test_a_job_without_these_settings_has_no_metrics(tmp_path):
+    with observed(job_of(tmp_path), "plan"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["_work"]
+
+
+@pytest.mark.parametrize("settings, words", [
+    ({"file": "/var/lib/dare.txt"}, "should be a path that ends in .prom"),
+    ({"push": "gateway:9091"}, "should be a Pushgateway's address"),
+    ({"labels": {"entity": "x"}}, "metrics.labels.entity"), ({"labels": {"a-b": "x"}}, "metrics.labels.a-b"),
+])
+def test_wrong_settings_are_named(tmp_path, settings, words):
+    from dare_job.config import load
+    from dare_job.errors import ConfigError
+
+    (tmp_path / "job.yaml").write_text(json.dumps({"metrics": settings}))
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path / "job.yaml")

@@ -1,0 +1,211 @@
+"""clean removes what is old, never what a command reads, and can be killed at any change."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+
+import kill_points
+import pytest
+from published import publish
+
+from dare_job import errors, lock, pipeline
+from dare_job.config import JobConfig
+from dare_job.job import Job
+from dare_job.snapshots.clean import clean
+from dare_job.workspace import Workspace
+
+DAYS = [f"2026-01-{day:02d}" for day in range(1, 7)]
+HOLD = ("import sys; from pathlib import Path; from dare_job import lock\n"
+        "with lock.held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()\n")
+
+
+@pytest.fixture
+def out(tmp_path):
+    """Six published dates with working files."""
+    for day in DAYS:
+        publish(tmp_path / "out", day)
+    return tmp_path / "out"
+
+
+def files(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def days(out: Path) -> list[str]:
+    """Dates of which anything is there; fails where a hidden folder or a lock was left."""
+    assert not [path for path in out.rglob("*") if path.name.startswith((".", "_lock"))]
+    return sorted({path.name[3:] for path in out.rglob("dt=*")})
+
+
+def kept(found: dict) -> dict[str, str]:
+    return {verdict["date"]: verdict["reason"] for verdict in found["kept"]}
+
+
+def job_of(out: Path, day: str) -> Job:
+    return Job(JobConfig(out=str(out)), Workspace(out, date.fromisoformat(day)), f"run-{day}")
+
+
+@pytest.fixture
+def holder():
+    """Factory: a process that holds a date's lock, as a command does, until the test ends or kills it."""
+    running = []
+
+    def start(out: Path, day: str) -> subprocess.Popen:
+        process = subprocess.Popen([sys.executable, "-c", HOLD, str(out / "_work" / f"dt={day}")],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        running.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_the_newest_dates_stay_as_they_are_and_the_rest_goes(out):
+    before = files(out)
+    dry = clean(out, 3, dry_run=True)
+    assert files(out) == before
+    found = clean(out, 3)
+    assert found == dry | {"dry_run": False}
+    assert [verdict["date"] for verdict in found["removed"]] == DAYS[:3] and days(out) == DAYS[3:]
+    stay = {name: content for name, content in before.items() if any(f"dt={day}" in name for day in DAYS[3:])}
+    assert files(out) == stay
+    assert found["bytes"] == sum(map(len, before.values())) - sum(map(len, stay.values()))
+    assert set(kept(found).values()) == {"one of the 3 newest published dates"}
+    assert clean(out, 3)["removed"] == []
+
+
+def test_what_a_further_run_of_the_newest_date_reads_stays(out):
+    found = clean(out, 1)
+    assert days(out) == DAYS[-2:] and "may be run again" in kept(found)[DAYS[-2]]
+
+
+def test_a_date_that_is_being_written_and_what_it_reads_stay(out, holder):
+    process = holder(out, DAYS[2])
+    found = kept(clean(out, 2))
+    assert f"is being written (process {process.pid} on " in found[DAYS[2]]
+    assert f"its text is read by {DAYS[2]}, which is being written" in found[DAYS[1]]
+    process.kill()  # a run that ends so leaves its lock
+    process.wait()
+    assert list(kept(clean(out, 2))) == DAYS[4:] == days(out)
+
+
+def test_a_date_between_the_old_ones_that_is_written_for_the_first_time_is_safe(out, holder):
+    for entity in ("user", "item"):
+        shutil.rmtree(out / f"knowledge/entity={entity}/dt={DAYS[3]}")
+    holder(out, DAYS[3])
+    assert list(kept(clean(out, 2))) == [DAYS[2], *DAYS[3:]]
+
+
+def test_a_cut_off_run_keeps_its_texts_and_what_it_started_from(out):
+    shutil.rmtree(out / f"knowledge/entity=item/dt={DAYS[2]}")  # killed between the two, or by hand
+    found = kept(clean(out, 2))
+    assert list(found) == [*DAYS[1:3], *DAYS[4:]]
+    assert f"dare-job run --date {DAYS[2]}" in found[DAYS[2]] and "not published yet" in found[DAYS[1]]
+
+
+def test_what_a_run_noted_to_read_stays_though_a_nearer_date_came_since(out, holder):
+    Workspace(out, date.fromisoformat(DAYS[3])).logs.mkdir()
+    (out / f"_work/dt={DAYS[3]}/logs/reads.json").write_text(json.dumps({"previous": DAYS[0]}))
+    holder(out, DAYS[3])
+    assert list(kept(clean(out, 2))) == [DAYS[0], *DAYS[2:]]
+
+
+def test_text_that_no_run_wrote_stays(out):
+    foreign = out / f"knowledge/entity=user/dt={DAYS[0]}/_manifest.json"
+    foreign.unlink()
+    shutil.rmtree(out / f"_work/dt={DAYS[0]}")
+    found = kept(clean(out, 2))
+    assert "has no manifest" in found[DAYS[0]] and list(found) == [DAYS[0], *DAYS[4:]]
+
+
+def test_killed_at_any_change_the_next_one_finishes(out, tmp_path):
+    """At no moment is a date that stays touched, nor one half there that could be taken for a cut-off run."""
+    trial = tmp_path / "trial"
+    shutil.copytree(out, trial)
+    labels = kill_points.undisturbed(trial, clean, trial, 5)
+    assert {"rename", "mkdir", "rmdir", "remove"} <= {label.split()[0] for label in labels}
+    stay = {name: content for name, content in files(out).items()
+            if any(f"dt={day}" in name for day in DAYS[1:])}
+    for n, label in enumerate(labels):
+        shutil.rmtree(trial)
+        shutil.copytree(out, trial)
+        kill_points.killed(n, trial, clean, trial, 5)
+        assert Workspace(trial, date(2026, 2, 1)).unpublished() == [], label
+        clean(trial, 5)
+        assert days(trial) == DAYS[1:] and files(trial) == stay, label
+
+
+def test_a_command_that_starts_meanwhile_waits_until_it_is_clear_what_goes(out):
+    """It has its lock by then, but has not looked what it reads."""
+    with lock.cleaning(out / "_work"):
+        run = kill_points._CONTEXT.Process(target=_write, args=(out, DAYS[3]))
+        run.start()
+        lock_file = out / "_work" / f"dt={DAYS[3]}" / lock.NAME
+        while run.is_alive() and not lock_file.exists():
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert not (lock_file.parent / "logs").exists()
+        with pytest.raises(errors.InfrastructureError, match="another command moves old dates away"):
+            clean(out, 2)
+    run.join()
+    assert run.exitcode == 0 and (lock_file.parent / "logs" / "reads.json").exists()
+
+
+def test_a_clean_that_was_killed_keeps_no_command_waiting(out):
+    owner = {"pid": 2**22 + 1, "born": "1", "host": os.uname().nodename}
+    (out / "_work" / lock.NAME).write_text(json.dumps(owner))
+    began = time.monotonic()
+    _write(out, DAYS[3])
+    assert time.monotonic() - began < 5
+    clean(out, 3)
+    assert days(out) == DAYS[3:]
+
+
+def _write(out: Path, day: str) -> None:
+    with pipeline._writing(job_of(out, day)):
+        pass
+
+
+def _reading(out: Path, day: str, until: float) -> None:
+    """Runs of a date, one after the other: each looks what it reads, and finds it there to its end."""
+    while time.time() < until:
+        job = job_of(out, day)
+        with suppress(errors.InfrastructureError), pipeline._writing(job):  # its date is being moved away
+            old = job.space.previous("user")
+            for _ in range(20):
+                assert old is None or all(next(job.space.knowledge(entity, old.name[3:]).glob("*.parquet"))
+                                          for entity in ("user", "item"))
+                time.sleep(0.001)
+
+
+def test_many_commands_and_cleans_at_once_never_lose_what_a_command_reads(tmp_path):
+    """Dates are published again as they are removed, so that there is always something to remove."""
+    out, until = tmp_path / "out", time.time() + 6
+    for day in DAYS:
+        publish(out, day)
+    context = kill_points._CONTEXT
+    readers = [context.Process(target=_reading, args=(out, day, until))
+               for day in (DAYS[2], DAYS[3], DAYS[5])]
+    for reader in readers:
+        reader.start()
+    removed = []
+    while time.time() < until:
+        removed += [verdict["date"] for verdict in clean(out, 1)["removed"]]
+        for day in {DAYS[0], DAYS[1]} & set(removed):
+            if not (out / f"knowledge/entity=user/dt={day}").exists():
+                with suppress(errors.InfrastructureError), lock.held(out / "_work" / f"dt={day}"):
+                    staged = publish(tmp_path / f"new{len(list(tmp_path.iterdir()))}", day)
+                    for entity in ("user", "item"):
+                        os.rename(staged.knowledge(entity), out / f"knowledge/entity={entity}/dt={day}")
+    for reader in readers:
+        reader.join()
+    assert [reader.exitcode for reader in readers] == [0, 0, 0]
+    assert len(removed) > 4  # otherwise nothing was tried
