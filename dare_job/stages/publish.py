@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dare_job import knowledge, manifest, swap
+from dare_job import knowledge, manifest, report, swap
 from dare_job.errors import DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
@@ -35,10 +35,18 @@ _ROWS_A_FILE = 100_000
 
 
 def run(job: Job) -> dict:
-    """Publish the date; returns the manifests by entity type, as they were where nothing changed.
+    """Publish the date and write its report; returns the manifests by entity type.
+
+    They are as they were where nothing changed. A report that cannot be written is a warning.
 
     Raises ThresholdError where too many rows failed, DataError where an id would be there twice.
     """
+    manifests = _publish(job)
+    report.write_or_warn(job.space.out, job.space.dt)
+    return manifests
+
+
+def _publish(job: Job) -> dict:
     generated = upstream.require(job, "generate")
     _check_rows(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
