@@ -2,9 +2,9 @@
 
     python -m dare_job.bench.report [--rows 100000,1000000] [--work FOLDER]
 
-Each size is written (not timed) and its report made in a fresh process, so that its peak is its own. Texts are
-repeated, so the files are smaller than real ones; of the text columns a report reads few rows in any case. The
-last line is JSON.
+Each size is written (not timed) and its report made in a fresh process, so that its peak is its own. Texts
+are repeated, so the files are smaller than real ones; of the text columns a report reads few rows anyhow.
+The last line is JSON.
 """
 
 import json
@@ -38,7 +38,7 @@ _KINDS = ("collaborative", "attribute", "global")
 def main(
     rows: Annotated[str, typer.Option(help="Rows of the snapshot, users and items; several sizes.")]
     = "100000,1000000",
-    work: Annotated[Path | None, typer.Option(help="Folder for the snapshots; without it a temporary one.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder for the snapshots, else a temporary one.")] = None,
     seed: Annotated[int, typer.Option(help="Of the rows.")] = 0,
 ) -> None:
     """Measure the report on synthetic snapshots with seven dates before them."""
@@ -62,8 +62,8 @@ def measure(out: Path) -> dict:
     passed, peak, again = time.perf_counter() - began, _peak_mib(), time.perf_counter()
     page = report.write(out, dt)
     return {"pass_s": round(passed, 2), "rows_per_s": round(rows / passed), "peak_before_mib": before,
-            "peak_pass_mib": peak, "report_s": round(time.perf_counter() - again, 2), "peak_report_mib": _peak_mib(),
-            "page_kib": page.stat().st_size // 1024}
+            "peak_pass_mib": peak, "report_s": round(time.perf_counter() - again, 2),
+            "peak_report_mib": _peak_mib(), "page_kib": page.stat().st_size // 1024}
 
 
 def _peak_mib() -> int:
@@ -110,33 +110,39 @@ def _rows(rng, entity: str, start: int, size: int, vocabulary) -> tuple[pa.Table
     values = {
         "entity_id": pa.array([f"{entity}{n:09d}" for n in range(start, start + size)]),
         "knowledge": words.take(which), "tokens": tokens, "target_steps": steps, "accepted_tokens": accepted,
-        "token_ids": pa.ListArray.from_arrays(np.concatenate(([0], np.cumsum(tokens))).astype(np.int32),
-                                              np.concatenate([ids[n] for n in which])),
-        "step_tokens": pa.ListArray.from_arrays(np.concatenate(([0], ends)).astype(np.int32), lists.astype(np.int16)),
+        "token_ids": _lists(np.cumsum(tokens), np.concatenate([ids[n] for n in which])),
+        "step_tokens": _lists(ends, lists.astype(np.int16)),
         "error": pa.array(np.where(failed, "prompt of 2051 tokens, the model takes 2048", ""), mask=~failed),
         "generated_dt": np.where(fresh, DATE.isoformat(), (DATE - timedelta(days=1)).isoformat()),
         "finish_reason": np.where(rng.random(size) < 0.97, "eos", "length"),
-        "pool_kind": np.array(_KINDS)[kind], "pool": names.take(kind * _POOLS + rng.integers(0, _POOLS, size)),
-        "scored_tokens": np.zeros(size), "relaxed_tokens": np.zeros(size), "prompt_tokens": np.full(size, 250),
-        "decode_ms": rng.lognormal(0, 0.4, size) * tokens * 2, "retrieval_ms": steps * 0.05, "slot_steps": steps * 1.1,
-        "run_id": np.full(size, "bench"),
+        "pool_kind": np.array(_KINDS)[kind],
+        "pool": names.take(kind * _POOLS + rng.integers(0, _POOLS, size)),
+        "scored_tokens": np.zeros(size), "relaxed_tokens": np.zeros(size),
+        "decode_ms": rng.lognormal(0, 0.4, size) * tokens * 2, "retrieval_ms": steps * 0.05,
+        "slot_steps": steps * 1.1, "run_id": np.full(size, "bench"),
     }
     columns = [pa.array(values[field.name]).cast(field.type, safe=False) if field.name in values
                else pa.nulls(size, field.type) for field in KNOWLEDGE]
-    sums = np.array([fresh.sum(), failed.sum(), *(column[fresh].sum() for column in (tokens, steps, accepted))])
+    of_tonight = [column[fresh].sum() for column in (tokens, steps, accepted)]
+    sums = np.array([fresh.sum(), failed.sum(), *of_tonight])
     return pa.Table.from_arrays(columns, schema=KNOWLEDGE), sums
+
+
+def _lists(ends: np.ndarray, values: np.ndarray) -> pa.ListArray:
+    return pa.ListArray.from_arrays(np.concatenate(([0], ends)).astype(np.int32), values)
 
 
 def _manifest(day: date, rows: int, sums: np.ndarray) -> dict:
     model = resolve("embedded")
     written, errors, tokens, steps, accepted = (int(value) for value in sums)
     return {
-        "date": str(day), "run_id": "bench", "mode": "dare", "verify": "strict", "tokenizer": tokenizer_hash(model),
-        "model": {"name": "embedded", "path": str(model)}, "pool_kinds": {"collaborative": written},
-        "counts": {"rows": rows, "written": written, "errors": errors, "carried": rows - written, "pending": 0},
+        "date": str(day), "run_id": "bench", "mode": "dare", "verify": "strict",
+        "tokenizer": tokenizer_hash(model), "model": {"name": "embedded", "path": str(model)},
+        "pool_kinds": {"collaborative": written}, "files": {},
+        "counts": {"rows": rows, "written": written, "errors": errors, "carried": rows - written},
         "totals": {"tokens": tokens, "target_steps": steps, "accepted_tokens": accepted, "scored_tokens": 0,
                    "relaxed_tokens": 0, "slot_steps": 1.1 * steps},
-        "tokens_per_s": 2600.0, "baseline": {"tokens_per_s": 1000.0, "rows": 32, "method": "engine"}, "files": {},
+        "tokens_per_s": 2600.0, "baseline": {"tokens_per_s": 1000.0, "rows": 32, "method": "engine"},
     }
 
 

@@ -65,8 +65,8 @@ def write_or_warn(out: Path, dt: str) -> None:
             return
         target = write(out, dt)
     except Exception as error:
-        _LOG.warning("the report of %s could not be written (%s: %s); the snapshot is published, and `dare-job "
-                     "report --out %s --date %s` writes the report", dt, type(error).__name__,
+        _LOG.warning("the report of %s could not be written (%s: %s); the snapshot is published, and "
+                     "`dare-job report --out %s --date %s` writes the report", dt, type(error).__name__,
                      " ".join(str(error).split()), out, dt)
         return
     _LOG.info("report %s (%.1f s)", target, time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""Small charts as inline SVG: colours come from the page's style sheet, each chart says in words what it shows.
+"""Small charts as inline SVG: colours come from the page's style sheet, each says in words what it shows.
 
 No text of the data is drawn unescaped: everything goes through ``markupsafe``.
 """
@@ -65,8 +65,9 @@ def accepted(found: Histogram, longest: int, width: int = 420, height: int = 56)
                           f"{label} accepted: {words.share(value / max(found.total, 1))} of the steps"))
         if n % every == 0 or n == longest:
             parts.append(text(step * (n + 0.5), height - 2, f"{n}+" if n == longest else str(n), "tick"))
-    says = (f"Draft tokens accepted a step: {words.share(counts[0] / max(found.total, 1))} of the steps accepted "
-            f"none, half at most {words.count(found.quantile(0.5))}, 90 % at most {words.count(found.quantile(0.9))}")
+    half, most = (words.count(found.quantile(share)) for share in (0.5, 0.9))
+    says = (f"Draft tokens accepted a step: {words.share(counts[0] / max(found.total, 1))} of the steps "
+            f"accepted none, half at most {half}, 90 % at most {most}")
     return svg(width, height, says, parts, "histogram")
 
 
@@ -127,10 +128,9 @@ def against(ours: float, plain: float, width: int = 420) -> Markup:
     """Two bars of worker time: tonight's and what plain decoding would have taken."""
     top, scale = max(ours, plain), width - 90
     parts = []
-    for n, (name, value, says) in enumerate((("tonight", ours, "tonight"), ("past", plain, "plain"))):
+    for n, (name, value) in enumerate((("tonight", ours), ("past", plain))):
         wide = max(scale * value / top, 1)
         parts += [rect(0, 30 * n + 4, wide, 20, name),
                   text(wide + 6, 30 * n + 18, words.seconds(value), "value", "start")]
-        del says
     return svg(width, 58, f"Worker time tonight {words.seconds(ours)}, plain decoding {words.seconds(plain)}",
                parts, "against")

@@ -27,7 +27,8 @@ LISTED = 8  # slowest rows, worst rows
 SAMPLED = 64  # rows among which texts are chosen
 LEAST_STEPS = 16  # a text of fewer says little of its drafts
 _FIGURES = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "decode_ms", "retrieval_ms")
-_COLUMNS = ("entity_id", "error", "generated_dt", "finish_reason", "pool", "pool_kind", "step_tokens", *_FIGURES)
+_COLUMNS = ("entity_id", "error", "generated_dt", "finish_reason", "pool", "pool_kind", "step_tokens",
+            *_FIGURES)
 _BATCH = 1 << 16
 _MERGED_AFTER = 32  # batches whose sums by pool are added up at once
 _SAY_EVERY_S = 5.0
@@ -140,7 +141,8 @@ class _Tally:
 
     def _keys(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """How slow, how badly drafted, and whether sampled, (rows,) each; NaN: not to be listed."""
-        took, steps, accepted = (_floats(batch[name]) for name in ("decode_ms", "target_steps", "accepted_tokens"))
+        took, steps, accepted = (_floats(batch[name])
+                                 for name in ("decode_ms", "target_steps", "accepted_tokens"))
         steps[steps < LEAST_STEPS] = np.nan
         badly = -accepted / steps + steps * 1e-9  # among equals the longest
         badly[_floats(pc.is_valid(batch["pool_kind"])) == 0] = np.nan
@@ -189,13 +191,15 @@ def _added(table: pa.Table) -> pa.Table:
     """Sums by pool, under the same names and types as before."""
     sums = table.group_by(["pool", "pool_kind"]).aggregate([(name, "sum") for name in ("texts", *_FIGURES)])
     names = [name.removesuffix("_sum") for name in sums.column_names]
-    wide = {"decode_ms": pa.float64(), "retrieval_ms": pa.float64(), "pool": pa.string(), "pool_kind": pa.string()}
-    return pa.table({name: sums[n].cast(wide.get(name, pa.int64())) for n, name in enumerate(names)})
+    types = dict.fromkeys(names, pa.int64()) | dict.fromkeys(("decode_ms", "retrieval_ms"), pa.float64())
+    types |= dict.fromkeys(("pool", "pool_kind"), pa.string())
+    return pa.table({name: sums[n].cast(types[name]) for n, name in enumerate(names)})
 
 
 def _crossed(group: np.ndarray, value: np.ndarray, groups: int, values: int) -> np.ndarray:
     """Counts (groups, values)."""
-    return np.bincount(group.astype(np.int64) * values + value, minlength=groups * values).reshape(groups, values)
+    places = group.astype(np.int64) * values + value
+    return np.bincount(places, minlength=groups * values).reshape(groups, values)
 
 
 def _floats(values: pa.Array) -> np.ndarray:

@@ -10,7 +10,7 @@ _VALUES, _LIMITS = ("share", "value", "measured"), ("limit", "most", "max", "thr
 
 
 def rows(night: Night) -> list[dict]:
-    """``entity, check, value, limit, passed, near, more``; ``passed`` is None where a manifest does not say."""
+    """``entity, check, value, limit, passed, near, more``; ``passed``: None where a manifest does not say."""
     found = []
     for entity, manifest in night.manifests.items():
         gates = manifest.get("gates")
@@ -27,7 +27,8 @@ def _read(entry) -> dict:
     numbers = _is_number(value) and _is_number(limit)
     if passed is None and numbers:
         passed = value <= limit
-    more = ", ".join(f"{name} {_written(what)}" for name, what in sorted(entry.items()) if what not in (None, []))
+    more = ", ".join(f"{name} {_written(what)}" for name, what in sorted(entry.items())
+                     if what not in (None, []))
     return {"value": _written(value), "limit": _written(limit), "passed": passed, "more": more,
             "near": bool(passed and numbers and limit > 0 and value > _NEAR * limit)}
 

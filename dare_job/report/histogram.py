@@ -1,4 +1,4 @@
-"""Counts in fixed bins, and quantiles read from them: what a pass over any number of rows keeps of a column."""
+"""Counts in fixed bins and quantiles read from them: what a pass over many rows keeps of a column."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -39,13 +39,16 @@ def _broken(night: Night, collected: list[Collected]) -> list[Point]:
     if not there:
         found.append(Point("bad", "The snapshot has no rows.", "run"))
     elif not sum(part.fresh for part in collected):
-        found.append(Point("note", "No text was written tonight; all rows are carried over or have none.", "age"))
+        found.append(Point("note", "No text was written tonight; all rows are carried over or have none.",
+                           "age"))
     return found
 
 
 def _gates(gates: list[dict]) -> list[Point]:
     return [Point("bad" if gate["passed"] is False else "warn",
-                  f"Quality gate {gate['check']} of {gate['entity']}s: {gate['value']}, limit {gate['limit']}.", "gates")
+                  f"Quality gate {gate['check']} of {gate['entity']}s: {gate['value']}, "
+                  f"limit {gate['limit']}.",
+                  "gates")
             for gate in gates if gate["passed"] is False or gate["near"]]
 
 
@@ -54,14 +57,16 @@ def _errors(night: Night, collected: list[Collected]) -> list[Point]:
     rows = sum(part.rows for part in collected)
     if not failed:
         return []
-    reason = max((one for part in collected for one in part.reasons.commonest(1)), key=lambda one: one["rows"])
-    return [Point("warn", f"{words.count(failed)} rows ({words.share(failed / rows)}) have an error, most often: "
-                          f"{_short(reason['reason'])}", "errors")]
+    reasons = [one for part in collected for one in part.reasons.commonest(1)]
+    commonest = _short(max(reasons, key=lambda one: one["rows"])["reason"])
+    return [Point("warn", f"{words.count(failed)} rows ({words.share(failed / rows)}) have an error, most "
+                          f"often: {commonest}", "errors")]
 
 
 def _cost(night: Night) -> list[Point]:
     if night.times_plain is not None and night.times_plain < 1:
-        return [Point("warn", f"Slower than plain decoding: {words.times(night.times_plain)} its rate.", "cost")]
+        return [Point("warn", f"Slower than plain decoding: {words.times(night.times_plain)} its rate.",
+                      "cost")]
     if night.total("counts", "written") and not night.baseline:
         return [Point("note", "No baseline was measured tonight, so the cost cannot be compared.", "cost")]
     return []
@@ -88,8 +93,8 @@ def _input(night: Night) -> list[Point]:
     if broken:
         found.append(Point("note", f"{words.count(broken)} rows of the input were rejected.", "run"))
     if pending:
-        found.append(Point("note", f"{words.count(pending)} known entities have no row yet: never written, and "
-                                   "not reached tonight.", "run"))
+        found.append(Point("note", f"{words.count(pending)} known entities have no row yet: never written, "
+                                   "and not reached tonight.", "run"))
     return found
 
 

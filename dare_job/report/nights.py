@@ -1,4 +1,4 @@
-"""Published dates by their manifests: what a night cost and wrote, and what is unusual against the last ones."""
+"""Published dates by their manifests: what a night cost and wrote, what is unusual against the last ones."""
 
 import statistics
 from collections.abc import Callable
@@ -87,21 +87,26 @@ MEASURES = (
     Measure("length", "Tokens a text", "count",
             lambda night: _ratio(night.total("totals", "tokens"), night.total("counts", "written")), 0.15),
     Measure("busy", "Busy slots", "share", lambda night: night.share("target_steps", "slot_steps"), 0.1),
-    Measure("scored", "Old text kept", "share", lambda night: night.share("scored_tokens", "tokens"), 0.25, 0.1),
+    Measure("scored", "Old text kept", "share",
+            lambda night: night.share("scored_tokens", "tokens"), 0.25, 0.1),
     Measure("relaxed", "Relaxed tokens", "share",
             lambda night: night.share("relaxed_tokens", "tokens"), 0.5, 0.002),
 )
 
 
+def folder(out: Path, entity: str, dt: str) -> Path:
+    return out / "knowledge" / f"entity={entity}" / f"dt={dt}"
+
+
 def read(out: Path, dt: str) -> Night:
     """A published date. Raises DataError where it is not, or a manifest is damaged."""
-    folders = {entity: out / "knowledge" / f"entity={entity}" / f"dt={dt}" for entity in ENTITIES}
-    missing = [entity for entity, folder in folders.items() if not (folder / MANIFEST).exists()]
+    folders = {entity: folder(out, entity, dt) for entity in ENTITIES}
+    missing = [entity for entity, found in folders.items() if not (found / MANIFEST).exists()]
     if missing:
         there = dates(out)
         raise DataError(f"{out}: {' and '.join(missing)} texts of {dt} are not published; there are "
                         f"{', '.join(there[-BEFORE:]) or 'none of any date'}")
-    return Night(dt, {entity: knowledge.manifest(folder) for entity, folder in folders.items()})
+    return Night(dt, {entity: knowledge.manifest(found) for entity, found in folders.items()})
 
 
 def dates(out: Path) -> list[str]:
@@ -112,7 +117,7 @@ def dates(out: Path) -> list[str]:
 
 
 def earlier(out: Path, dt: str) -> list[Night]:
-    """The last ``BEFORE`` published dates before one, oldest first; those with a damaged manifest left out."""
+    """The last ``BEFORE`` published dates before one, oldest first, without those of a damaged manifest."""
     found = []
     for before in [before for before in dates(out) if before < dt][-BEFORE:]:
         with suppress(DataError):

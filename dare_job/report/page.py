@@ -30,14 +30,15 @@ def _environment() -> jinja2.Environment:
 def render(out: Path, dt: str) -> str:
     """The page of a published date. Raises DataError where it is not published."""
     night, before = nights.read(out, dt), nights.earlier(out, dt)
-    collected = [collect(out / "knowledge" / f"entity={entity}" / f"dt={dt}", entity, dt) for entity in ENTITIES]
+    collected = [collect(nights.folder(out, entity, dt), entity, dt) for entity in ENTITIES]
     checks = gates.rows(night)
     points = look.points(night, before, collected, checks)
     return _environment().get_template("page.html").render(
         night=night, before=before, collected=collected, gates=checks, points=points,
-        status=_status(points), tiles=_tiles(night, before, collected), cost=_cost(night), week=_week(out, night, before),
-        links=_neighbours(out, dt), drafts=_drafts(collected), pools=_pools(collected),
-        routes=_routes(out, dt, night), errors=_errors(collected), waves=_waves(night),
+        status=_status(points), tiles=_tiles(night, before, collected), cost=_cost(night),
+        week=_week(out, night, before), links=_neighbours(out, dt), drafts=_drafts(collected),
+        pools=_pools(collected), routes=_routes(out, dt, night), errors=_errors(collected),
+        waves=_waves(night),
         slowest=_listed(collected, "slowest"), worst=_listed(collected, "worst"), least_steps=LEAST_STEPS,
         written=_written(collected, dt), passages=passages.choose(out, dt, collected), run=_run(night))
 
@@ -45,8 +46,8 @@ def render(out: Path, dt: str) -> str:
 def _status(points: list[look.Point]) -> dict:
     urgent = [point for point in points if point.level != "note"]
     level = urgent[0].level if urgent else "good"
-    says = {"bad": "Published, with a fault", "warn": "Published, worth a look", "good": "Published, nothing unusual"}
-    return {"level": level, "says": says[level]}
+    says = {"bad": "with a fault", "warn": "worth a look", "good": "nothing unusual"}
+    return {"level": level, "says": f"Published, {says[level]}"}
 
 
 def _tiles(night: Night, before: list[Night], collected: list[Collected]) -> dict:
@@ -123,7 +124,8 @@ def _pools(collected: list[Collected]) -> list[dict]:
     """Pools with the fewest accepted draft tokens a step, worst first."""
     found = [{"entity": part.entity, **pool, "accepted": pool["accepted_tokens"] / pool["target_steps"],
               "milliseconds": pool["decode_ms"] / pool["texts"] if pool["decode_ms"] else None}
-             for part in collected for pool in part.pools if pool["target_steps"] and pool["texts"] >= _LEAST_TEXTS]
+             for part in collected for pool in part.pools
+             if pool["target_steps"] and pool["texts"] >= _LEAST_TEXTS]
     return sorted(found, key=lambda pool: (pool["accepted"], pool["pool"]))[:POOLS]
 
 
@@ -182,7 +184,7 @@ def _run(night: Night) -> list[tuple[str, str]]:
         ("Verification", night.first("verify")), ("Settings' fingerprint", night.first("config")),
         ("Old text from", ", ".join(sorted({str(m["previous"]) for m in night.manifests.values()
                                             if m.get("previous")})) or "none"),
-        ("Files", f"{len(files)}, {words.size(sum(file.get('bytes', 0) for file in files))}" if files else None),
+        ("Files", f"{len(files)}, {words.size(sum(f.get('bytes', 0) for f in files))}" if files else None),
         ("Rejected input rows", words.count(night.total("rejects", "broken"))),
         ("Repeated input rows", words.count(night.total("rejects", "duplicate"))),
         ("Entities without a row", words.count(night.total("counts", "pending"))),

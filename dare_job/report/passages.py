@@ -39,7 +39,8 @@ def choose(out: Path, dt: str, collected: list[Collected]) -> list[Passage]:
             del chosen["least drafted"]
         tokenizer = show.tokenizer_of(out, part.entity, dt)
         rows = texts(list(chosen.values()))
-        found += [_passage(part.entity, which, row, tokenizer) for which, row in zip(chosen, rows, strict=True)]
+        found += [_passage(part.entity, which, row, tokenizer)
+                  for which, row in zip(chosen, rows, strict=True)]
     return found
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium for the tests, whichever the machine has; `conf/browser.sh` puts one into the set-up's .venv."""
+"""A headless Chromium for the tests, whichever the machine has; `conf/browser.sh` puts one into .venv."""
 
 import os
 import shutil
@@ -18,9 +18,9 @@ def find() -> str:
     pinned = Path(sys.prefix) / "browser" / "chromium"
     found = named or (str(pinned) if pinned.exists() else next(filter(None, map(shutil.which, NAMES)), None))
     if not found or not shutil.which(found):
-        pytest.fail(f"no browser ({found or 'none of ' + ', '.join(NAMES)}): the report is tested in one. Run "
-                    f"`sh conf/browser.sh {pinned.parent}`, install Chromium or Chrome, or set DARE_BROWSER",
-                    pytrace=False)
+        pytest.fail(f"no browser ({found or 'none of ' + ', '.join(NAMES)}): the report is tested in one. "
+                    f"Run `sh conf/browser.sh {pinned.parent}`, install Chromium or Chrome, or set "
+                    "DARE_BROWSER", pytrace=False)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Small published dates for the tests of the report: real Parquet and manifests, the embedded model's tokenizer."""
+"""Small published dates for tests of the report: real Parquet, manifests, and the embedded tokenizer."""
 
 from collections import Counter
 from datetime import date, timedelta
@@ -40,8 +40,9 @@ def text(identifier: str, words: str = WORDS, dt: str = DAY, kind: str | None = 
         steps.append(min(accepted + 1, len(ids) - sum(steps)))
     drafted = sum(steps[1:]) - len(steps[1:])
     return {
-        "entity_id": identifier, "knowledge": words, "token_ids": ids, "tokens": len(ids), "finish_reason": "eos",
-        "generated_dt": dt, "source_run_id": f"run-{dt}", "run_id": f"run-{dt}", "pool_kind": kind,
+        "entity_id": identifier, "knowledge": words, "token_ids": ids, "tokens": len(ids),
+        "finish_reason": "eos", "generated_dt": dt,
+        "source_run_id": f"run-{dt}", "run_id": f"run-{dt}", "pool_kind": kind,
         "pool": kind and (kind if kind == "global" else f"{kind}-0001"), "prompt_tokens": 40,
         "target_steps": len(steps) - 1, "scored_tokens": steps[0] - 1, "accepted_tokens": drafted,
         "relaxed_tokens": 0, "guarded_tokens": 0, "step_tokens": steps, "retrieval_ms": 0.2,
@@ -59,7 +60,8 @@ def publish(out: Path, users: list[dict], items: list[dict], dt: str = DAY, **ma
         folder = out / "knowledge" / f"entity={entity}" / f"dt={dt}"
         folder.mkdir(parents=True)
         for part in range(2):  # two files, so that a row's place is more than its number
-            pq.write_table(pa.Table.from_pylist(rows[part::2], schema=KNOWLEDGE), folder / f"part-{part}.parquet")
+            table = pa.Table.from_pylist(rows[part::2], schema=KNOWLEDGE)
+            pq.write_table(table, folder / f"part-{part}.parquet")
         write_json(folder / MANIFEST, {**describe(rows, dt, entity), **manifest})
 
 
@@ -70,11 +72,13 @@ def describe(rows: list[dict], dt: str, entity: str) -> dict:
     without = sum(row.get("generated_dt") is None for row in rows)
     totals = {name: sum(row[name] for row in new) for name in SUMS}
     return {
-        "date": dt, "entity": entity, "run_id": f"run-{dt}", "mode": "dare", "verify": "strict", "config": "c" * 64,
-        "model": {"name": "embedded", "dtype": "float32", "path": str(model), "hash": "h" * 64, "revision": None},
+        "date": dt, "entity": entity, "run_id": f"run-{dt}", "mode": "dare", "verify": "strict",
+        "config": "c" * 64,
+        "model": {"name": "embedded", "dtype": "float32", "path": str(model), "hash": "h" * 64},
         "tokenizer": tokenizer_hash(model), "totals": totals,
         "counts": {"rows": len(rows), "written": len(new), "errors": sum("error" in row for row in rows),
-                   "without_text": without, "carried": len(rows) - len(new) - without, "guarded": 0, "pending": 0},
+                   "without_text": without, "carried": len(rows) - len(new) - without, "guarded": 0,
+                   "pending": 0},
         "pool_kinds": dict(Counter(row["pool_kind"] for row in new if row["pool_kind"])),
         "tokens_per_s": 500.0, "waves": [], "rejects": {"broken": 0, "duplicate": 0}, "previous": None,
         "baseline": {"rows": 8, "workers": 1, "batch_size": 4, "tokens_per_s": 200.0, "method": "engine",
@@ -84,7 +88,7 @@ def describe(rows: list[dict], dt: str, entity: str) -> dict:
 
 
 def rich(out: Path) -> Path:
-    """Eight dates; tonight has three kinds of pools, old text, errors, hostile words and ids, waves and gates."""
+    """Eight dates; tonight has three kinds of pools, old text, errors, hostile words, waves, gates."""
     for before in range(7, 0, -1):
         rows = [text(f"u{n:03d}", dt=day(before)) for n in range(40 + before)]
         publish(out, rows, [text(f"i{n}", dt=day(before)) for n in range(12)], day(before))
@@ -92,14 +96,15 @@ def rich(out: Path) -> Path:
                   scored=n % 4 * 5, decode_ms=20.0 * 1.1 ** (n % 40)) for n in range(60)]
     users += [text(HOSTILE_ID, f"{HOSTILE} {WORDS}", accepted=0, decode_ms=9000.0)]
     users += [text(f"old{n}", dt=day(1)) for n in range(9)]
-    users += [failed(f"f{n}", f"prompt of {2049 + n} tokens is longer than the model's 2048") for n in range(7)]
+    users += [failed(f"f{n}", f"prompt of {2049 + n} tokens, more than the model's 2048") for n in range(7)]
     users += [failed("f-hostile", HOSTILE), failed("f-empty", "empty history")]
     items = [text(f"i{n}", kind=KINDS[n % 2], accepted=4) for n in range(30)]
     waves = [{"rows": 20, "tokens": 900, "accepted_per_step": 0.9, "tokens_per_s": 210.0},
              {"rows": 71, "tokens": 4000, "accepted_per_step": 3.1, "tokens_per_s": 480.0}]
     gates = {"empty": {"share": 0.0, "limit": 0.01}, "too_short": {"share": 0.019, "limit": 0.02}}
     publish(out, users, items, waves=waves, gates=gates)
-    route(out, "user", [{"entity_id": "u000", "pool": "global", "pool_kind": "global", "reason": "few <b>words</b>"}])
+    route(out, "user", [
+        {"entity_id": "u000", "pool": "global", "pool_kind": "global", "reason": "few <b>words</b>"}])
     return out
 
 

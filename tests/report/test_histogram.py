@@ -33,7 +33,10 @@ def test_times_outside_the_bins_count_at_their_ends():
     assert histogram.time_bins(np.array([0.0, 1e30])).tolist() == [0, histogram.TIME_BINS - 1]
 
 
-@given(st.lists(st.lists(st.floats(0, 9) | st.just(float("nan")), max_size=30), max_size=5), st.integers(1, 8))
+KEYS = st.lists(st.floats(0, 9) | st.just(float("nan")), max_size=30)
+
+
+@given(st.lists(KEYS, max_size=5), st.integers(1, 8))
 def test_top_keeps_the_largest_keys_of_all_batches(batches, size):
     top = Top(size)
     for batch in batches:

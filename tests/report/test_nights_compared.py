@@ -48,7 +48,8 @@ def test_two_dates_say_nothing_of_what_is_usual():
 def test_the_last_seven_published_dates_are_read_and_damaged_ones_left_out(tmp_path):
     for before in range(9):
         published.publish(tmp_path, [], [], published.day(before))
-    assert [one.dt for one in nights.earlier(tmp_path, published.DAY)] == [published.day(n) for n in range(7, 0, -1)]
+    assert [one.dt for one in nights.earlier(tmp_path, published.DAY)] == [
+        published.day(n) for n in range(7, 0, -1)]
     for path in tmp_path.glob(f"knowledge/entity=user/dt={published.day(3)}/_manifest.json"):
         path.write_text("{")
     (tmp_path / "knowledge" / "entity=item" / f"dt={published.day(2)}" / "_manifest.json").unlink()
@@ -71,4 +72,4 @@ def test_gates_of_any_form_become_rows():
     assert {name: (row["passed"], row["near"]) for name, row in rows.items()} == {
         "near": (True, True), "over": (False, False), "said": (False, False), "bare": (None, False),
         "odd": (None, False), "none": (None, False)}
-    assert rows["over"]["more"] == "rows 4" and rows["over"]["value"] == "20 %" and rows["bare"]["value"] == "50 %"
+    assert (rows["over"]["more"], rows["over"]["value"], rows["bare"]["value"]) == ("rows 4", "20 %", "50 %")

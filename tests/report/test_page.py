@@ -135,9 +135,11 @@ def test_a_report_newer_than_its_date_is_not_written_again(tmp_path):
 
 def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path):
     for before in (2, 1):
-        published.publish(tmp_path, [published.text("a", dt=published.day(before))], [], published.day(before))
+        rows = [published.text("a", dt=published.day(before))]
+        published.publish(tmp_path, rows, [], published.day(before))
     assert report.write_again(tmp_path, None) == report.path(tmp_path, published.day(1))
-    with pytest.raises(DataError, match=f"{published.DAY} are not published.*{published.day(2)}, {published.day(1)}"):
+    there = f"{published.day(2)}, {published.day(1)}"
+    with pytest.raises(DataError, match=f"{published.DAY} are not published.*{there}"):
         report.write_again(tmp_path, published.DAY)
     with pytest.raises(DataError, match="no published date"):
         report.write_again(tmp_path / "empty", None)
