@@ -33,6 +33,8 @@ from_npm() {
   <dir>$here/fonts</dir>
   <dir>/usr/share/fonts</dir>
   <cachedir>$here/cache</cachedir>
+  <alias><family>system-ui</family><prefer><family>Open Sans</family></prefer></alias>
+  <alias><family>sans-serif</family><prefer><family>Open Sans</family></prefer></alias>
 </fontconfig>
 END
   libraries=

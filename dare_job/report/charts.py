@@ -37,17 +37,21 @@ def text(x: float, y: float, content: str, name: str = "", anchor: str = "middle
 
 
 def nights(title: str, dates: Sequence[str], values: Sequence[float | None], shown: Sequence[str],
-           width: int = 190, height: int = 48) -> Markup:
+           width: int = 200, height: int = 58) -> Markup:
     """One bar a date from zero up, the last one tonight's; a date without the figure has a dot."""
-    top, step = max((value for value in values if value), default=0), width / max(len(values), 1)
-    parts = [line(0, height - 0.5, width, height - 0.5, "axis")]
+    top, step = max((value for value in values if value), default=0), width / max(len(values), 4)
+    base = height - 13
+    parts = [line(0, base + 0.5, width, base + 0.5, "axis"),
+             text(step * (len(values) - 0.5), height - 2, "tonight", "tick")]
+    if len(values) > 2:
+        parts.append(text(1.5, height - 2, dates[0], "tick", "start"))
     for n, (date, value, words_) in enumerate(zip(dates, values, shown, strict=True)):
-        tall = (height - 2) * value / top if value and top else 0
+        tall = (base - 1) * value / top if value and top else 0
         name = "tonight" if n == len(values) - 1 else "past"
         if value is None:
-            parts.append(text(step * (n + 0.5), height - 4, "·", "tick"))
+            parts.append(text(step * (n + 0.5), base - 3, "·", "tick"))
         else:
-            parts.append(rect(step * n + 1.5, height - 1 - max(tall, 1), max(step - 3, 1), max(tall, 1), name,
+            parts.append(rect(step * n + 1.5, base - max(tall, 1), max(step - 3, 1), max(tall, 1), name,
                               f"{date}: {words_}"))
     says = f"{title}: " + ", ".join(f"{date} {value}" for date, value in zip(dates, shown, strict=True))
     return svg(width, height, says, parts, "nights")
