@@ -1,4 +1,4 @@
-"""Quality gates as manifests list them: whatever checks there are, one row each."""
+"""Quality gates as manifests list them, ``{check: {value, limit, failed, ...}}``: one row each."""
 
 from numbers import Real
 
@@ -6,40 +6,49 @@ from dare_job.report import words
 from dare_job.report.nights import Night
 
 _NEAR = 0.8  # of the limit
-_VALUES, _LIMITS = ("share", "value", "measured"), ("limit", "most", "max", "threshold")
+_VALUES, _NO_SHARE = ("value", "share"), ("ratio", "distance")
 
 
 def rows(night: Night) -> list[dict]:
-    """``entity, check, value, limit, passed, near, more``; ``passed``: None where a manifest does not say."""
+    """``entity, check, value, limit, result, ids, more`` by entity type and check.
+
+    result  failed | near (passed, above 80 % of its limit) | passed | not looked at | off | unknown
+    """
     found = []
     for entity, manifest in night.manifests.items():
         gates = manifest.get("gates")
         for check, entry in (gates.items() if isinstance(gates, dict) else ()):
-            found.append({"entity": entity, "check": str(check), **_read(entry)})
+            found.append({"entity": entity, "check": str(check), **_read(str(check), entry)})
     return found
 
 
-def _read(entry) -> dict:
+def _read(check: str, entry) -> dict:
     entry = dict(entry) if isinstance(entry, dict) else {"value": entry}
-    value, limit = (next((entry.pop(name) for name in names if name in entry), None)
-                    for names in (_VALUES, _LIMITS))
-    passed = entry.pop("passed", None)
-    numbers = _is_number(value) and _is_number(limit)
-    if passed is None and numbers:
-        passed = value <= limit
-    more = ", ".join(f"{name} {_written(what)}" for name, what in sorted(entry.items())
-                     if what not in (None, []))
-    return {"value": _written(value), "limit": _written(limit), "passed": passed, "more": more,
-            "near": bool(passed and numbers and limit > 0 and value > _NEAR * limit)}
+    value = next((entry.pop(name) for name in _VALUES if name in entry), None)
+    limit, failed, ids = entry.pop("limit", None), entry.pop("failed", None), entry.pop("first", None)
+    share = not any(word in check for word in _NO_SHARE)
+    return {"value": _written(value, share), "limit": _written(limit, share),
+            "result": _result(value, limit, failed, share), "ids": ids if isinstance(ids, list) else [],
+            "more": ", ".join(f"{name} {_written(what, False)}" for name, what in entry.items() if what)}
+
+
+def _result(value, limit, failed: bool | None, share: bool) -> str:
+    if failed is None and not (_is_number(value) and _is_number(limit)):
+        return "unknown"
+    if failed or (failed is None and value > limit):
+        return "failed"
+    if limit is None or value is None:
+        return "off" if limit is None else "not looked at"
+    return "near" if share and _is_number(value) and value > _NEAR * limit else "passed"
 
 
 def _is_number(value) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _written(value) -> str:
+def _written(value, share: bool) -> str:
     if value is None:
         return "–"
     if not _is_number(value):
         return str(value)
-    return words.share(value) if isinstance(value, float) and 0 <= value <= 1 else f"{value:,.4g}"
+    return words.share(value) if share and isinstance(value, float) else f"{value:,.4g}"

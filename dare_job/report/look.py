@@ -45,11 +45,11 @@ def _broken(night: Night, collected: list[Collected]) -> list[Point]:
 
 
 def _gates(gates: list[dict]) -> list[Point]:
-    return [Point("bad" if gate["passed"] is False else "warn",
+    return [Point("bad" if gate["result"] == "failed" else "warn",
                   f"Quality gate {gate['check']} of {gate['entity']}s: {gate['value']}, "
                   f"limit {gate['limit']}.",
                   "gates")
-            for gate in gates if gate["passed"] is False or gate["near"]]
+            for gate in gates if gate["result"] in ("failed", "near")]
 
 
 def _errors(night: Night, collected: list[Collected]) -> list[Point]:

@@ -64,12 +64,17 @@ def test_a_date_that_is_not_published_is_refused_by_name(tmp_path):
 
 
 def test_gates_of_any_form_become_rows():
-    found = gates.rows(Night(published.DAY, {"user": {"gates": {
-        "near": {"share": 0.09, "limit": 0.1}, "over": {"share": 0.2, "limit": 0.1, "rows": 4},
-        "said": {"value": 3.0, "limit": 5, "passed": False}, "bare": 0.5, "odd": "text", "none": None}},
-        "item": {}}))
+    shut = {"value": 0.1, "limit": 0.2, "failed": True}
+    found = gates.rows(Night(published.DAY, {"item": {}, "user": {"gates": {
+        "near": {"share": 0.09, "limit": 0.1}, "shut": shut, "bare": 0.5, "odd": "text", "none": None,
+        "over": {"value": 0.2, "limit": 0.1, "rows": 4, "first": ["a"]},
+        "length_ratio": {"value": 1.2, "limit": 1.3, "failed": False, "why": None},
+        "off": shut | {"limit": None, "failed": False},
+        "unseen": shut | {"value": None, "failed": False, "why": "another model before"}}}}))
     rows = {row["check"]: row for row in found}
-    assert {name: (row["passed"], row["near"]) for name, row in rows.items()} == {
-        "near": (True, True), "over": (False, False), "said": (False, False), "bare": (None, False),
-        "odd": (None, False), "none": (None, False)}
+    assert {name: row["result"] for name, row in rows.items()} == {
+        "near": "near", "over": "failed", "length_ratio": "passed", "bare": "unknown", "odd": "unknown",
+        "shut": "failed", "none": "unknown", "off": "off", "unseen": "not looked at"}
     assert (rows["over"]["more"], rows["over"]["value"], rows["bare"]["value"]) == ("rows 4", "20 %", "50 %")
+    assert (rows["length_ratio"]["value"], rows["over"]["ids"]) == ("1.2", ["a"])
+    assert rows["unseen"]["more"] == "why another model before"

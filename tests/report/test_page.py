@@ -35,7 +35,7 @@ def test_the_first_screen_names_numbers_of_the_manifests(tmp_path):
     seen = words(written(published.rich(tmp_path)))
     assert "109 rows" not in seen and "Rows 109 91 written tonight, 9 carried over, 9 without text" in seen
     assert "Errors 9 8.3 % of the rows" in seen
-    assert "2.50×" in seen and "too_short" in seen and "near its limit" in seen
+    assert "2.50×" in seen and "short" in seen and "near its limit" in seen
 
 
 def test_the_first_night_has_nothing_to_compare_with(tmp_path):
