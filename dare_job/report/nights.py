@@ -82,7 +82,7 @@ MEASURES = (
     Measure("errors", "Rows with an error", "count", lambda night: night.total("counts", "errors"), 0.25, 2),
     Measure("accepted", "Accepted a step", "rate",
             lambda night: night.share("accepted_tokens", "target_steps"), 0.15, 0.1),
-    Measure("tokens_per_s", "Tokens/s a worker", "count", lambda night: night.first("tokens_per_s")),
+    Measure("tokens_per_s", "Tokens/s a worker", "count", lambda night: night.first("tokens_per_s") or None),
     Measure("times_plain", "Times plain decoding", "times", lambda night: night.times_plain),
     Measure("length", "Tokens a text", "count",
             lambda night: _ratio(night.total("totals", "tokens"), night.total("counts", "written")), 0.15),

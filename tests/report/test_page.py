@@ -46,7 +46,8 @@ def test_the_first_night_has_nothing_to_compare_with(tmp_path):
 
 def test_a_night_on_which_nothing_was_stale(tmp_path):
     for dt in (published.day(1), published.DAY):
-        published.publish(tmp_path, [published.text("a", dt=published.day(1))], [], dt, baseline=None)
+        rows = [published.text("a", dt=published.day(1))]
+        published.publish(tmp_path, rows, [], dt, baseline=None, tokens_per_s=0.0)
     seen = words(written(tmp_path))
     assert "No text was written tonight; all rows are carried over" in seen
     assert "nothing was written" in seen and "Published, nothing unusual" in seen
