@@ -42,7 +42,7 @@ def nights(title: str, dates: Sequence[str], values: Sequence[float | None], sho
     top, step = max((value for value in values if value), default=0), width / max(len(values), 4)
     base = height - 13
     parts = [line(0, base + 0.5, width, base + 0.5, "axis"),
-             text(step * (len(values) - 0.5), height - 2, "tonight", "tick")]
+             text(step * len(values) - 1.5, height - 2, "tonight", "tick", "end")]
     if len(values) > 2:
         parts.append(text(1.5, height - 2, dates[0], "tick", "start"))
     for n, (date, value, words_) in enumerate(zip(dates, values, shown, strict=True)):

@@ -31,7 +31,7 @@ def test_both_nights_have_a_report_with_the_numbers_of_their_runs(nights, pages)
         ratio = summary["tokens_per_s"] / summary["baseline_tokens_per_s"]
         shown = re.search(r"Against plain decoding ([\d.]+)×", seen)
         assert float(shown[1]) == pytest.approx(ratio, abs=0.02)
-    assert f"../dt={NIGHT_1}/index.html" in pages[NIGHT_2] and "Waves" in words(pages[NIGHT_1])
+    assert f"../dt={NIGHT_1}/index.html" in pages[NIGHT_2]
 
 
 def test_coloured_texts_are_the_texts_of_the_snapshot(nights, pages):
