@@ -32,6 +32,9 @@ major=$(java_major || true)
 if [ "${major:-0}" -lt 17 ] && debian_as_root; then install_java; major=$(java_major || true); fi
 [ "${major:-0}" -ge 17 ] || stop "no Java 17 found: install a JRE 17 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
 
+# --- a browser, for the tests of the report -----------------------------------------------------
+[ "${2:-}" != test ] || sh conf/browser.sh $venv/browser
+
 # --- Python ------------------------------------------------------------------------------------
 find_python() {
   for name in ${PYTHON:-python3 python3.12 python3.11 python3.13}; do

@@ -121,6 +121,25 @@ def show(
     show_text(out, entity, _day(date).isoformat() if date else None)
 
 
+@app.command()
+def report(
+    out: Annotated[Path, typer.Option("--out", help="Output folder of a run.")],
+    date: Annotated[str | None, typer.Option(
+        "--date", metavar="YYYY-MM-DD", help="Published date; the newest where not given.")] = None,
+) -> None:
+    """Write the report of a published date again: OUT/reports/dt=D/index.html.
+
+    Publishing writes it too. Prints where it is.
+    """
+    from dare_job import pipeline
+    from dare_job.output import writing
+    from dare_job.report import write_again
+
+    pipeline._log_to_stderr()
+    with writing(out):
+        print(write_again(out, _day(date).isoformat() if date else None))
+
+
 class ChatTemplate(StrEnum):
     auto = "auto"
     always = "always"

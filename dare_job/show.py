@@ -72,7 +72,7 @@ def print_row(out: Path, entity: str, row: dict, dt: str, console: Console) -> N
     if row["knowledge"] is None:
         console.print("no text")
         return
-    tokenizer = _tokenizer(out, entity, written) if row["step_tokens"] and row["token_ids"] else None
+    tokenizer = tokenizer_of(out, entity, written) if row["step_tokens"] and row["token_ids"] else None
     if tokenizer:
         scored = bool(row["scored_tokens"])
         console.print(marked(list(steps(row, tokenizer)), scored, console.is_terminal), soft_wrap=True)
@@ -124,7 +124,8 @@ def figures(row: dict) -> str:
         words.append(f"{row['relaxed_tokens']} relaxed")
     if row["guarded_tokens"]:
         words.append(f"{row['guarded_tokens']} strict behind the length guard")
-    words.append(f"{row['decode_ms']:.0f} ms of which drafting {row['retrieval_ms']:.0f} ms")
+    if row["decode_ms"] is not None and row["retrieval_ms"] is not None:
+        words.append(f"{row['decode_ms']:.0f} ms of which drafting {row['retrieval_ms']:.0f} ms")
     return ", ".join(words) + f", ended by {row['finish_reason']}"
 
 
@@ -135,7 +136,7 @@ def _reason(out: Path, entity: str, row: dict, written: str) -> str:
     return f": {found['reason'][0].as_py()}" if found.num_rows else ""
 
 
-def _tokenizer(out: Path, entity: str, written: str):
+def tokenizer_of(out: Path, entity: str, written: str):
     """Tokenizer of the model that wrote on a date, or None where its folder is gone or has changed."""
     from transformers import AutoTokenizer
 

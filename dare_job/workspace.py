@@ -1,6 +1,7 @@
 """Where a run keeps its files, and how a stage leaves either its complete output or none.
 
     OUT/knowledge/entity=user|item/dt=D/   published snapshots (part-*.parquet, _manifest.json)
+    OUT/reports/dt=D/index.html            what publish says of a date (dare_job/report)
     OUT/_work/dt=D/<stage>/                a stage's output, complete once ``_done.json`` is in it
 """
 
@@ -102,6 +103,7 @@ class Workspace:
     def settle(self) -> None:
         """Tidy up what a killed command left of this date; only for who holds the date's lock."""
         swap.settle_below(self.work)
+        swap.settle(self.out / "reports" / f"dt={self.dt}")
         for entity in ENTITIES:
             swap.settle(self.knowledge(entity))
 

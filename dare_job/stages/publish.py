@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from dare_job import knowledge, manifest, swap
+from dare_job import knowledge, manifest, report, swap
 from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
@@ -33,11 +33,19 @@ _ROWS_A_FILE = 100_000
 
 
 def run(job: Job) -> dict:
-    """Publish the date; returns the manifests by entity type, as they were where nothing changed.
+    """Publish the date and write its report; returns the manifests by entity type.
+
+    They are as they were where nothing changed. A report that cannot be written is a warning.
 
     Raises DataError where the gate has not looked at tonight's rows or an id would be there twice,
     ThresholdError where the gate failed.
     """
+    manifests = _publish(job)
+    report.write_or_warn(job.space.out, job.space.dt)
+    return manifests
+
+
+def _publish(job: Job) -> dict:
     began = time.perf_counter()
     generated = written.require(job)
     gates = gate.passed(job, generated)

@@ -1,0 +1,78 @@
+"""The report of a published date: OUT/reports/dt=D/index.html, one page that needs nothing else.
+
+    collect.py  one pass over the rows     nights.py  manifests of this date and those before
+    charts.py   inline SVG                 page.py    all of it into templates/
+"""
+
+import logging
+import os
+import secrets
+import time
+from pathlib import Path
+
+from dare_job.workspace import MANIFEST
+
+_LOG = logging.getLogger("dare_job")
+
+
+def path(out: Path, dt: str) -> Path:
+    """Where the report of a date is."""
+    return out / "reports" / f"dt={dt}" / "index.html"
+
+
+def write(out: Path, dt: str) -> Path:
+    """Write the report of a published date, complete or not at all; an older one is replaced.
+
+    Raises DataError where the date is not published or its manifest is damaged.
+    """
+    from dare_job.report.page import render
+
+    target, page = path(out, dt), render(out, dt)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    with open(partial, "w", encoding="utf-8", errors="replace") as file:
+        file.write(page)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, target)
+    return target
+
+
+def write_again(out: Path, dt: str | None) -> Path:
+    """For the command line: ``write`` for a date, None: the newest published one.
+
+    Raises DataError where there is none.
+    """
+    from dare_job import swap
+    from dare_job.errors import DataError
+    from dare_job.report import nights
+
+    swap.recover(out)
+    there = nights.dates(out)
+    if not dt and not there:
+        raise DataError(f"{out} holds no published date; run `dare-job run` with --out {out} first")
+    return write(out, dt or there[-1])
+
+
+def write_or_warn(out: Path, dt: str) -> None:
+    """Write the report after publishing; whatever keeps it from being written is a warning, no failure.
+
+    One that is newer than the date's manifests stays as it is.
+    """
+    began = time.monotonic()
+    try:
+        if _is_newest(out, dt):
+            return
+        target = write(out, dt)
+    except Exception as error:
+        _LOG.warning("the report of %s could not be written (%s: %s); the snapshot is published, and "
+                     "`dare-job report --out %s --date %s` writes the report", dt, type(error).__name__,
+                     " ".join(str(error).split()), out, dt)
+        return
+    _LOG.info("report %s (%.1f s)", target, time.monotonic() - began)
+
+
+def _is_newest(out: Path, dt: str) -> bool:
+    page = path(out, dt)
+    published = out.glob(f"knowledge/entity=*/dt={dt}/{MANIFEST}")
+    return page.exists() and all(page.stat().st_mtime_ns >= found.stat().st_mtime_ns for found in published)

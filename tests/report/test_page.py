@@ -1,0 +1,149 @@
+"""Every kind of night has a report, written whole or not at all, and none of them fails a run."""
+
+import json
+import os
+import re
+
+import published
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dare_job import report
+from dare_job.errors import DataError
+from dare_job.report import page
+
+
+def written(out) -> str:
+    return report.write(out, published.DAY).read_text(encoding="utf-8")
+
+
+def words(html: str) -> str:
+    """What is seen, on one line."""
+    return " ".join(re.sub(r"<[^>]+>", " ", html.partition("<body>")[2]).split())
+
+
+def test_a_rich_night_escapes_all_text_of_the_data(tmp_path):
+    html = written(published.rich(tmp_path))
+    assert "<script" not in html and "<img" not in html and "<b>words" not in html
+    assert "&lt;script&gt;" in html and "&#34;quoted&#34;" in html and "few &lt;b&gt;words" in html
+    assert not re.search(r"(?:src|href)=\"(?!#|\.\./dt=|data:,)", html), "something from outside"
+    assert "url(" not in html and "@import" not in html
+
+
+def test_the_first_screen_names_numbers_of_the_manifests(tmp_path):
+    seen = words(written(published.rich(tmp_path)))
+    assert "109 rows" not in seen and "Rows 109 91 written tonight, 9 carried over, 9 without text" in seen
+    assert "Errors 9 8.3 % of the rows" in seen
+    assert "2.50×" in seen and "short" in seen and "near its limit" in seen
+
+
+def test_the_first_night_has_nothing_to_compare_with(tmp_path):
+    published.publish(tmp_path, [published.text("a", kind="global")], [published.text("b", kind="global")])
+    seen = words(written(tmp_path))
+    assert "The first published date: nothing to compare with." in seen and "nothing unusual" in seen
+
+
+def test_a_night_on_which_nothing_was_stale(tmp_path):
+    for dt in (published.day(1), published.DAY):
+        rows = [published.text("a", dt=published.day(1))]
+        published.publish(tmp_path, rows, [], dt, baseline=None, tokens_per_s=0.0)
+    seen = words(written(tmp_path))
+    assert "No text was written tonight; all rows are carried over" in seen
+    assert "nothing was written" in seen and "Published, nothing unusual" in seen
+
+
+def test_a_night_with_errors_only(tmp_path):
+    rows = [published.failed(str(n), "out of memory") for n in range(5)]
+    published.publish(tmp_path, rows, [], tokens_per_s=None, baseline=None)
+    seen = words(written(tmp_path))
+    assert "5 rows (100 %) have an error, most often: out of memory" in seen and "No text was written" in seen
+
+
+def test_a_night_without_rows(tmp_path):
+    published.publish(tmp_path, [], [], tokens_per_s=None, baseline=None)
+    assert "The snapshot has no rows." in words(written(tmp_path))
+
+
+def test_a_night_of_plain_decoding_has_no_pools(tmp_path):
+    rows = [published.text(str(n), kind=None, accepted=0) for n in range(4)]
+    published.publish(tmp_path, rows, [], mode="autoregressive")
+    seen = words(written(tmp_path))
+    assert "Plain decoding (mode autoregressive): no pools, no drafts." in seen and "users, no pool" in seen
+
+
+def test_a_night_without_a_baseline_says_so(tmp_path):
+    published.publish(tmp_path, [published.text("a")], [], baseline=None)
+    seen = words(written(tmp_path))
+    assert "no baseline was measured" in seen and "what plain decoding would have cost is not known" in seen
+
+
+def test_a_night_slower_than_plain_decoding_says_so(tmp_path):
+    published.publish(tmp_path, [published.text("a")], [], tokens_per_s=100.0)
+    assert "Slower than plain decoding: 0.50× its rate." in words(written(tmp_path))
+
+
+def test_manifests_of_older_versions_and_rows_without_newer_columns(tmp_path):
+    row = {"entity_id": "a", "knowledge": "old words", "generated_dt": published.DAY, "run_id": "r"}
+    for before in (1, 0):
+        for entity in ("user", "item"):
+            folder = tmp_path / "knowledge" / f"entity={entity}" / f"dt={published.day(before)}"
+            folder.mkdir(parents=True)
+            (folder / "_manifest.json").write_text(json.dumps({"run_id": "r"}))
+            pq.write_table(pa.Table.from_pylist([row]), folder / "part-0.parquet")
+    seen = words(written(tmp_path))
+    assert "Rows 2 2 written tonight" in seen and "Errors 0" in seen
+
+
+def test_users_and_items_of_two_runs_are_a_fault(tmp_path):
+    published.publish(tmp_path, [published.text("a")], [published.text("b")])
+    path = tmp_path / "knowledge" / "entity=item" / f"dt={published.DAY}" / "_manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "other"}))
+    assert "Published, with a fault" in words(written(tmp_path))
+
+
+def test_a_text_whose_tokenizer_is_gone_is_shown_plain(tmp_path):
+    published.publish(tmp_path, [published.text("a")], [], model={"path": str(tmp_path / "gone")})
+    seen = words(written(tmp_path))
+    assert published.WORDS in seen and "its steps cannot be shown" in seen
+
+
+def test_a_report_that_fails_is_a_warning_and_leaves_the_older_one(tmp_path, monkeypatch, caplog):
+    published.publish(tmp_path, [published.text("a")], [])
+    before = written(tmp_path)
+    monkeypatch.setattr("dare_job.report._is_newest", lambda *_: False)
+    monkeypatch.setattr("dare_job.report._LOG.propagate", True)
+    monkeypatch.setattr(page, "render", lambda *_: 1 / 0)
+    report.write_or_warn(tmp_path, published.DAY)
+    assert "the report of 2026-01-09 could not be written (ZeroDivisionError" in caplog.text
+    monkeypatch.setattr(page, "render", lambda *_: "new")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    report.write_or_warn(tmp_path, published.DAY)
+    assert "No space left on device" in caplog.text and "dare-job report --out" in caplog.text
+    assert report.path(tmp_path, published.DAY).read_text(encoding="utf-8") == before
+
+
+def test_a_report_newer_than_its_date_is_not_written_again(tmp_path):
+    published.publish(tmp_path, [published.text("a")], [])
+    report.write_or_warn(tmp_path, published.DAY)
+    target = report.path(tmp_path, published.DAY)
+    target.write_text("as it was")
+    report.write_or_warn(tmp_path, published.DAY)
+    assert target.read_text() == "as it was"
+    later = target.stat().st_mtime + 1
+    manifest = tmp_path / "knowledge" / "entity=item" / f"dt={published.DAY}" / "_manifest.json"
+    os.utime(manifest, (later, later))
+    report.write_or_warn(tmp_path, published.DAY)
+    assert published.WORDS in words(target.read_text(encoding="utf-8"))
+
+
+def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path):
+    for before in (2, 1):
+        rows = [published.text("a", dt=published.day(before))]
+        published.publish(tmp_path, rows, [], published.day(before))
+    assert report.write_again(tmp_path, None) == report.path(tmp_path, published.day(1))
+    there = f"{published.day(2)}, {published.day(1)}"
+    with pytest.raises(DataError, match=f"{published.DAY} are not published.*{there}"):
+        report.write_again(tmp_path, published.DAY)
+    with pytest.raises(DataError, match="no published date"):
+        report.write_again(tmp_path / "empty", None)
