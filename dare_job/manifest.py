@@ -32,7 +32,7 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
         "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
-        "waves": generated.get("waves", {}).get(entity, []),
+        "waves": generated.get("waves", {}).get(entity, []), "workers": generated.get("workers"),
         "rejects": {"broken": read["broken"], "duplicate": read["duplicates"]},
         "previous": str(knowledge.old_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
