@@ -98,7 +98,7 @@ def _by_cost(nights: dict[str, Night], slots: int, batch_size: int) -> dict[str,
                 known[key] = Known(len(rows), len(rows), *(int(x) for x in (
                     one.prompt[rows].sum(), (old > 0).sum(), old.sum())))
     means = costs.means(known, night.MOST)
-    number = shards.number(sum(map(len, members.values())), slots, batch_size, "auto")
+    number = shards.number(sum(one.rows for one in known.values()), slots, batch_size, "auto")
     loads = costs.loads(known, means, token)
     placed, _ = shards.place({key[1:]: load for key, load in loads.items()}, number)
     found = {entity: np.zeros(len(one.pool), int) for entity, one in nights.items()}
@@ -127,8 +127,8 @@ def _report(lines: list[dict], lengths: Lengths, data: str | None, slots: int, b
     console.print(table)
     source = "profiles of DARE_DATA" if data else "lognormal"
     console.print(f"{slots} executors, batches of {batch_size}, {seeds} nights of each size; lengths: "
-                  f"{source}, log(new / old) spreads by {lengths.spread:.2f}; one slower: {ONE_SLOWER} of the "
-                  "others' speed")
+                  f"{source}, log(new / old) spreads by {lengths.spread:.2f}; one slower: at {ONE_SLOWER} of "
+                  "the others' speed")
     print(json.dumps({"slots": slots, "batch_size": batch_size, "seeds": seeds, "lengths": source,
                       "spread": round(lengths.spread, 3), "rows": lines}))
 

@@ -16,7 +16,8 @@ from dare_job.errors import DataError
 from dare_job.replay.texts import read
 
 LENGTHS = "knowledge/ml1m_users_llama3chatqa.jsonl.gz", "plain", "user"
-PAIRS = [(f"knowledge/ml100k_users_{date}.csv.gz", "summary", "user_id") for date in ("2024-12", "2025-02")]
+PAIRS = [(f"knowledge/ml100k_users_{month}.csv.gz", "summary", "user_id")
+         for month in ("2024-12", "2025-02")]
 SPREAD = 0.30  # of log(new / old) length: measured on PAIRS, two profiles of each of 943 users
 _TOKENS_A_WORD = 1.25
 MOST = 512  # new tokens
@@ -25,7 +26,7 @@ _WITHOUT = 0.2  # share of rows that have no old text
 
 @dataclass(frozen=True)
 class Lengths:
-    """What lengths are drawn from: old texts in tokens (None: lognormal), and the spread of log(new / old)."""
+    """What is drawn from: tokens of old texts (None: lognormal), and the spread of log(new / old)."""
 
     old: np.ndarray | None = None
     spread: float = SPREAD
@@ -66,7 +67,8 @@ def draw(rows: int, pools: int, scale: float, lengths: Lengths, rng: np.random.G
     weights = 1 / np.arange(1, pools + 1)
     pool = rng.choice(pools, rows, p=weights / weights.sum())
     level = np.exp(rng.normal(0, 0.2, pools))[pool] * np.linspace(1.2, 0.8, rows)
-    before = 225 * np.exp(rng.normal(0, 0.35, rows)) if lengths.old is None else rng.choice(lengths.old, rows)
+    old = 225 * np.exp(rng.normal(0, 0.35, 10_000)) if lengths.old is None else lengths.old
+    before = rng.choice(old, rows)
     before = np.clip(scale * level * before, 8, MOST).astype(int)
     new = np.clip(before * np.exp(rng.normal(0, lengths.spread, rows)), 8, MOST).astype(int)
     prompt = np.clip(300 * np.exp(rng.normal(0, 0.4, rows)), 60, 1500).astype(int)
