@@ -23,7 +23,7 @@ from dare_job import errors, swap
 from dare_job.errors import DareJobError
 from dare_job.job import Job
 from dare_job.knowledge import read_table, relaxed
-from dare_job.spark import chunks, costs, parts, shards, waves
+from dare_job.spark import chunks, parts, placing, waves
 from dare_job.spark.reading import read_parquet
 from dare_job.tables import ENTITIES
 from dare_job.workspace import digest, write_json
@@ -34,8 +34,6 @@ RETRY = "_retry.json"  # left by publish when too many rows failed: the next cut
 COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
            "strict")
 PLACE = ("wave", "shard", "chunk", "position")  # what the cut adds to them
-_WHERE = ("wave int, entity string, pool string, start long, length long, parts long, first int, "
-          "shards array<int>, head int, tail int, mean int")  # shards.Placement of each pool
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
 
@@ -162,58 +160,18 @@ def _write(job: Job, rows, staging: Path) -> dict:
     """Place the rows that are not kept and write them under ``staging/cut``."""
     from pyspark.sql import functions as F
 
-    settings, spark = job.config.spark, job.spark
     texts = {}
     for entity in ENTITIES:
         kept = staging / f"entity={entity}"
         if any(kept.glob("*.parquet")):
             texts[entity] = chunks.Tally([kept]).update().rows
-            ids = read_parquet(spark, kept).select(F.lit(entity).alias("entity"), "entity_id")
+            ids = read_parquet(job.spark, kept).select(F.lit(entity).alias("entity"), "entity_id")
             rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
     rows, drafting = waves.assign(job, rows, texts)
-    token, most = costs.per_token(job), job.config.decode.max_new_tokens
-    known = costs.known(rows, most)
-    means, slots = costs.means(known, most), task_slots(spark)
-    record, table = shards.place_waves(
-        costs.loads(known, means, token),
-        lambda rows: shards.number(rows, slots, job.config.decode.batch_size, settings.shards))
-    where = spark.createDataFrame([(*line, means[line[:3]]) for line in table], _WHERE)
-    rows = rows.select("wave", "entity", *COLUMNS).join(F.broadcast(where), ["wave", "entity", "pool"])
-    placed = _placed(rows.withColumn("cost", costs.column(token, most)))
-    chunk = F.floor(F.col("position") / settings.rows_per_commit).cast("int")
-    placed = placed.withColumn("chunk", chunk).select("entity", *COLUMNS, *PLACE)
-    placed.write.parquet(str((staging / "cut").resolve()))
+    record, placed = placing.place(job, rows.select("wave", "entity", *COLUMNS))
+    placed.select("entity", *COLUMNS, *PLACE).write.parquet(str((staging / "cut").resolve()))
     return {"shards": sum(shards for _, shards in record), "rows": sum(rows for rows, _ in record),
             "waves": record, "drafting": drafting}
-
-
-def task_slots(spark) -> int:
-    """Tasks that run at once: by cores, and where tasks ask for GPUs, by those."""
-    cores, asked = spark.sparkContext.defaultParallelism, spark.conf.get
-    slots = cores // int(asked("spark.task.cpus", "1"))
-    gpus, a_task = (float(asked(f"spark.{who}.resource.gpu.amount", "0")) for who in ("executor", "task"))
-    if gpus and a_task:
-        executors = max(1, cores // int(asked("spark.executor.cores", "1")))
-        slots = min(slots, int(executors * gpus / a_task))
-    return max(1, slots)
-
-
-def _placed(rows):
-    """Add ``shard`` and ``position`` to rows with _WHERE and ``cost``: ``Placement.place`` in Spark."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    order = Window.partitionBy("wave", "entity", "pool").orderBy("entity_id")
-    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    last = F.size("shards") - 1
-    offset = F.when(F.col("part") == 0, F.col("head")).when(F.col("part") == last, F.col("tail")).otherwise(0)
-    return (
-        rows.withColumn("rank", F.row_number().over(order) - 1)
-        .withColumn("before", F.sum("cost").over(so_far) - F.col("cost"))
-        .withColumn("part", F.expr("cast((start + before) * parts div length - first as int)"))
-        .withColumn("part", F.least(F.greatest("part", F.lit(0)), last))
-        .withColumn("shard", F.get("shards", "part"))
-        .withColumn("position", (F.col("rank") + offset).cast("int")))
 
 
 def _keep(job: Job, wanted, old: Path, staging: Path) -> int:

@@ -28,8 +28,10 @@ from dare_job.spark.costs import Known
 ITEMS = 0.25, 0.4  # rows and lengths of the items against the users'
 ROWS_A_POOL = 200
 ONE_SLOWER = 0.9
+app = typer.Typer()
 
 
+@app.command()
 def main(
     slots: Annotated[int, typer.Option(min=1, help="Executors, with one task slot each.")] = 8,
     rows: Annotated[str, typer.Option(help="Rows of a night.")] = "2000,8000,40000,200000",
@@ -134,4 +136,4 @@ def _report(lines: list[dict], lengths: Lengths, data: str | None, slots: int, b
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()
