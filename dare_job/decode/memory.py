@@ -6,13 +6,14 @@ import torch
 
 from dare_job.decode.target import Target
 
-_CPU = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")
+_WORDS = ("out of memory", "not enough memory", "Cannot allocate memory", "DefaultCPUAllocator",
+          "ALLOC_FAILED")
 
 
 def is_short(error: BaseException) -> bool:
     """Whether an exception says that there was no memory: on the device, in torch's allocator or Python's."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in _CPU))
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS))
 
 
 def release(target: Target) -> None:

@@ -88,14 +88,14 @@ def place(pools: Mapping[PoolKey, Load], shards: int) -> tuple[dict[PoolKey, Pla
 
 
 def _parts(costs: Mapping[str, int], shards: int) -> dict[str, int]:
-    """Shards of each entity type: the cheaper ones' are rounded up, the costliest has the rest.
-
-    In the order in which shards of like cost are numbered.
-    """
-    whole, left, parts = sum(costs.values()), shards, {}
+    """Shards of each entity type, by name, chosen so that the costliest shard costs little."""
+    left, behind, parts = shards, sum(costs.values()), {}
     for entity in sorted(costs, key=lambda entity: (costs[entity], entity)):
-        last = len(parts) == len(costs) - 1
-        parts[entity] = max(1, left if last else -(-costs[entity] * shards // whole))
+        cost = costs[entity]
+        least = max(1, cost * left // behind)
+        behind -= cost
+        tries = [least, least + 1] if behind else [max(1, left)]
+        parts[entity] = min(tries, key=lambda count: max(cost / count, behind / max(0.5, left - count)))
         left -= parts[entity]
     return dict(sorted(parts.items()))
 
