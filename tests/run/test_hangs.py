@@ -115,13 +115,15 @@ class Slow:
 @pytest.mark.parametrize(("seconds", "steps", "bites"), [
     ([0.1] * 6, 0, False), ([0.0], 8, False), ([0.1, 0.9, 0.1], 0, True)],
     ids=["results come", "steps end", "nothing ends"])
-def test_the_watchdog_ends_the_process_where_nothing_ends(seconds, steps, bites):
+def test_the_watchdog_ends_the_process_where_nothing_ends(job_log, seconds, steps, bites):
     noted, ended, engine = [], [], Slow()
     dog = Watchdog(0.4, noted.append, ended.append)
     with dog.on():
         for _ in dog.over(engine, engine.run(seconds, steps)):
             time.sleep(0.02)
     assert (noted, ended) == (([["a", "b"]], [EXIT_CODE]) if bites else ([], []))
+    assert [("no forward of the model has ended for" in line, line.endswith("being decoded: a, b"))
+            for line in job_log] == [(True, True)] * bites
 
 
 def test_the_watchdog_waits_for_rows_and_for_readers():
@@ -155,7 +157,7 @@ def sleepy(tmp_path, monkeypatch):
 
 @pytest.mark.spark
 def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
-        make_job, sleepy, texts, capfd):
+        make_job, sleepy, texts):
     prompts = PROMPTS | {"u05": PROMPTS["u05"].replace("User 5", f"User of {MARK}")}
     job = make_job({
         "model": {"name": str(sleepy), "trust_remote_code": True}, "waves": {"when": "never"},
@@ -181,4 +183,3 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
     assert len(found) == hangs.count(work.folder, work.token) == 2
     workers = {chunks.read_maker(path)[0].worker for path in work.entities[0].glob("part-*")}
     assert len(workers) >= 2  # those that ended themselves had committed nothing of that chunk
-    assert "no forward of the model has ended for" in capfd.readouterr().err

@@ -1,7 +1,6 @@
 """Out of memory in the middle of a shard: nothing lost, nothing twice, the same text."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -41,17 +40,6 @@ def refuse(monkeypatch):
     return make
 
 
-@pytest.fixture
-def warnings():
-    """Messages of the job's log, as they come."""
-    found, log = [], logging.getLogger("dare_job")
-    handler = logging.Handler()
-    handler.emit = lambda record: found.append(record.getMessage())
-    log.addHandler(handler)
-    yield found
-    log.removeHandler(handler)
-
-
 def said(rows: dict[str, dict], names) -> dict[str, list[int]]:
     """Token ids by id; every row is there, once (``committed``) and whole."""
     assert sorted(rows) == sorted(names)
@@ -63,19 +51,19 @@ def said(rows: dict[str, dict], names) -> dict[str, list[int]]:
     (DEVICE, 2, 1), (DEVICE, 1, 5), (ALLOCATOR, 2, 4), (MemoryError(), 1, 2)],
     ids=["in the prompts", "in a step", "on the CPU", "of Python"])
 def test_the_batch_is_halved_and_its_rows_start_again(
-        tmp_path, refuse, texts, warnings, error, room, forward):
+        tmp_path, refuse, texts, job_log, error, room, forward):
     task = prepared(tmp_path)
     refuse(error, lambda cache, ids, number: cache.slots > room and number >= forward)
     assert said(write(task, PROMPTS), PROMPTS) == texts
     tries = [4 >> n for n in range(3) if 4 >> n > room]
     expected = [f"memory is too short for {size} rows at once (decode.batch_size): this worker goes on with "
                 f"{size // 2}" for size in tries]
-    assert [line for line in warnings if "memory is too short" in line] == expected
+    assert [line for line in job_log if "memory is too short" in line] == expected
     assert sizes(task) == [room] * 4
     more = {f"v{n}": prompt(n) for n in range(3)}
     rows = write(task, more, shard=1)
     assert rows["v2"]["token_ids"] == texts["u02"] and sizes(task) == [room] * 5
-    assert len(warnings) == len(tries)  # remembered
+    assert len(job_log) == len(tries)  # remembered
 
 
 def test_memory_that_gets_short_late_costs_no_finished_row(tmp_path, refuse, texts):
