@@ -69,7 +69,7 @@ def test_the_batch_is_halved_and_its_rows_start_again(
 def test_memory_that_gets_short_late_costs_no_finished_row(tmp_path, refuse, texts):
     task, chunks = prepared(tmp_path), tmp_path / "entity=user"
     refuse(DEVICE, lambda cache, ids, number: cache.slots == 4 and len(list(chunks.iterdir())) > 1)
-    assert said(write(task, PROMPTS), PROMPTS) == texts and sizes(task) == [4, 4, 2, 2]
+    assert said(write(task, PROMPTS), PROMPTS) == texts and sorted(sizes(task)) == [2, 2, 4, 4]
 
 
 def test_a_row_that_does_not_fit_alone_gets_an_error_and_the_batch_its_size_back(tmp_path, refuse, texts):
