@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 PoolKey = tuple[str, str]  # (entity type, pool name)
-MOST = 16  # shards a task slot: what one of them is late by is a sixteenth of the night at most
-_FULL = 16  # batches of a shard at whose end few slots stand empty, measured over all its steps
+_USUAL, _MOST = 4, 16  # shards a task slot
+_FULL, _LONG = 16, 64  # batches that they have at least, of so many
 _LEAST = 2  # batches of a shard
 _NEAR = 1 / 8  # of a shard: a cut moves so far to leave a pool whole
 
@@ -44,6 +44,31 @@ class Placement:
     tail: int
 
     def place(self, rank: int, before: int) -> tuple[int, int]:
+        """(shard, position) of a row."""
+        part = (self.start + before) * self.parts // self.length - self.first
+        part = min(max(part, 0), len(self.shards) - 1)
+        offset = self.head if part == 0 else self.tail if part == len(self.shards) - 1 else 0
+        return self.shards[part], offset + rank
+
+
+def number(rows: int, slots: int, batch_size: int, asked: int | str) -> int:
+    """How many shards so many rows should have; ``asked`` is a number or "auto".
+
+    An engine's slots run empty at the end of each shard, and what one task slot is late by is a share of a
+    shard. So there are up to four a task slot of 16 batches or more, and more than four of 64; but at least
+    two while those have two batches.
+    """
+    if asked != "auto":
+        return min(asked, max(rows, 1))
+    batches = rows // (batch_size * slots)
+    a_slot = max(min(batches // _FULL, _USUAL), min(batches // _LONG, _MOST))
+    if a_slot >= 2:
+        return a_slot * slots
+    least = rows // (_LEAST * batch_size)
+    return 2 * slots if least >= 2 * slots else slots if least >= slots else max(1, least)
+
+
+def place(self, rank: int, before: int) -> tuple[int, int]:
         """(shard, position) of a row."""
         part = (self.start + before) * self.parts // self.length - self.first
         part = min(max(part, 0), len(self.shards) - 1)
