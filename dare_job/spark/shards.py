@@ -68,29 +68,6 @@ def number(rows: int, slots: int, batch_size: int, asked: int | str) -> int:
     return 2 * slots if least >= 2 * slots else slots if least >= slots else max(1, least)
 
 
-def place(self, rank: int, before: int) -> tuple[int, int]:
-        """(shard, position) of a row."""
-        part = (self.start + before) * self.parts // self.length - self.first
-        part = min(max(part, 0), len(self.shards) - 1)
-        offset = self.head if part == 0 else self.tail if part == len(self.shards) - 1 else 0
-        return self.shards[part], offset + rank
-
-
-def number(rows: int, slots: int, batch_size: int, asked: int | str) -> int:
-    """How many shards so many rows should have; ``asked`` is a number or "auto".
-
-    An engine's slots run empty at the end of each shard. So one has 16 batches, if need be at the price of
-    fewer shards, but not fewer than two a task slot while those have two batches.
-    """
-    if asked != "auto":
-        return min(asked, max(rows, 1))
-    full = rows // (_FULL * batch_size * slots)
-    if full >= 2:
-        return min(full, MOST) * slots
-    least = rows // (_LEAST * batch_size)
-    return 2 * slots if least >= 2 * slots else slots if least >= slots else max(1, least)
-
-
 def place(pools: Mapping[PoolKey, Load], shards: int) -> tuple[dict[PoolKey, Placement], int]:
     """Assign every pool's rows to about so many shards; returns how many there are, too.
 
