@@ -11,7 +11,7 @@ from shard_helpers import committed, prepared, prompt, write
 
 from dare_job.decode import Engine
 from dare_job.model import embedded_path
-from dare_job.spark import chunks, cut, hangs
+from dare_job.spark import cut, hangs
 from dare_job.spark.loading import Task
 from dare_job.spark.watchdog import EXIT_CODE, Watchdog
 from dare_job.stages import generate
@@ -158,12 +158,13 @@ def sleepy(tmp_path, monkeypatch):
 @pytest.mark.spark
 def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
         make_job, sleepy, texts):
-    prompts = PROMPTS | {"u05": PROMPTS["u05"].replace("User 5", f"User of {MARK}")}
+    prompts = {name: PROMPTS[name] for name in sorted(PROMPTS)[:10]}
+    prompts["u05"] = prompts["u05"].replace("User 5", f"User of {MARK}")
     job = make_job({
         "model": {"name": str(sleepy), "trust_remote_code": True}, "waves": {"when": "never"},
         "decode": {"max_new_tokens": 20, "min_new_tokens": 20, "batch_size": 4, "nodes": 4,
-                   "hang_timeout_s": 6},
-        "spark": {"rows_per_commit": 4, "shards": 2}})
+                   "hang_timeout_s": 4},
+        "spark": {"rows_per_commit": 4, "shards": 1}})
     columns = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
                "error string, pool string, pool_kind string, own_ids array<int>, strict boolean")
     rows = [("user", name, words, "s", "k", None, "global", "global", None, False)
@@ -175,11 +176,9 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
     written = committed(task)
     assert sorted(written) == sorted(prompts)
     assert [name for name, row in written.items() if row["error"]] == ["u05"]
-    assert "hung 2 times: no forward with this row ended within 6 s" in written["u05"]["error"]
+    assert "hung 2 times: no forward with this row ended within 4 s" in written["u05"]["error"]
     assert {name: row["token_ids"] for name, row in written.items() if name != "u05"} == {
-        name: ids for name, ids in texts.items() if name != "u05"}
+        name: ids for name, ids in texts.items() if name in prompts and name != "u05"}
     found = [json.loads(path.read_text())["ids"] for path in (work.folder / hangs.FOLDER).glob("*.json")]
     assert sorted(map(len, found))[0] == 1 and all("u05" in ids for ids in found)
     assert len(found) == hangs.count(work.folder, work.token) == 2
-    workers = {chunks.read_maker(path)[0].worker for path in work.entities[0].glob("part-*")}
-    assert len(workers) >= 2  # those that ended themselves had committed nothing of that chunk
