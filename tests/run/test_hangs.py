@@ -155,6 +155,7 @@ def sleepy(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
         make_job, sleepy, texts):
