@@ -88,6 +88,12 @@ class DecodeSettings(Section):
     score: Literal["auto", "always", "never"] = Field(
         "auto", description="mode dare: keep what still holds of a row's own old text (pools.own) in the "
         "prompt's forward; auto: as much of it as is worth its cost")
+    row_timeout_s: float | None = Field(
+        None, gt=0, description="seconds of forwards after which a row is taken out of its batch and tried "
+        "alone, then given up; null: never")
+    hang_timeout_s: float | None = Field(
+        1800, gt=0, description="seconds without the end of a forward after which a worker is ended, so "
+        "that Spark starts its task anew; null: never")
 
     @model_validator(mode="after")
     def _tokens_fit(self):

@@ -38,7 +38,7 @@ def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[P
         "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "gates": gates,
-        "busy_s": generated.get("busy_s"),
+        "busy_s": generated.get("busy_s"), "workers": generated.get("workers"),
         "waves": generated.get("waves", {}).get(entity, []),
         "rejects": {"broken": read["broken"], "duplicate": read["duplicates"]},
         "previous": str(knowledge.old_folder(job, entity) or "") or None,

@@ -18,6 +18,7 @@ from dare_job.quality import findings
 from dare_job.tables import ENTITIES
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish")
+_UNEVEN, _WAITED_S = 1.2, 60.0  # imbalance of the workers, and what it cost, of which the last screen tells
 _LOG = logging.getLogger("dare_job")
 
 
@@ -115,6 +116,8 @@ def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
         console.print(f"{entity}s: {counts['rows']} rows, {counts['written']} written tonight, "
                       f"{counts['carried']} carried over, {counts['errors']} errors "
                       f"-> {job.space.knowledge(entity)}", markup=False, soft_wrap=True)
+    if line := _uneven(manifests["user"].get("workers")):
+        console.print(line, soft_wrap=True)
     rate, plain = summary["tokens_per_s"], summary["baseline_tokens_per_s"]
     if summary["accepted_per_step"] is not None:
         console.print(f"{summary['accepted_per_step']:.2f} draft tokens accepted a step")
@@ -133,6 +136,15 @@ def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
         method = manifests["user"]["baseline"]["method"]
         console.print(f"{rate:.0f} tokens/s a worker, {rate / plain:.2f} times plain decoding in this run "
                       f"({plain:.0f} tokens/s, the faster of two: {method})", soft_wrap=True)
+
+
+def _uneven(workers: dict | None) -> str | None:
+    """A line on workers that waited for the busiest, where that cost some time; older manifests lack them."""
+    if not workers or (workers["imbalance"] or 1) <= _UNEVEN or workers["waited_s"] < _WAITED_S:
+        return None
+    return (f"the busiest of {workers['workers']} workers wrote {workers['imbalance']:.2f} times as long as "
+            f"they did on average: the others waited {_duration(workers['waited_s'])} (more, smaller shards: "
+            "spark.shards)")
 
 
 def _example(job: Job) -> dict | None:

@@ -1,5 +1,6 @@
 """Continuous batching: schedule, draft, one forward of the target, verify, commit, emit."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -52,11 +53,15 @@ class Engine:
         self._scorer = Scorer(self.rules)
         self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
         self._is_eos[list(self.rules.eos)] = True
+        self.clock_s = 0.0  # all forwards so far, drafting included
+        self._due_s = math.inf  # on that clock: no row times out before
+        self._rows: Rows | None = None
 
     @torch.inference_mode()
     def run(self, requests: Iterable[Request]) -> Iterator[Result]:
         """Results in the order in which rows end. A row that cannot be written costs no other row."""
-        rows = Rows(self.settings.batch_size)
+        rows = self._rows = Rows(self.settings.batch_size)
+        self._due_s = math.inf
         cache = self.target.take_cache(self.settings.batch_size)
         refill = Refill(requests, self._admission, self.target, self.settings, self.scoring, rows, cache)
         while True:
@@ -66,6 +71,10 @@ class Engine:
                 break
             yield from self._step(rows, cache)
         self.target.spare = cache  # not after an error: what stands in it may be no numbers
+
+    def in_slots(self) -> list:
+        """Ids of the requests that are decoded right now; may be asked from another thread."""
+        return [request.id for request in self._rows.requests if request is not None] if self._rows else []
 
     def _admission(self, request: Request) -> Admission:
         return admit(request, self.target, self.rules, self.settings, self._is_eos)
@@ -83,9 +92,11 @@ class Engine:
         ended = time.perf_counter()
         rows.share(1e3 * (drafted - started), 1e3 * (ended - started))
         self.scoring.stepped(ended - started, len(slots))
+        self.clock_s += ended - started
         if self.scheduler:
             self.scheduler.took(len(slots), sum(drafts.sizes.tolist()), 1e3 * (ended - drafted))
-        return self._finish(rows, cache, slots, ends) if ending else []
+        results = self._finish(rows, cache, slots, ends) if ending else []
+        return results if self.clock_s < self._due_s else results + self._timed_out(rows)
 
     def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:
         """The drafts that this step verifies."""
@@ -170,6 +181,17 @@ class Engine:
             results.append(rows.finish(slot, "eos" if why == EOS else "length"))
         return results
 
+    def _timed_out(self, rows: Rows) -> list[Result]:
+        """Take rows out of their slots whose forwards took too long."""
+        limit, results = self.settings.row_timeout_s, []
+        taken = self.clock_s - rows.since_s
+        for slot in np.flatnonzero(rows.used & (taken >= limit)):
+            tokens = int(rows.length[slot] - rows.prompt[slot])
+            results.append(rows.finish(slot, "timeout", f"timed out after {taken[slot]:.1f} s with {tokens} "
+                                       f"tokens written (decode.row_timeout_s = {limit:g})"))
+        self._due_s = rows.since_s[rows.used].min(initial=math.inf) + limit
+        return results
+
     def _refill(self, refill: Refill, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Give free slots to waiting requests; where none wait, close the gaps between rows."""
         while len(rows.free()):
@@ -196,6 +218,9 @@ class Engine:
         text whose keys or values are no numbers is left out in a second forward, as in ``_verified``.
         """
         started = time.perf_counter()
+        if self.settings.row_timeout_s is not None:
+            rows.since_s[slots] = self.clock_s
+            self._due_s = min(self._due_s, self.clock_s + self.settings.row_timeout_s)
         verdict, read = self._scored(rows, cache, slots, prefix)
         if not verdict.all_sound:
             for slot in slots[~verdict.sound]:
@@ -205,6 +230,7 @@ class Engine:
         ending, ends = rows.write_scored(slots, verdict, self._is_eos)
         seconds = time.perf_counter() - started
         self.scoring.prefilled(seconds, read)
+        self.clock_s += seconds
         rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
         return self._finish(rows, cache, slots, ends) if ending else []
 

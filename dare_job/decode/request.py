@@ -31,6 +31,7 @@ class EngineSettings:
                     cost, all of it (then a row depends on nothing but itself), or nothing
     logit_bytes     of a prompt forward's logits in float32, at most; a row that is over it alone has less of
                     its old text scored
+    row_timeout_s   of forwards that a row may take part in before it is ended; None: no end
     """
 
     rule: Literal["strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy"] = "strict"
@@ -47,6 +48,7 @@ class EngineSettings:
     prefill_tokens: int = 4096
     score: Literal["auto", "always", "never"] = "auto"
     logit_bytes: int = 2**28
+    row_timeout_s: float | None = None
 
     def __post_init__(self):
         if self.rule not in RULES:
@@ -58,6 +60,8 @@ class EngineSettings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it must be at least {least}")
+        if self.row_timeout_s is not None and not self.row_timeout_s > 0:
+            raise ConfigError(f"decode.row_timeout_s is {self.row_timeout_s}; it must be above 0, or null")
         if not 0 <= self.p < 1:
             raise ConfigError(f"verify.p is {self.p}; it must be in [0, 1)")
         for name in ("c", "epsilon", "delta"):
@@ -94,7 +98,9 @@ class Result:
     """One text, or why there is none.
 
     token_ids        int32 (tokens,), the end-of-text token included where the model wrote it
-    finish_reason    "eos", "length" (all tokens it may get, or the model's positions end) or "error"
+    finish_reason    "eos", "length" (all tokens it may get, or the model's positions end), "error", or
+                     "timeout": its forwards, which others may have slowed down, took ``row_timeout_s``
+    error            of the latter two, else None
     target_steps     forwards of the model after the prompt's
     scored_tokens    tokens of the row's old text that the prompt's forward accepted
     accepted_tokens  draft tokens in the text that later forwards accepted
@@ -111,7 +117,7 @@ class Result:
 
     id: Any
     token_ids: np.ndarray
-    finish_reason: Literal["eos", "length", "error"]
+    finish_reason: Literal["eos", "length", "error", "timeout"]
     error: str | None
     prompt_tokens: int
     target_steps: int

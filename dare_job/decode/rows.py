@@ -48,6 +48,7 @@ class Rows:
             np.zeros(slots, np.int64) for _ in range(7))
         self.offered = np.zeros(slots, np.int64)  # tokens of ``old`` that stand behind the prompt
         self.slot_steps = np.zeros(slots)
+        self.since_s = np.zeros(slots)  # the engine's clock when the row came
         # Each row's share of drafting and of decoding, in ms: its own, and that of all rows' steps so far, of
         # which it leaves out those before it came.
         self.own_ms, self._shared_ms = np.zeros((slots, 2)), (0.0, 0.0)
@@ -150,7 +151,7 @@ class Rows:
         """Move a row to a free slot."""
         for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.prompt, self.length,
                       self.longest, self.least, self.forwards, self.accepted, self.scored, self.offered,
-                      self.guard, self.own_ms, self.slot_steps):
+                      self.guard, self.own_ms, self.slot_steps, self.since_s):
             array[target] = array[source]
         for values in (self.requests, self.processors, self.old):
             values[target], values[source] = values[source], None

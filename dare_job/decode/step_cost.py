@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import transformers
 
+from dare_job.decode import memory
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.cost import Curve
 from dare_job.decode.latency import CONTEXT
@@ -80,7 +81,8 @@ def measure(target: Target, settings: EngineSettings) -> dict[str, dict[str, flo
     Queries a row are a mean: rows have different numbers of them, as the scheduler's have.
     """
     batches = sorted({4**i for i in range(16) if 4**i < settings.batch_size} | {settings.batch_size})
-    return {str(batch): _measured(target, settings, batch) for batch in batches}
+    found = {str(batch): _measured(target, settings, batch) for batch in batches}
+    return {batch: curve for batch, curve in found.items() if curve}  # for the others there is no memory
 
 
 @torch.inference_mode()
@@ -101,7 +103,9 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
             begun = time.perf_counter()
             try:
                 step(cache, tree, np.full(batch, context))
-            except torch.OutOfMemoryError:
+            except (RuntimeError, MemoryError) as error:
+                if not memory.is_short(error):
+                    raise
                 trees = {n: one for n, one in trees.items() if n < nodes}
                 break
             ms = 1e3 * (time.perf_counter() - begun)

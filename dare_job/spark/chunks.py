@@ -19,6 +19,15 @@ from dare_job.tables import KNOWLEDGE
 
 _LOG = logging.getLogger("dare_job")
 _FOOTER = b"dare_job.totals"
+_MAKER = b"dare_job.maker"
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Who wrote a file: host and process, and the rows that it decoded at once by then."""
+
+    worker: str
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -91,11 +100,14 @@ def committed(folder: Path) -> set[tuple[int, int]]:
     return {(int(shard), int(chunk)) for _, shard, chunk in stems}
 
 
-def write(path: Path, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0) -> Totals:
+def write(path: Path, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
+          maker: Maker | None = None) -> Totals:
     """Write rows of KNOWLEDGE under ``path``, complete or not at all; an older file is replaced."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=KNOWLEDGE)
     totals = totals_of(table, busy_s)
     footer = {**KNOWLEDGE.metadata, _FOOTER: json.dumps(asdict(totals)).encode()}
+    if maker is not None:
+        footer[_MAKER] = json.dumps(asdict(maker)).encode()
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     with open(partial, "wb") as file:
         pq.write_table(table.replace_schema_metadata(footer), file, compression="zstd")
@@ -108,6 +120,13 @@ def write(path: Path, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0) -> T
 def read_totals(path: Path) -> Totals:
     """Totals from a file's footer, without its rows."""
     return Totals(**json.loads(pq.read_schema(path).metadata[_FOOTER]))
+
+
+def read_maker(path: Path) -> tuple[Maker | None, float]:
+    """Who wrote a file, None where it does not say, and the seconds that its rows took."""
+    found = pq.read_schema(path).metadata
+    maker = Maker(**json.loads(found[_MAKER])) if _MAKER in found else None
+    return maker, json.loads(found[_FOOTER])["busy_s"]
 
 
 def discard_unreadable(folder: Path) -> None:

@@ -23,7 +23,7 @@ from dare_job import errors, swap
 from dare_job.errors import DareJobError
 from dare_job.job import Job
 from dare_job.knowledge import read_table, relaxed
-from dare_job.spark import chunks, parts, shards, waves
+from dare_job.spark import chunks, parts, placing, waves
 from dare_job.spark.reading import read_parquet
 from dare_job.tables import ENTITIES
 from dare_job.workspace import digest, write_json
@@ -158,35 +158,18 @@ def remaining(job: Job, cut: Cut, wave: int | None = None):
 
 def _write(job: Job, rows, staging: Path) -> dict:
     """Place the rows that are not kept and write them under ``staging/cut``."""
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    settings, spark = job.config.spark, job.spark
     texts = {}
     for entity in ENTITIES:
         kept = staging / f"entity={entity}"
         if any(kept.glob("*.parquet")):
             texts[entity] = chunks.Tally([kept]).update().rows
-            ids = read_parquet(spark, kept).select(F.lit(entity).alias("entity"), "entity_id")
+            ids = read_parquet(job.spark, kept).select(F.lit(entity).alias("entity"), "entity_id")
             rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
     rows, drafting = waves.assign(job, rows, texts)
-    counted = rows.groupBy("wave", "entity", "pool").count().collect()
-    counts = {(row["wave"], row["entity"], row["pool"]): row["count"] for row in counted}
-    slots = spark.sparkContext.defaultParallelism
-    record, table = shards.place_waves(
-        counts, lambda rows: shards.target_rows(rows, slots, job.config.decode.batch_size, settings.shards))
-    where = spark.createDataFrame(
-        table, "wave int, entity string, pool string, shards array<int>, piece_rows int, offset int")
-    rank = F.row_number().over(Window.partitionBy("wave", "entity", "pool").orderBy("entity_id")) - 1
-    piece, rest = F.floor(F.col("rank") / F.col("piece_rows")), F.col("rank") % F.col("piece_rows")
-    placed = (
-        rows.select("wave", "entity", *COLUMNS).withColumn("rank", rank)
-        .join(F.broadcast(where), ["wave", "entity", "pool"])
-        .withColumn("shard", F.get("shards", piece.cast("int")))
-        .withColumn("position", (F.col("offset") + rest).cast("int"))
-        .withColumn("chunk", F.floor(F.col("position") / settings.rows_per_commit).cast("int"))
-        .select("entity", *COLUMNS, *PLACE))
-    placed.write.parquet(str((staging / "cut").resolve()))
+    record, placed = placing.place(job, rows.select("wave", "entity", *COLUMNS))
+    placed.select("entity", *COLUMNS, *PLACE).write.parquet(str((staging / "cut").resolve()))
     return {"shards": sum(shards for _, shards in record), "rows": sum(rows for rows, _ in record),
             "waves": record, "drafting": drafting}
 

@@ -1,57 +1,87 @@
 """Rows in, results out: the engine's batches, with every way in which a row can fail kept to that row."""
 
 import logging
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 
 from dare_job import errors
-from dare_job.decode import Engine, Request, Result
+from dare_job.decode import Engine, Request, Result, memory
 from dare_job.errors import DareJobError, InfrastructureError, RowError
-from dare_job.spark import loading
+from dare_job.spark import batch_size, hangs, loading
 from dare_job.spark.loading import Task
+from dare_job.spark.watchdog import Watchdog
 from pools.errors import PoolError
 
 _LOG = logging.getLogger("dare_job")
 
 
-def decode(rows: Iterator[dict], task: Task) -> Iterator[tuple[dict, Result | str]]:
+def decode(rows: Iterator[dict], task: Task, dog: Watchdog,
+           hung: Mapping[str, int]) -> Iterator[tuple[dict, Result | str]]:
     """Every row with its result, or with the reason why there is none, in the order of finishing.
 
-    An exception in a whole batch decodes the rows that the engine had taken one by one: only those that fail
-    alone are lost, and the others go on in batches. Raises InfrastructureError where no engine can be made,
-    or it fails before it asks for a row: no row is to blame, and a second try would end alike.
+    Where memory is short, the engine's rows start again in batches of half the size. Another exception in a
+    whole batch decodes the rows that the engine had taken one by one: only those that fail alone are lost,
+    and the others go on in batches. Rows that timed out, and those on which a worker hung before, come one by
+    one at the end; ``hung`` says how often, and who hung alone is given up. Raises InfrastructureError where
+    no engine can be made, or it fails before it asks for a row: no row is to blame, and a second try would
+    end alike.
     """
-    feed = _Feed(rows, task)
+    feed, size = _Feed(rows, task, dog, hung), batch_size.of(task)
     while feed.more():
-        engine, asked = _engine(task), feed.asked
+        engine, asked, short, reason = _engine(task, batch_size.of(task)), feed.asked, False, None
         try:
-            for result in engine.run(feed):
+            for result in dog.over(engine, engine.run(feed)):
                 yield from feed.failed()
-                yield feed.taken(result.id), result
+                if result.finish_reason == "timeout":
+                    feed.put_aside(result.id)
+                else:
+                    yield feed.taken(result.id), result
         except Exception as error:
             stop_if_fatal(error)
             if feed.asked == asked:
                 raise _unusable(error) from error
-            _LOG.warning("a batch failed, its rows are decoded one by one: %s", describe(error))
-            yield from _one_by_one(feed.under_way(), task)
+            short, reason = memory.is_short(error), describe(error)
+        del engine  # nor is its exception held: their caches must go before the next engine makes its own
         yield from feed.failed()
+        if short:
+            loading.release_memory(task)
+        if short and batch_size.halve(task):
+            feed.again()
+        elif reason is not None:
+            _LOG.warning("a batch failed, its rows are decoded one by one: %s", reason)
+            yield from _one_by_one(feed.under_way(), task, dog, size)
+    yield from _one_by_one(feed.aside(), task, dog, size)
 
 
-def _one_by_one(under_way: list[tuple[dict, Request]], task: Task) -> Iterator[tuple[dict, Result | str]]:
+def _one_by_one(under_way: list[tuple[dict, Request]], task: Task, dog: Watchdog,
+                size: int) -> Iterator[tuple[dict, Result | str]]:
+    """size: rows at once before memory was short; one that does not fit alone was to blame for that."""
     if not under_way:
         return
-    engine = _engine(task, batch_size=1)
+    engine = _engine(task, 1)
     for row, request in under_way:
+        short = False
         try:
-            outcome = next(iter(engine.run([request])))
+            outcome = next(dog.over(engine, engine.run([request])))
         except Exception as error:
             stop_if_fatal(error)
-            outcome = describe(error)
+            short = memory.is_short(error)
+            outcome = _does_not_fit(request, error) if short else describe(error)
+        if short:
+            loading.release_memory(task)
+            batch_size.set_to(task, size)
         yield row, outcome
 
 
-def _engine(task: Task, **settings) -> Engine:
+def _does_not_fit(request: Request, error: Exception) -> str:
+    return (f"out of memory with this row alone, whose prompt has {len(request.prompt_ids)} tokens: lower "
+            f"history.max_items or decode.max_new_tokens, or give a task more memory ({describe(error)})")
+
+
+def _engine(task: Task, size: int) -> Engine:
+    other = {} if size == task.config.decode.batch_size else {"batch_size": size}
     try:
-        return loading.engine(task, **settings)
+        return loading.engine(task, **other)
     except Exception as error:
         stop_if_fatal(error)
         raise _unusable(error) from error
@@ -66,41 +96,75 @@ def _unusable(error: Exception) -> InfrastructureError:
 class _Feed:
     """Turns rows into requests as the engine asks for them, and remembers which are under way.
 
-    asked  rows asked for so far
+    asked  rows asked for so far, each time they were
     """
 
-    def __init__(self, rows: Iterator[dict], task: Task):
-        self._rows, self._task = rows, task
+    def __init__(self, rows: Iterator[dict], task: Task, dog: Watchdog, hung: Mapping[str, int]):
+        self._rows, self._task, self._dog, self._hung = rows, task, dog, hung
         self._next: dict | None = None
         self._requests: dict[str, tuple[dict, Request]] = {}
+        self._again: deque[tuple[dict, Request]] = deque()
+        self._aside: list[tuple[dict, Request]] = []
         self._failed: list[tuple[dict, str]] = []
         self.asked = 0
 
     def more(self) -> bool:
         """True where a row is left to be asked for."""
+        if self._again:
+            return True
         if self._next is None:
-            self._next = next(self._rows, None)
+            with self._dog.paused():
+                self._next = next(self._rows, None)
         return self._next is not None
 
     def __iter__(self) -> Iterator[Request]:
         while self.more():
-            row, self._next = self._next, None
             self.asked += 1
-            reason = row["error"]
-            if reason is None:
-                try:
-                    request = loading.request(row, self._task)
-                except Exception as error:
-                    stop_if_fatal(error)
-                    reason = describe(error)
-            if reason is not None:
-                self._failed.append((row, reason))
-                continue
-            self._requests[request.id] = (row, request)
-            yield request
+            if self._again:
+                row, request = self._again.popleft()
+            else:
+                row, self._next = self._next, None
+                request = self._request(row)
+            if request is not None:
+                self._requests[request.id] = (row, request)
+                yield request
+
+    def _request(self, row: dict) -> Request | None:
+        """What the engine is asked for a row now, if anything."""
+        hangs_so_far = self._hung.get(row["entity_id"], 0)
+        reason = row["error"]
+        if reason is None and hangs_so_far >= hangs.TWICE:
+            reason = (f"hung {hangs_so_far} times: no forward with this row ended within "
+                      f"{self._task.config.decode.hang_timeout_s:g} s (decode.hang_timeout_s)")
+        if reason is None:
+            try:
+                request = loading.request(row, self._task)
+            except Exception as error:
+                stop_if_fatal(error)
+                reason = describe(error)
+        if reason is not None:
+            self._failed.append((row, reason))
+        elif hangs_so_far:
+            self._aside.append((row, request))
+        else:
+            return request
+        return None
 
     def taken(self, request_id: str) -> dict:
         return self._requests.pop(request_id)[0]
+
+    def put_aside(self, request_id: str) -> None:
+        """Keep a row for the end."""
+        self._aside.append(self._requests.pop(request_id))
+
+    def again(self) -> None:
+        """Ask for the rows without a result once more, before new ones."""
+        self._again.extend(self._requests.values())
+        self._requests = {}
+
+    def aside(self) -> list[tuple[dict, Request]]:
+        """Rows kept for the end."""
+        return self._aside
 
     def failed(self) -> list[tuple[dict, str]]:
         """Rows that could not become requests, each given once."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.config import JobConfig
-from dare_job.decode import Engine, EngineSettings, Request, Target, step_cost
+from dare_job.decode import Engine, EngineSettings, Request, Target, memory, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.scheduler import MOST, Scheduler
@@ -106,6 +106,11 @@ def loaded(task: Task) -> Loaded:
     return _load(task.model, settings.dtype, settings.device, settings.trust_remote_code, task.threads)
 
 
+def release_memory(task: Task) -> None:
+    """Give back what engines of this process left."""
+    memory.release(loaded(task).target)
+
+
 def request(row: dict, task: Task, drafted: bool = True) -> Request:
     """A row's prompt as token ids; unless ``drafted`` is false, with its pools and its own old text."""
     ids = prompt_ids(loaded(task).tokenizer, row["prompt"], task.config.model.chat_template)
@@ -170,7 +175,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         rule="strict" if mode in ("resd", "autoregressive") else verify.rule, k=verify.k, p=verify.p,
         c=verify.c, epsilon=verify.epsilon, delta=verify.delta,
         max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
-        batch_size=batch_size or decode.batch_size, depth=decode.depth, score=_score(task, mode))
+        batch_size=batch_size or decode.batch_size, depth=decode.depth, score=_score(task, mode),
+        row_timeout_s=decode.row_timeout_s)
     settings = replace(settings, nodes=0 if plain else _nodes(task, settings))
     lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
     drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=lam, threads=task.threads)
@@ -181,7 +187,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
                           "verify.reproducible=false")
     key = task.model, mode, settings.rule, settings.batch_size
     shared = decode.nodes == "auto" and settings.nodes == MOST
-    scheduler = _scheduler(key, target, settings) if shared else None
+    measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))  # fewer rows too
+    scheduler = _scheduler(key, target, measured) if shared else None
     return Engine(target, settings, None if plain else RetrievalDrafter(drafts), _scoring(key), scheduler)
 
 

@@ -5,6 +5,8 @@ once a worker and serves all its tasks.
 """
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -14,9 +16,10 @@ import pyarrow as pa
 
 from dare_job.decode import Result
 from dare_job.errors import DareJobError
-from dare_job.spark import chunks, cut, loading
+from dare_job.spark import batch_size, chunks, cut, hangs, loading
 from dare_job.spark.decoding import decode
 from dare_job.spark.loading import Task
+from dare_job.spark.watchdog import Watchdog
 
 _LOG = logging.getLogger("dare_job")
 STATS = "shard int, chunk int, rows long"
@@ -33,19 +36,23 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
     model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
     """
-    rows = (row for batch in batches for row in batch.to_pylist())
+    rows = _missing((row for batch in batches for row in batch.to_pylist()), task)
     first = next(rows, None)
     if first is None or not cut.goes_on(Path(task.folder), task.cut):
         return
-    loading.log_task(task, "generate", shard=first["shard"])
+    shard = first["shard"]
+    loading.log_task(task, "generate", shard=shard)
+    dog = Watchdog(task.config.decode.hang_timeout_s, lambda ids: hangs.note(task, shard, ids, _name()))
     began = time.perf_counter()
     try:
         loading.loaded(task)  # before the clock starts
         _LOG.info("the model is loaded", extra={"seconds": round(time.perf_counter() - began, 3)})
         collector = Collector(task)
-        for row, result in decode(collector.watched(chain([first], rows)), task):
-            yield from collector.add(row, knowledge_row(row, result, task))
-        yield from collector.finish()
+        with dog.on():
+            for row, result in decode(collector.watched(chain([first], rows)), task, dog,
+                                      hangs.times(task, shard)):
+                yield from collector.add(row, knowledge_row(row, result, task))
+            yield from collector.finish()
         _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
     except DareJobError as error:
         _LOG.error("the shard was not finished: %s", error, extra={"error": type(error).__name__})
@@ -53,6 +60,26 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
             cut.stop(Path(task.folder), error)
     except _Stopped:
         return
+
+
+def _missing(rows: Iterable[dict], task: Task) -> Iterator[dict]:
+    """Rows without those of chunks that an earlier attempt at the shard committed."""
+    chunk, there = None, False
+    for row in rows:
+        if row["chunk"] != chunk:
+            chunk, there = row["chunk"], _path(row, task).exists()
+        if not there:
+            yield row
+
+
+def _path(row: dict, task: Task) -> Path:
+    """File of a row's chunk."""
+    return Path(task.folder) / f"entity={row['entity']}" / chunks.name(row["shard"], row["chunk"])
+
+
+def _name() -> str:
+    """This process, as chunk files name it."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 class Collector:
@@ -89,11 +116,11 @@ class Collector:
         busy_s = time.perf_counter() - self._began
         entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
         first = entries[0][0]
-        folder = Path(self._task.folder)
-        if not cut.goes_on(folder, self._task.cut):
+        if not cut.goes_on(Path(self._task.folder), self._task.cut):
             raise _Stopped
-        path = folder / f"entity={first['entity']}" / chunks.name(first["shard"], chunk)
-        chunks.write(path, [finished for _, finished in entries], busy_s)
+        maker = chunks.Maker(_name(), batch_size.of(self._task))
+        path = _path(first, self._task)
+        chunks.write(path, [finished for _, finished in entries], busy_s, maker)
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
         _LOG.info("committed %s", path.name, extra={

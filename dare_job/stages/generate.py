@@ -12,12 +12,12 @@ from pyspark.sql import functions as F
 from dare_job import baseline, errors, knowledge
 from dare_job.job import Job
 from dare_job.observe import progress
-from dare_job.spark import chunks, cut
+from dare_job.spark import busy, chunks, cut, hangs
 from dare_job.spark.loading import GLOBAL, Task
 from dare_job.spark.worker import STATS, write_shard
 from dare_job.stages import old_text, upstream, waves
 from dare_job.tables import ENTITIES
-from dare_job.workspace import DONE, digest, write_json
+from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
 from pools.store import Store
 
@@ -33,7 +33,7 @@ def run(job: Job) -> dict:
     """
     work = cut.prepare(job, _fingerprint(job), partial(tonight, job))
     tally = chunks.Tally(work.entities)
-    before = tally.update().rows
+    before, files = tally.update().rows, busy.files(work)
     if before < work.rows:
         _write(job, work)
     totals = tally.update()
@@ -41,10 +41,28 @@ def run(job: Job) -> dict:
         raise errors.InfrastructureError(
             f"{work.folder} holds {totals.rows} of {work.rows} rows after all tasks ended: run it again")
     record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
-              "waves": waves.record(work),
+              "waves": waves.record(work), "workers": _workers(job, work, files),
               "baseline": baseline.measure(job, work)}
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
+
+
+def _workers(job: Job, work: cut.Cut, before: set[Path]) -> dict | None:
+    """What ``busy`` and ``hangs`` say of this run's workers, or of those of the last one that wrote."""
+    found = busy.record(work, before)
+    if found is None:
+        try:
+            return done_record(work.folder).get("workers")
+        except (OSError, ValueError):
+            return None
+    asked, hung = job.config.decode.batch_size, hangs.count(work.folder, work.token)
+    if found["batch_size"] < asked:
+        _LOG.warning("memory was too short for %d rows at once: workers went down to %d and wrote on; a "
+                     "lower decode.batch_size spares them the tries", asked, found["batch_size"])
+    if hung:
+        _LOG.warning("workers hung %d times and were started anew (decode.hang_timeout_s): which rows they "
+                     "were decoding is in %s", hung, work.folder / hangs.FOLDER)
+    return found | {"hangs": hung}
 
 
 def tonight(job: Job, limit: int | None) -> DataFrame:

@@ -1,0 +1,1 @@
+"""How evenly shards fill the task slots of a cluster, in simulation."""

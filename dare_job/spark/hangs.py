@@ -1,0 +1,42 @@
+"""Rows that a worker was decoding when it hung, one small file a hang:
+
+    generate/hung/<shard>-<random>.json    token of the cut, entity type, ids, when and where
+
+A later attempt at the shard decodes these rows one by one behind the others; one that hangs then, too, is
+given up. Knows nothing of engines.
+"""
+
+import json
+import secrets
+import time
+from collections import Counter
+from pathlib import Path
+
+from dare_job.spark.loading import Task
+from dare_job.workspace import write_json
+
+FOLDER = "hung"
+TWICE = 2  # hangs after which a row is given up: in its batch, and alone
+
+
+def note(task: Task, shard: int, ids: list[str], worker: str) -> None:
+    """Leave the ids of rows that were being decoded for later attempts at their shard."""
+    folder = Path(task.folder) / FOLDER
+    folder.mkdir(exist_ok=True)
+    write_json(folder / f"{shard:05d}-{secrets.token_hex(4)}.json",
+               {"cut": task.cut, "shard": shard, "ids": ids, "worker": worker, "at_s": round(time.time(), 1)})
+
+
+def times(task: Task, shard: int) -> Counter[str]:
+    """How often a worker hung on each row of a shard of this cut."""
+    return Counter(name for hang in _of(task.folder, task.cut, f"{shard:05d}-*.json") for name in hang["ids"])
+
+
+def count(folder: Path, cut: str) -> int:
+    """Hangs of all workers under a cut."""
+    return len(_of(folder, cut, "*.json"))
+
+
+def _of(folder: str | Path, cut: str, names: str) -> list[dict]:
+    hangs = (json.loads(path.read_text(encoding="utf-8")) for path in (Path(folder) / FOLDER).glob(names))
+    return [hang for hang in hangs if hang["cut"] == cut]

@@ -1,0 +1,95 @@
+"""Ends a worker in which no forward of the model ends any more, as when a device hangs.
+
+Spark then starts the task anew in another worker. The wait for a forward is outside Python's lock, so a
+thread of this process sees it; it watches only while an engine is asked for its next result, and not while
+that waits for rows.
+"""
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dare_job.decode import Engine, Result
+
+EXIT_CODE = 75  # "try again"
+_LOG = logging.getLogger("dare_job")
+
+
+class Watchdog:
+    """Watches the engines of one task.
+
+    limit_s  seconds without a forward's end; None: for ever
+    note     is told the ids of the rows that were being decoded, before the process ends
+    end      ends the process
+    """
+
+    def __init__(self, limit_s: float | None, note: Callable[[list[str]], None],
+                 end: Callable[[int], None] = os._exit):
+        self._limit_s, self._note, self._end = limit_s, note, end
+        self._engine: Engine | None = None  # which is at work
+        self._turns = 0  # how often one was set to work
+        self._stop = threading.Event()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch while the block runs."""
+        if self._limit_s is None:
+            yield
+            return
+        thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def over(self, engine: Engine, results: Iterator[Result]) -> Iterator[Result]:
+        """The same results; the engine is watched until each is there."""
+        while True:
+            self._turns += 1
+            self._engine = engine
+            try:
+                result = next(results, None)
+            finally:
+                self._engine = None
+            if result is None:
+                return
+            yield result
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not watch the engine while it waits for something else."""
+        engine, self._engine = self._engine, None
+        try:
+            yield
+        finally:
+            self._turns += 1
+            self._engine = engine
+
+    def _watch(self) -> None:
+        last, since = None, time.monotonic()
+        while not self._stop.wait(min(self._limit_s / 4, 5.0)):
+            engine, now = self._engine, time.monotonic()
+            state = engine and (self._turns, engine.clock_s)
+            if state is None or state != last:
+                last, since = state, now
+            elif now - since >= self._limit_s:
+                self._bite(engine, now - since)
+                return
+
+    def _bite(self, engine: Engine, seconds: float) -> None:
+        ids = engine.in_slots()
+        _LOG.error("no forward of the model has ended for %.0f s (decode.hang_timeout_s = %g): this worker "
+                   "ends itself, and Spark starts its task anew; being decoded: %s", seconds, self._limit_s,
+                   ", ".join(map(str, ids)) or "nothing yet")
+        try:
+            self._note(ids)
+            faulthandler.dump_traceback(sys.__stderr__)
+        finally:
+            self._end(EXIT_CODE)

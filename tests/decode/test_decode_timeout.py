@@ -1,0 +1,62 @@
+"""A row whose forwards take too long is taken out of its slot; other time does not count."""
+
+import time
+
+import numpy as np
+import pytest
+from decode_models import generate, prompts, tiny
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.errors import ConfigError
+
+LIMIT_S = 1.0
+
+
+def engine(model, limit_s: float | None = LIMIT_S, slow: frozenset = frozenset()) -> Engine:
+    """Three slots; a step takes 0.2 s longer while a slow row is in one."""
+    made = Engine(Target(model, check=False), EngineSettings(
+        batch_size=3, max_new_tokens=20, score="never", row_timeout_s=limit_s))
+    forward = made._forward
+
+    def sleeping(*args):
+        if slow & set(made.in_slots()):
+            time.sleep(0.2)
+        return forward(*args)
+
+    made._forward = sleeping
+    return made
+
+
+def test_a_row_that_takes_too_long_ends_and_the_rows_behind_it_are_written():
+    model, texts = tiny("llama"), prompts((5, 9, 4, 7, 6, 8))
+    requests = [Request(row, text, max_new_tokens=200 if row == 1 else None)
+                for row, text in enumerate(texts)]
+    found = {result.id: result for result in engine(model, slow=frozenset([1])).run(requests)}
+    assert sorted(found) == list(range(6))
+    late = found.pop(1)
+    assert late.finish_reason == "timeout" and 1 < len(late.token_ids) < 200
+    assert late.error.startswith("timed out after 1.") and "decode.row_timeout_s = 1" in late.error
+    for row, result in found.items():
+        if result.finish_reason != "timeout":  # its company of the first steps was slowed down with it
+            assert result.token_ids.tolist() == generate(model, texts[row], max_new_tokens=20).tolist()
+    assert sum(result.finish_reason == "length" for result in found.values()) >= 3
+
+
+def test_a_consumer_that_takes_its_time_costs_no_row():
+    model, texts = tiny("llama"), prompts((5, 9, 4, 7, 6, 8))
+    made = engine(model)
+    for result in made.run([Request(row, text) for row, text in enumerate(texts)]):
+        time.sleep(LIMIT_S if result.id < 2 else 0)
+        assert result.finish_reason == "length"
+    assert made.in_slots() == [] and made.clock_s > 0
+
+
+def test_without_a_limit_nothing_ends():
+    (result,) = engine(tiny("llama"), None, frozenset([0])).run([Request(0, prompts((5,))[0])])
+    assert result.finish_reason == "length" and len(result.token_ids) == 20
+
+
+@pytest.mark.parametrize("limit_s", [0, -1.0, np.nan])
+def test_an_impossible_limit_is_named(limit_s):
+    with pytest.raises(ConfigError, match="decode.row_timeout_s"):
+        EngineSettings(row_timeout_s=limit_s)

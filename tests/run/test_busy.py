@@ -1,0 +1,52 @@
+"""How evenly workers were busy, read from chunk files, and what the last screen says of it."""
+
+import pytest
+from run_helpers import text
+
+from dare_job import pipeline
+from dare_job.spark import busy, chunks
+from dare_job.spark.chunks import Maker
+from dare_job.spark.cut import Cut
+
+
+@pytest.fixture
+def work(tmp_path):
+    """A cut of two waves: shards 0 and 1, then 2 to 4."""
+    for entity in ("user", "item"):
+        (tmp_path / f"entity={entity}").mkdir()
+    return Cut(tmp_path, "f", 5, 9, 0, token="cut-1", waves=[[2, 2], [7, 3]])
+
+
+def write(work: Cut, shard: int, chunk: int, worker: str | None, busy_s: float, size: int = 8) -> None:
+    entity = work.entities[shard % 2]
+    maker = Maker(worker, size) if worker else None
+    chunks.write(entity / chunks.name(shard, chunk), [text("u0", "done")], busy_s, maker)
+
+
+def test_each_wave_waits_for_its_own_busiest_worker(work):
+    write(work, 0, 0, "a:1", 500.0)  # of a run before
+    before = busy.files(work)
+    assert busy.record(work, before) is None
+    write(work, 0, 1, "a:1", 10.0)
+    write(work, 1, 0, "b:1", 30.0)
+    write(work, 2, 0, "a:1", 30.0)
+    write(work, 2, 1, "a:1", 30.0, size=2)
+    write(work, 3, 0, "b:1", 20.0)
+    found = busy.record(work, before)
+    assert found == {"workers": 2, "imbalance": 1.5, "waited_s": 30.0, "batch_size": 2,
+                     "busy_s": {"a:1": 70.0, "b:1": 50.0}}  # (30 + 60) / (20 + 40)
+
+
+def test_files_that_do_not_say_who_wrote_them_tell_nothing(work):
+    write(work, 0, 0, None, 10.0)
+    assert chunks.read_maker(next(iter(busy.files(work)))) == (None, 10.0)
+    assert busy.record(work, set()) is None
+
+
+def test_the_last_screen_tells_of_workers_that_waited_where_it_cost_time():
+    workers = {"workers": 8, "imbalance": 1.34, "waited_s": 3700.0, "batch_size": 8, "busy_s": {}}
+    line = pipeline._uneven(workers)
+    assert "busiest of 8 workers wrote 1.34 times" in line and "1 h 1 min" in line and "spark.shards" in line
+    assert pipeline._uneven(workers | {"imbalance": 1.1}) is None
+    assert pipeline._uneven(workers | {"waited_s": 5.0}) is None
+    assert pipeline._uneven(workers | {"imbalance": None}) is None and pipeline._uneven(None) is None
