@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import dare_job
 from dare_job.errors import InfrastructureError
 from dare_job.spark.session import cause, is_local
 
 _LOG = logging.getLogger("dare_job")
 _PATIENCE_S = 30.0
+_SHARE = "out must be a folder that every host sees under the same path, and may write"
 _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with --archives (a packed "
             "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
 
@@ -34,11 +36,11 @@ def require(spark, folder: Path) -> None:
     if is_local(context.master):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path, seen = str(folder.resolve()), os.listdir(folder)
+    path, seen, version = str(folder.resolve()), os.listdir(folder), dare_job.__version__
     tasks = 2 * context.defaultParallelism
 
     def tried(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
-        yield from problems(path, seen)
+        yield from problems(path, seen, version)
 
     try:
         with _saying_who_waits(context):
@@ -46,22 +48,25 @@ def require(spark, folder: Path) -> None:
     except (PySparkException, Py4JError) as error:
         raise InfrastructureError(f"the executors of {context.master} do not work: {_why(error)}") from error
     if found:
-        host, problem = min(found)
-        raise InfrastructureError(
-            f"the executor on {host} cannot use {path}: {problem}. Executors read the input and write under "
-            "out: name a folder there that every host sees under the same path")
+        raise InfrastructureError("the executor on {} {}".format(*min(found)))
 
 
-def problems(folder: str, seen: list[str]) -> Iterator[tuple[str, str]]:
-    """Runs in a Spark task: this host, and what keeps it from ``folder``, which holds what the driver saw."""
-    probe = Path(folder) / f".{uuid.uuid4().hex}.partial"
+def problems(folder: str, seen: list[str], version: str) -> Iterator[tuple[str, str]]:
+    """Runs in a Spark task: this host, and what is wrong with it.
+
+    folder   where the driver sees the files ``seen``
+    version  the driver's of this package
+    """
+    host, probe = socket.gethostname(), Path(folder) / f".{uuid.uuid4().hex}.partial"
+    if dare_job.__version__ != version:
+        yield host, f"has dare-job {dare_job.__version__}, the driver {version}: send the driver's there"
     try:
         if missing := sorted(set(seen) - set(os.listdir(folder))):
-            yield socket.gethostname(), f"the driver sees {missing[0]} in it, the executor does not"
+            yield host, f"does not see {missing[0]} in {folder}, the driver does: {_SHARE}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        yield socket.gethostname(), str(error)
+        yield host, f"cannot use {folder}: {error}: {_SHARE}"
 
 
 def _why(error: Exception) -> str:

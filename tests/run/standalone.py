@@ -31,11 +31,12 @@ class Cluster:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, without what would tell Spark or Python of another home or path."""
+    """This process's, without what would tell Spark of another home, and with this checkout for Python."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith(("SPARK_", "PYSPARK_", "PYTHONPATH", "CUDA_"))}
     return {**kept, "OMP_NUM_THREADS": "1", "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **more}
+            "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT),
+            **more}
 
 
 def start(folder: Path, gpus: tuple[str, ...] = GPUS) -> Cluster:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkFiles
 
-from dare_job import model_files
+from dare_job import __version__, model_files
 from dare_job.errors import InfrastructureError, ModelError
 from dare_job.model import embedded_path
 from dare_job.spark import executors, gpus, shipping
@@ -71,8 +71,9 @@ def test_a_damaged_archive_is_refused_by_host_and_name(spark, folder):
 
 @pytest.mark.parametrize(("ship", "master", "model", "pools"), [
     ("auto", "local[2,4]", False, False), ("auto", "spark://h:7077", True, True),
-    ("auto", "yarn", True, True), ("auto", "local-cluster[2,1,1024]", True, True), ("never", "yarn", False, False),
-    ("always", "local[*]", True, True), ("pools", "k8s://https://h", False, True),
+    ("auto", "yarn", True, True), ("auto", "local-cluster[2,1,1024]", True, True),
+    ("never", "yarn", False, False), ("always", "local[*]", True, True),
+    ("pools", "k8s://https://h", False, True),
     ("model", "spark://h:7077", True, False)])
 def test_what_is_shipped_to_whom(make_job, ship, master, model, pools):
     job = make_job({"spark": {"ship": ship}})
@@ -156,11 +157,13 @@ def test_the_discovery_script_says_why_there_is_no_gpu(tmp_path, prints, code, s
 
 def test_an_executor_that_does_not_see_the_output_is_named(tmp_path):
     (tmp_path / "_lock").touch()
-    assert list(executors.problems(str(tmp_path), ["_lock"])) == []
-    ((host, problem),) = executors.problems(str(tmp_path), ["_lock", "plan"])
-    assert host and problem == "the driver sees plan in it, the executor does not"
-    ((_, problem),) = executors.problems(str(tmp_path / "gone"), [])
+    assert list(executors.problems(str(tmp_path), ["_lock"], __version__)) == []
+    ((host, problem),) = executors.problems(str(tmp_path), ["_lock", "plan"], __version__)
+    assert host and problem.startswith(f"does not see plan in {tmp_path}, the driver does: out must be")
+    ((_, problem),) = executors.problems(str(tmp_path / "gone"), [], __version__)
     assert "No such file or directory" in problem
+    ((_, problem),) = executors.problems(str(tmp_path), [], "0.0.9")
+    assert problem == f"has dare-job {__version__}, the driver 0.0.9: send the driver's there"
     assert [path.name for path in tmp_path.iterdir()] == ["_lock"]
 
 
