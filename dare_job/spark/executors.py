@@ -19,7 +19,6 @@ from dare_job.spark.session import cause, is_local
 
 _LOG = logging.getLogger("dare_job")
 _PATIENCE_S = 30.0
-_SHARE = "out must be a folder that every host sees under the same path, and may write"
 _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with --archives (a packed "
             "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
 
@@ -51,22 +50,32 @@ def require(spark, folder: Path) -> None:
         raise InfrastructureError("the executor on {} {}".format(*min(found)))
 
 
-def problems(folder: str, seen: list[str], version: str) -> Iterator[tuple[str, str]]:
+def problems(folder: str, seen: list[str], version: str, settle_s: float = 90.0) -> Iterator[tuple[str, str]]:
     """Runs in a Spark task: this host, and what is wrong with it.
 
-    folder   where the driver sees the files ``seen``
-    version  the driver's of this package
+    folder    where the driver sees the files ``seen``
+    version   the driver's of this package
+    settle_s  how long to wait for the folder: a network disk shows new files late
     """
-    host, probe = socket.gethostname(), Path(folder) / f".{uuid.uuid4().hex}.partial"
+    host, deadline = socket.gethostname(), time.monotonic() + settle_s
     if dare_job.__version__ != version:
         yield host, f"has dare-job {dare_job.__version__}, the driver {version}: send the driver's there"
+    while (problem := _unusable(folder, seen)) and time.monotonic() < deadline:
+        time.sleep(1)
+    if problem:
+        yield host, f"{problem}: out must be a folder that every host sees under the same path, and may write"
+
+
+def _unusable(folder: str, seen: list[str]) -> str | None:
+    probe = Path(folder) / f".{uuid.uuid4().hex}.partial"
     try:
         if missing := sorted(set(seen) - set(os.listdir(folder))):
-            yield host, f"does not see {missing[0]} in {folder}, the driver does: {_SHARE}"
+            return f"does not see {missing[0]} in {folder}, the driver does"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        yield host, f"cannot use {folder}: {error}: {_SHARE}"
+        return f"cannot use {folder}: {error}"
+    return None
 
 
 def _why(error: Exception) -> str:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,3 +185,8 @@ def test_tasks_at_once_unpack_once(folder, tmp_path):
     (place,) = {answer.split()[0] for answer in answers}
     assert len(answers) == 1 and content(Path(place)) == content(folder)
     assert Path(place).parent == tmp_path / "host" / "dare-job"
+
+
+def test_an_executor_waits_for_files_that_its_disk_shows_late(tmp_path):
+    threading.Timer(0.5, (tmp_path / "_lock").touch).start()
+    assert list(executors.problems(str(tmp_path), ["_lock"], __version__, 60)) == []
