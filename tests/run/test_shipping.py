@@ -159,9 +159,9 @@ def test_the_discovery_script_says_why_there_is_no_gpu(tmp_path, prints, code, s
 def test_an_executor_that_does_not_see_the_output_is_named(tmp_path):
     (tmp_path / "_lock").touch()
     assert list(executors.problems(str(tmp_path), ["_lock"], __version__)) == []
-    ((host, problem),) = executors.problems(str(tmp_path), ["_lock", "plan"], __version__)
+    ((host, problem),) = executors.problems(str(tmp_path), ["_lock", "plan"], __version__, 0)
     assert host and problem.startswith(f"does not see plan in {tmp_path}, the driver does: out must be")
-    ((_, problem),) = executors.problems(str(tmp_path / "gone"), [], __version__)
+    ((_, problem),) = executors.problems(str(tmp_path / "gone"), [], __version__, 0)
     assert "No such file or directory" in problem
     ((_, problem),) = executors.problems(str(tmp_path), [], "0.0.9")
     assert problem == f"has dare-job {__version__}, the driver 0.0.9: send the driver's there"
