@@ -5,6 +5,7 @@ On a local master they are the driver's own children, and nothing is asked.
 
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -14,11 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dare_job
+from dare_job import errors
 from dare_job.errors import InfrastructureError
 from dare_job.spark.session import cause, is_local
 
 _LOG = logging.getLogger("dare_job")
 _PATIENCE_S = 30.0
+_LOST = ("ExecutorLostFailure", "FetchFailed", "SparkContext was shut down", "Connection refused")
 _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with --archives (a packed "
             "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
 
@@ -86,6 +89,26 @@ def _why(error: Exception) -> str:
         if "PYTHON_VERSION_MISMATCH" in line:
             return f"{line}: give the executors the driver's Python (spark.pyspark.python)"
     return cause(error)
+
+
+@contextmanager
+def failing_plainly() -> Iterator[None]:
+    """Turn what ends a Spark job into one line: the error that a task raised, or the loss of its executors.
+
+    Anything else is a fault of the program and goes through with its traceback.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if found := re.search(r"^dare_job\.errors\.(\w+): (.+)$", str(error), re.MULTILINE):
+            raise getattr(errors, found[1])(found[2]) from error
+        if any(sign in str(error) for sign in _LOST):
+            raise InfrastructureError(f"Spark lost the executors of a task too often, what was finished is "
+                                      f"kept, run it again: {cause(error)}") from error
+        raise
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from dare_job import baseline, errors, knowledge
 from dare_job.job import Job
-from dare_job.spark import chunks, cut, gpus, progress
+from dare_job.spark import chunks, cut, executors, gpus, progress
 from dare_job.spark.loading import GLOBAL, Task
 from dare_job.spark.worker import STATS, write_shard
 from dare_job.stages import old_text, upstream, waves
@@ -103,7 +103,8 @@ def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
 
     if len(work.waves) > 1:
         _LOG.info("%s: %d rows", waves.name(work, wave), work.waves[wave - 1][0])
-    with small_batches(job), progress.watching(work.entities, work.rows, waves.name(work, wave)):
+    watched = progress.watching(work.entities, work.rows, waves.name(work, wave))
+    with small_batches(job), watched, executors.failing_plainly():
         stats = cut.remaining(job, work, wave).mapInArrow(write, STATS).collect()
     _note_tasks(work.folder / TASKS, stats)
     cut.raise_failure(work.folder)

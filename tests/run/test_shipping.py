@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import SparkFiles
+from pyspark.errors import PySparkException
 
 from dare_job import __version__, model_files
 from dare_job.errors import InfrastructureError, ModelError
@@ -190,3 +192,28 @@ def test_tasks_at_once_unpack_once(folder, tmp_path):
 def test_an_executor_waits_for_files_that_its_disk_shows_late(tmp_path):
     threading.Timer(0.5, (tmp_path / "_lock").touch).start()
     assert list(executors.problems(str(tmp_path), ["_lock"], __version__, 60)) == []
+
+
+@pytest.mark.spark
+def test_what_a_task_raises_reaches_the_driver_as_it_was(spark):
+    def work(numbers):
+        raise InfrastructureError("host-7 does not see /out: mount it")
+
+    def count(numbers):
+        yield 1 / 0
+
+    numbers = spark.sparkContext.parallelize(range(2), 2)
+    with pytest.raises(InfrastructureError, match="^host-7 does not see /out: mount it$"), \
+            executors.failing_plainly():
+        numbers.mapPartitions(work).collect()
+    with pytest.raises((Py4JError, PySparkException), match="ZeroDivisionError"), executors.failing_plainly():
+        numbers.mapPartitions(count).collect()
+
+
+def test_lost_executors_are_no_fault_of_the_program():
+    lost = ("An error occurred while calling o1.collectToPython.\n: org.apache.spark.SparkException: Job "
+            "aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: "
+            "Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 3): ExecutorLostFailure (executor 3 exited)")
+    with pytest.raises(InfrastructureError, match="too often.*run it again.*Task 0 in stage 1.0 failed 4"), \
+            executors.failing_plainly():
+        raise Py4JError(lost)
