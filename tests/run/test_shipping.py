@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
-from pyspark import SparkFiles
 from pyspark.errors import PySparkException
 
 from dare_job import __version__, model_files
@@ -44,7 +43,9 @@ def test_tasks_open_one_copy_of_a_folder_that_the_driver_no_longer_has(spark, fo
 
     def opened(numbers):
         place = Path(shipping.unpacked(archive))
-        yield str(place), os.stat(place).st_ino, content(place)
+        found = (path for path in place.rglob("*") if path.is_file())
+        files = {str(path.relative_to(place)): path.read_bytes() for path in found}
+        yield str(place), os.stat(place).st_ino, files
 
     found = spark.sparkContext.parallelize(range(6), 6).mapPartitions(opened).collect()
     assert len(found) == 6 and len({(place, inode) for place, inode, _ in found}) == 1
@@ -67,9 +68,8 @@ def test_a_damaged_archive_is_refused_by_host_and_name(spark, folder):
     damaged = replace(archive, sha256="0" * 64)
     with pytest.raises(InfrastructureError, match=f"{folder} cannot be unpacked on .* is damaged"):
         shipping.unpacked(damaged)
-    (Path(SparkFiles.get(archive.name))).unlink()
     with pytest.raises(InfrastructureError, match="No such file"):
-        shipping.unpacked(archive)
+        shipping.unpacked(replace(archive, name="gone.tar", sha256="1" * 64))
 
 
 @pytest.mark.parametrize(("ship", "master", "model", "pools"), [
