@@ -18,6 +18,8 @@ SPARK = Path(pyspark.__file__).parent
 GPUS = ("GPU-00000000-0000-4000-8000-000000000000", "GPU-11111111-1111-4111-8111-111111111111")
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+_ALL_WORKERS = {"spark.scheduler.minRegisteredResourcesRatio": "1.0",
+                "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s"}
 _START_S = 120
 
 
@@ -71,7 +73,7 @@ def submit(master: str, *arguments, conf: dict[str, str] | None = None, options:
     """Run ``spark-submit --master MASTER ... __main__.py ARGUMENTS`` as an operator would, and wait."""
     settings = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "1g", "spark.executor.cores": "1",
                 "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false",
-                "spark.executor.extraJavaOptions": _QUICK, **(conf or {})}
+                "spark.executor.extraJavaOptions": _QUICK, **_ALL_WORKERS, **(conf or {})}
     given = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     entry = entry or Path(dare_job.__file__).with_name("__main__.py")
     command = [SPARK / "bin" / "spark-submit", "--master", master, "--driver-memory", "1g",
