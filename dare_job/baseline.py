@@ -86,6 +86,7 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
     if not rows:
         return
     loading.log_task(task, "generate")
+    task = task.here()
     context = loading.loaded(task).target.traits.context or np.inf  # the engine refuses longer prompts
     requests = [loading.request(row, task, drafted=False) for row in rows]
     requests = [request for request in requests if 0 < len(request.prompt_ids) <= context]

@@ -15,15 +15,19 @@ from pathlib import Path
 import pyarrow as pa
 
 from dare_job.decode import Result
-from dare_job.errors import DareJobError
-from dare_job.spark import batch_size, chunks, cut, hangs, loading
+from dare_job.errors import DareJobError, InfrastructureError
+from dare_job.spark import batch_size, chunks, cut, gpus, hangs, loading
 from dare_job.spark.decoding import decode
 from dare_job.spark.loading import Task
 from dare_job.spark.watchdog import Watchdog
 
 _LOG = logging.getLogger("dare_job")
-STATS = "shard int, chunk int, rows long"
-_STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64())])
+# loads: models that the worker's process has loaded so far; began, ended: the task's start, this chunk's end
+STATS = ("shard int, chunk int, rows long, worker string, gpu string, loads int, began double, "
+         "ended double")
+_STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64()),
+                    ("worker", pa.string()), ("gpu", pa.string()), ("loads", pa.int32()),
+                    ("began", pa.float64()), ("ended", pa.float64())])
 
 
 class _Stopped(Exception):
@@ -35,7 +39,11 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
 
     A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
     model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
+    Raises InfrastructureError where this host does not see the folder: Spark tries another one.
     """
+    if not Path(task.folder).is_dir():
+        raise InfrastructureError(f"{socket.gethostname()} does not see {task.folder}: out must be on a disk "
+                                  "that every host has under the same path")
     rows = _missing((row for batch in batches for row in batch.to_pylist()), task)
     first = next(rows, None)
     if first is None or not cut.goes_on(Path(task.folder), task.cut):
@@ -45,6 +53,7 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     dog = Watchdog(task.config.decode.hang_timeout_s, lambda ids: hangs.note(task, shard, ids, _name()))
     began = time.perf_counter()
     try:
+        task = task.here()
         loading.loaded(task)  # before the clock starts
         _LOG.info("the model is loaded", extra={"seconds": round(time.perf_counter() - began, 3)})
         collector = Collector(task)
@@ -91,6 +100,7 @@ class Collector:
         self._ready: dict[int, list[dict]] = {}
         self._newest = -1
         self._began = time.perf_counter()
+        self._started = time.time()
 
     def watched(self, rows: Iterable[dict]) -> Iterator[dict]:
         """The same rows; notes which chunk each belongs to as it is taken."""
@@ -125,6 +135,8 @@ class Collector:
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
         _LOG.info("committed %s", path.name, extra={
             "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
+        record |= {"gpu": gpus.address(), "worker": _name(), "loads": loading.loads(),
+                   "began": self._started, "ended": time.time()}
         return pa.RecordBatch.from_pylist([record], schema=_STATS)
 
 
