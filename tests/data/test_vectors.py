@@ -20,6 +20,27 @@ def test_kmeans_finds_separate_clouds_and_is_seeded():
     assert np.array_equal(labels, kmeans.assign(points, 5, seed=1))
 
 
+def test_many_clusters_come_in_branches_of_their_own_size(monkeypatch):
+    random = np.random.default_rng(0)
+    centres = random.normal(0, 1, (50, 8))
+    points = (centres[random.integers(0, 50, 20_000)] + random.normal(0, 0.4, (20_000, 8))).astype(np.float32)
+    whole = _inertia(points, kmeans.flat(points, 400, seed=1))
+    for flat in (256, 8):  # two levels, and three: 8 branches of 50 clusters, each of 8 branches of 6 or 7
+        monkeypatch.setattr(kmeans, "_FLAT", flat)
+        done = []
+        labels = kmeans.assign(points, 400, 1, done.append)
+        assert sum(done) == len(points) and np.array_equal(labels, kmeans.assign(points, 400, 1))
+        sizes = np.bincount(labels, minlength=400)
+        assert len(sizes) == 400 and sizes.min() > 0 and sizes.max() < 5 * 50
+        assert len(set(kmeans.names(labels).to_pylist())) == 400
+        assert _inertia(points, labels) < 1.1 * whole
+
+
+def _inertia(points, labels):
+    means = np.stack([points[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
+    return ((points - means[labels]) ** 2).sum()
+
+
 @pytest.mark.parametrize(("count", "target", "wanted", "k"), [
     (1001, 500, "auto", 3), (10, 500, "auto", 1), (10, 500, 4, 4), (3, 2, 8, 3), (0, 500, "auto", 1)])
 def test_number_of_clusters(count, target, wanted, k):
@@ -27,7 +48,7 @@ def test_number_of_clusters(count, target, wanted, k):
 
 
 def test_names_sort_as_numbers():
-    assert kmeans.names(np.array([0, 7, 12345])) == ["0000", "0007", "12345"]
+    assert kmeans.names(np.array([0, 7, 12345])).to_pylist() == ["0000", "0007", "12345"]
 
 
 def test_vectors_survive_a_round_trip(tmp_path):

@@ -1,9 +1,9 @@
 """The stages on worlds of growing size, each stage in its own processes: time, memory, and how they grow.
 
-The first night is planned only, and gets a snapshot of made-up texts. On the second night one user in fifty has a
-new interaction and one item in fifty no text: these are stale, cut into chunks and "written" from a bank of
-sentences; all other rows are carried over by publish. The stages are the job's own commands. ``results.json`` in
-each size's folder keeps what was measured: a run that was stopped goes on behind it.
+The first night is planned only, and gets a snapshot of made-up texts. On the second night one user in fifty
+has a new interaction and one item in fifty no text: these are stale, cut into chunks and "written" from a
+bank of sentences; all other rows are carried over by publish. The stages are the job's own commands.
+``results.json`` in each size's folder keeps what was measured: a run that was stopped goes on behind it.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from dare_job.pipeline import STAGES
 
 _AFTER_ROUTE = STAGES[STAGES.index("generate"):]
 # The job's own stages but pools; what is in brackets stands in for the model, or prepares the night.
-STEPS = ("(world)", "plan of the first night", "(snapshot)", "plan", "embed", "group", "route", "cut", "(texts)",
-         *_AFTER_ROUTE)
+STEPS = ("(world)", "plan of the first night", "(snapshot)", "plan", "embed", "group", "route", "cut",
+         "(texts)", *_AFTER_ROUTE)
 _OWN = {"(world)": "world", "(snapshot)": "snapshot", "cut": "cut", "(texts)": "texts"}
 
 
@@ -109,7 +109,7 @@ def _check(found: dict, users: int) -> None:
 
 
 def exponents(found: dict[int, dict]) -> dict[str, dict[str, float]]:
-    """Of seconds ~ users ** e, processor seconds and memory, between neighbouring sizes; n log n has 1.07."""
+    """e of cost ~ users ** e between neighbouring sizes: seconds, processor seconds, memory."""
     sizes, answer = sorted(found), {}
     for small, large in zip(sizes, sizes[1:], strict=False):
         for step in STEPS:
@@ -122,17 +122,16 @@ def exponents(found: dict[int, dict]) -> dict[str, dict[str, float]]:
 
 
 def table(found: dict[int, dict]) -> str:
-    """Markdown: a row a step, with seconds, processor seconds and peak memory of each size, and exponents."""
-    sizes = sorted(found)
-    growth = exponents(found)
+    """Markdown: seconds, processor seconds and peak memory of each step and size, and exponents."""
+    sizes, growth = sorted(found), exponents(found)
     pairs = [f"{small}-{large}" for small, large in zip(sizes, sizes[1:], strict=False)]
-    head = ["step"] + [f"{users:,}: s, CPU s, MiB" for users in sizes] + [f"exponent {pair}" for pair in pairs]
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    for step in STEPS:
-        cells = [step]
-        for users in sizes:
-            cost = found[users].get(step)
-            cells.append(f"{cost['seconds']:.0f}, {cost['cpu_s']:.0f}, {cost['memory_mib']:,}" if cost else "")
-        cells += [str(growth.get(step, {}).get(pair, {}).get("seconds", "")) for pair in pairs]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    costs = [f"{users:,} users: s, CPU s, MiB" for users in sizes]
+    head = ["step", *costs, *[f"exponents {pair}" for pair in pairs]]
+    rows = [[step, *[_cost(found[users].get(step)) for users in sizes],
+             *[", ".join(map(str, growth.get(step, {}).get(pair, {}).values())) for pair in pairs]]
+            for step in STEPS]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def _cost(step: dict | None) -> str:
+    return f"{step['seconds']:.0f}, {step['cpu_s']:.0f}, {step['memory_mib']:,}" if step else ""

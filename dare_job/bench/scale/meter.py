@@ -14,9 +14,11 @@ _MIB = 1 << 20
 
 @dataclass
 class Cost:
-    """memory_mib is the peak of the tree's proportional set sizes (shared pages are counted once), java_mib and
-    python_mib the peaks of its parts, which need not be at the same time. cpu_s misses what a process did after
-    its last sample.
+    """What a tree of processes took.
+
+    memory_mib  peak of all proportional set sizes: a shared page is counted once; java_mib and python_mib are
+                the peaks of the parts, which need not be at the same time
+    cpu_s       without what a process did after its last sample
     """
 
     seconds: float = 0.0

@@ -1,7 +1,7 @@
 """Finished texts without a model: yesterday's snapshot, and the chunks that the stage generate would leave.
 
-A text is three to seven sentences of a bank, some 60 tokens, with the token ids that the model's own tokenizer
-gives them. Rows are made by columns, a file at a time, and written by the job's own writer (``spark/chunks.py``).
+A text is two to six sentences of a bank, some 60 tokens, with the token ids that the model's own
+tokenizer gives them. Rows are made by columns, a file at a time, and written by the job's own writer.
 """
 
 from functools import cached_property
@@ -36,9 +36,10 @@ class Bank:
         from transformers import AutoTokenizer
 
         random = np.random.default_rng([seed, 4])
-        words = np.array([word.lower() for group in (*ADJECTIVES.values(), *NOUNS.values()) for word in group])
+        words = np.array([word.lower() for group in (*ADJECTIVES.values(), *NOUNS.values())
+                          for word in group])
         picked = (len(words) * random.random((_SENTENCES, 10)) ** 2).astype(int)
-        lengths = random.integers(5, 10, _SENTENCES)
+        lengths = random.integers(4, 9, _SENTENCES)
         sentences = [" ".join(words[row[:length]]).capitalize() + "."
                      for row, length in zip(picked, lengths, strict=True)]
         tokenizer = AutoTokenizer.from_pretrained(model)
@@ -55,7 +56,7 @@ class Bank:
     def rows(self, given: dict[str, pa.Array], run_id: str, dt: str) -> pa.Table:
         """Rows of KNOWLEDGE with new texts for the columns ``given`` (entity_id among them)."""
         count = len(given["entity_id"])
-        each = self._random.integers(3, 8, count)
+        each = self._random.integers(2, 7, count)
         border = np.concatenate([[0], np.cumsum(each)]).astype(np.int32)
         picked = self._random.integers(0, _SENTENCES, border[-1])
         text = pc.binary_join(pa.ListArray.from_arrays(pa.array(border), self._sentences.take(picked)), " ")
@@ -95,7 +96,7 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def snapshot(job: Job, bank: Bank) -> dict[str, int]:
-    """Publish a text for every row of the date's plan but one item in ``STALE_OF``, which are new tomorrow."""
+    """Publish a text for every row of the date's plan but one item in ``STALE_OF``: new tomorrow."""
     written = {}
     for entity in ENTITIES:
         folder = job.space.knowledge(entity)
@@ -114,7 +115,7 @@ def snapshot(job: Job, bank: Bank) -> dict[str, int]:
                 tokens += pc.sum(table["tokens"]).as_py()
         files = {path.name: {"bytes": path.stat().st_size} for path in folder.glob("*.parquet")}
         write_json(folder / MANIFEST, {
-            "date": job.space.dt, "entity": entity, "run_id": job.run_id, "fingerprint": "made by bench.scale",
+            "date": job.space.dt, "entity": entity, "run_id": job.run_id, "fingerprint": "bench.scale",
             **knowledge.writer(job), "text_settings": text_salt(job.config, job.model_hash),
             "counts": {"rows": rows, "written": rows}, "totals": {"tokens": tokens}, "files": files,
             "tokens_per_s": None, "baseline": None})

@@ -1,7 +1,7 @@
 """A synthetic input of any size, written block by block: users, items, interactions, vectors.
 
-Popular items have most of the interactions, attributes are skewed, vectors lie in clouds of some thousand, and
-one user in fifty has an interaction on the second night, which makes the user's text stale.
+Popular items have most of the interactions, attributes are skewed, vectors lie in clouds of some thousand,
+and one user in fifty has an interaction on the second night, which makes the user's text stale.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _ITEM = {"genre": list(NOUNS), "language": [f"language {n}" for n in range(12)],
 
 
 def write(folder: Path, users: int, dim: int, seed: int = 0) -> dict:
-    """Write ``input/{users,items,interactions}`` and ``vectors/entity=E`` below ``folder``; returns counts."""
+    """Write ``input/{users,items,interactions}.parquet`` and ``vectors/entity=E``; returns counts."""
     items = items_of(users)
     events = 0
     with _files(folder, {"users": USERS, "interactions": INTERACTIONS}) as files:
@@ -129,7 +129,7 @@ def _coprime(count: int) -> int:
 
 
 def _vectors(folder: Path, entity: str, count: int, dim: int, seed: int) -> None:
-    """Clouds of some thousand points around centres; a fifth of the spread is within a cloud."""
+    """Clouds of some thousand points; a coordinate has deviation 1 between centres and 0.5 within a cloud."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = ("user", "item").index(entity)
     centres = np.random.default_rng([seed, 2, kind]).standard_normal(
