@@ -38,7 +38,10 @@ class Night:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if unknown := set(options.curves.split(",")) - set(roofline.FILES):
+        parser.error(f"--curves: {', '.join(sorted(unknown))}; choose from {', '.join(roofline.FILES)}")
     night = Night(options.texts, options.stale, options.tokens, options.prompt)
     source = sources.Source(options.text, options.column, options.tokenizer, options.id_column,
                             held_out=options.held_out)

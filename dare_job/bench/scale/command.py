@@ -94,7 +94,7 @@ def _run(step: str, settings: Path, folder: Path) -> dict:
     lines = log.read_text(errors="replace").strip().splitlines()
     if code:
         raise DareJobError(f"{step} ended with {code}, see {log}: {lines[-1] if lines else 'no output'}")
-    return {**cost.record(), "report": json.loads(lines[-1])}
+    return {**cost.record(), "report": json.loads(next(line for line in lines[::-1] if line.startswith("{")))}
 
 
 def _check(found: dict, users: int) -> None:
