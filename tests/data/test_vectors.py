@@ -62,6 +62,7 @@ def test_vectors_survive_a_round_trip(tmp_path):
 @pytest.mark.parametrize(("rows", "message"), [
     ([("a", [1.0, 2.0]), ("b", [1.0])],
      r"row 2 \(entity_id 'b'\) has another dimension than the first row's 2"),
+    ([("a", []), ("b", [1.0])], r"row 1 \(entity_id 'a'\) has an empty vector"),
     ([("a", [1.0]), ("b", None)], r"row 2 \(entity_id 'b'\) has no vector"),
     ([(None, [1.0])], "row 1 .* has no entity_id"),
     ([("a", [1.0, float("nan")])], "missing or not finite"),
@@ -74,6 +75,16 @@ def test_bad_vectors_name_their_row(tmp_path, rows, message):
     pq.write_table(pa.table({"entity_id": ids, "vector": lists}), tmp_path / "v.parquet")
     with pytest.raises(DataError, match=message):
         vectors.read(tmp_path / "v.parquet")
+
+
+def test_rows_are_counted_over_the_files_of_a_folder(tmp_path):
+    for part, ids in enumerate((["a", "b"], ["c", "d"])):
+        vectors.write(tmp_path / "v" / f"part-{part}.parquet", ids, np.full((2, 3), part, np.float32))
+    ids, found = vectors.read(tmp_path / "v")
+    assert ids.to_pylist() == ["a", "b", "c", "d"] and found[:, 0].tolist() == [0, 0, 1, 1]
+    vectors.write(tmp_path / "v" / "part-2.parquet", ["e", "f"], np.array([[0, 0, 0], [0, np.inf, 0]]))
+    with pytest.raises(DataError, match=r"row 6 \(entity_id 'f'\) holds a number that is missing"):
+        vectors.read(tmp_path / "v")
 
 
 def test_integer_ids_and_fixed_size_lists_are_taken(tmp_path):
