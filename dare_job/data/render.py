@@ -64,14 +64,19 @@ class _Shelf:
             hashes[start:start + len(ids)] = [hash(id_) for id_ in ids]
         order = np.argsort(hashes, kind="stable")
         self._hashes, self._places = hashes[order], order.astype(np.int32)
-        self.entry = lru_cache(maxsize=1 << 16)(self._entry)
+        self._known = lru_cache(maxsize=1 << 16)(self._read)
 
-    def _entry(self, item_id: str, rating: float | None) -> HistoryItem | None:
+    def entry(self, item_id: str, rating: float | None) -> HistoryItem | None:
+        """The item as a prompt shows it, or None where there is no such item."""
+        found = self._known(item_id)
+        return found and HistoryItem(found[0], rating, found[1])
+
+    def _read(self, item_id: str) -> tuple[str, dict[str, str]] | None:
         place = self._place(item_id)
         if place is None:
             return None
         title = capped(self._titles[place].as_py(), HISTORY_CHARACTERS)
-        return HistoryItem(title, rating, _shown(self._attributes[place].as_py()))
+        return title, _shown(self._attributes[place].as_py())
 
     def _place(self, item_id: str) -> int | None:
         wanted = hash(item_id)
