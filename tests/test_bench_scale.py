@@ -8,7 +8,6 @@ from dare_job.bench.scale import command, indexes
 from dare_job.bench.scale.command import STEPS, exponents
 from dare_job.pipeline import STAGES
 
-
 FIRST = "plan of the first night"
 
 
