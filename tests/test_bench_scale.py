@@ -2,11 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from dare_job.bench.scale import command, indexes
+from dare_job.bench.scale import capacity, command, gpu_days, indexes
 from dare_job.bench.scale.command import STEPS, exponents
+from dare_job.bench.scale.gpu_days import Night
 from dare_job.pipeline import STAGES
+from dare_job.replay import roofline
+from dare_job.replay.sources import Corpus
 
 FIRST = "plan of the first night"
 
@@ -57,9 +61,31 @@ def test_exponents_are_those_of_the_growth():
                               for pair in ("10000-100000", "100000-1000000")}}
 
 
-def test_recombined_texts_are_made_of_recorded_pieces():
-    import numpy as np
+def test_pools_on_paper_are_linear_in_tokens_and_wait_for_the_global_one():
+    group = {"tokens_per_cpu_s": 1e6, "bytes_per_token": 11.0, "build_memory_mib": 500}
+    everybody = {"disk_mib": 2048, "cpu_s": 100.0, "build_memory_mib": 1500}
+    night = Night(texts=10_000_000, stale=0.02, tokens=200, prompt=300)
+    two, many = capacity.pools(night, group, everybody, 500, "2,1000")
+    assert two["group pools"] == 20_000 and two["GiB"] == round(2e9 * 11 / 2**30, 1)
+    assert two["build s"] == (2000 + 100) / 2 and many["build s"] == 100
 
+
+def test_a_night_costs_its_prompts_and_its_tokens():
+    text = np.arange(101, dtype=np.int32) + 7  # nothing of it repeats, and the pool holds other tokens
+    corpus = Corpus([text], ["a"], [np.arange(50, dtype=np.int32) + 5000] * 3, ["b", "c", "d"], 4)
+    night = Night(texts=864_000, stale=0.5, tokens=100, prompt=300)
+    outside = {"plain": (1000.0, 0.0), "dare": (3000.0, 0.0)}
+    row, = gpu_days.gpu_days(night, "h100-mistral-7b", corpus, [1], outside)
+    prompt = roofline.forward_ms(roofline.H100, roofline.MISTRAL, 1, 300, 0) / 1e3
+    step = roofline.forward_ms(roofline.H100, roofline.MISTRAL, 1, 1) / 1e3
+    assert row["accepted a step"] == 0
+    assert row["plain: days"] == pytest.approx(10 * (prompt + 100 * step), abs=0.01)
+    assert row["with the host: plain"] == pytest.approx(10 * (prompt + 100 * (step + 1e-3)), abs=0.01)
+    assert row["dare"] == pytest.approx(10 * (prompt + 100 * (step + 3e-3)), abs=0.01)
+    assert row["stale: hours plain"] == pytest.approx(12 * row["with the host: plain"], abs=0.1)
+
+
+def test_recombined_texts_are_made_of_recorded_pieces():
     texts = indexes.recombined([np.arange(1000), np.arange(5000, 5100)], texts=50, tokens=70)
     assert [text.size for text in texts] == [70] * 50
     for text in texts:

@@ -9,32 +9,20 @@ of recorded texts (what is accepted), a latency curve (what a forward takes) and
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from dare_job.bench.decode_overhead import ROW_US, STEP_US
 from dare_job.bench.scale import indexes
+from dare_job.bench.scale.gpu_days import Night, gpu_days, host
+from dare_job.cli_options import numbers
 from dare_job.config import PoolSettings
-from dare_job.decode.scheduler import MOST
-from dare_job.replay import budgets, latency, roofline, sources, texts
-from pools.draft import DraftSettings, warm_up
-from pools.index import Index
+from dare_job.replay import roofline, sources, texts
+from pools.draft import warm_up
 
-_DAY_S, _GIB = 86_400, 1 << 30
+_GIB = 1 << 30
 _CURVES = "h100-mistral-7b,h100-qwen2.5-0.5b"
-
-
-@dataclass(frozen=True)
-class Night:
-    """Texts there are, the share of them that is stale, tokens of a text and of its prompt."""
-
-    texts: int
-    stale: float
-    tokens: int
-    prompt: int
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -53,10 +41,16 @@ def main(arguments: list[str] | None = None) -> None:
     print(_markdown(built))
     plan = pools(night, *built, options.group, options.cores)
     print(_markdown(plan))
+    torch.set_num_threads(1)
+    warm_up()
+    outside, batches = host(), numbers("--batch", options.batch)
+    print("\n".join(f"outside the forward, {way}: {step:.0f} us a step and {row:.1f} us a row"
+                    for way, (step, row) in outside.items()) + "\n")
     rows = [row for name in options.curves.split(",")
-            for row in gpu_days(night, name, corpus, [int(batch) for batch in options.batch.split(",")])]
+            for row in gpu_days(night, name, corpus, batches, outside)]
     print(_markdown(rows))
-    print(json.dumps({"night": vars(night), "indexes": built, "pools": plan, "gpu_days": rows}))
+    print(json.dumps({"night": vars(night), "indexes": built, "pools": plan, "outside_us": outside,
+                      "gpu_days": rows}))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,53 +77,16 @@ def pools(night: Night, group: dict, everybody: dict, size: int, cores: str) -> 
     """Group pools of all texts and one global pool: disk, and seconds to build by cores.
 
     A text is in one group's pool, as the router has it. The global pool is one task, the others run beside.
+    Processor seconds, as if each core were free.
     """
     tokens = night.texts * night.tokens
-    disk = tokens * group["bytes_per_token"] / _GIB
-    global_gib = everybody["disk_mib"] / 1024
-    return [{"cores": count, "group pools": -(-night.texts // size), "GiB": round(disk, 1),
-             "global pool GiB": round(global_gib, 2),
-             "build s": round(max(tokens / group["tokens_per_s"] / count + everybody["seconds"] / count,
-                                  everybody["seconds"])),
+    work = tokens / group["tokens_per_cpu_s"]
+    return [{"cores": count, "group pools": -(-night.texts // size),
+             "GiB": round(tokens * group["bytes_per_token"] / _GIB, 1),
+             "global pool GiB": round(everybody["disk_mib"] / 1024, 2),
+             "build s": round(max((work + everybody["cpu_s"]) / count, everybody["cpu_s"])),
              "memory of a build task MiB": max(group["build_memory_mib"], everybody["build_memory_mib"])}
             for count in map(int, cores.split(","))]
-
-
-def gpu_days(night: Night, name: str, corpus: sources.Corpus, batches: Sequence[int]) -> list[dict]:
-    """GPU-days of all texts and of the stale ones, plain and with drafts, at each batch size."""
-    device, model = roofline.FILES[name]
-    curve = latency.Curve.of(roofline.document(device, model)["latency_ms"], name)
-    warm_up()
-    near, settings = [(Index.build(corpus.rest),)] * len(corpus.test), DraftSettings(threads=1)
-    budgets.fixed(corpus.test[:2], near[:2], 1, 2, settings)  # compiled
-    rows = []
-    for batch in batches:
-        prompt_s = roofline.forward_ms(device, model, batch, night.prompt, 0) / batch / 1e3
-        ways = {"plain": budgets.fixed(corpus.test, near, batch, 0, settings),
-                "dare": budgets.scheduled(corpus.test, near, batch, MOST, settings, curve)}
-        rates = {way: steps.tokens_per_s(curve) for way, steps in ways.items()}
-        hosted = {way: _with_host(steps, rates[way]) for way, steps in ways.items()}
-        days = {way: night.texts * (prompt_s + night.tokens / rate) / _DAY_S for way, rate in rates.items()}
-        slow = {way: night.texts * (prompt_s + night.tokens / rate) / _DAY_S for way, rate in hosted.items()}
-        taken = ways["dare"]
-        rows.append({
-            "curve": name, "batch": batch,
-            "accepted a step": round(float(taken.tokens.sum() / taken.rows.sum() - 1), 2),
-            "nodes a row": round(float(taken.nodes.sum() / taken.rows.sum()), 1),
-            "plain: days of all": round(days["plain"], 2), "dare: days of all": round(days["dare"], 2),
-            "times": round(days["plain"] / days["dare"], 2),
-            "plain: days of the stale": round(days["plain"] * night.stale, 3),
-            "dare: days of the stale": round(days["dare"] * night.stale, 3),
-            "with the host: plain, of all": round(slow["plain"], 2),
-            "with the host: dare, of all": round(slow["dare"], 2),
-            "with the host: times": round(slow["plain"] / slow["dare"], 2)})
-    return rows
-
-
-def _with_host(steps: budgets.Steps, rate: float) -> float:
-    """Tokens a second where each step also takes all that ``bench.decode_overhead`` allows the host."""
-    seconds = steps.tokens.sum() / rate - steps.draft_ms.sum() / 1e3  # drafting is part of the allowance
-    return float(steps.tokens.sum() / (seconds + (STEP_US + ROW_US * steps.rows).sum() / 1e6))
 
 
 def _markdown(rows: list[dict]) -> str:
