@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-_EVERY_S = 0.25
+_EVERY_S = 0.25  # between two samples at least
+_SHARE = 0.02  # of all time that samples may take: for one the kernel walks through a process's memory
 _MIB = 1 << 20
 
 
@@ -63,8 +64,9 @@ def run(command: Sequence[str], log: Path, env: dict[str, str]) -> tuple[Cost, i
         try:
             root = psutil.Process(process.pid)
             while process.poll() is None:
+                sampled = time.perf_counter()
                 cost.take(root)
-                time.sleep(_EVERY_S)
+                time.sleep(max(_EVERY_S, (time.perf_counter() - sampled) / _SHARE))
         except BaseException:
             process.terminate()
             process.wait()
