@@ -39,11 +39,21 @@ class AttributeTree:
         Entities that have none of the attributes are left out. Deterministic, whatever the order of rows.
         Raises PoolError for an empty ``order`` or an impossible size.
         """
+        return cls.build_counted(((attributes, 1) for _, attributes in rows), order, max_size, min_size)
+
+    @classmethod
+    def build_counted(
+        cls, counted: Iterable[tuple[Mapping[str, str | None] | None, int]], order: Sequence[str],
+        max_size: int, min_size: int = 10
+    ) -> "AttributeTree":
+        """The same of combinations of attributes, each with the number of entities that have it."""
         if not order or isinstance(order, str):
             raise PoolError("an attribute tree needs a list of attribute names: set group.*_attributes")
         if max_size < 1 or min_size < 0:
             raise PoolError(f"max_size {max_size} and min_size {min_size} must be positive")
-        counts = Counter(_values(attributes, order) for _, attributes in rows)
+        counts: Counter[tuple] = Counter()
+        for attributes, count in counted:
+            counts[_values(attributes, order)] += count
         members = [(values, count) for values, count in counts.items() if any(v is not None for v in values)]
         tree = cls(order, pygtrie.Trie())
         tree._divide((), members, 0, max_size, min_size)

@@ -1,14 +1,32 @@
-"""k-means through faiss, on the GPU where faiss has one."""
+"""k-means through faiss, on the GPU where faiss has one.
+
+Flat k-means compares every point with every centroid. Groups keep their size, so k grows with the number
+of points, and the work would grow with its square. Above ``_FLAT`` clusters the points are first divided
+into branches of ``_LEAF`` clusters each, by size; there are ``_FLAT`` branches at most, and larger ones are
+divided again in this way. So a point is compared with a bounded number of centroids a level, and there are
+log k levels. Borders between branches cut clusters in two: in two last rounds each point goes to the nearest
+of all centroids in the ``_PROBES`` lists of about root k centroids that are nearest to it.
+"""
 
 import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+
+from dare_job.embed.medoids import quotas
 
 _ITERATIONS = 25
 _POINTS_PER_CENTROID = 1024  # faiss's 256 leaves large data with a higher inertia than scikit-learn's
 _SHARED_FROM = 1e10  # n * k * d from which threads are used: on busy cores they cost more than they save
 _CHEAP = 2e9  # n * k * d up to which the best of three starts is taken
+_FLAT = 512  # clusters up to which there are no branches
+_LEAF = 64  # clusters of a branch
+_ROUNDS, _PROBES = 2, 8  # the rounds behind branches; with them the inertia is that of flat k-means
+_BLOCK = 1_000_000  # points searched at once
 
 
 def clusters(count: int, target_size: int, wanted: int | Literal["auto"] = "auto") -> int:
@@ -17,27 +35,98 @@ def clusters(count: int, target_size: int, wanted: int | Literal["auto"] = "auto
     return max(1, min(k, count))
 
 
-def assign(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
-    """Cluster (n,) int64 of each row of ``vectors`` (n, d) float32. The same seed gives the same."""
+def assign(vectors: np.ndarray, k: int, seed: int,
+           advance: Callable[[int], object] = lambda points: None) -> np.ndarray:
+    """Cluster (n,) int64 of each row of ``vectors`` (n, d) float32. The same seed gives the same.
+
+    advance    called with the number of points that are done, where there are branches
+    """
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    if k <= _FLAT:
+        return flat(vectors, k, seed, _threads(vectors, k), 3 if vectors.size * k <= _CHEAP else 1)
+    return _refined(vectors, _branched(vectors, k, seed, _threads(vectors, k), advance), k)
+
+
+def names(labels: np.ndarray) -> pa.Array:
+    """Group names (n,) of clusters, for example 7 -> "0007"."""
+    known = [f"{label:04d}" for label in range(1 + labels.max(initial=-1))]
+    return pa.array(known, pa.string()).take(pa.array(labels))
+
+
+def flat(vectors: np.ndarray, k: int, seed: int, threads: int = 1, starts: int = 1) -> np.ndarray:
+    """k-means of all points at once, the best of some ``starts``, with so many threads."""
     import faiss
 
     if k == 1 or not len(vectors):
         return np.zeros(len(vectors), dtype=np.int64)
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     model = faiss.Kmeans(
-        vectors.shape[1], k, niter=_ITERATIONS, seed=seed, gpu=faiss.get_num_gpus() > 0,
+        vectors.shape[1], k, niter=_ITERATIONS, seed=seed % 2**31, gpu=faiss.get_num_gpus() > 0,
         init_method=faiss.ClusteringInitMethod_AFK_MC2,  # k-means++ by sampling; a random start splits clouds
-        nredo=3 if vectors.size * k <= _CHEAP else 1,
-        min_points_per_centroid=1, max_points_per_centroid=_POINTS_PER_CENTROID)
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(threads if vectors.size * k > _SHARED_FROM else 1)
-    try:
+        nredo=starts, min_points_per_centroid=1, max_points_per_centroid=_POINTS_PER_CENTROID)
+    with _using(threads):
         model.train(vectors)
         return model.index.search(vectors, 1)[1][:, 0]
+
+
+def _branched(vectors: np.ndarray, k: int, seed: int, threads: int, advance: Callable[[int], object]):
+    """k clusters (n,), of which each branch has its share by its size."""
+    branch = flat(vectors, min(_FLAT, math.ceil(k / _LEAF)), seed, threads)
+    sizes = np.bincount(branch)
+    shares = quotas(dict(enumerate(sizes.tolist())), k)
+    first = dict(zip(shares, np.cumsum([0, *shares.values()]).tolist(), strict=False))
+    members = np.split(np.argsort(branch, kind="stable"), np.cumsum(sizes)[:-1])
+    labels = np.empty(len(vectors), dtype=np.int64)
+
+    def divide(number: int) -> int:
+        rows, inner = members[number], seed + 1 + number
+        if shares[number] <= _FLAT:
+            found = flat(vectors[rows], shares[number], inner)
+        else:
+            found = _branched(vectors[rows], shares[number], inner, 1, lambda points: None)
+        labels[rows] = first[number] + found
+        return len(rows)
+
+    with ThreadPoolExecutor(threads) as pool:  # faiss lets go of the interpreter
+        for points in pool.map(divide, shares):
+            advance(points)
+    return labels
+
+
+def _refined(vectors: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+    """Labels after some rounds over all clusters; a centroid without points stays where it was."""
+    import faiss
+
+    means = np.zeros((k, vectors.shape[1]), dtype=np.float32)
+    for _ in range(_ROUNDS):
+        sizes = np.bincount(labels, minlength=k)
+        sums = np.stack([np.bincount(labels, column, k) for column in vectors.T], axis=1)  # (k, d)
+        means[sizes > 0] = sums[sizes > 0] / sizes[sizes > 0, None]
+        index = faiss.index_factory(vectors.shape[1], f"IVF{math.ceil(math.sqrt(k))},Flat")
+        index.cp.min_points_per_centroid, index.nprobe = 1, _PROBES
+        with _using(_threads(vectors, index.nlist)):
+            index.train(means)
+            index.add(means)
+            labels = np.concatenate([index.search(vectors[start:start + _BLOCK], 1)[1][:, 0]
+                                     for start in range(0, len(vectors), _BLOCK)])
+    return labels
+
+
+def _threads(vectors: np.ndarray, k: int) -> int:
+    """How many threads this much work is worth; one where a GPU does it."""
+    import faiss
+
+    shared = vectors.size * k > _SHARED_FROM and not faiss.get_num_gpus()
+    return faiss.omp_get_max_threads() if shared else 1
+
+
+@contextmanager
+def _using(threads: int) -> Iterator[None]:
+    """faiss with so many threads, for calls from this thread."""
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(threads)
+    try:
+        yield
     finally:
-        faiss.omp_set_num_threads(threads)
-
-
-def names(labels: np.ndarray) -> list[str]:
-    """Group names of clusters, for example 7 -> "0007"."""
-    return [f"{label:04d}" for label in labels.tolist()]
+        faiss.omp_set_num_threads(before)

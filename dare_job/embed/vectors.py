@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from dare_job.errors import DataError
@@ -33,41 +34,58 @@ def read(path: Path) -> tuple[pa.Array, np.ndarray]:
     missing id, a missing vector, another dimension than the first row's, a number that is not finite.
     """
     try:
-        table = pq.read_table(path, columns=["entity_id", "vector"])
+        table = ds.dataset(path, format="parquet")
+        _check_columns(path, table.schema)
+        ids, vectors, start = [], np.zeros((0, 1), dtype=np.float32), 0
+        for batch in table.to_batches(columns=["entity_id", "vector"]):
+            if not start:
+                vectors = np.empty((table.count_rows(), _size(batch)), dtype=np.float32)
+            name, end = batch["entity_id"].cast(pa.string()), start + len(batch)
+            vectors[start:end] = _checked(path, start, name, batch["vector"], vectors.shape[1])
+            ids.append(name)
+            start = end
     except FileNotFoundError:
         raise DataError(f"{path}: no such file of vectors") from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: columns entity_id and vector cannot be read: "
                         f"{str(error).splitlines()[0]}") from None
-    if set(table.column_names) != {"entity_id", "vector"}:
-        raise DataError(f"{path} must have the columns entity_id and vector")
-    ids = table["entity_id"].cast(pa.string()).combine_chunks()
-    lists = table["vector"]
-    if not any(check(lists.type) for check in (pa.types.is_list, pa.types.is_large_list,
-                                               pa.types.is_fixed_size_list)):
-        raise DataError(f"{path}: column vector must hold lists of numbers, not {lists.type}")
-    lists = lists.cast(pa.large_list(pa.float32())).combine_chunks()
-    _refuse(path, ids, pc.or_(pc.is_null(ids), pc.equal(pc.fill_null(ids, ""), "")), "has no entity_id")
-    _refuse(path, ids, pc.is_null(lists), "has no vector")
-    if not len(ids):
-        return ids, np.zeros((0, 1), dtype=np.float32)
-    lengths = pc.list_value_length(lists)
-    size = lengths[0].as_py()
-    _refuse(path, ids, pc.or_(pc.not_equal(lengths, size), pc.equal(lengths, 0)),
-            f"has another dimension than the first row's {size}")
-    values = lists.flatten()
-    vectors = values.to_numpy(zero_copy_only=False).reshape(len(ids), size)
-    finite = np.isfinite(vectors).all(axis=1)
-    _refuse(path, ids, pa.array(~finite), "holds a number that is missing or not finite")
-    if pc.count_distinct(ids).as_py() != len(ids):
-        counts = pc.value_counts(ids)
-        twice = next(row["values"] for row in counts.to_pylist() if row["counts"] > 1)
+    names = pa.chunked_array(ids, pa.string()).combine_chunks()
+    if pc.count_distinct(names).as_py() != len(names):
+        counts = pc.value_counts(names)
+        twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
         raise DataError(f"{path}: entity_id {twice!r} is there more than once")
-    return ids, vectors
+    return names, vectors
 
 
-def _refuse(path: Path, ids: pa.Array, bad: pa.Array, what: str) -> None:
+def _check_columns(path: Path, schema: pa.Schema) -> None:
+    if not {"entity_id", "vector"} <= set(schema.names):
+        raise DataError(f"{path} must have the columns entity_id and vector")
+    kind, types = schema.field("vector").type, pa.types
+    if not any(check(kind) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
+        raise DataError(f"{path}: column vector must hold lists of numbers, not {kind}")
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    """Numbers of the first vector; 1 where there are none, which is refused."""
+    return (pc.list_value_length(batch["vector"][:1])[0].as_py() or 1) if len(batch) else 1
+
+
+def _checked(path: Path, start: int, ids: pa.Array, lists: pa.Array, size: int) -> np.ndarray:
+    """Vectors (n, size) of a batch that begins with row ``start``."""
+    _refuse(path, start, ids, pc.equal(pc.fill_null(ids, ""), ""), "has no entity_id")
+    _refuse(path, start, ids, pc.is_null(lists), "has no vector")
+    lists = lists.cast(pa.large_list(pa.float32()))
+    lengths = pc.list_value_length(lists)
+    _refuse(path, start, ids, pc.equal(lengths, 0), "has an empty vector")
+    other = pc.not_equal(lengths, size)
+    _refuse(path, start, ids, other, f"has another dimension than the first row's {size}")
+    found = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(ids), size)
+    finite = np.isfinite(found).all(axis=1)
+    _refuse(path, start, ids, pa.array(~finite), "holds a number that is missing or not finite")
+    return found
+
+
+def _refuse(path: Path, start: int, ids: pa.Array, bad: pa.Array, what: str) -> None:
     rows = np.flatnonzero(bad.to_numpy(zero_copy_only=False))
     if len(rows):
-        raise DataError(f"{path}: row {rows[0] + 1} (entity_id {ids[int(rows[0])].as_py()!r}) {what}; "
-                        f"{len(rows)} such rows")
+        raise DataError(f"{path}: row {start + rows[0] + 1} (entity_id {ids[int(rows[0])].as_py()!r}) {what}")

@@ -46,10 +46,12 @@ class Model:
 H100 = Device("NVIDIA H100 SXM5 80 GB", 3.35e12, 989e12)
 A100 = Device("NVIDIA A100 SXM4 80 GB", 2.039e12, 312e12)
 MISTRAL = Model("Mistral-7B-v0.1, bfloat16", 7.24e9, 32, 32, 8, 128)
+QWEN = Model("Qwen2.5-0.5B, bfloat16", 4.94e8, 24, 14, 2, 64)
 
 # An H100 waits for its memory until some 300 tokens are in a forward. An A100 has half of the arithmetic to
 # a byte: at batch 64 it is bound by that from the fourth query a row on, at batch 256 from the second.
-FILES = {"h100-mistral-7b": H100, "a100-mistral-7b": A100}
+FILES = {"h100-mistral-7b": (H100, MISTRAL), "a100-mistral-7b": (A100, MISTRAL),
+         "h100-qwen2.5-0.5b": (H100, QWEN)}
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -61,7 +63,7 @@ def forward_ms(device: Device, model: Model, rows: int, queries: int, context: i
     return 1e3 * max(moved / device.bandwidth, computed / device.flops)
 
 
-def document(device: Device, batches: Sequence[int], model: Model = MISTRAL) -> dict:
+def document(device: Device, model: Model, batches: Sequence[int] = BATCHES) -> dict:
     """A latency file's content: what it stands for, and {batch: {queries a row: ms}}."""
     curve = {str(batch): {str(q): round(forward_ms(device, model, batch, q), 3) for q in QUERIES}
              for batch in batches}
@@ -71,8 +73,8 @@ def document(device: Device, batches: Sequence[int], model: Model = MISTRAL) -> 
 
 def main(folder: Path = Path("conf/latency")) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, device in FILES.items():
-        text = json.dumps(document(device, BATCHES), indent=1) + "\n"
+    for name, (device, model) in FILES.items():
+        text = json.dumps(document(device, model), indent=1) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
         print(folder / f"{name}.json")
 

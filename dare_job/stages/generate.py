@@ -32,7 +32,7 @@ def run(job: Job) -> dict:
     Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, those of each wave,
     and the baseline's.
     """
-    work = cut.prepare(job, _fingerprint(job), partial(tonight, job))
+    work = prepare(job)
     tally = chunks.Tally(work.entities)
     before, files = tally.update().rows, busy.files(work)
     if before < work.rows:
@@ -46,6 +46,11 @@ def run(job: Job) -> dict:
               "baseline": baseline.measure(job, work)}
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
+
+
+def prepare(job: Job) -> cut.Cut:
+    """The cut of tonight's rows: the one on disk, or a new one."""
+    return cut.prepare(job, _fingerprint(job), partial(tonight, job))
 
 
 def _workers(job: Job, work: cut.Cut, before: set[Path]) -> dict | None:

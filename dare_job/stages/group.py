@@ -4,7 +4,6 @@ import json
 import shutil
 import time
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from rich.progress import Progress
 
 from dare_job.config import GroupSettings
 from dare_job.embed import kmeans, vectors
@@ -26,6 +26,7 @@ from dare_job.workspace import committing, digest, done_record, is_done
 from pools.attributes import AttributeTree, learn_order
 
 _LEARN_FROM = 50_000  # entities from which the order of attributes is learned
+_SHOW_ABOVE = 4e9  # vectors * dimensions * clusters that take about two seconds
 
 
 def run(job: Job) -> dict:
@@ -68,9 +69,11 @@ def _collaborative(job: Job, entity: str, settings: GroupSettings, path: Path) -
     """Cluster of each entity with a vector, as (entity_id, collaborative_group), and k."""
     ids, found = vectors.read(folder(job, "embed", entity))
     k = kmeans.clusters(len(ids), settings.target_size, settings.clusters)
-    names = kmeans.names(kmeans.assign(found, k, settings.seed))
+    with Progress(transient=True, disable=found.size * k < _SHOW_ABOVE) as progress:
+        task = progress.add_task(f"groups of {entity}s", total=len(ids))
+        labels = kmeans.assign(found, k, settings.seed, lambda points: progress.advance(task, points))
     path.mkdir()
-    pq.write_table(pa.table([ids, pa.array(names, pa.string())], names=["entity_id", "collaborative_group"]),
+    pq.write_table(pa.table([ids, kmeans.names(labels)], names=["entity_id", "collaborative_group"]),
                    path / "part-0.parquet")
     return read_parquet(job.spark, path), k if len(ids) else 0
 
@@ -94,9 +97,8 @@ def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Lit
         order = _learned(have, labels) or sorted(names)
     if not order or not known:
         return AttributeGroups(list(order), {})
-    counts = zip(counted["key"].to_pylist(), counted["count"].to_pylist(), strict=True)
-    tree = AttributeTree.build((row for key, count in counts for row in repeat((key, known[key]), count)),
-                               order, max_size)
+    tree = AttributeTree.build_counted(
+        zip(known.values(), counted["count"].to_pylist(), strict=True), order, max_size)
     found = {key: tree.group_of(attributes) for key, attributes in known.items()}
     return AttributeGroups(list(order), {key: group for key, group in found.items() if group is not None})
 

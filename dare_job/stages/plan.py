@@ -140,6 +140,6 @@ def _counts(record: dict) -> dict:
 
 
 def _counted(folder: Path) -> dict[str, int]:
-    plan = ds.dataset(folder).to_table(columns=["stale", "error"])
-    return {"rows": plan.num_rows, "stale": pc.sum(plan["stale"]).as_py() or 0,
-            "errors": plan.num_rows - plan["error"].null_count}
+    plan = ds.dataset(folder)
+    return {"rows": plan.count_rows(), "stale": plan.count_rows(filter=pc.field("stale")),
+            "errors": plan.count_rows(filter=pc.field("error").is_valid())}

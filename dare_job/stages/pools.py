@@ -66,7 +66,10 @@ def _build(job: Job, entity: str, old: Path, tokenizer: str, staging: Path) -> d
     old_text.warn_of_bad_ids(job, old)
     tokens = old_text.token_ids(job, old)
     rank = F.xxhash64(F.lit(settings.seed), "entity_id")
-    everybody = tokens.orderBy(rank, "entity_id").limit(settings.max_global_texts).select(
+    # one task sorts what a limit is taken of: ids alone, not the texts of everybody
+    ids = knowledge.read_table(job, old).where(F.length("knowledge") > 0).select("entity_id").distinct()
+    chosen = ids.orderBy(rank, "entity_id").limit(settings.max_global_texts)
+    everybody = tokens.join(chosen, "entity_id", "left_semi").select(
         F.lit(GLOBAL).alias("pool"), F.lit(GLOBAL).alias("kind"), "entity_id", "token_ids")
     parts = everybody
     if job.config.decode.mode == "dare":

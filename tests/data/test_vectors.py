@@ -20,6 +20,27 @@ def test_kmeans_finds_separate_clouds_and_is_seeded():
     assert np.array_equal(labels, kmeans.assign(points, 5, seed=1))
 
 
+def test_many_clusters_come_in_branches_of_their_own_size(monkeypatch):
+    random = np.random.default_rng(0)
+    centres = random.normal(0, 1, (50, 8))
+    points = (centres[random.integers(0, 50, 20_000)] + random.normal(0, 0.4, (20_000, 8))).astype(np.float32)
+    whole = _inertia(points, kmeans.flat(points, 400, seed=1))
+    for flat, leaf in ((256, 64), (8, 4)):  # branches once, and branches of branches
+        monkeypatch.setattr(kmeans, "_FLAT", flat)
+        monkeypatch.setattr(kmeans, "_LEAF", leaf)
+        done = []
+        labels = kmeans.assign(points, 400, 1, done.append)
+        assert sum(done) == len(points) and np.array_equal(labels, kmeans.assign(points, 400, 1))
+        sizes = np.bincount(labels, minlength=400)
+        assert len(sizes) == 400 and (sizes > 0).mean() > 0.98 and sizes.max() < 5 * 50
+        assert _inertia(points, labels) < 1.02 * whole
+
+
+def _inertia(points, labels):
+    parts = (points[labels == label] for label in np.unique(labels))
+    return sum(((part - part.mean(axis=0)) ** 2).sum() for part in parts)
+
+
 @pytest.mark.parametrize(("count", "target", "wanted", "k"), [
     (1001, 500, "auto", 3), (10, 500, "auto", 1), (10, 500, 4, 4), (3, 2, 8, 3), (0, 500, "auto", 1)])
 def test_number_of_clusters(count, target, wanted, k):
@@ -27,7 +48,7 @@ def test_number_of_clusters(count, target, wanted, k):
 
 
 def test_names_sort_as_numbers():
-    assert kmeans.names(np.array([0, 7, 12345])) == ["0000", "0007", "12345"]
+    assert kmeans.names(np.array([0, 7, 12345])).to_pylist() == ["0000", "0007", "12345"]
 
 
 def test_vectors_survive_a_round_trip(tmp_path):
@@ -41,6 +62,7 @@ def test_vectors_survive_a_round_trip(tmp_path):
 @pytest.mark.parametrize(("rows", "message"), [
     ([("a", [1.0, 2.0]), ("b", [1.0])],
      r"row 2 \(entity_id 'b'\) has another dimension than the first row's 2"),
+    ([("a", []), ("b", [1.0])], r"row 1 \(entity_id 'a'\) has an empty vector"),
     ([("a", [1.0]), ("b", None)], r"row 2 \(entity_id 'b'\) has no vector"),
     ([(None, [1.0])], "row 1 .* has no entity_id"),
     ([("a", [1.0, float("nan")])], "missing or not finite"),
@@ -53,6 +75,16 @@ def test_bad_vectors_name_their_row(tmp_path, rows, message):
     pq.write_table(pa.table({"entity_id": ids, "vector": lists}), tmp_path / "v.parquet")
     with pytest.raises(DataError, match=message):
         vectors.read(tmp_path / "v.parquet")
+
+
+def test_rows_are_counted_over_the_files_of_a_folder(tmp_path):
+    for part, ids in enumerate((["a", "b"], ["c", "d"])):
+        vectors.write(tmp_path / "v" / f"part-{part}.parquet", ids, np.full((2, 3), part, np.float32))
+    ids, found = vectors.read(tmp_path / "v")
+    assert ids.to_pylist() == ["a", "b", "c", "d"] and found[:, 0].tolist() == [0, 0, 1, 1]
+    vectors.write(tmp_path / "v" / "part-2.parquet", ["e", "f"], np.array([[0, 0, 0], [0, np.inf, 0]]))
+    with pytest.raises(DataError, match=r"row 6 \(entity_id 'f'\) holds a number that is missing"):
+        vectors.read(tmp_path / "v")
 
 
 def test_integer_ids_and_fixed_size_lists_are_taken(tmp_path):

@@ -27,6 +27,10 @@ def test_groups_partition_everybody_with_an_attribute(rows, max_size, min_size, 
     rng.shuffle(again)
     other = AttributeTree.build(again, ["x", "y", "z"], max_size, min_size)
     assert other.assign(rows) == groups
+    counts = Counter(tuple(attributes.items()) for _, attributes in rows)
+    combinations = ((dict(attributes), count) for attributes, count in counts.items())
+    counted = AttributeTree.build_counted(combinations, ["x", "y", "z"], max_size, min_size)
+    assert counted.groups == tree.groups
     for i, attributes in rows:
         if groups[i] and tree.groups[groups[i]] > max_size and min_size < 2:  # nothing was left to divide by
             same = [a for j, a in rows if groups[j] == groups[i]]

@@ -39,7 +39,7 @@ def _by_vectors(data: Data, folder: Path) -> dict[str, tuple[str, str]]:
             graph = pairs.read(staging / "interactions.parquet", len(rows))
             vectors = lightgcn.train(graph, EmbedSettings(), progress=progress).users
             labels = kmeans.names(kmeans.assign(vectors, kmeans.clusters(len(vectors), 1, CLUSTERS), _SEED))
-            record["groups"] = dict(zip(graph.users.to_pylist(), labels, strict=True))
+            record["groups"] = dict(zip(graph.users.to_pylist(), labels.to_pylist(), strict=True))
     groups = done_record(folder)["groups"]
     return {user: _routed("user", len(items), groups.get(user), None, "collaborative")
             for user, items in known.items()}

@@ -1,0 +1,3 @@
+from dare_job.bench.scale.command import main
+
+main()

@@ -1,0 +1,75 @@
+"""Runs a command and samples what its whole tree of processes takes: wall and processor time, memory."""
+
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+_EVERY_S = 0.25  # between two samples at least
+_SHARE = 0.02  # of all time that samples may take: for one the kernel walks through a process's memory
+_MIB = 1 << 20
+
+
+@dataclass
+class Cost:
+    """What a tree of processes took.
+
+    memory_mib  peak of all proportional set sizes: a shared page is counted once; java_mib and python_mib are
+                the peaks of the parts, which need not be at the same time
+    cpu_s       without what a process did after its last sample
+    """
+
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    memory_mib: int = 0
+    java_mib: int = 0
+    python_mib: int = 0
+    _cpu: dict[tuple[int, float], float] = field(default_factory=dict, repr=False)
+
+    def take(self, root: psutil.Process) -> None:
+        """Add a sample of the tree below ``root``; processes that end meanwhile are left out."""
+        java = other = 0
+        for process in [root, *_children(root)]:
+            try:
+                key = (process.pid, process.create_time())
+                self._cpu[key] = sum(process.cpu_times()[:2])
+                memory = process.memory_full_info().pss
+                is_java = process.name() == "java"
+            except (psutil.Error, OSError):
+                continue
+            java, other = java + memory * is_java, other + memory * (not is_java)
+        self.cpu_s = round(sum(self._cpu.values()), 2)
+        self.memory_mib = max(self.memory_mib, (java + other) // _MIB)
+        self.java_mib, self.python_mib = max(self.java_mib, java // _MIB), max(self.python_mib, other // _MIB)
+
+    def record(self) -> dict:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def _children(root: psutil.Process) -> list[psutil.Process]:
+    try:
+        return root.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def run(command: Sequence[str], log: Path, env: dict[str, str]) -> tuple[Cost, int]:
+    """Run a command with its output in ``log``; its cost, and its exit code."""
+    cost, began = Cost(), time.perf_counter()
+    with open(log, "wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env)
+        try:
+            root = psutil.Process(process.pid)
+            while process.poll() is None:
+                sampled = time.perf_counter()
+                cost.take(root)
+                time.sleep(max(_EVERY_S, (time.perf_counter() - sampled) / _SHARE))
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    cost.seconds = round(time.perf_counter() - began, 2)
+    return cost, process.returncode
