@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything in .venv: `conf/setup.sh [cpu|gpu] [test]`. Run by `make demo` and `make test`.
+# Sets up everything in .venv: `conf/setup.sh [cpu|gpu] [EXTRA,...]`. Run by `make demo`, `make test`, `make airflow`.
 # Installs exactly one of the extras cpu and gpu: both packages provide the module faiss.
 set -eu
 cd "$(dirname "$0")/.."
