@@ -1,17 +1,18 @@
-"""An example of CTR training that starts when a date of knowledge is published. Airflow 3. Copy it, or delete it.
+"""An example of CTR training that starts when a date is published. Airflow 3.
 
-It counts the rows that training would join; put your own training in its place.
+Copy it, or delete it. It counts the rows that training would join; put your own training in its place.
 """
 
 from airflow.sdk import DAG, Asset, task
 
 KNOWLEDGE = Asset("dare_job_knowledge")  # by its name: nothing of dare-job is imported here
 
-with DAG("dare_job_ctr_example", schedule=[KNOWLEDGE], catchup=False, doc_md=__doc__, tags=["dare-job", "example"]):
+with DAG("dare_job_ctr_example", schedule=[KNOWLEDGE], catchup=False, doc_md=__doc__,
+         tags=["dare-job", "example"]):
 
     @task
     def train(triggering_asset_events) -> dict[str, int]:
-        """Rows with a text by date, users and items together. Several dates where the DAG was paused meanwhile."""
+        """Rows with a text by date, users and items together; several dates where the DAG was paused."""
         import pyarrow.dataset as ds
 
         found = {}

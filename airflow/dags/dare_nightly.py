@@ -1,15 +1,13 @@
 """The nightly DAG of dare-job: wait for the input, one task a stage, then a message. Airflow 3.
 
-Each stage is a spark-submit of one command, leaves its complete output or none, and can be run again at any time.
-A date starts once the date before is published. docs/airflow.md says how to set it up and run it.
+Each stage is a spark-submit of one command, leaves its complete output or none, and can be run again at any
+time. A date starts once the date before is published. docs/airflow.md says how to set it up and run it.
 """
 
 from datetime import timedelta
 
-import pendulum
 from airflow.sdk import DAG, Param, chain, task
 from airflow.sdk.definitions.timetables.interval import CronDataIntervalTimetable
-
 from dare_dags import notify, settings
 from dare_dags.operators import KNOWLEDGE, InputSensor, StageOperator
 
@@ -41,8 +39,8 @@ with DAG(
     description="LLM knowledge for recommenders, drafted from yesterday's",
     doc_md=__doc__,
     schedule=CronDataIntervalTimetable(SITE["schedule"], timezone=ZONE) if SITE["schedule"] else None,
-    start_date=pendulum.datetime(*map(int, str(SITE["start_date"]).split("-")), tz=ZONE),
-    end_date=pendulum.datetime(*map(int, str(SITE["end_date"]).split("-")), tz=ZONE) if SITE["end_date"] else None,
+    start_date=settings.moment(SITE["start_date"], ZONE),
+    end_date=settings.moment(SITE["end_date"], ZONE),
     catchup=False,
     max_active_runs=1,
     params=_params(),
@@ -56,7 +54,7 @@ with DAG(
     # Waits for the date before too: until its own direct successors, plan and publish, are done.
     inputs = InputSensor(
         task_id="inputs", timezone=ZONE, mode="reschedule", poke_interval=SITE["inputs"]["every_s"],
-        timeout=timedelta(hours=SITE["inputs"]["timeout_h"]), retries=0,
+        timeout=timedelta(hours=SITE["inputs"]["timeout_h"]), retries=2,
         depends_on_past=True, wait_for_downstream=True)
     stages = {
         name: StageOperator(

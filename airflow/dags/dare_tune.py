@@ -1,15 +1,14 @@
-"""The weekly tuning of dare-job: replays published texts and writes draft settings for the nights after. Airflow 3.
+"""The weekly tuning of dare-job: replays published texts, writes draft settings for later nights. Airflow 3.
 
 ``tuned/YYYY-MM-DD.yaml`` is taken by the nightly DAG as its last configuration file for dates after that day
 (``params.tuned`` in both parts of dare.yaml). To go back, delete the file.
 """
 
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
-import pendulum
 from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.definitions.timetables.trigger import CronTriggerTimetable
-
 from dare_dags import notify, settings
 
 SITE = settings.load()
@@ -20,7 +19,7 @@ with DAG(
     description="Draft settings from published text",
     doc_md=__doc__,
     schedule=CronTriggerTimetable(TUNE["schedule"], timezone=SITE["timezone"]) if TUNE["schedule"] else None,
-    start_date=pendulum.datetime(*map(int, str(SITE["start_date"]).split("-")), tz=SITE["timezone"]),
+    start_date=settings.moment(SITE["start_date"], SITE["timezone"]),
     catchup=False,
     max_active_runs=1,
     params={name: Param(value, type="array", items={"type": "string"}) if name == "options"
@@ -35,7 +34,7 @@ with DAG(
         from dare_dags.tuning import run
 
         context = get_current_context()
-        day = context["dag_run"].run_after.astimezone(pendulum.timezone(SITE["timezone"]))
-        return run(context["params"], day.strftime("%Y-%m-%d"), SITE["spark"])
+        day = context["dag_run"].run_after.astimezone(ZoneInfo(SITE["timezone"])).date()
+        return run(context["params"], day.isoformat(), SITE["spark"])
 
     tune()

@@ -33,7 +33,8 @@ class Airflow:
 
     @property
     def variables(self) -> dict[str, str]:
-        return {**os.environ, "AIRFLOW_HOME": str(self.home), "DARE_DAGS_SETTINGS": str(self.home / "dare.yaml"),
+        return {**os.environ, "AIRFLOW_HOME": str(self.home),
+                "DARE_DAGS_SETTINGS": str(self.home / "dare.yaml"),
                 "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(CONNECTION), "OMP_NUM_THREADS": "1",
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -57,10 +58,9 @@ class Airflow:
         """What started commands said until now."""
         return (self.home / "commands.log").read_text(encoding="utf-8", errors="replace")
 
-    def tasks(self, dag: str = NIGHTLY, date: str | None = None) -> dict[str, tuple[str, int]]:
-        """State and number of tries of each task, of the run of a logical date or of all."""
-        rows = self.rows("select task_id, ti.state, try_number from task_instance ti join dag_run using (dag_id, run_id)"
-                         " where dag_id = ? and logical_date like ?", dag, f"{date or ''}%")
+    def tasks(self) -> dict[str, tuple[str, int]]:
+        """State and number of tries of each task of the nightly DAG's one run."""
+        rows = self.rows("select task_id, state, try_number from task_instance where dag_id = ?", NIGHTLY)
         return {task: (state, tries) for task, state, tries in rows}
 
     def rows(self, query: str, *values) -> list[tuple]:
@@ -72,6 +72,7 @@ def small(world: Path, out: Path, **more) -> dict:
     """Settings of the DAGs for a small world: demo.yaml, short texts, quick retries."""
     given = ["decode.max_new_tokens=48", "decode.batch_size=4", "decode.nodes=12", "embed.epochs=3",
              "embed.dim=8", "spark.rows_per_commit=4", "spark.shards=4", "baseline.rows=0"]
-    params = {"config": [str(ROOT / "conf" / "demo.yaml")], "input": str(world), "out": str(out), "set": given}
+    params = {"config": [str(ROOT / "conf" / "demo.yaml")], "input": str(world), "out": str(out),
+              "set": given}
     return {"retry_delay_s": 2, "spark": {"conf": SPARK}, **more,
             "params": {**params, **more.get("params", {})}}

@@ -25,7 +25,8 @@ print("ERRORS", bag.import_errors)
 def loaded(monkeypatch, settings=None) -> str:
     if settings:
         monkeypatch.setenv("DARE_DAGS_SETTINGS", str(settings))
-    return subprocess.run([sys.executable, "-c", LOAD, str(DAGS)], capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-c", LOAD, str(DAGS)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_all_dags_load_where_neither_the_job_nor_spark_is_installed(monkeypatch):
@@ -76,16 +77,17 @@ def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
     published = [task for task in bag.dags[NIGHTLY].tasks if task.outlets]
     assert [task.task_id for task in published] == ["publish"]
     consumer = bag.dags["dare_job_ctr_example"]
-    assert [asset.name for asset in published[0].outlets] == ["dare_job_knowledge"]
-    assert consumer.timetable.asset_condition.as_expression() == {"all": [{"asset": {
-        "uri": "dare_job_knowledge", "name": "dare_job_knowledge", "group": "asset"}}]}
+    awaited = [asset for _, asset in consumer.timetable.asset_condition.iter_assets()]
+    assert awaited == published[0].outlets and [asset.name for asset in awaited] == ["dare_job_knowledge"]
 
 
 def test_parameters_are_checked_when_a_run_is_triggered(bag):
     from airflow.sdk.exceptions import ParamValidationError
 
     params = bag.dags[NIGHTLY].params
-    assert params.deep_merge({"date": "2026-01-02", "set": ["decode.batch_size=4"], "limit": 5}).validate()
-    for wrong in ({"date": "tomorrow"}, {"config": "one.yaml"}, {"limit": -1}):
+    params.validate()
+    for name, right, wrong in (("date", "2026-01-02", "tomorrow"), ("config", ["a.yaml"], "a.yaml"),
+                               ("limit", 5, -1), ("set", ["decode.batch_size=4"], [4])):
+        assert params.get_param(name).resolve(right) == right
         with pytest.raises(ParamValidationError):
-            params.deep_merge(wrong).validate()
+            params.get_param(name).resolve(wrong)

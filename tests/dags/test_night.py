@@ -11,8 +11,8 @@ sys.path.append(str(DAGS))
 from dare_dags.night import Night, night_of  # noqa: E402
 from dare_dags.outcome import Outcome  # noqa: E402
 
-PARAMS = {"date": None, "config": ["a.yaml"], "input": None, "out": None, "model": None, "set": [], "limit": None,
-          "wait_for": [], "tuned": None}
+PARAMS = {"date": None, "config": ["a.yaml"], "input": None, "out": None, "model": None, "set": [],
+          "limit": None, "wait_for": [], "tuned": None}
 
 
 def night(**params) -> Night:
@@ -79,7 +79,8 @@ def test_what_would_fail_again_ends_retries_and_the_rest_does_not(code, words, r
     assert list(outcome.listen(["dare-job: a.yaml is wrong\n", "INFO SparkContext: stopping\n"]))
     failure = outcome.failure("plan", code)
     assert isinstance(failure, AirflowFailException) != retried
-    assert str(failure) == f"plan ended with exit code {code}{f' ({words})' if words else ''}: a.yaml is wrong"
+    meaning = f" ({words})" if words else ""
+    assert str(failure) == f"plan ended with exit code {code}{meaning}: a.yaml is wrong"
 
 
 @pytest.mark.parametrize("line", [

@@ -1,4 +1,4 @@
-"""A whole Airflow backfills two dates, lets training follow, and tunes: `airflow standalone` as `make airflow` runs it."""
+"""A whole Airflow (`airflow standalone`) backfills two dates, lets training follow, and tunes."""
 
 import os
 import signal
@@ -25,9 +25,10 @@ def standalone(airflow, tmp_path_factory):
     tuned = str(folder / "tuned")
     settings = small(folder / "world", folder / "out", end_date="2026-01-05", params={"tuned": tuned}, tune={
         "schedule": None, "params": {
-            "out": str(folder / "out"), "tuned": tuned, "latency": str(ROOT / "conf/latency/cpu-embedded.json"),
-            "options": ["--held-out", "8", "--nodes", "4,8", "--sizes", "10", "--contexts", "8", "--depths", "6",
-                        "--lambdas", "4", "--batch", "8"]}})
+            "out": str(folder / "out"), "tuned": tuned,
+            "latency": str(ROOT / "conf/latency/cpu-embedded.json"),
+            "options": ["--held-out", "8", "--nodes", "4,8", "--sizes", "10", "--contexts", "8",
+                        "--depths", "6", "--lambdas", "4", "--batch", "8"]}})
     port = free_port()
     home = airflow(settings, AIRFLOW__API__PORT=str(port), AIRFLOW__API__HOST="127.0.0.1",
                    AIRFLOW__API__BASE_URL=f"http://localhost:{port}", AIRFLOW__API__WORKERS="1",
@@ -53,8 +54,8 @@ def running(home):
 
 def test_a_backfill_writes_each_date_once_the_one_before_is_published(standalone):
     home, folder = standalone
-    home.run("backfill", "create", "--dag-id", NIGHTLY, "--from-date", "2026-01-02", "--to-date", "2026-01-04",
-             "--reprocess-behavior", "completed", "--max-active-runs", "3")
+    home.run("backfill", "create", "--dag-id", NIGHTLY, "--from-date", "2026-01-02",
+             "--to-date", "2026-01-04", "--reprocess-behavior", "completed", "--max-active-runs", "3")
     wait(lambda: finished(home, NIGHTLY) == 2, "two dates", home)
     times = {(task, date[:10]): (start, end) for task, date, start, end in home.rows(
         "select task_id, logical_date, ti.start_date, ti.end_date from task_instance ti "

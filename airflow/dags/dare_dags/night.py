@@ -28,9 +28,10 @@ class Night:
         """
         configs = self.configs()
         if not configs:
-            raise ValueError("no configuration file: name one in params.config of dare.yaml, or trigger the run "
-                             "with --conf '{\"config\": [\"/path/nightly.yaml\"]}'")
-        given = [command, *_each("--config", configs), "--date", self.date, *_each("--set", self.params["set"])]
+            raise ValueError("no configuration file: name one in params.config of dare.yaml, or trigger the "
+                             "run with --conf '{\"config\": [\"/path/nightly.yaml\"]}'")
+        given = [command, *_each("--config", configs), "--date", self.date]
+        given += _each("--set", self.params["set"])
         for name in ("input", "out", "model", "limit"):
             if self.params[name] is not None:
                 given += [f"--{name}", str(self.params[name])]

@@ -10,7 +10,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def tell(text: str, connection: str | None) -> None:
-    """Log the text; where a connection is given, post ``{"text": ...}`` to the address that is its password."""
+    """Log the text; where a connection is given, post ``{"text": ...}`` to its password, an address."""
     _LOG.info(text)
     if connection is None:
         return
@@ -25,7 +25,8 @@ def published(summary: dict) -> str:
     """One line on a published date."""
     counts = [f"{found['rows']} {entity}s ({found['written']} written, {found['carried']} carried over, "
               f"{found['errors']} errors)" for entity, found in summary["counts"].items()]
-    return f"dare-job {summary['date']} is published in {summary['out']}" + (f": {', '.join(counts)}" if counts else "")
+    text = f"dare-job {summary['date']} is published in {summary['out']}"
+    return f"{text}: {', '.join(counts)}" if counts else text
 
 
 def on_failure(connection: str | None):

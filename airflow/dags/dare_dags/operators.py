@@ -3,7 +3,10 @@
 import importlib.util
 import os
 import re
+import signal
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -26,15 +29,15 @@ class InputSensor(BaseSensorOperator):
 
     def poke(self, context) -> bool:
         missing = self._missing(context)
-        self.log.info("waiting for %s", ", ".join(missing)) if missing else self.log.info("all inputs are there")
+        self.log.info("waiting for %s", ", ".join(missing) or "nothing")
         return not missing
 
     def execute(self, context):
         try:
             return super().execute(context)
         except AirflowSensorTimeout:
-            missing = ", ".join(self._missing(context))
-            raise AirflowSensorTimeout(f"no input after {self.timeout / 3600:g} h: {missing} missing") from None
+            hours, missing = self.timeout / 3600, ", ".join(self._missing(context))
+            raise AirflowSensorTimeout(f"no input after {hours:g} h: {missing} missing") from None
 
     def _missing(self, context) -> list[str]:
         return [path for path in Night.of(context, self.timezone).awaited() if not _exists(path)]
@@ -50,13 +53,14 @@ class StageOperator(SparkSubmitOperator):
     stage     a command of dare-job
     settings  all settings of the DAGs
 
-    A failed stage raises with its exit code and the job's own words; one that would fail again the same way raises
-    AirflowFailException. The last stage says in the asset's event what it published.
+    A failed stage raises with its exit code and the job's own words; one that would fail again the same way
+    raises AirflowFailException. The last stage says in the asset's event what it published.
     """
 
     def __init__(self, *, stage: str, settings: dict, **kwargs):
         spark = settings["spark"]
-        super().__init__(conn_id=spark["connection"], conf=spark["conf"], env_vars=spark["env"] or None, **kwargs)
+        super().__init__(conn_id=spark["connection"], conf=spark["conf"], env_vars=spark["env"] or None,
+                         **kwargs)
         self.stage = stage
         self.installed = spark["application"]
         self.timezone = settings["timezone"]
@@ -75,8 +79,8 @@ class StageOperator(SparkSubmitOperator):
         try:
             super().execute(context)
         except AirflowException as error:
-            found = _EXIT_CODE.findall(str(error))
-            raise self._outcome.failure(self.stage, int(found[-1]) if found else None) from error
+            codes = [int(code) for code in _EXIT_CODE.findall(str(error)) if code != "0"]
+            raise self._outcome.failure(self.stage, codes[-1] if codes else None) from error
         if KNOWLEDGE in self.outlets:
             return self._published(context, night)
         return None
@@ -85,10 +89,18 @@ class StageOperator(SparkSubmitOperator):
         hook = super()._get_hook()
         process = hook._process_spark_submit_log
         hook._process_spark_submit_log = lambda lines: process(self._outcome.listen(lines))
+        hook.submit = partial(hook.submit, start_new_session=True)  # for on_kill
         return hook
 
+    def on_kill(self) -> None:
+        """End spark-submit, and with it the Python process that it started, which would go on by itself."""
+        super().on_kill()
+        if self._hook._submit_sp:
+            with suppress(ProcessLookupError):
+                os.killpg(self._hook._submit_sp.pid, signal.SIGKILL)
+
     def _published(self, context, night: Night) -> dict:
-        """What is published, for the asset's event and for the message. In cluster mode counts are not known here."""
+        """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
         manifests = self._outcome.result or {}
         summary = {"date": night.date, "out": night.out(),
                    "counts": {entity: found["counts"] for entity, found in manifests.items()}}
@@ -97,7 +109,7 @@ class StageOperator(SparkSubmitOperator):
 
 
 def application(path: str | None) -> str:
-    """Path of ``dare_job/__main__.py``: the one given, or that of the installed package, which is not imported.
+    """Path of ``dare_job/__main__.py``: the one given, or the installed package's, which is not imported.
 
     Raises AirflowFailException where neither is there.
     """
@@ -105,6 +117,6 @@ def application(path: str | None) -> str:
         return path
     found = importlib.util.find_spec("dare_job")
     if found is None or found.origin is None:
-        raise AirflowFailException("dare_job is not installed beside Airflow on this worker: install it, or set "
-                                   "spark.application in dare.yaml to the path of dare_job/__main__.py")
+        raise AirflowFailException("dare_job is not installed beside Airflow on this worker: install it, or "
+                                   "set spark.application in dare.yaml to the path of dare_job/__main__.py")
     return str(Path(found.origin).with_name("__main__.py"))

@@ -40,7 +40,7 @@ class Outcome:
             yield line
 
     def failure(self, command: str, code: int | None) -> AirflowException:
-        """The exception for a command that failed: AirflowFailException, which ends retries, where they are vain.
+        """The exception for a failed command: AirflowFailException, which ends retries, where they are vain.
 
         code  of the process that was started here; None: unknown
         """

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pendulum
 import yaml
 
 _HERE = Path(__file__).parent
@@ -12,8 +13,8 @@ _FREE = ("spark.conf", "spark.env")  # any key may stand below these
 def load() -> dict:
     """All settings as nested dicts.
 
-    Raises ValueError naming the file and the key where the site's file has one that there is not, which Airflow
-    shows as the DAG's import error.
+    Raises ValueError naming the file and the key where the site's file has one that there is not, which
+    Airflow shows as the DAG's import error.
     """
     defaults = yaml.safe_load((_HERE / "defaults.yaml").read_text(encoding="utf-8"))
     file = _site_file()
@@ -21,6 +22,11 @@ def load() -> dict:
         return defaults
     given = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     return _merged(defaults, given, str(file))
+
+
+def moment(day, timezone: str):
+    """Midnight of a day as YAML gives it (a date or YYYY-MM-DD); None stays None."""
+    return None if day is None else pendulum.parse(str(day), tz=timezone)
 
 
 def _site_file() -> Path | None:
