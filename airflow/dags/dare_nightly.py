@@ -6,7 +6,7 @@ time. A date starts once the date before is published. docs/airflow.md says how 
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param, chain, task
+from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, Param, SyncCallback, chain, task
 from airflow.sdk.definitions.timetables.interval import CronDataIntervalTimetable
 from dare_dags import notify, settings
 from dare_dags.operators import KNOWLEDGE, InputSensor, StageOperator
@@ -34,6 +34,13 @@ def _params() -> dict[str, Param]:
                             for name, (schema, words) in described.items()}
 
 
+def _deadline(hours: float | None) -> DeadlineAlert | None:
+    if hours is None:
+        return None
+    told = SyncCallback(notify.late, {"connection": SITE["notify"], "hours": hours})
+    return DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(hours=hours), told)
+
+
 with DAG(
     "dare_job_nightly",
     description="LLM knowledge for recommenders, drafted from yesterday's",
@@ -44,6 +51,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     params=_params(),
+    deadline=_deadline(SITE["late_h"]),
     tags=["dare-job"],
     default_args={
         "on_failure_callback": notify.on_failure(SITE["notify"]),

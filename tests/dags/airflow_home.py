@@ -5,7 +5,10 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import yaml
@@ -76,3 +79,21 @@ def small(world: Path, out: Path, **more) -> dict:
               "set": given}
     return {"retry_delay_s": 2, "spark": {"conf": SPARK}, **more,
             "params": {**params, **more.get("params", {})}}
+
+
+@contextmanager
+def webhook():
+    """A connection to a local web server, as JSON, and what was posted there."""
+    posted = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/hook-3141"
+    yield json.dumps({"conn_type": "http", "password": address}), posted
+    server.shutdown()

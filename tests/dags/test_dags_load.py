@@ -71,6 +71,7 @@ def test_a_date_waits_until_the_one_before_is_published(bag):
     assert inputs.depends_on_past and inputs.wait_for_downstream
     assert inputs.downstream_task_ids == {"plan", "publish"}  # what wait_for_downstream looks at
     assert dag.max_active_runs == 1 and not dag.catchup
+    assert dag.deadline[0].interval == timedelta(hours=12)  # then it is told
 
 
 def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
