@@ -58,7 +58,7 @@ with DAG(
         "retry_delay": timedelta(seconds=SITE["retry_delay_s"]), "retry_exponential_backoff": 2,
         "max_retry_delay": timedelta(hours=1),
     },
-) as dag:
+):
     # Waits for the date before too: until its own direct successors, plan and publish, are done.
     inputs = InputSensor(
         task_id="inputs", timezone=ZONE, mode="reschedule", poke_interval=SITE["inputs"]["every_s"],

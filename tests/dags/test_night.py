@@ -60,6 +60,7 @@ def test_the_output_folder_is_the_parameter_or_what_the_last_file_says(tmp_path)
         file.write_text(text)
     assert night(config=list(map(str, files))).out() == "/two"
     assert night(config=list(map(str, files)), out="/three").out() == "/three"
+    assert night(config=["/not/here.yaml"]).out() is None
 
 
 def test_a_run_waits_for_the_paths_of_its_date_or_for_its_input():
@@ -92,7 +93,8 @@ def test_the_exit_code_of_a_driver_in_the_cluster_is_read_from_spark_submits_lin
 
     outcome = Outcome()
     list(outcome.listen([line]))
-    assert isinstance(outcome.failure("publish", 1), AirflowFailException)
+    assert isinstance(outcome.failure("publish", 1, in_cluster=True), AirflowFailException)
+    assert not isinstance(outcome.failure("publish", 1), AirflowFailException)  # an executor's, where it is here
 
 
 def test_the_last_json_line_is_the_result():

@@ -27,14 +27,15 @@ def standalone(airflow, tmp_path_factory):
     folder = tmp_path_factory.mktemp("scheduler")
     write_world(folder / "world", users=24, items=16, seed=5)
     out, tuned = str(folder / "out"), str(folder / "tuned")
-    tune = {"out": out, "tuned": tuned, "latency": str(ROOT / "conf/latency/cpu-embedded.json"), "options": TUNE}
+    latency = str(ROOT / "conf" / "latency" / "cpu-embedded.json")
+    tune = {"out": out, "tuned": tuned, "latency": latency, "options": TUNE}
     settings = small(folder / "world", folder / "out", notify="told", late_h=0.01, end_date="2026-01-05",
                      params={"tuned": tuned}, tune={"schedule": None, "params": tune})
     with webhook() as (connection, posted):
         home = airflow(settings, AIRFLOW_CONN_TOLD=connection, **one_machine(free_port()))
         home.run("pools", "set", "gpu", "1", "jobs that have the GPUs")
         with running(home):
-            wait(lambda: home.rows("select 1 from dag where dag_id = ?", NIGHTLY), "the DAGs are loaded", home)
+            wait(lambda: len(home.rows("select 1 from dag")) == 3, "the DAGs are loaded", home)
             yield home, folder, posted
 
 

@@ -48,12 +48,18 @@ class Night:
         files = sorted(Path(self.params["tuned"]).glob("????-??-??.yaml"))
         return [str(file) for file in files if file.stem < self.date][-1:]
 
-    def out(self) -> str:
-        """The output folder: the parameter, or what the last configuration file that names one says."""
+    def out(self) -> str | None:
+        """The output folder: the parameter, or what the last configuration file that names one says.
+
+        None where these files are not on this machine, as with a driver in the cluster.
+        """
         if self.params["out"]:
             return self.params["out"]
-        found = [yaml.safe_load(Path(file).read_text(encoding="utf-8")) for file in self.configs()]
-        return next((settings["out"] for settings in reversed(found) if (settings or {}).get("out")), "out")
+        try:
+            found = [yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in self.configs()]
+        except (OSError, yaml.YAMLError):
+            return None
+        return next((settings["out"] for settings in reversed(found) if settings.get("out")), "out")
 
     def awaited(self) -> list[str]:
         """Paths that must be there before the night starts."""

@@ -80,7 +80,8 @@ class StageOperator(SparkSubmitOperator):
             super().execute(context)
         except AirflowException as error:
             codes = [int(code) for code in _EXIT_CODE.findall(str(error)) if code != "0"]
-            raise self._outcome.failure(self.stage, codes[-1] if codes else None) from error
+            in_cluster = self._hook._connection["deploy_mode"] == "cluster"
+            raise self._outcome.failure(self.stage, codes[-1] if codes else None, in_cluster) from error
         if KNOWLEDGE in self.outlets:
             return self._published(context, night)
         return None

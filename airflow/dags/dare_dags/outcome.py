@@ -39,12 +39,13 @@ class Outcome:
                 self.driver_code = int(found[1])
             yield line
 
-    def failure(self, command: str, code: int | None) -> AirflowException:
+    def failure(self, command: str, code: int | None, in_cluster: bool = False) -> AirflowException:
         """The exception for a failed command: AirflowFailException, which ends retries, where they are vain.
 
-        code  of the process that was started here; None: unknown
+        code        of the process that was started here; None: unknown
+        in_cluster  the driver ran elsewhere, and spark-submit's own code says little
         """
-        if code in (None, 1) and self.driver_code:
+        if in_cluster and code in (None, 1) and self.driver_code:
             code = self.driver_code
         named = f" ({MEANING[code]})" if code in MEANING else ""
         said = self.error or "the task's log has the reason"
