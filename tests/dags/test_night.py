@@ -94,7 +94,7 @@ def test_the_exit_code_of_a_driver_in_the_cluster_is_read_from_spark_submits_lin
     outcome = Outcome()
     list(outcome.listen([line]))
     assert isinstance(outcome.failure("publish", 1, in_cluster=True), AirflowFailException)
-    assert not isinstance(outcome.failure("publish", 1), AirflowFailException)  # an executor's, where it is here
+    assert not isinstance(outcome.failure("publish", 1), AirflowFailException)  # an executor's
 
 
 def test_the_last_json_line_is_the_result():
