@@ -78,7 +78,7 @@ def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
     published = [task for task in bag.dags[NIGHTLY].tasks if task.outlets]
     assert [task.task_id for task in published] == ["publish"]
     consumer = bag.dags["dare_job_ctr_example"]
-    awaited = [asset for _, asset in consumer.timetable.asset_condition.iter_assets()]
+    awaited = consumer.timetable.asset_condition.objects
     assert awaited == published[0].outlets and [asset.name for asset in awaited] == ["dare_job_knowledge"]
 
 
