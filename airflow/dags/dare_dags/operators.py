@@ -104,7 +104,8 @@ class StageOperator(SparkSubmitOperator):
         """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
         manifests = self._outcome.result or {}
         summary = {"date": night.date, "out": night.out(),
-                   "counts": {entity: found["counts"] for entity, found in manifests.items()}}
+                   "counts": {entity: found["counts"] for entity, found in manifests.items()
+                              if isinstance(found, dict) and "counts" in found}}
         context["outlet_events"][KNOWLEDGE].extra = summary
         return summary
 
