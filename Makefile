@@ -1,5 +1,6 @@
 # make demo   set everything up in .venv and run the whole job on an embedded sample
 # make test   set everything up and run the tests; make test-slow: those that take minutes
+# make airflow   set everything up and bring up Airflow with the DAGs, a local Spark and the sample
 # Options: DEVICE=cpu|gpu (default: gpu where nvidia-smi finds one), PYTHON=..., OUT=folder of the demo
 
 DEVICE ?= auto
@@ -7,7 +8,7 @@ OUT ?= out
 export PYTHON
 DARE := .venv/bin/dare-job
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow airflow lint clean
 
 demo:
 	@sh conf/setup.sh $(DEVICE)
@@ -16,13 +17,17 @@ demo:
 	@$(DARE) run --config conf/demo.yaml --date 2026-01-02 --input $(OUT)/sample --out $(OUT)/demo
 
 test:
-	@sh conf/setup.sh $(DEVICE) test
+	@sh conf/setup.sh $(DEVICE) airflow,test
 	@.venv/bin/ruff check .
 	@.venv/bin/python -m pytest
 
 test-slow:
-	@sh conf/setup.sh $(DEVICE) test
+	@sh conf/setup.sh $(DEVICE) airflow,test
 	@.venv/bin/python -m pytest -m slow
+
+airflow:
+	@sh conf/setup.sh $(DEVICE) airflow
+	@sh conf/airflow.sh $(OUT)
 
 lint:
 	@.venv/bin/ruff check .

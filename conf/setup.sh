@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything in .venv: `conf/setup.sh [cpu|gpu] [test]`. Run by `make demo` and `make test`.
+# Sets up everything in .venv: `conf/setup.sh [cpu|gpu] [EXTRA,...]`. Run by `make demo`, `make test`, `make airflow`.
 # Installs exactly one of the extras cpu and gpu: both packages provide the module faiss.
 set -eu
 cd "$(dirname "$0")/.."
@@ -33,7 +33,7 @@ if [ "${major:-0}" -lt 17 ] && debian_as_root; then install_java; major=$(java_m
 [ "${major:-0}" -ge 17 ] || stop "no Java 17 found: install a JRE 17 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
 
 # --- a browser, for the tests of the report -----------------------------------------------------
-[ "${2:-}" != test ] || sh conf/browser.sh $venv/browser
+case ",${2:-}," in *,test,*) sh conf/browser.sh $venv/browser ;; esac
 
 # --- Python ------------------------------------------------------------------------------------
 find_python() {

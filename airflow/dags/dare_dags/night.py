@@ -1,0 +1,83 @@
+"""One night's run of the job: its date, its configuration files and the arguments of each command."""
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Night:
+    """A run's date (YYYY-MM-DD) and parameters (``params`` of defaults.yaml)."""
+
+    date: str
+    params: dict
+
+    @classmethod
+    def of(cls, context, timezone: str) -> "Night":
+        """From a task's context."""
+        run, params = context["dag_run"], context["params"]
+        return cls(params["date"] or night_of(run.logical_date, run.run_after, timezone), params)
+
+    def arguments(self, command: str) -> list[str]:
+        """Arguments of one of the job's commands, for example of ``plan``.
+
+        Raises ValueError where no configuration file is named.
+        """
+        configs = self.configs()
+        if not configs:
+            raise ValueError("no configuration file: name one in params.config of dare.yaml, or trigger the "
+                             "run with --conf '{\"config\": [\"/path/nightly.yaml\"]}'")
+        given = [command, *_each("--config", configs), "--date", self.date]
+        given += _each("--set", self.params["set"])
+        for name in ("input", "out", "model", "limit"):
+            if self.params[name] is not None:
+                given += [f"--{name}", str(self.params[name])]
+        return given
+
+    def configs(self) -> list[str]:
+        """The files that were named, then the newest tuned one."""
+        return [*self.params["config"], *self._tuned()]
+
+    def _tuned(self) -> list[str]:
+        """The tuning of the newest day before the date, so that a run that is repeated takes the same one."""
+        if not self.params["tuned"]:
+            return []
+        files = sorted(Path(self.params["tuned"]).glob("????-??-??.yaml"))
+        return [str(file) for file in files if file.stem < self.date][-1:]
+
+    def out(self) -> str | None:
+        """The output folder: the parameter, or what the last configuration file that names one says.
+
+        None where these files are not on this machine, as with a driver in the cluster.
+        """
+        if self.params["out"]:
+            return self.params["out"]
+        try:
+            found = [yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in self.configs()]
+        except (OSError, yaml.YAMLError):
+            return None
+        return next((settings["out"] for settings in reversed(found) if settings.get("out")), "out")
+
+    def awaited(self) -> list[str]:
+        """Paths that must be there before the night starts."""
+        paths = self.params["wait_for"] or [path for path in (self.params["input"],) if path]
+        return [path.replace("{date}", self.date) for path in paths]
+
+
+def night_of(logical: datetime | None, run_after: datetime, timezone: str) -> str:
+    """The date that a run writes: that of its logical date, but no later than the day before it runs.
+
+    A run of the schedule has the date's own moment as its logical date. One that is started by hand without a
+    date has none, or now, and a day that is not over has no complete input.
+    """
+    zone = ZoneInfo(timezone)
+    yesterday = run_after.astimezone(zone).date() - timedelta(days=1)
+    asked: date = logical.astimezone(zone).date() if logical else yesterday
+    return min(asked, yesterday).isoformat()
+
+
+def _each(flag: str, values: list[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]

@@ -1,0 +1,124 @@
+"""The tasks of the nightly DAG: wait for the input, run a stage through spark-submit."""
+
+import importlib.util
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Asset, BaseSensorOperator, ObjectStoragePath
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
+
+from dare_dags.night import Night
+from dare_dags.outcome import Outcome
+
+KNOWLEDGE = Asset("dare_job_knowledge")
+_EXIT_CODE = re.compile(r"(?:spark exit code|Error code) is: (\d+)")
+
+
+class InputSensor(BaseSensorOperator):
+    """Waits until every path of ``wait_for`` is there; a path with a scheme is asked of its own store."""
+
+    def __init__(self, *, timezone: str, **kwargs):
+        super().__init__(**kwargs)
+        self.timezone = timezone
+
+    def poke(self, context) -> bool:
+        missing = self._missing(context)
+        self.log.info("waiting for %s", ", ".join(missing) or "nothing")
+        return not missing
+
+    def execute(self, context):
+        try:
+            return super().execute(context)
+        except AirflowSensorTimeout:
+            hours, missing = self.timeout / 3600, ", ".join(self._missing(context))
+            raise AirflowSensorTimeout(f"no input after {hours:g} h: {missing} missing") from None
+
+    def _missing(self, context) -> list[str]:
+        return [path for path in Night.of(context, self.timezone).awaited() if not _exists(path)]
+
+
+def _exists(path: str) -> bool:
+    return ObjectStoragePath(path).exists() if "://" in path else Path(path).exists()
+
+
+class StageOperator(SparkSubmitOperator):
+    """One stage of the job for one night.
+
+    stage     a command of dare-job
+    settings  all settings of the DAGs
+
+    A failed stage raises with its exit code and the job's own words; one that would fail again the same way
+    raises AirflowFailException. The last stage says in the asset's event what it published.
+    """
+
+    def __init__(self, *, stage: str, settings: dict, **kwargs):
+        spark = settings["spark"]
+        super().__init__(conn_id=spark["connection"], conf=spark["conf"], env_vars=spark["env"] or None,
+                         **kwargs)
+        self.stage = stage
+        self.installed = spark["application"]
+        self.timezone = settings["timezone"]
+        self._outcome = Outcome()
+
+    def execute(self, context):
+        night = Night.of(context, self.timezone)
+        self._outcome, self._hook = Outcome(), None  # a try before this one had its own
+        self.application = application(self.installed)
+        self.name = f"dare-job {self.stage} {night.date}"
+        try:
+            self.application_args = night.arguments(self.stage)
+        except (ValueError, OSError) as error:
+            raise AirflowFailException(str(error)) from error
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of a driver that runs here
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            codes = [int(code) for code in _EXIT_CODE.findall(str(error)) if code != "0"]
+            in_cluster = self._hook._connection["deploy_mode"] == "cluster"
+            raise self._outcome.failure(self.stage, codes[-1] if codes else None, in_cluster) from error
+        if KNOWLEDGE in self.outlets:
+            return self._published(context, night)
+        return None
+
+    def _get_hook(self):
+        hook = super()._get_hook()
+        process = hook._process_spark_submit_log
+        hook._process_spark_submit_log = lambda lines: process(self._outcome.listen(lines))
+        hook.submit = partial(hook.submit, start_new_session=True)  # for on_kill
+        return hook
+
+    def on_kill(self) -> None:
+        """End spark-submit, and with it the Python process that it started, which would go on by itself."""
+        super().on_kill()
+        if self._hook._submit_sp:
+            with suppress(ProcessLookupError):
+                os.killpg(self._hook._submit_sp.pid, signal.SIGKILL)
+
+    def _published(self, context, night: Night) -> dict:
+        """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
+        manifests = self._outcome.result or {}
+        summary = {"date": night.date, "out": night.out(),
+                   "counts": {entity: found["counts"] for entity, found in manifests.items()
+                              if isinstance(found, dict) and "counts" in found}}
+        context["outlet_events"][KNOWLEDGE].extra = summary
+        return summary
+
+
+def application(path: str | None) -> str:
+    """Path of ``dare_job/__main__.py``: the one given, or the installed package's, which is not imported.
+
+    Raises AirflowFailException where neither is there.
+    """
+    if path:
+        return path
+    found = importlib.util.find_spec("dare_job")
+    if found is None or found.origin is None:
+        raise AirflowFailException("dare_job is not installed beside Airflow on this worker: install it, or "
+                                   "set spark.application in dare.yaml to the path of dare_job/__main__.py")
+    return str(Path(found.origin).with_name("__main__.py"))

@@ -1,0 +1,94 @@
+"""The DAG files load without the job's libraries, and ask of Airflow what the job needs."""
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+import yaml
+from airflow_home import DAGS, NIGHTLY
+
+from dare_job import pipeline
+
+LOAD = """
+import sys
+sys.modules.update(dare_job=None, pyspark=None, torch=None)  # as on a scheduler without them
+from pathlib import Path
+from airflow.dag_processing.dagbag import BundleDagBag
+folder = Path(sys.argv[1])
+bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
+print("IDS", *sorted(bag.dags))
+print("ERRORS", bag.import_errors)
+"""
+
+
+def loaded(monkeypatch, settings=None) -> str:
+    if settings:
+        monkeypatch.setenv("DARE_DAGS_SETTINGS", str(settings))
+    command = [sys.executable, "-c", LOAD, str(DAGS)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_all_dags_load_where_neither_the_job_nor_spark_is_installed(monkeypatch):
+    said = loaded(monkeypatch)
+    assert "IDS dare_job_ctr_example dare_job_nightly dare_job_tune" in said
+    assert "ERRORS {}" in said
+
+
+def test_an_unknown_setting_of_the_site_is_named_with_its_file(monkeypatch, tmp_path):
+    file = tmp_path / "dare.yaml"
+    file.write_text("stages: {generate: {retry: 3}}")
+    said = loaded(monkeypatch, file)
+    assert f"{file}: unknown setting stages.generate.retry; there are retries, timeout_h, gpu" in said
+
+
+def test_each_stage_of_the_job_is_a_task_in_its_order(bag):
+    assert not bag.import_errors
+    dag = bag.dags[NIGHTLY]
+    wanted = ["inputs", *pipeline.STAGES, "notify"]
+    assert sorted(dag.task_ids) == sorted(wanted), \
+        "dare_job.pipeline.STAGES and `stages` in airflow/dags/dare_dags/defaults.yaml have to name the same"
+    for task, after in zip(wanted, wanted[1:], strict=False):
+        assert after in dag.get_task(task).downstream_task_ids
+    assert all(dag.get_task(name).stage == name for name in pipeline.STAGES)
+
+
+def test_retries_timeouts_and_pools_are_those_of_the_settings(bag):
+    settings = yaml.safe_load((DAGS / "dare_dags" / "defaults.yaml").read_text())["stages"]
+    dag = bag.dags[NIGHTLY]
+    for name in pipeline.STAGES:
+        task = dag.get_task(name)
+        assert task.retries == settings[name]["retries"] > 0
+        assert task.execution_timeout == timedelta(hours=settings[name]["timeout_h"])
+        assert task.pool == ("gpu" if name == "generate" else "default_pool")
+        assert task.retry_delay and task.retry_exponential_backoff and task.on_failure_callback
+    assert dag.get_task("generate").retries > dag.get_task("plan").retries  # it goes on where it stopped
+
+
+def test_a_date_waits_until_the_one_before_is_published(bag):
+    dag = bag.dags[NIGHTLY]
+    inputs = dag.get_task("inputs")
+    assert inputs.depends_on_past and inputs.wait_for_downstream
+    assert inputs.downstream_task_ids == {"plan", "publish"}  # what wait_for_downstream looks at
+    assert dag.max_active_runs == 1 and not dag.catchup
+    assert dag.deadline[0].interval == timedelta(hours=12)  # then it is told
+
+
+def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
+    published = [task for task in bag.dags[NIGHTLY].tasks if task.outlets]
+    assert [task.task_id for task in published] == ["publish"]
+    consumer = bag.dags["dare_job_ctr_example"]
+    awaited = consumer.timetable.asset_condition.objects
+    assert awaited == published[0].outlets and [asset.name for asset in awaited] == ["dare_job_knowledge"]
+
+
+def test_parameters_are_checked_when_a_run_is_triggered(bag):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    params = bag.dags[NIGHTLY].params
+    params.validate()
+    for name, right, wrong in (("date", "2026-01-02", "tomorrow"), ("config", ["a.yaml"], "a.yaml"),
+                               ("limit", 5, -1), ("set", ["decode.batch_size=4"], [4])):
+        assert params.get_param(name).resolve(right) == right
+        with pytest.raises(ParamValidationError):
+            params.get_param(name).resolve(wrong)
