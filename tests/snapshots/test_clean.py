@@ -12,7 +12,7 @@ from pathlib import Path
 
 import kill_points
 import pytest
-from published import publish
+from small_dates import publish
 
 from dare_job import errors, lock, pipeline
 from dare_job.config import JobConfig

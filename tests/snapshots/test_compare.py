@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from published import publish, row
+from small_dates import publish, row
 
 from dare_job.snapshots import compare
 

@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from published import publish, row
+from small_dates import publish, row
 from rich.console import Console
 
 from dare_job import cli, errors
