@@ -4,8 +4,8 @@ import json
 import sys
 
 import pytest
-from small_dates import publish, row
 from rich.console import Console
+from small_dates import publish, row
 
 from dare_job import cli, errors
 from dare_job.snapshots.diff import diff
