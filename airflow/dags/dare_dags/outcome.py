@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-MEANING = {1: "unexpected error", 2: "settings", 3: "too many rows failed, or a quality gate", 4: "input data",
-           5: "Java, Spark or disk", 6: "model", 7: "pools"}
+MEANING = {1: "unexpected error", 2: "settings", 3: "too many rows failed, or a quality gate",
+           4: "input data", 5: "Java, Spark or disk", 6: "model", 7: "pools"}
 FINAL = (2, 3, 4, 6, 7)  # trying again as it is gives the same
 # How spark-submit's own lines name the driver's exit code where the driver ran in the cluster.
 _IN_THE_CLUSTER = re.compile(r"(?:exited with(?: status| code)?:? |exit ?code: )(\d+)", re.IGNORECASE)
