@@ -19,6 +19,8 @@ folder = Path(sys.argv[1])
 bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
 print("IDS", *sorted(bag.dags))
 print("ERRORS", bag.import_errors)
+for name in ("plan", "generate") if not bag.import_errors else ():
+    print("CONF", name, bag.dags["dare_job_nightly"].get_task(name).conf)
 """
 
 
@@ -39,7 +41,15 @@ def test_an_unknown_setting_of_the_site_is_named_with_its_file(monkeypatch, tmp_
     file = tmp_path / "dare.yaml"
     file.write_text("stages: {generate: {retry: 3}}")
     said = loaded(monkeypatch, file)
-    assert f"{file}: unknown setting stages.generate.retry; there are retries, timeout_h, gpu" in said
+    assert f"{file}: unknown setting stages.generate.retry; there are retries, timeout_h, conf, gpu" in said
+
+
+def test_a_stage_may_have_spark_settings_of_its_own(monkeypatch, tmp_path):
+    file = tmp_path / "dare.yaml"
+    file.write_text("spark: {conf: {spark.a: 1, spark.b: 1}}\nstages: {generate: {conf: {spark.b: 2}}}")
+    said = loaded(monkeypatch, file)
+    assert "CONF plan {'spark.a': 1, 'spark.b': 1}" in said
+    assert "CONF generate {'spark.a': 1, 'spark.b': 2}" in said
 
 
 def test_each_stage_of_the_job_is_a_task_in_its_order(bag):
