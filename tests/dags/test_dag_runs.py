@@ -1,4 +1,4 @@
-"""Airflow runs the nightly DAG on a local Spark: a wrong setting, a killed stage, the same night again, a failed gate."""
+"""Airflow runs the nightly DAG on a local Spark: a wrong setting, a killed stage, the same again, a failed gate."""
 
 import json
 import os

@@ -1,12 +1,13 @@
 """The DAG files load without the job's libraries, and ask of Airflow what the job needs."""
 
+import re
 import subprocess
 import sys
 from datetime import timedelta
 
 import pytest
 import yaml
-from airflow_home import DAGS, NIGHTLY
+from airflow_home import DAGS, NIGHTLY, ROOT
 
 from dare_job import pipeline
 
@@ -42,6 +43,15 @@ def test_an_unknown_setting_of_the_site_is_named_with_its_file(monkeypatch, tmp_
     file.write_text("stages: {generate: {retry: 3}}")
     said = loaded(monkeypatch, file)
     assert f"{file}: unknown setting stages.generate.retry; there are retries, timeout_h, conf, gpu" in said
+
+
+def test_the_settings_that_the_document_shows_exist(monkeypatch, tmp_path):
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "airflow.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block)
+        assert "ERRORS {}" in loaded(monkeypatch, file)
 
 
 def test_a_stage_may_have_spark_settings_of_its_own(monkeypatch, tmp_path):
