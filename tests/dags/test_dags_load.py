@@ -99,7 +99,7 @@ def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
     assert [task.task_id for task in published] == ["publish"]
     consumer = bag.dags["dare_job_ctr_example"]
     awaited = consumer.timetable.asset_condition.objects
-    assert awaited == published[0].outlets and [asset.name for asset in awaited] == ["dare_job_knowledge"]
+    assert list(awaited) == published[0].outlets and [asset.name for asset in awaited] == ["dare_job_knowledge"]
 
 
 def test_parameters_are_checked_when_a_run_is_triggered(bag):
