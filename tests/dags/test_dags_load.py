@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import textwrap
 from datetime import timedelta
 
 import pytest
@@ -45,21 +46,16 @@ def test_an_unknown_setting_of_the_site_is_named_with_its_file(monkeypatch, tmp_
     assert f"{file}: unknown setting stages.generate.retry; there are retries, timeout_h, conf, gpu" in said
 
 
-def test_the_settings_that_the_document_shows_exist(monkeypatch, tmp_path):
+def test_the_settings_that_the_document_shows_exist_and_a_stage_has_its_own_of_spark(monkeypatch, tmp_path):
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "airflow.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
-    for number, block in enumerate(blocks):
-        file = tmp_path / f"{number}.yaml"
-        file.write_text(block)
-        assert "ERRORS {}" in loaded(monkeypatch, file)
-
-
-def test_a_stage_may_have_spark_settings_of_its_own(monkeypatch, tmp_path):
+    shown = yaml.safe_load("".join(map(textwrap.dedent, blocks)))
+    assert shown["spark"]["conf"] and shown["stages"]["generate"]["conf"]
     file = tmp_path / "dare.yaml"
-    file.write_text("spark: {conf: {spark.a: 1, spark.b: 1}}\nstages: {generate: {conf: {spark.b: 2}}}")
+    file.write_text(yaml.safe_dump(shown, sort_keys=False))
     said = loaded(monkeypatch, file)
-    assert "CONF plan {'spark.a': 1, 'spark.b': 1}" in said
-    assert "CONF generate {'spark.a': 1, 'spark.b': 2}" in said
+    assert "ERRORS {}" in said
+    assert f"CONF plan {shown['spark']['conf']}" in said
+    assert f"CONF generate {shown['spark']['conf'] | shown['stages']['generate']['conf']}" in said
 
 
 def test_each_stage_of_the_job_is_a_task_in_its_order(bag):
@@ -99,7 +95,8 @@ def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
     assert [task.task_id for task in published] == ["publish"]
     consumer = bag.dags["dare_job_ctr_example"]
     awaited = consumer.timetable.asset_condition.objects
-    assert list(awaited) == published[0].outlets and [asset.name for asset in awaited] == ["dare_job_knowledge"]
+    assert list(awaited) == published[0].outlets
+    assert [asset.name for asset in awaited] == ["dare_job_knowledge"]
 
 
 def test_parameters_are_checked_when_a_run_is_triggered(bag):

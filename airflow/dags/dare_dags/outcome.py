@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-MEANING = {1: "unexpected error", 2: "settings", 3: "too many rows failed, or a quality gate", 4: "input data",
+MEANING = {1: "unexpected error", 2: "settings", 3: "quality gate", 4: "input data",
            5: "Java, Spark or disk", 6: "model", 7: "pools"}
 FINAL = (2, 3, 4, 6, 7)  # trying again as it is gives the same
 _RECORD = {"timestamp", "level", "event"}  # what each JSON line of the job's log has, and no result
