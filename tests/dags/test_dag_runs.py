@@ -1,4 +1,4 @@
-"""Airflow runs the nightly DAG on a local Spark: a wrong setting, a kill, the same night again, a failed gate."""
+"""Airflow runs the nightly DAG on a local Spark: wrong settings, a kill, a second run, a failed gate."""
 
 import json
 import os

@@ -62,7 +62,7 @@ class Night:
         return next((settings["out"] for settings in reversed(found) if settings.get("out")), "out")
 
     def report(self) -> str | None:
-        """The date's page; None where it is not on this machine (a page that cannot be written fails no run)."""
+        """The date's page; None where it is not here: a page that cannot be written fails no run."""
         out = self.out()
         page = out and Path(out, "reports", f"dt={self.date}", "index.html")
         return str(page) if page and page.is_file() else None
