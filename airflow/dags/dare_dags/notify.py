@@ -26,7 +26,8 @@ def published(summary: dict) -> str:
     counts = [f"{found['rows']} {entity}s ({found['written']} written, {found['carried']} carried over, "
               f"{found['errors']} errors)" for entity, found in summary["counts"].items()]
     text = f"dare-job {summary['date']} is published in {summary['out']}"
-    return f"{text}: {', '.join(counts)}" if counts else text
+    text = f"{text}: {', '.join(counts)}" if counts else text
+    return f"{text}. Report: {summary['report']}" if summary["report"] else text
 
 
 def late(connection: str | None, hours: float, context: dict) -> None:
