@@ -34,15 +34,18 @@ def test_a_stage_is_measured_with_java_and_its_workers_and_not_again(tmp_path, c
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_whole_night_is_measured_stage_by_stage(tmp_path, capsys):
-    command.main(["--users", "2000", "--work", str(tmp_path), "--driver-memory", "1g"])
+    command.main(["--users", "2000", "--work", str(tmp_path), "--driver-memory", "1g", "--pools",
+                  "--conf", "spark.sql.shuffle.partitions=8"])
     printed = capsys.readouterr().out
     found = json.loads(printed.splitlines()[-1])["sizes"]["2000"]
-    assert [step for step in STEPS if step in found] == list(STEPS) and set(STAGES) - {"pools"} <= set(STEPS)
+    assert [step for step in STEPS if step in found] == list(STEPS) and set(STAGES) <= set(STEPS)
     for step in STEPS:
         assert found[step]["seconds"] > 0.1 and found[step]["cpu_s"] > 0.1 and found[step]["memory_mib"] > 50
     assert found["plan"]["report"]["user"] == {"rows": 2000, "stale": 40, "errors": 0}
     assert found["publish"]["report"]["user"]["counts"]["carried"] == 1960
     assert found["publish"]["report"]["item"]["counts"]["written"] == 4
+    assert found["gate"]["report"]["user"]["empty"]["of"] == 40 and found["report"]["report"].endswith(".html")
+    assert found["pools"]["report"]["user"]["texts"] == 2000
     assert "| plan |" in printed and found["disk_mib"] > 0
     assert not any(path.is_dir() for path in (tmp_path / "users-2000").iterdir())
 

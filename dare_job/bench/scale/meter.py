@@ -1,6 +1,7 @@
 """Runs a command and samples what its whole tree of processes takes: wall and processor time, memory."""
 
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,11 +57,11 @@ def _children(root: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def run(command: Sequence[str], log: Path, env: dict[str, str]) -> tuple[Cost, int]:
-    """Run a command with its output in ``log``; its cost, and its exit code."""
+def run(command: Sequence[str], log: Path, env: dict[str, str]) -> tuple[Cost, int, str]:
+    """Run a command with its standard error in ``log``; its cost, exit code and standard output."""
     cost, began = Cost(), time.perf_counter()
-    with open(log, "wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env)
+    with open(log, "wb") as errors, tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=env)
         try:
             root = psutil.Process(process.pid)
             while process.poll() is None:
@@ -71,5 +72,6 @@ def run(command: Sequence[str], log: Path, env: dict[str, str]) -> tuple[Cost, i
             process.terminate()
             process.wait()
             raise
-    cost.seconds = round(time.perf_counter() - began, 2)
-    return cost, process.returncode
+        cost.seconds = round(time.perf_counter() - began, 2)
+        output.seek(0)
+        return cost, process.returncode, output.read()
