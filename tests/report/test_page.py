@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import report
+from dare_job import cli, report
 from dare_job.errors import DataError
 from dare_job.report import page
 
@@ -137,11 +137,12 @@ def test_a_report_newer_than_its_date_is_not_written_again(tmp_path):
     assert published.WORDS in words(target.read_text(encoding="utf-8"))
 
 
-def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path):
+def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, capsys):
     for before in (2, 1):
         rows = [published.text("a", dt=published.day(before))]
         published.publish(tmp_path, rows, [], published.day(before))
-    assert report.write_again(tmp_path, None) == report.path(tmp_path, published.day(1))
+    cli.report(tmp_path)
+    assert capsys.readouterr().out.strip() == str(report.path(tmp_path, published.day(1)))
     there = f"{published.day(2)}, {published.day(1)}"
     with pytest.raises(DataError, match=f"{published.DAY} are not published.*{there}"):
         report.write_again(tmp_path, published.DAY)
