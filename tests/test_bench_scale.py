@@ -44,7 +44,8 @@ def test_a_whole_night_is_measured_stage_by_stage(tmp_path, capsys):
     assert found["plan"]["report"]["user"] == {"rows": 2000, "stale": 40, "errors": 0}
     assert found["publish"]["report"]["user"]["counts"]["carried"] == 1960
     assert found["publish"]["report"]["item"]["counts"]["written"] == 4
-    assert found["gate"]["report"]["user"]["empty"]["of"] == 40 and found["report"]["report"].endswith(".html")
+    assert found["gate"]["report"]["user"]["empty"]["of"] == 40
+    assert found["report"]["report"].endswith(".html")
     assert found["pools"]["report"]["user"]["texts"] == 2000
     assert "| plan |" in printed and found["disk_mib"] > 0
     assert not any(path.is_dir() for path in (tmp_path / "users-2000").iterdir())

@@ -24,8 +24,8 @@ from dare_job.pipeline import STAGES
 _AFTER_ROUTE = STAGES[STAGES.index("generate"):]
 # The job's own stages; what is in brackets stands in for the model, or prepares the night. Publish writes the
 # report too, which is made once more by itself. Pools take part where they are asked for.
-STEPS = ("(world)", "plan of the first night", "(snapshot)", "plan", "embed", "group", "route", "pools", "cut",
-         "(texts)", *_AFTER_ROUTE, "report")
+STEPS = ("(world)", "plan of the first night", "(snapshot)", "plan", "embed", "group", "route", "pools",
+         "cut", "(texts)", *_AFTER_ROUTE, "report")
 _OWN = {"(world)": "world", "(snapshot)": "snapshot", "cut": "cut", "(texts)": "texts"}
 
 

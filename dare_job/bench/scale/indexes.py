@@ -1,4 +1,4 @@
-"""What indexing old text takes, measured: time, bytes on disk, memory of building and of drafting, time to open.
+"""What indexing old text takes, measured: time, bytes on disk, memory to build and to draft, time to open.
 
 Texts are recombined from recorded ones in pieces of some twenty tokens, so that phrases repeat as they do in
 recorded text, while there can be any number of them.
