@@ -10,20 +10,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dare_job import files, lock_object
 from dare_job.errors import InfrastructureError
+from dare_job.files import AnyPath
 
 NAME = "_lock"
 _LOG = logging.getLogger("dare_job")
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: AnyPath) -> Iterator[None]:
     """Hold the lock of a date's work folder while the block runs.
 
     Raises InfrastructureError, naming process and file, where another process holds it. The lock of a
     process that ended on this host is taken over.
     """
     path = folder / NAME
+    if not files.is_local(folder):
+        with lock_object.held(path, _signature(), _ended, _refusal):
+            yield
+        return
     folder.mkdir(parents=True, exist_ok=True)
     if not _created(path):
         _retire(path, _read(path))
@@ -61,25 +67,28 @@ def _created_in_two_steps(path: Path) -> bool:
 
 
 def _sign(path: Path, mode: str) -> None:
-    own = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
-           "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     with open(path, mode, encoding="utf-8") as lock:
-        json.dump(own, lock)
+        json.dump(_signature(), lock)
         lock.flush()
         os.fsync(lock.fileno())
+
+
+def _signature() -> dict:
+    return {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S")}
 
 
 def _sweep(folder: Path) -> None:
     """Remove what dead processes left on their way to a lock."""
     for left in folder.glob(f"{NAME}.*"):
         owner = _read(left)
-        if not owner or (owner.get("host") == socket.gethostname() and not _alive(owner)):
+        if not owner or _ended(owner):
             left.unlink(missing_ok=True)
 
 
 def _retire(path: Path, owner: dict) -> None:
     """Move a dead process's lock away. Raises InfrastructureError where its process may be alive."""
-    if owner.get("host") != socket.gethostname() or _alive(owner):
+    if not _ended(owner):
         raise _refusal(path, owner)
     moved = path.with_name(f"{NAME}.{os.getpid()}")
     try:
@@ -91,6 +100,10 @@ def _retire(path: Path, owner: dict) -> None:
         raise _refusal(path, _read(path))
     moved.unlink(missing_ok=True)  # gone where another process holds the lock by now, and has swept
     _LOG.warning("%s was left by process %s, which has ended: taken over", path, owner["pid"])
+
+
+def _ended(owner: dict) -> bool:
+    return owner.get("host") == socket.gethostname() and not _alive(owner)
 
 
 def _alive(owner: dict) -> bool:
@@ -119,7 +132,7 @@ def _read(path: Path) -> dict:
         return {}
 
 
-def _refusal(path: Path, owner: dict) -> InfrastructureError:
+def _refusal(path: AnyPath, owner: dict) -> InfrastructureError:
     who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}, since {owner.get('since', '?')}"
     return InfrastructureError(f"another command writes this date ({who}): wait until it ends, or remove "
                                f"{path} if that process is no longer this job's")

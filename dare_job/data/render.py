@@ -11,7 +11,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job import prompts
+from dare_job import files, prompts
 from dare_job.errors import ConfigError, RowError
 from dare_job.prompts import HistoryItem
 
@@ -50,7 +50,9 @@ class _Shelf:
     """Titles and attributes by item id; attributes become Python objects only when asked for."""
 
     def __init__(self, path: str):
-        table = pq.read_table(path, columns=["item_id", "title", "attributes"]).combine_chunks()
+        filesystem, name = files.arrow(files.path(path))
+        table = pq.read_table(name, filesystem=filesystem, columns=["item_id", "title", "attributes"])
+        table = table.combine_chunks()
         self._attributes = table["attributes"]
         self._titles = table["title"]
         self._place = {id_: place for place, id_ in enumerate(table["item_id"].to_pylist())}

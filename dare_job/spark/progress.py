@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from dare_job.files import AnyPath
 from dare_job.spark.chunks import Tally, Totals
 
 _LOG = logging.getLogger("dare_job")
@@ -16,7 +16,7 @@ _LOG_EVERY_S = 15.0
 
 
 @contextmanager
-def watching(folders: Iterable[Path], rows: int, what: str = "writing") -> Iterator[None]:
+def watching(folders: Iterable[AnyPath], rows: int, what: str = "writing") -> Iterator[None]:
     """Show how many of ``rows`` are committed under ``folders`` while the block runs, which is ``what``."""
     stop = threading.Event()
     show = _show_bar if sys.stderr.isatty() else _show_lines

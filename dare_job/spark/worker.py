@@ -7,12 +7,12 @@ once a worker and serves all its tasks.
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 
 import pyarrow as pa
 
 from dare_job.decode import Result
 from dare_job.errors import DareJobError
+from dare_job.files import path
 from dare_job.spark import chunks, cut, loading
 from dare_job.spark.decoding import decode
 from dare_job.spark.loading import Task
@@ -33,7 +33,7 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     """
     rows = (row for batch in batches for row in batch.to_pylist())
     first = next(rows, None)
-    if first is None or not cut.goes_on(Path(task.folder), task.cut):
+    if first is None or not cut.goes_on(path(task.folder), task.cut):
         return
     try:
         loading.loaded(task)  # before the clock starts
@@ -42,8 +42,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
             yield from collector.add(row, knowledge_row(row, result, task))
         yield from collector.finish()
     except DareJobError as error:
-        if cut.goes_on(Path(task.folder), task.cut):
-            cut.stop(Path(task.folder), error)
+        if cut.goes_on(path(task.folder), task.cut):
+            cut.stop(path(task.folder), error)
     except _Stopped:
         return
 
@@ -82,11 +82,11 @@ class Collector:
         busy_s = time.perf_counter() - self._began
         entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
         first = entries[0][0]
-        folder = Path(self._task.folder)
+        folder = path(self._task.folder)
         if not cut.goes_on(folder, self._task.cut):
             raise _Stopped
-        path = folder / f"entity={first['entity']}" / chunks.name(first["shard"], chunk)
-        chunks.write(path, [finished for _, finished in entries], busy_s)
+        file = folder / f"entity={first['entity']}" / chunks.name(first["shard"], chunk)
+        chunks.write(file, [finished for _, finished in entries], busy_s)
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
         return pa.RecordBatch.from_pylist([record], schema=_STATS)

@@ -4,13 +4,14 @@ import logging
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dare_job import baseline, errors, knowledge
+from dare_job.files import path
 from dare_job.job import Job
+from dare_job.local_copy import local_copy
 from dare_job.spark import chunks, cut, progress
 from dare_job.spark.loading import GLOBAL, Task
 from dare_job.spark.worker import STATS, write_shard
@@ -122,7 +123,8 @@ def _marking_damage(job: Job):
 def _check_pools(task: Task) -> None:
     """Stop before a model is loaded where a pool is damaged; sizes only, workers compare checksums."""
     for entity in ENTITIES:
-        store = Store(Path(task.pools) / f"entity={entity}", task.tokenizer, verify=False, capacity=1)
+        folder = local_copy(path(task.pools) / f"entity={entity}", task.pools_version)
+        store = Store(folder, task.tokenizer, verify=False, capacity=1)
         for name in store.names():
             try:
                 store.get(name)

@@ -16,14 +16,14 @@ who listed the older files finds them or misses them, and never reads some of bo
 
 import secrets
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dare_job import knowledge, manifest, swap
+from dare_job import files, knowledge, manifest, swap
 from dare_job.errors import DataError, ThresholdError
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import cut, parts
@@ -78,13 +78,14 @@ def _check_rows(job: Job, generated: dict) -> None:
 
 
 def _fingerprint(job: Job, entity: str, generated: dict) -> str:
-    rows = sorted((path.name, path.stat().st_mtime_ns) for path in _generated(job, entity).glob("*.parquet"))
+    found = knowledge.parquet_files(_generated(job, entity))
+    rows = [(path.name, version) for path, (_, version) in zip(found, files.identities(found), strict=True)]
     old = knowledge.old_folder(job, entity)
     before = knowledge.manifest(old).get("run_id") if old else None
     return digest(["publish", SCHEMA_VERSION, generated["fingerprint"], rows, str(old), before])
 
 
-def _generated(job: Job, entity: str) -> Path:
+def _generated(job: Job, entity: str) -> AnyPath:
     return upstream.folder(job, "generate", entity)
 
 
@@ -127,7 +128,7 @@ def _check_errors(job: Job) -> None:
         f"nothing was published; the next run tries these rows again. Commonest: {commonest}")
 
 
-def _errors(snapshot: Path | None) -> dict[str, str]:
+def _errors(snapshot: AnyPath | None) -> dict[str, str]:
     """Errors by id of a published date; none where the text came from elsewhere."""
     if snapshot is None or not knowledge.manifest(snapshot):
         return {}
@@ -140,18 +141,18 @@ def _plan(job: Job, entity: str) -> ds.Dataset:
     return knowledge.dataset(upstream.folder(job, "plan", entity), PLAN)
 
 
-def _stage(job: Job, entity: str) -> tuple[Path, list[parts.Part]]:
+def _stage(job: Job, entity: str) -> tuple[AnyPath, list[parts.Part]]:
     """Write the snapshot beside its place; returns the folder and its files."""
-    staging = swap.staged(job.space.knowledge(entity))
+    staging = swap.staged(job.space.knowledge(entity), flat=True)
     known = _plan(job, entity).count_rows()
     name = f"part-{secrets.token_hex(4)}"
-    files = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)
-    repeated = next((part.repeated for part in files if part.repeated is not None), None)
+    written = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)
+    repeated = next((part.repeated for part in written if part.repeated is not None), None)
     if repeated is not None:
         raise DataError(
             f"{entity} {repeated!r} would be published twice: the input or the old text in "
             f"{knowledge.old_folder(job, entity)} holds the id more than once; nothing was published")
-    return staging, files
+    return staging, written
 
 
 def _snapshot(job: Job, entity: str):
