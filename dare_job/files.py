@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path, PurePath
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -75,13 +76,13 @@ def writable(text: str, setting: str) -> AnyPath:
     """``path`` of a folder that is written to. Raises ConfigError where nothing could be written safely."""
     found = path(text, setting)
     if not is_local(found) and found.protocol == _READ_ONLY:
-        raise ConfigError(f"{setting} = {text}: hdfs:// can only be read here, as it offers no way to write a "
-                          "file unless it is there; name a folder that every host mounts, or s3://BUCKET/folder")
+        raise ConfigError(f"{setting} = {text}: hdfs:// can only be read here: it offers no way to create "
+                          "a file unless it is there; name a folder that every host mounts, or s3://BUCKET/folder")
     return found
 
 
-def is_local(path: AnyPath) -> bool:
-    return isinstance(path, PurePath)
+def is_local(path: AnyPath | str) -> bool:
+    return not hasattr(path, "fs")
 
 
 def arrow(path: AnyPath) -> tuple[Any, str]:
@@ -141,7 +142,7 @@ def writing(path: AnyPath, partial: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _uploading(path: AnyPath) -> Iterator[BinaryIO]:
-    """Through a temporary file: an upload that is closed early would leave a part of the file as the whole."""
+    """Through a temporary file: a stream that is closed early would leave a part as the whole."""
     with tempfile.NamedTemporaryFile(prefix="dare-job-") as file:
         yield file
         file.flush()
@@ -228,8 +229,13 @@ def each(function: Callable[[T], R], paths: Iterable[T]) -> list[R]:
     paths = list(paths)
     if all(map(is_local, paths)) or len(paths) < 2:
         return [function(path) for path in paths]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return list(threads.map(function, paths))
+    return list(_threads(os.getpid()).map(function, paths))
+
+
+@lru_cache(maxsize=1)
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Always the same threads: fsspec keeps a connection to the store for each that ever asked."""
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
 
 
 def digest_of(folder: AnyPath) -> str:
