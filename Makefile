@@ -1,5 +1,5 @@
 # make demo   set everything up in .venv and run the whole job on an embedded sample
-# make test   set everything up and run the tests
+# make test   set everything up and run the tests; make test-slow those that take minutes
 # Options: DEVICE=cpu|gpu (default: gpu where nvidia-smi finds one), PYTHON=..., OUT=folder of the demo
 
 DEVICE ?= auto
@@ -7,7 +7,7 @@ OUT ?= out
 export PYTHON
 DARE := .venv/bin/dare-job
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-slow lint clean
 
 demo:
 	@sh conf/setup.sh $(DEVICE)
@@ -19,6 +19,10 @@ test:
 	@sh conf/setup.sh $(DEVICE) test
 	@.venv/bin/ruff check .
 	@.venv/bin/python -m pytest
+
+test-slow:
+	@sh conf/setup.sh $(DEVICE) test
+	@.venv/bin/python -m pytest -m slow
 
 lint:
 	@.venv/bin/ruff check .
