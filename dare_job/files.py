@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -53,6 +52,8 @@ def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
         raise ConfigError(f"{setting}: a URL here holds no user, password or query, as it is written to logs "
                           "and manifests; credentials come from the environment (AWS_ACCESS_KEY_ID, "
                           "AWS_PROFILE, a role)")
+    if any(mark in text for mark in "*[]?"):
+        raise ConfigError(f"{setting} = {text}: a URL here is one place, without * ? [ ]")
     if not url.netloc:
         place = "BUCKET" if scheme == "s3" else "HOST"
         raise ConfigError(f"{setting} = {text}: write {scheme}://{place}/folder")
@@ -69,7 +70,9 @@ def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
     except ImportError as error:
         raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: "
                           f"pip install 'dare-job[{_EXTRAS[scheme]}]'") from None
-    return UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])
+    found = UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])
+    assert found.fs is not None  # made here, so that all paths made from it share its connections
+    return found
 
 
 def writable(text: str, setting: str) -> AnyPath:
@@ -229,13 +232,8 @@ def each(function: Callable[[T], R], paths: Iterable[T]) -> list[R]:
     paths = list(paths)
     if all(map(is_local, paths)) or len(paths) < 2:
         return [function(path) for path in paths]
-    return list(_threads(os.getpid()).map(function, paths))
-
-
-@lru_cache(maxsize=1)
-def _threads(process: int) -> ThreadPoolExecutor:
-    """Always the same threads: fsspec keeps a connection to the store for each that ever asked."""
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(function, paths))
 
 
 def digest_of(folder: AnyPath) -> str:
