@@ -44,7 +44,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
     located  add ``_metadata`` (file_name, row_index), as Spark's reader has it
     Raises DataError where there is no file, or one cannot be read.
     """
-    found = [(file, size) for path in paths for file, size in _sized(path)]
+    found = [file for part in files.each(_sized, paths) for file in part]
     if not found:
         raise DataError(f"{', '.join(map(str, paths))}: no Parquet file there")
     schema = to_arrow_schema(from_arrow_schema(_plain(_schema(found[0][0], columns))))
