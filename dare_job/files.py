@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, InfrastructureError
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 else:
     AnyPath = Path
 
-_READ_ONLY = "hdfs"
 _EXTRAS = {"s3": "s3", "hdfs": "hdfs"}  # scheme: extra of pyproject.toml
 _OPTIONS: dict[str, dict[str, Any]] = {  # a listing must be what is there now
     "s3": {"use_listings_cache": False}, "hdfs": {}}
@@ -35,7 +34,8 @@ T, R = TypeVar("T"), TypeVar("R")
 def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
     """A path from a setting's text: a local one, file://, s3:// or hdfs://.
 
-    Raises ConfigError naming the setting: another scheme, a package that is missing, a secret in the URL.
+    Raises ConfigError naming the setting: another scheme, a package that is missing, a secret in the URL;
+    InfrastructureError where Hadoop's client is missing.
     """
     if not isinstance(text, str) or "://" not in text:
         return Path(text) if isinstance(text, str) else text
@@ -54,9 +54,10 @@ def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
                           "AWS_PROFILE, a role)")
     if any(mark in text for mark in "*[]?"):
         raise ConfigError(f"{setting} = {text}: a URL here is one place, without * ? [ ]")
-    if not url.netloc:
-        place = "BUCKET" if scheme == "s3" else "HOST"
-        raise ConfigError(f"{setting} = {text}: write {scheme}://{place}/folder")
+    if scheme == "hdfs" and url.netloc:
+        raise ConfigError(f"{setting} = {text}: write hdfs:///folder; which cluster, HADOOP_CONF_DIR says")
+    if scheme == "s3" and not url.netloc:
+        raise ConfigError(f"{setting} = {text}: write s3://BUCKET/folder")
     return _remote(scheme, text.partition("://")[2].rstrip("/"), setting)
 
 
@@ -71,17 +72,20 @@ def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
         raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: "
                           f"pip install 'dare-job[{_EXTRAS[scheme]}]'") from None
     found = UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])
-    assert found.fs is not None  # made here, so that all paths made from it share its connections
+    try:
+        found.fs  # noqa: B018  made now, so that all paths made from this one share its connections
+    except OSError as error:
+        raise InfrastructureError(f"{setting} = {found}: {str(error).splitlines()[0]}; hdfs:// needs Hadoop's"
+                                  " native client (libhdfs, JAVA_HOME, HADOOP_HOME, CLASSPATH)") from error
     return found
 
 
 def writable(text: str, setting: str) -> AnyPath:
     """``path`` of a folder that is written to. Raises ConfigError where nothing could be written safely."""
-    found = path(text, setting)
-    if not is_local(found) and found.protocol == _READ_ONLY:
-        raise ConfigError(f"{setting} = {text}: hdfs:// can only be read here: it offers no way to create "
-                          "a file unless it is there; name a folder that every host mounts, or s3://BUCKET/folder")
-    return found
+    if text.startswith("hdfs:"):
+        raise ConfigError(f"{setting} = {text}: hdfs:// can only be read here, as it offers no way to create "
+                          "a lock in one step; name a folder that every host mounts, or s3://BUCKET/folder")
+    return path(text, setting)
 
 
 def is_local(path: AnyPath | str) -> bool:
@@ -162,19 +166,21 @@ def upload(folder: Path, to: AnyPath) -> None:
 
 def create(path: AnyPath, content: bytes) -> bool:
     """Write an object of a URL unless it is there, in one step; False where it was."""
-    try:
-        path.fs.pipe_file(path.path, content, mode="create")
-    except FileExistsError:
-        return False
-    return True
+    return _put(path, content, IfNoneMatch="*")
 
 
 def swap_content(path: AnyPath, version: str, content: bytes) -> bool:
     """Write an object that still has a version (``version_of``), in one step; False where it has another."""
+    return _put(path, content, IfMatch=version)
+
+
+def _put(path: AnyPath, content: bytes, **condition: str) -> bool:
+    """One put with a condition of S3; False where the condition did not hold, or another put was faster."""
     try:
-        path.fs.pipe_file(path.path, content, IfMatch=version)
+        path.fs.pipe_file(path.path, content, **condition)
     except OSError as error:
-        if isinstance(error, FileNotFoundError | FileExistsError) or "recondition" in str(error):
+        code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
+        if code in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchKey", "404"):
             return False
         raise
     return True

@@ -47,7 +47,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
     found = [file for part in files.each(_sized, paths) for file in part]
     if not found:
         raise DataError(f"{', '.join(map(str, paths))}: no Parquet file there")
-    schema = to_arrow_schema(from_arrow_schema(_plain(_schema(found[0][0], columns))))
+    schema = to_arrow_schema(from_arrow_schema(_plain(_schema(found[0][0], columns))), timezone="UTC")
     splits = _splits(found, spark.sparkContext.defaultParallelism)
     given = schema.append(pa.field("_metadata", _METADATA)) if located else schema
 
@@ -152,7 +152,8 @@ def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def write_parquet(table: DataFrame, folder: AnyPath) -> None:
     """Add a table to a URL's folder: a whole file with a new name for each partition; one at least."""
-    schema, target, run = to_arrow_schema(table.schema), str(folder), secrets.token_hex(4)
+    schema = to_arrow_schema(table.schema, timezone="UTC")
+    target, run = str(folder), secrets.token_hex(4)
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def folder(store, request):
-    return files.path(f"{store}/{request.node.name[:40]}")
+    return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
 
 
 def leave(folder, **changes) -> None:

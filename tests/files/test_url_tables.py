@@ -1,6 +1,7 @@
 """Tables at URLs, read and written by Spark's Python workers: as Spark itself has them on a disk."""
 
 import gzip
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def folder(store, request):
-    return files.path(f"{store}/{request.node.name[:40]}")
+    return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
 
 
 def table(rows: int = 5) -> pa.Table:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from dare_job.workspace import Workspace, committing, done_record, is_done, writ
 
 @pytest.fixture
 def folder(store, request):
-    return files.path(f"{store}/{request.node.name[:40]}")
+    return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
 
 
 def test_local_paths_are_those_of_pathlib():
@@ -37,11 +38,21 @@ def test_local_paths_are_those_of_pathlib():
     ("file://elsewhere/x", "out: file://elsewhere/x names the host elsewhere"),
     ("s3:///x", "out = s3:///x: write s3://BUCKET/folder"),
     ("s3://b/x*", "out = s3://b/x*: a URL here is one place"),
-    ("hdfs://name:8020/x", "out = hdfs://name:8020/x: hdfs:// can only be read")])
+    ("hdfs:///x", "out = hdfs:///x: hdfs:// can only be read")])
 def test_a_url_that_cannot_be_used_is_named_with_its_setting(text, said):
     with pytest.raises(ConfigError) as caught:
         files.writable(text, "out")
     assert str(caught.value).startswith(said)
+
+
+def test_hdfs_without_hadoops_client_says_what_is_missing():
+    """As on this machine; with one, the path is what it was."""
+    with pytest.raises(ConfigError, match="write hdfs:///folder; which cluster, HADOOP_CONF_DIR says"):
+        files.path("hdfs://name:8020/x", "input.path")
+    try:
+        assert str(files.path("hdfs:///data/x", "input.path")) == "hdfs:///data/x"
+    except InfrastructureError as error:
+        assert "input.path = hdfs:///data/x: " in str(error) and "libhdfs" in str(error)
 
 
 @pytest.mark.parametrize("text", [
