@@ -3,8 +3,10 @@
 import hashlib
 from pathlib import Path
 
-from dare_job import file_digests, files, store_errors
+from dare_job import file_digests, store_errors
 from dare_job.errors import ModelError
+from dare_job.files import AnyPath, digest_of, is_local
+from dare_job.files import path as path_of
 from dare_job.local_copy import local_copy
 
 EMBEDDED = "embedded"
@@ -31,7 +33,7 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
 
         return Path(embedded_path())
     if "://" in name:
-        return _copied(files.path(name, "model.name"))
+        return _copied(path_of(name, "model.name"))
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
@@ -40,12 +42,12 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
     return _download(name, revision, trust_remote_code)
 
 
-def _copied(folder: files.AnyPath) -> Path:
+def _copied(folder: AnyPath) -> Path:
     """A folder itself, or the copy on this host of one at a URL, which serves until its files change."""
     store_errors.require(folder, "model.name")
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.name = {folder}: no model there (config.json is missing)")
-    return local_copy(folder, "" if files.is_local(folder) else files.digest_of(folder), kept=True)
+    return local_copy(folder, "" if is_local(folder) else digest_of(folder), kept=True)
 
 
 def _download(name: str, revision: str | None, trust_remote_code: bool) -> Path:
