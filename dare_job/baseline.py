@@ -86,6 +86,7 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
+    task = task.here()
     context = loading.loaded(task).target.traits.context or np.inf  # the engine refuses longer prompts
     requests = [loading.request(row, task, drafted=False) for row in rows]
     requests = [request for request in requests if 0 < len(request.prompt_ids) <= context]

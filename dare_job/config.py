@@ -182,6 +182,9 @@ class SparkSettings(Section):
     rows_per_commit: int = Field(64, ge=1, le=_MOST,
                                  description="rows of a file; a killed worker loses its open ones")
     driver_memory: str = Field("2g", pattern=r"^[1-9]\d*[kmgtKMGT]$", description="as Java has it: 900m, 2g")
+    ship: Literal["auto", "always", "never", "model", "pools"] = Field(
+        "auto", description="carry model and pools to the executors: auto: both, unless the master is local; "
+        "model or pools: only that, the other is on every host under the same path")
     conf: Annotated[dict[str, str], BeforeValidator(config_source.spark_conf)] = {}
 
 

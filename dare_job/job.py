@@ -17,10 +17,13 @@ class Job:
 
     @cached_property
     def spark(self):
-        """The Spark session, started on first use."""
+        """The Spark session, started on first use. Its executors can write in ``space.work``."""
+        from dare_job.spark import executors
         from dare_job.spark.session import session
 
-        return session(self.config.spark)
+        started = session(self.config.spark)
+        executors.require(started, self.space.work)
+        return started
 
     @cached_property
     def model_hash(self) -> str:

@@ -15,6 +15,7 @@ _TOKENIZER_FILES = (
     "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
     "chat_template.jinja", "chat_template.json",
 )
+_WEIGHTS = (".safetensors", ".bin")
 _COUNTED = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 _WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _UNWANTED = ["consolidated*", "*/*"]  # the same weights again in another layout; exports to other runtimes
@@ -86,6 +87,22 @@ def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
         raise ModelError(f"{path}: its configuration names no vocab_size ({error})") from error
 
 
+def files(path: str | Path, weights: bool = True) -> list[Path]:
+    """The files that a model and its tokenizer are loaded from, ascending; all but the weights on demand.
+
+    Weights in pickles are left out where there are others, as the loader takes those.
+    """
+    found = [file for file in sorted(Path(path).iterdir()) if _counts(file)]
+    if not weights:
+        return [file for file in found if file.suffix not in _WEIGHTS]
+    safe = any(file.suffix == ".safetensors" for file in found)
+    return [file for file in found if not (safe and file.suffix == ".bin")]
+
+
+def _counts(file: Path) -> bool:
+    return file.suffix in _COUNTED and not file.is_dir()
+
+
 def fingerprint(path: str | Path) -> str:
     """sha256 (hex) of what can change a model's text: names and whole contents of the folder's files.
 
@@ -96,9 +113,8 @@ def fingerprint(path: str | Path) -> str:
     """
     path, digest = Path(path), hashlib.sha256()
     _require(path)
-    for file in sorted(path.iterdir()):
-        if file.suffix in _COUNTED and not file.is_dir():
-            _add(digest, file.name, _content_digest(file))
+    for file in filter(_counts, sorted(path.iterdir())):
+        _add(digest, file.name, _content_digest(file))
     return digest.hexdigest()
 
 

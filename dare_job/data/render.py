@@ -28,8 +28,10 @@ def users(prompt_set: str, items: str, version: str) -> Callable[[Batches], Batc
 
     ``items`` is the path of the items table, read once by each worker for each ``version`` of it.
     """
+    known = prompts.load(prompt_set)  # here: executors may not see a file of the user's own
+
     def render(batches: Batches) -> Batches:
-        known, shelf = prompts.load(prompt_set), _shelf(items, version)
+        shelf = _shelf(items, version)
         for batch in batches:
             rows = zip(batch["attributes"].to_pylist(), batch["history"].to_pylist(), strict=True)
             yield _extended(batch, [_user_prompt(known, shelf, *row) for row in rows])
@@ -38,8 +40,9 @@ def users(prompt_set: str, items: str, version: str) -> Callable[[Batches], Batc
 
 def items(prompt_set: str) -> Callable[[Batches], Batches]:
     """Function for ``mapInArrow``: (entity_id, interactions, attributes, title) -> ``RENDERED``."""
+    known = prompts.load(prompt_set)
+
     def render(batches: Batches) -> Batches:
-        known = prompts.load(prompt_set)
         for batch in batches:
             rows = zip(batch["title"].to_pylist(), batch["attributes"].to_pylist(), strict=True)
             yield _extended(batch, [_item_prompt(known, *row) for row in rows])

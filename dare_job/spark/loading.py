@@ -1,16 +1,14 @@
-"""What a worker needs to decode, loaded once a process: model, tokenizer, drafter.
+"""What a worker needs to decode, loaded once a process and device: model, tokenizer, drafter.
 
 Everything here is reached by importing the module in the worker; only ``Task`` travels.
 """
 
-import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from dare_job.config import JobConfig
 from dare_job.decode import Engine, EngineSettings, Request, Target, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
@@ -18,9 +16,9 @@ from dare_job.decode.scheduler import MOST, Scheduler
 from dare_job.decode.scoring import Scoring
 from dare_job.errors import ConfigError
 from dare_job.files import path
-from dare_job.job import Job
 from dare_job.local_copy import local_copy
-from dare_job.model_files import tokenizer_hash
+from dare_job.spark import gpus
+from dare_job.spark.task import Task
 from dare_job.tables import ENTITIES
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
@@ -33,46 +31,6 @@ POOLS_OF_MODE = {"dare": ("own", "wave", "group", "global"), "resd": ("wave", "g
 
 
 @dataclass(frozen=True)
-class Task:
-    """Plain values that tell a worker everything; equal tasks share one loaded model.
-
-    folder, pools  the stages' folders; pools_version changes when pools are built anew
-    cut            token of the cut that the rows belong to
-    tokenizer      hash that the pools must have
-    threads        torch threads of one worker
-    wave_pools     (entity type, folder, checksum of its manifest) of the pool of the waves before
-    """
-
-    config: JobConfig
-    model: str
-    tokenizer: str
-    folder: str
-    pools: str
-    pools_version: str
-    cut: str
-    dt: str
-    run_id: str
-    threads: int
-    wave_pools: tuple[tuple[str, str, str], ...] = ()
-
-    @classmethod
-    def of(cls, job: Job, pools_version: str = "", cut: str = "") -> "Task":
-        pools = job.space.stage("pools")
-        return cls(job.config, str(job.model_path), tokenizer_hash(job.model_path),
-                   str(job.space.stage("generate").resolve()), str(pools.resolve()),
-                   pools_version, cut, job.space.dt, job.run_id, threads(job))
-
-
-def threads(job: Job) -> int:
-    """Cores that one task owns: this machine's over the slots for a local master, else spark.task.cpus."""
-    context = job.spark.sparkContext
-    own = int(job.spark.conf.get("spark.task.cpus", "1"))
-    if not context.master.startswith("local"):
-        return own
-    return max(own, len(os.sched_getaffinity(0)) // context.defaultParallelism)
-
-
-@dataclass(frozen=True)
 class Loaded:
     """A model in memory with its tokenizer."""
 
@@ -81,7 +39,9 @@ class Loaded:
 
 
 @lru_cache(maxsize=1)
-def _load(model: str, dtype: str, device: str, trust_remote_code: bool, threads: int) -> Loaded:
+def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool,
+          threads: int) -> Loaded:
+    """Loads again where Spark gives this process another GPU than before."""
     import torch
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -90,7 +50,7 @@ def _load(model: str, dtype: str, device: str, trust_remote_code: bool, threads:
     logging.set_verbosity_error()
     torch.set_num_threads(threads)
     warm_up()
-    target = Target.load(Path(model), dtype, device, trust_remote_code)
+    target = Target.load(Path(model), dtype, gpus.take(device, gpu), trust_remote_code)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     return Loaded(target, tokenizer)
 
@@ -98,7 +58,13 @@ def _load(model: str, dtype: str, device: str, trust_remote_code: bool, threads:
 def loaded(task: Task) -> Loaded:
     """The model of a task, loaded on the first call in this process."""
     settings = task.config.model
-    return _load(task.model, settings.dtype, settings.device, settings.trust_remote_code, task.threads)
+    return _load(task.model, settings.dtype, settings.device, gpus.address(), settings.trust_remote_code,
+                 task.threads)
+
+
+def loads() -> int:
+    """How often this process has loaded a model."""
+    return _load.cache_info().misses
 
 
 def request(row: dict, task: Task, drafted: bool = True) -> Request:

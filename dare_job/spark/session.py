@@ -31,10 +31,12 @@ def session(settings: SparkSettings):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder = SparkSession.builder.appName("dare-job")
-        if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java and set the master
+        master = _submitted_master()
+        if master is None:
             require_java()
-            builder = builder.master(with_retries(settings.master))
-        for key, value in _settings(settings).items():
+            master = with_retries(settings.master)
+            builder = builder.master(master).config("spark.driver.memory", settings.driver_memory)
+        for key, value in _settings(settings, master).items():
             builder = builder.config(key, value)
         active = _started(builder)
         active.sparkContext.setLogLevel("ERROR")
@@ -52,11 +54,24 @@ _SQL = {
 }
 
 
-def _settings(settings: SparkSettings) -> dict[str, str]:
-    wanted = {**_SQL, "spark.speculation": "false"}
+def is_local(master: str) -> bool:
+    """True for ``local[...]``, where tasks run on the driver's own host as its children."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def _submitted_master() -> str | None:
+    """The master that ``spark-submit`` was told, which started Java before us; None: we start it."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        wanted["spark.driver.memory"] = settings.driver_memory
-    if settings.master.startswith("local"):
+        return None
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # else SparkConf does not know Java's properties
+    return SparkConf().get("spark.master", "local[*]")
+
+
+def _settings(settings: SparkSettings, master: str) -> dict[str, str]:
+    wanted = {**_SQL, "spark.speculation": "false"}
+    if is_local(master):
         wanted |= {
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
                                              f"-Dlog4j.configurationFile={_LOG_SETTINGS.as_uri()}",
@@ -94,10 +109,19 @@ def require_java() -> Path:
 
 
 def _started(builder):
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         return builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InfrastructureError(f"Spark did not start: {first}") from error
+    except (PySparkException, Py4JError, OSError) as error:
+        raise InfrastructureError(f"Spark did not start: {cause(error)}") from error
+
+
+def cause(error: Exception) -> str:
+    """One line that says why Spark failed: the first one, with Java's reason where Java raised it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    reasons = [line for line in lines if line.startswith((": ", "Caused by: "))]
+    return " ".join([lines[0], *reasons[:1]])

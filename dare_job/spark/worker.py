@@ -4,6 +4,8 @@ Runs in Python workers. The module is imported there, never shipped by value, so
 once a worker and serves all its tasks.
 """
 
+import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -11,14 +13,18 @@ from itertools import chain
 import pyarrow as pa
 
 from dare_job.decode import Result
-from dare_job.errors import DareJobError
-from dare_job.files import path
-from dare_job.spark import chunks, cut, loading
+from dare_job.errors import DareJobError, InfrastructureError
+from dare_job.files import is_local, path
+from dare_job.spark import chunks, cut, gpus, loading
 from dare_job.spark.decoding import decode
 from dare_job.spark.loading import Task
 
-STATS = "shard int, chunk int, rows long"
-_STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64())])
+# loads: models that the worker's process has loaded so far; began, ended: the task's start, this chunk's end
+STATS = ("shard int, chunk int, rows long, worker string, gpu string, loads int, began double, "
+         "ended double")
+_STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64()),
+                    ("worker", pa.string()), ("gpu", pa.string()), ("loads", pa.int32()),
+                    ("began", pa.float64()), ("ended", pa.float64())])
 
 
 class _Stopped(Exception):
@@ -30,20 +36,26 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
 
     A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
     model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
+    Raises InfrastructureError where this host does not see the folder: Spark tries another one.
     """
+    folder = path(task.folder)
+    if is_local(folder) and not folder.is_dir():
+        raise InfrastructureError(f"{socket.gethostname()} does not see {task.folder}: out must be on a disk "
+                                  "that every host has under the same path")
     rows = (row for batch in batches for row in batch.to_pylist())
     first = next(rows, None)
-    if first is None or not cut.goes_on(path(task.folder), task.cut):
+    if first is None or not cut.goes_on(folder, task.cut):
         return
     try:
+        task = task.here()
         loading.loaded(task)  # before the clock starts
         collector = Collector(task)
         for row, result in decode(collector.watched(chain([first], rows)), task):
             yield from collector.add(row, knowledge_row(row, result, task))
         yield from collector.finish()
     except DareJobError as error:
-        if cut.goes_on(path(task.folder), task.cut):
-            cut.stop(path(task.folder), error)
+        if cut.goes_on(folder, task.cut):
+            cut.stop(folder, error)
     except _Stopped:
         return
 
@@ -57,6 +69,7 @@ class Collector:
         self._ready: dict[int, list[dict]] = {}
         self._newest = -1
         self._began = time.perf_counter()
+        self._started = time.time()
 
     def watched(self, rows: Iterable[dict]) -> Iterator[dict]:
         """The same rows; notes which chunk each belongs to as it is taken."""
@@ -88,7 +101,9 @@ class Collector:
         file = folder / f"entity={first['entity']}" / chunks.name(first["shard"], chunk)
         chunks.write(file, [finished for _, finished in entries], busy_s)
         self._began = time.perf_counter()
-        record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
+        record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries), "gpu": gpus.address(),
+                  "worker": f"{socket.gethostname()}:{os.getpid()}", "loads": loading.loads(),
+                  "began": self._started, "ended": time.time()}
         return pa.RecordBatch.from_pylist([record], schema=_STATS)
 
 

@@ -1,18 +1,18 @@
 """Stage generate: writes tonight's texts with the model, in Spark tasks that commit chunk by chunk."""
 
+import json
 import logging
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dare_job import baseline, errors, knowledge
-from dare_job.files import path
+from dare_job.files import AnyPath, path, writing
 from dare_job.job import Job
 from dare_job.local_copy import local_copy
-from dare_job.spark import chunks, cut, progress
+from dare_job.spark import chunks, cut, executors, gpus, progress
 from dare_job.spark.loading import GLOBAL, Task
 from dare_job.spark.worker import STATS, write_shard
 from dare_job.stages import old_text, upstream, waves
@@ -22,6 +22,7 @@ from pools.errors import PoolError
 from pools.store import Store
 
 _LOG = logging.getLogger("dare_job")
+TASKS = "_tasks.jsonl"
 _ROUTE_OF_MODE = {"resd": GLOBAL, "autoregressive": GLOBAL}  # the modes that use no group's pool
 
 
@@ -86,14 +87,14 @@ def _fingerprint(job: Job) -> str:
 
 def _write(job: Job, work: cut.Cut) -> None:
     task = Task.of(job, upstream.require(job, "pools")["fingerprint"], work.token)
-
+    gpus.warn_of_sharing(job.spark)
     (work.folder / DONE).unlink(missing_ok=True)
     (work.folder / cut.FAILED).unlink(missing_ok=True)
     with _marking_damage(job):
         _check_pools(task)
         for wave in range(1, 1 + len(work.waves)):
             if waves.unfinished(work, wave):
-                _write_wave(job, work, wave, replace(task, wave_pools=waves.freeze(job, work, wave)))
+                _write_wave(job, work, wave, task.of_wave(job, waves.freeze(job, work, wave)))
 
 
 def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
@@ -103,10 +104,28 @@ def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
 
     if len(work.waves) > 1:
         _LOG.info("%s: %d rows", waves.name(work, wave), work.waves[wave - 1][0])
-    with small_batches(job), progress.watching(work.entities, work.rows, waves.name(work, wave)):
-        cut.remaining(job, work, wave).mapInArrow(write, STATS).collect()
+    watched = progress.watching(work.entities, work.rows, waves.name(work, wave))
+    with small_batches(job), watched, executors.failing_plainly():
+        stats = cut.remaining(job, work, wave).mapInArrow(write, STATS).collect()
+    _note_tasks(work.folder / TASKS, stats)
     cut.raise_failure(work.folder)
     waves.check(work, wave)
+
+
+def _note_tasks(file: AnyPath, stats: list) -> None:
+    """Add a line of JSON for each shard: who wrote it, on which GPU, from when to when (seconds since 1970).
+
+    ``loads`` is how often that worker's process had loaded a model by then.
+    """
+    shards: dict[int, dict] = {}
+    for row in sorted(stats, key=lambda row: row.ended):
+        before = shards.get(row.shard, {"rows": 0})
+        shards[row.shard] = {**row.asDict(), "rows": before["rows"] + row.rows}
+    lines = file.read_text(encoding="utf-8") if file.exists() else ""
+    for _, record in sorted(shards.items()):
+        lines += json.dumps({name: value for name, value in record.items() if name != "chunk"}) + "\n"
+    with writing(file, f".{file.name}.partial") as whole:
+        whole.write(lines.encode())
 
 
 @contextmanager

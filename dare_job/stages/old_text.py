@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 from dare_job import knowledge
 from dare_job.files import AnyPath
 from dare_job.job import Job
-from dare_job.model_files import tokenizer_hash, vocabulary
-from dare_job.spark import indexing
+from dare_job.model_files import files, tokenizer_hash, vocabulary
+from dare_job.spark import indexing, shipping
 
 _LOG = logging.getLogger("dare_job")
 
@@ -20,13 +20,22 @@ def token_ids(job: Job, folder: AnyPath) -> DataFrame:
     A text with an id that the model has no token for drafts nothing: it is left out.
     """
     written, rest = _parts(job, folder)
-    model, trust = str(job.model_path), job.config.model.trust_remote_code
+    model, trust = str(job.model_path.absolute()), job.config.model.trust_remote_code
+    archive = _tokenizer_archive(job)
 
     def tokenise(batches):
-        yield from indexing.tokenise(batches, model, trust)
+        yield from indexing.tokenise(batches, shipping.unpacked(archive) if archive else model, trust)
 
     anew = rest.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
     return (anew if written is None else written.unionByName(anew)).where(_sound(_size(job)))
+
+
+def _tokenizer_archive(job: Job) -> shipping.Archive | None:
+    if not shipping.wanted(job, "model"):
+        return None
+    folder = job.model_path.absolute()
+    return shipping.ship(job.spark, folder, f"{job.model_hash} without weights",
+                         files(folder, weights=False))
 
 
 def warn_of_bad_ids(job: Job, folder: AnyPath) -> None:

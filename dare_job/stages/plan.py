@@ -78,8 +78,8 @@ def _users(job: Job, source: AnyPath) -> DataFrame:
     past = histories(_interactions(job, source), titled, job.config.history)
     known = _read(job, source, "users").join(past, "user_id", "full")
     version = done_record(source)["fingerprint"]
-    return _rendered(known, "user_id", "history",
-                     render.users(job.config.prompts.user, str(source / "items.parquet"), version))
+    items = str((source / "items.parquet").absolute())  # executors have a folder of their own
+    return _rendered(known, "user_id", "history", render.users(job.config.prompts.user, items, version))
 
 
 def _items(job: Job, source: AnyPath) -> DataFrame:

@@ -1,0 +1,142 @@
+"""What executors must be able to do before a night begins: import this package, and write where OUT is.
+
+On a local master they are the driver's own children, and nothing is asked.
+"""
+
+import logging
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+import dare_job
+from dare_job import errors, files, store_errors
+from dare_job.errors import ConfigError, InfrastructureError
+from dare_job.spark.session import cause, is_local
+
+_LOG = logging.getLogger("dare_job")
+_PATIENCE_S = 30.0
+_LOST = ("ExecutorLostFailure", "FetchFailed", "SparkContext was shut down", "Connection refused")
+_PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with --archives (a packed "
+            "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
+
+
+def require(spark, folder: files.AnyPath) -> None:
+    """Raise InfrastructureError, naming host and cause, unless executors can read and write ``folder``.
+
+    Says so every half minute while the master gives no executor.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    context = spark.sparkContext
+    if is_local(context.master):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    path, seen, version = str(folder.resolve()), _names(folder), dare_job.__version__
+    tasks = 2 * context.defaultParallelism
+
+    def tried(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
+        yield from problems(path, seen, version)
+
+    try:
+        with _saying_who_waits(context):
+            found = context.parallelize(range(tasks), tasks).mapPartitions(tried).collect()
+    except (PySparkException, Py4JError) as error:
+        raise InfrastructureError(f"the executors of {context.master} do not work: {_why(error)}") from error
+    if found:
+        raise InfrastructureError("the executor on {} {}".format(*min(found)))
+
+
+def problems(folder: str, seen: list[str], version: str, settle_s: float = 90.0) -> Iterator[tuple[str, str]]:
+    """Runs in a Spark task: this host, and what is wrong with it.
+
+    folder    where the driver sees the files ``seen``
+    version   the driver's of this package
+    settle_s  how long to wait for the folder: a network disk shows new files late
+    """
+    host, deadline = socket.gethostname(), time.monotonic() + settle_s
+    if dare_job.__version__ != version:
+        yield host, f"has dare-job {dare_job.__version__}, the driver {version}: send the driver's there"
+    while (problem := _unusable(folder, seen)) and time.monotonic() < deadline:
+        time.sleep(1)
+    if problem:
+        yield host, f"{problem}: out must be a place that every host sees under the same path, and may write"
+
+
+def _unusable(folder: str, seen: list[str]) -> str | None:
+    try:
+        place = files.path(folder, "out")
+        if missing := sorted(set(seen) - set(_names(place))):
+            return f"does not see {missing[0]} in {folder}, the driver does"
+        probe = place / f".{uuid.uuid4().hex}.partial"
+        probe.touch()
+        probe.unlink()
+    except Exception as error:
+        refused = store_errors.reason(error)
+        if refused is None and not isinstance(error, OSError | ConfigError):
+            raise
+        return f"cannot use {folder}: {refused or error}"
+    return None
+
+
+def _names(folder: files.AnyPath) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def _why(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    for line in lines:
+        if line.startswith("ModuleNotFoundError: No module named "):
+            return _PACKAGE.format(line.rpartition(" ")[2].strip("'"))
+        if "PYTHON_VERSION_MISMATCH" in line:
+            return f"{line}: give the executors the driver's Python (spark.pyspark.python)"
+    return cause(error)
+
+
+@contextmanager
+def failing_plainly() -> Iterator[None]:
+    """Turn what ends a Spark job into one line: the error that a task raised, or the loss of its executors.
+
+    Anything else is a fault of the program and goes through with its traceback.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if found := re.search(r"^dare_job\.errors\.(\w+): (.+)$", str(error), re.MULTILINE):
+            raise getattr(errors, found[1])(found[2]) from error
+        if any(sign in str(error) for sign in _LOST):
+            raise InfrastructureError(f"Spark lost the executors of a task too often, what was finished is "
+                                      f"kept, run it again: {cause(error)}") from error
+        raise
+
+
+@contextmanager
+def _saying_who_waits(context) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=_say, args=(context, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _say(context, stop: threading.Event) -> None:
+    """Spark itself would say it on a level that the console does not show."""
+    began, tracker = time.monotonic(), context.statusTracker()
+    while not stop.wait(_PATIENCE_S):
+        with suppress(Exception):  # the session may be stopping
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            if any(stage and stage.numActiveTasks + stage.numCompletedTasks for stage in stages):
+                continue
+            _LOG.warning("%s has started no task for %.0f s: does it have free workers with the cores, "
+                         "memory and GPUs that an executor asks for? Its web page lists them",
+                         context.master, time.monotonic() - began)

@@ -1,0 +1,136 @@
+"""Folders that executors need and may not see on a disk: packed by the driver, carried by Spark.
+
+``ship`` packs a folder and hands it to Spark, which copies the archive to each executor before its next task.
+``unpacked`` lays it out once a host, as files that can be mapped into memory. Archives are named by their
+content; they and what is unpacked go away with the Spark application.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import socket
+import tarfile
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dare_job.errors import InfrastructureError
+from dare_job.files import is_local as is_on_disk
+from dare_job.spark.session import is_local
+
+_LOG = logging.getLogger("dare_job")
+# an application's own folder on a host, shared by its executors: of a standalone worker, of YARN
+_SHARED = (("SPARK_EXECUTOR_DIRS", os.pathsep), ("LOCAL_DIRS", ","))
+_LARGE = 256 << 20  # packing more than this takes seconds: say so
+_shipped: dict[tuple, "Archive"] = {}
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A shipped folder: its path on the driver, the file that Spark carries, that file's SHA-256."""
+
+    folder: str
+    name: str
+    sha256: str
+
+
+def wanted(job, what: str) -> bool:
+    """Whether ``what`` ("model" or "pools") is shipped to this job's executors (spark.ship)."""
+    ship = job.config.spark.ship
+    if what == "pools" and not is_on_disk(job.space.out):
+        return False  # each host fetches them from there: dare_job/local_copy.py
+    if ship == "auto":
+        return not is_local(job.spark.sparkContext.master)
+    return ship in ("always", what)
+
+
+def ship(spark, folder: Path, version: str, files: Iterable[Path] | None = None) -> Archive:
+    """Pack a folder, or some of its ``files``, for the executors; once for each ``version`` of its content.
+
+    Raises InfrastructureError where the disk of the driver's temporary files is full.
+    """
+    from pyspark import SparkFiles
+
+    key = spark.sparkContext.applicationId, str(folder), version
+    if key not in _shipped:
+        paths = sorted(path for path in (folder.rglob("*") if files is None else files) if path.is_file())
+        size = sum(path.stat().st_size for path in paths)
+        if size > _LARGE:
+            _LOG.info("packing %s for the executors: %.1f GB in %d files", folder, size / 1e9, len(paths))
+        partial = Path(SparkFiles.getRootDirectory()) / f".{uuid.uuid4().hex}.tar"
+        try:
+            _pack(partial, folder, paths)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise InfrastructureError(f"{folder} cannot be packed for the executors in {partial.parent}: "
+                                      f"{error} (spark.local.dir names another disk; spark.ship=never where "
+                                      "every host has the folder)") from error
+        sha256 = _digest(partial)
+        archive = Archive(str(folder), f"dare-job-{sha256}.tar", sha256)
+        served = partial.with_name(archive.name)  # where Spark keeps its copy: so there is no second one
+        os.replace(partial, served)
+        spark.sparkContext.addFile(str(served))
+        _shipped[key] = archive
+    return _shipped[key]
+
+
+def unpacked(archive: Archive) -> str:
+    """In a Spark task: the folder as it is on this host, unpacked by the first task that asks.
+
+    Raises InfrastructureError, naming the host, where the archive arrived damaged or the disk is full.
+    """
+    from pyspark import SparkFiles
+
+    root = _root()
+    folder = root / archive.sha256[:32]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with open(root / f"{folder.name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                _unpack(Path(SparkFiles.get(archive.name)), archive, folder)
+    except (OSError, tarfile.TarError) as error:
+        raise InfrastructureError(f"{archive.folder} cannot be unpacked on {socket.gethostname()} in {root}: "
+                                  f"{error}") from error
+    return str(folder)
+
+
+def _root() -> Path:
+    from pyspark import SparkFiles
+
+    for name, separator in _SHARED:
+        if os.environ.get(name):
+            return Path(os.environ[name].split(separator)[0]) / "dare-job"
+    return Path(SparkFiles.getRootDirectory()) / "dare-job"
+
+
+def _pack(target: Path, folder: Path, paths: list[Path]) -> None:
+    """The same content gives the same archive. Links are followed: a hub's cache consists of them."""
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = entry.mtime = 0
+        entry.uname = entry.gname = ""
+        entry.mode = 0o644
+        return entry
+
+    with tarfile.open(target, "w", dereference=True) as archive:
+        for path in paths:
+            archive.add(path, path.relative_to(folder).as_posix(), filter=plain)
+
+
+def _unpack(file: Path, archive: Archive, folder: Path) -> None:
+    if _digest(file) != archive.sha256:
+        raise OSError(f"{file} is damaged (SHA-256 differs from the driver's)")
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a task that was killed
+    partial.mkdir()
+    with tarfile.open(file) as entries:
+        entries.extractall(partial, filter="data")
+    os.rename(partial, folder)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,94 @@
+"""A real standalone master with two workers on loopback: generate through spark-submit, a GPU a task."""
+
+import json
+import os
+import shutil
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+import standalone
+import yaml
+from run_helpers import NIGHT_2, settings
+
+from dare_job.model import embedded_path
+from dare_job.stages.generate import TASKS
+from dare_job.tables import ENTITIES
+from dare_job.workspace import DONE
+
+pytestmark = pytest.mark.spark
+ONE_GPU_A_TASK = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
+WORK = f"_work/dt={NIGHT_2}"
+SHARDS = 6
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    running = standalone.start(tmp_path_factory.mktemp("cluster"))
+    yield running
+    standalone.stop(running)
+
+
+@pytest.fixture(scope="module")
+def folder(nights, tmp_path_factory):
+    """The second night's output up to its pools, and a copy of the model."""
+    made = tmp_path_factory.mktemp("night")
+    shutil.copytree(nights.out, made / "out")
+    shutil.rmtree(made / "out" / WORK / "generate")
+    shutil.copytree(embedded_path(), made / "model")
+    model = {"name": str(made / "model"), "device": "cpu"}
+    (made / "job.yaml").write_text(yaml.safe_dump(
+        settings(nights.world, made / "out", model=model, baseline={"rows": 0}, spark={"shards": SHARDS})))
+    return made
+
+
+@pytest.fixture(scope="module")
+def generated(cluster, folder):
+    """The stage on the cluster, with the driver's model and pools out of the way; its record of tasks."""
+    hide = os.pathsep.join([str(folder / "model"), str(folder / "out" / WORK / "pools")])
+    done = standalone.submit(
+        cluster.url, "generate", "--config", folder / "job.yaml", "--date", NIGHT_2,
+        entry=Path(__file__).with_name("hidden_folders.py"), conf=ONE_GPU_A_TASK, HIDE=hide)
+    assert done.returncode == 0, done.stderr[-5000:]
+    record = folder / "out" / WORK / "generate" / TASKS
+    return [json.loads(line) for line in record.read_text().splitlines()]
+
+
+def written(out: Path, entity: str) -> dict[str, tuple]:
+    """What generate wrote, by id: text, token ids, error."""
+    rows = ds.dataset(out / WORK / "generate" / f"entity={entity}", format="parquet").to_table().to_pylist()
+    found = {row["entity_id"]: (row["knowledge"], row["token_ids"], row["error"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_texts_are_those_of_a_local_run_from_shipped_model_and_pools(generated, folder, nights):
+    for entity in ENTITIES:
+        ours = written(folder / "out", entity)
+        assert ours == written(nights.out, entity) and ours
+    record = json.loads((folder / "out" / WORK / "generate" / DONE).read_text())
+    assert record["written_now"] == nights.second["written"] + nights.second["errors"]
+    assert record["accepted_tokens"] > 100, "no text was drafted from the pools"
+
+
+def test_each_task_has_a_gpu_of_its_own(generated):
+    assert {task["gpu"] for task in generated} == set(standalone.GPUS)
+    assert len(generated) == SHARDS
+    for one, other in combinations(generated, 2):
+        at_once = one["began"] < other["ended"] and other["began"] < one["ended"]
+        assert not at_once or one["gpu"] != other["gpu"]
+
+
+def test_a_worker_keeps_its_gpu_and_loads_the_model_once(generated):
+    workers = {(task["worker"], task["gpu"]) for task in generated}
+    assert len(workers) == 2 and len({worker for worker, _ in workers}) == 2
+    assert {task["loads"] for task in generated} == {1}
+
+
+def test_what_was_shipped_goes_away_with_the_application(generated, cluster):
+    deadline = time.monotonic() + 30
+    while left := [*cluster.folder.glob("worker-*/local/*/executor-*")]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)

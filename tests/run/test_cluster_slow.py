@@ -1,0 +1,103 @@
+"""The whole job on clusters: a standalone one with the package as a wheel, and Spark's local-cluster."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import standalone
+import yaml
+from run_helpers import NIGHT_1, leftovers, settings, snapshot
+
+from dare_job.tables import ENTITIES
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+ONE_GPU_A_TASK = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    running = standalone.start(tmp_path_factory.mktemp("cluster"))
+    yield running
+    standalone.stop(running)
+
+
+def wheel(folder: Path, version: str | None = None) -> Path:
+    """The package's wheel as a zip, as Spark unpacks it; with another ``__version__`` where one is given."""
+    source = folder / "source"
+    for name in ("dare_job", "pools"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    if version:
+        (source / "dare_job" / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w",
+                    folder, source], check=True, timeout=240)
+    (made,) = folder.glob("*.whl")
+    return made.rename(folder / "dare_job.zip")
+
+
+def night(nights, folder: Path, master: str, conf: dict, *options, **variables):
+    """``dare-job run`` of the first night on a cluster, with the settings of the local run in ``nights``."""
+    (folder / "job.yaml").write_text(yaml.safe_dump(settings(nights.world, folder / "out",
+                                                             model={"device": "cpu"})))
+    return standalone.submit(master, "run", "--config", folder / "job.yaml", "--date", NIGHT_1,
+                             conf={**ONE_GPU_A_TASK, **conf}, options=options, **variables)
+
+
+def check(done, nights, folder: Path) -> list[dict]:
+    """Fails where a published text differs from the local run's; returns the record of tasks."""
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert json.loads(done.stdout.splitlines()[-1])["written"] == nights.first["written"]
+    for entity in ENTITIES:
+        ours, local = (snapshot(out, entity, NIGHT_1) for out in (folder / "out", nights.out))
+        texts = [{id_: (row["knowledge"], row["error"], row["text_key"]) for id_, row in rows.items()}
+                 for rows in (ours, local)]
+        assert texts[0] == texts[1] and len(ours) >= 25
+    assert leftovers(folder / "out") == []
+    lines = (folder / "out" / "_work" / f"dt={NIGHT_1}" / "generate" / "_tasks.jsonl").read_text()
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def test_a_standalone_cluster_runs_the_wheel_that_was_sent(cluster, nights, tmp_path):
+    archives = ("--archives", f"{wheel(tmp_path)}#package")
+    conf = {"spark.executorEnv.PYTHONPATH": "package"}
+    tasks = check(night(nights, tmp_path, cluster.url, conf, *archives), nights, tmp_path)
+    assert {task["gpu"] for task in tasks} == set(standalone.GPUS)
+    assert len({task["worker"] for task in tasks}) == 2 and {task["loads"] for task in tasks} == {1}
+
+
+def test_another_version_on_the_executors_is_refused(cluster, nights, tmp_path):
+    """Which shows too that executors import what was sent, not what is installed."""
+    archives = ("--archives", f"{wheel(tmp_path, '9.9.9')}#package")
+    done = night(nights, tmp_path, cluster.url, {"spark.executorEnv.PYTHONPATH": "package"}, *archives)
+    assert done.returncode == 5 and "has dare-job 9.9.9, the driver" in done.stderr.splitlines()[-1]
+
+
+def test_executors_without_the_package_are_named_with_the_fix(cluster, nights, tmp_path):
+    (tmp_path / "dare_job").mkdir()
+    (tmp_path / "dare_job" / "__init__.py").touch()  # hides what is installed
+    done = night(nights, tmp_path, cluster.url, {"spark.executorEnv.PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 5
+    assert "executors cannot import dare_job.spark: send dare-job" in done.stderr.splitlines()[-1]
+
+
+def test_a_master_that_is_not_there_is_one_line(nights, tmp_path):
+    done = night(nights, tmp_path, "spark://127.0.0.1:9", {})
+    assert done.returncode == 5 and done.stderr.splitlines()[-1].startswith("dare-job: Spark did not start")
+
+
+def test_local_cluster_gives_the_same_texts(nights, tmp_path):
+    """Its two workers share one environment, so each finds both GPUs and gives its task the first."""
+    path = f"{standalone.BIN}{os.pathsep}{os.environ['PATH']}"
+    conf = {"spark.worker.resource.gpu.amount": "1",
+            "spark.worker.resource.gpu.discoveryScript": str(ROOT / "conf" / "gpu_discovery.sh"),
+            "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    done = night(nights, tmp_path, "local-cluster[2,1,1024]", conf, PATH=path)
+    tasks = check(done, nights, tmp_path)
+    assert {task["gpu"] for task in tasks} == {standalone.GPUS[0]}
+    assert len({task["worker"] for task in tasks}) == 2 and {task["loads"] for task in tasks} == {1}
