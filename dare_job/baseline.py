@@ -74,7 +74,8 @@ def _written(job: Job, cut):
     for entity, folder in zip(ENTITIES, cut.entities, strict=True):
         asked = upstream.table(job, "plan", entity).where(F.col("prompt").isNotNull())
         if any(folder.glob("*.parquet")):
-            done = read_parquet(job.spark, folder).where(F.col("error").isNull()).select("entity_id")
+            done = read_parquet(job.spark, folder, columns=["entity_id", "error"])
+            done = done.where(F.col("error").isNull()).select("entity_id")
             frames.append(asked.join(done, "entity_id", "left_semi").select(
                 F.lit(entity).alias("entity"), "entity_id", "prompt"))
     return reduce(DataFrame.unionByName, frames)

@@ -206,13 +206,14 @@ app.add_typer(cli_bench.app, name="bench")
 
 def _job(config, day, input_path, out, model, limit, overrides):
     """Settings with the command line's on top, as a Job."""
+    from dare_job import files
     from dare_job.config import load
     from dare_job.job import Job
     from dare_job.workspace import Workspace
 
     given = {"input.path": ("--input", input_path), "out": ("--out", out), "model.name": ("--model", model)}
     settings = load(config, overrides, {key: flag for key, flag in given.items() if flag[1] is not None})
-    space = Workspace(Path(settings.out), _day(day))
+    space = Workspace(files.writable(settings.out, "out"), _day(day))
     return Job(settings, space, _run_id(space.dt), limit)
 
 

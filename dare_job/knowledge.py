@@ -1,18 +1,20 @@
 """Finds and reads published text: yesterday's snapshot, or the text that came with the input."""
 
 import json
-from pathlib import Path
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from dare_job import files
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.tables import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST
 
 
-def old_folder(job: Job, entity: str) -> Path | None:
+def old_folder(job: Job, entity: str) -> AnyPath | None:
     """Folder of the newest text of an entity type from before the job's date, or None.
 
     A snapshot under OUT comes first, then ``input.knowledge``, then ``knowledge/`` beside the input; the
@@ -24,29 +26,38 @@ def old_folder(job: Job, entity: str) -> Path | None:
         return published
     settings = job.config.input
     if settings.knowledge:
-        root = Path(settings.knowledge)
+        root = files.path(settings.knowledge, "input.knowledge")
         if not any(root.glob("entity=*/")):
             raise DataError(f"input.knowledge = {settings.knowledge!r}: no folder entity=user or entity=item "
                             "in it; expected entity=E/dt=YYYY-MM-DD/*.parquet")
     elif settings.path:
-        root = Path(settings.path) / "knowledge"
+        root = files.path(settings.path, "input.path") / "knowledge"
     else:
         return None
     return _newest(root / f"entity={entity}", job.space.dt)
 
 
-def _newest(folder: Path, dt: str) -> Path | None:
+def _newest(folder: AnyPath, dt: str) -> AnyPath | None:
     dates = sorted(path for path in folder.glob("dt=*") if path.name < f"dt={dt}" and _has_rows(path))
     if dates:
         return dates[-1]
     return folder if _has_rows(folder) else None
 
 
-def _has_rows(folder: Path) -> bool:
+def _has_rows(folder: AnyPath) -> bool:
     return any(folder.glob("*.parquet"))
 
 
-def manifest(folder: Path) -> dict:
+def parquet_files(folder: AnyPath) -> list[AnyPath]:
+    """The Parquet files of a folder; at a URL those that its manifest names, where it has one.
+
+    There the files of another publication may stand beside them, for as long as one is being written.
+    """
+    named = {} if files.is_local(folder) else manifest(folder).get("files")
+    return [folder / name for name in sorted(named)] if named else sorted(folder.glob("*.parquet"))
+
+
+def manifest(folder: AnyPath) -> dict:
     """A snapshot's manifest; empty where the text came without one. Raises DataError on damage."""
     path = folder / MANIFEST
     try:
@@ -73,7 +84,7 @@ def writer(job: Job) -> dict:
     }
 
 
-def changes(job: Job, folder: Path, entity: str) -> list[tuple[str, str | None, str]]:
+def changes(job: Job, folder: AnyPath, entity: str) -> list[tuple[str, str | None, str]]:
     """What a folder's text was written with that is another tonight: (what, then, tonight).
 
     Of model, tokenizer and prompt. Empty where all are tonight's, and where the text has no manifest.
@@ -88,10 +99,17 @@ def changes(job: Job, folder: Path, entity: str) -> list[tuple[str, str | None, 
     return [change for change in compared if change[1] != change[2]]
 
 
-def dataset(folder: Path, schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
+def dataset(folder: AnyPath, schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
     """The Parquet files of a folder, read as they are asked for; without files a table without rows."""
-    files = sorted(map(str, folder.glob("*.parquet")))
-    return ds.dataset(files, schema=schema, format="parquet") if files else ds.dataset(schema.empty_table())
+    return dataset_of(parquet_files(folder), schema)
+
+
+def dataset_of(paths: list[AnyPath], schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
+    """The same of some files."""
+    if not paths:
+        return ds.dataset(schema.empty_table())
+    found = [files.arrow(path) for path in paths]
+    return ds.dataset([name for _, name in found], filesystem=found[0][0], schema=schema, format="parquet")
 
 
 def relaxed():
@@ -101,8 +119,8 @@ def relaxed():
     return F.coalesce("relaxed_tokens", F.lit(0)) > 0
 
 
-def read_table(job: Job, folder: Path):
-    """A folder of text as a Spark DataFrame with the columns of KNOWLEDGE; those it lacks are null.
+def read_table(job: Job, folder: AnyPath, columns: Sequence[str] = KNOWLEDGE.names):
+    """A folder of text as a Spark DataFrame with some columns of KNOWLEDGE; those it lacks are null.
 
     Raises DataError where it has no ``entity_id`` or no ``knowledge``.
     """
@@ -113,14 +131,15 @@ def read_table(job: Job, folder: Path):
     from dare_job.spark.reading import read_parquet
 
     try:
-        table = read_parquet(job.spark, folder)
+        where = [folder] if files.is_local(folder) else parquet_files(folder)
+        table = read_parquet(job.spark, *where, columns={"entity_id", "knowledge", *columns})
     except PySparkException as error:
         raise DataError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
     missing = {"entity_id", "knowledge"} - set(table.columns)
     if missing:
         raise DataError(f"{folder}: column {' and '.join(sorted(missing))} missing; it has {table.columns}")
-    columns = []
-    for field in KNOWLEDGE:
+    chosen = []
+    for field in map(KNOWLEDGE.field, columns):
         value = F.col(field.name) if field.name in table.columns else F.lit(None)
-        columns.append(value.cast(from_arrow_type(field.type)).alias(field.name))
-    return table.select(columns)
+        chosen.append(value.cast(from_arrow_type(field.type)).alias(field.name))
+    return table.select(chosen)

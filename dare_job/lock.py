@@ -8,9 +8,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+from dare_job import files, lock_object
 from dare_job.errors import InfrastructureError
+from dare_job.files import AnyPath
 
 NAME = "_lock"
 _LOG = logging.getLogger("dare_job")
@@ -21,13 +24,17 @@ _CLEANS = "moves old dates away"
 
 
 @contextmanager
-def held(folder: Path, by: str = "writes this date") -> Iterator[None]:
+def held(folder: AnyPath, by: str = "writes this date") -> Iterator[None]:
     """Hold the lock of a date's work folder while the block runs; ``by``: what its holder does.
 
     Raises InfrastructureError, naming process and file, where another process holds it. The lock of a
     process that ended on this host is taken over.
     """
     path = folder / NAME
+    if not files.is_local(folder):
+        with lock_object.held(path, _signature(), has_ended, partial(_refusal, by=by)):
+            yield
+        return
     if not _created(path):
         _retire(path, _read(path), by)
         if not _created(path):
@@ -98,12 +105,15 @@ def _created_in_two_steps(path: Path) -> bool:
 
 
 def _sign(path: Path, mode: str) -> None:
-    own = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
-           "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     with open(path, mode, encoding="utf-8") as lock:
-        json.dump(own, lock)
+        json.dump(_signature(), lock)
         lock.flush()
         os.fsync(lock.fileno())
+
+
+def _signature() -> dict:
+    return {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S")}
 
 
 def _sweep(folder: Path) -> None:
@@ -156,7 +166,7 @@ def _read(path: Path) -> dict:
         return {}
 
 
-def _refusal(path: Path, owner: dict, by: str) -> InfrastructureError:
+def _refusal(path: AnyPath, owner: dict, by: str) -> InfrastructureError:
     who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}, since {owner.get('since', '?')}"
     return InfrastructureError(f"another command {by} ({who}): wait until it ends, or remove "
                                f"{path} if that process is no longer this job's")

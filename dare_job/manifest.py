@@ -2,12 +2,12 @@
 
 from collections import Counter
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow.compute as pc
 
 from dare_job import knowledge
 from dare_job.data.text_key import text_salt
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.observe import redact, times
 from dare_job.spark import chunks
@@ -17,14 +17,14 @@ from dare_job.tables import PLAN, SCHEMA_VERSION
 from dare_job.workspace import digest
 
 
-def describe(job: Job, entity: str, generated: dict, folder: Path, files: list[Part],
+def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: list[Part],
              fingerprint: str, gates: dict) -> dict:
     """The manifest of a staged snapshot: who wrote it, counts, sums, rates, files with checksums.
 
     generated    what the stage generate reported; fingerprint: of what the snapshot was made from
     gates        what the stage gate found of the entity type, by check
     """
-    counts, totals, kinds = _count(job, entity, folder)
+    counts, totals, kinds = _count(job, entity, [folder / part.file for part in files])
     read = upstream.require(job, "plan")["input"]
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
@@ -52,12 +52,12 @@ def _writer(job: Job) -> dict:
     return writer | {"model": redact.values(writer["model"])}  # a name may be an address with a token
 
 
-def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
+def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, dict, dict]:
     """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
     sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
     counts, totals, kinds = Counter(guarded=0), dict.fromkeys(sums, 0), Counter()
     columns = ["error", "generated_dt", "tokens", "pool_kind", "guarded_tokens", *sums[1:]]
-    for batch in knowledge.dataset(folder).to_batches(columns=columns):
+    for batch in knowledge.dataset_of(files).to_batches(columns=columns):
         no_text = pc.is_null(batch["generated_dt"])
         fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
         counts["rows"] += batch.num_rows

@@ -3,8 +3,11 @@
 import hashlib
 from pathlib import Path
 
-from dare_job import file_digests
+from dare_job import file_digests, store_errors
 from dare_job.errors import ModelError
+from dare_job.files import AnyPath, digest_of, is_local
+from dare_job.files import path as path_of
+from dare_job.local_copy import local_copy
 
 EMBEDDED = "embedded"
 _TOKENIZER_FILES = (
@@ -21,7 +24,7 @@ _UNWANTED = ["consolidated*", "*/*"]  # the same weights again in another layout
 def resolve(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Path:
     """Local folder of a model.
 
-    name               "embedded", a folder, or a hub name ("owner/model")
+    name               "embedded", a folder, the URL of one, or a hub name ("owner/model")
     revision           branch, tag or commit of a hub model
     trust_remote_code  download a hub model's Python code too
     Raises ModelError when the folder is missing or the hub cannot be reached and has no copy here.
@@ -30,12 +33,22 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
         from dare_job.model import embedded_path
 
         return Path(embedded_path())
+    if "://" in name:
+        return _copied(path_of(name, "model.name"))
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"model folder {name} does not exist")
     return _download(name, revision, trust_remote_code)
+
+
+def _copied(folder: AnyPath) -> Path:
+    """A folder itself, or the copy on this host of one at a URL, which serves until its files change."""
+    store_errors.require(folder, "model.name")
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"model.name = {folder}: no model there (config.json is missing)")
+    return local_copy(folder, "" if is_local(folder) else digest_of(folder), kept=True)
 
 
 def _download(name: str, revision: str | None, trust_remote_code: bool) -> Path:

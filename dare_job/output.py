@@ -3,9 +3,10 @@
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from dare_job import files, store_errors
 from dare_job.errors import ConfigError, InfrastructureError
+from dare_job.files import AnyPath
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR,
          errno.ENAMETOOLONG, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE}
@@ -14,13 +15,14 @@ _JAVA = ("No space left on device", "Disk quota exceeded", "Read-only file syste
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[None]:
+def writing(out: AnyPath) -> Iterator[None]:
     """Around everything that writes below ``out``.
 
     Raises ConfigError where ``out`` is or lies below a file, InfrastructureError for what the disk refused,
     from Python or from Spark; any other error passes.
     """
     try:
+        store_errors.require(out, "out")
         _require_folder(out)
         yield
     except OSError as error:
@@ -31,19 +33,25 @@ def writing(out: Path) -> Iterator[None]:
         raise
     except Exception as error:
         reason = _java_reason(error)
+        if reason is None and (refused := store_errors.reason(error)):
+            raise InfrastructureError(f"a store refused the job, which writes to {out}: {refused}") from error
         if reason is None:
             raise
         raise InfrastructureError(f"Spark could not write for output folder {out}: {reason}") from error
 
 
-def _require_folder(out: Path) -> None:
+def _require_folder(out: AnyPath) -> None:
+    if not files.is_local(out):
+        return
     found = next((path for path in (out, *out.parents) if path.exists()), None)
     if found is not None and not found.is_dir():
         raise ConfigError(f"out = {out}: {found} is a file; name a folder (--out FOLDER)")
 
 
-def _cannot_be_made(out: Path, error: OSError) -> bool:
+def _cannot_be_made(out: AnyPath, error: OSError) -> bool:
     """True where the folder itself is missing still, as below /proc, where nothing can be made."""
+    if not files.is_local(out):
+        return False
     return isinstance(error, FileNotFoundError) and not out.exists() and str(error.filename) in {
         str(path) for path in (out, *out.parents)}
 

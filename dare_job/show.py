@@ -2,14 +2,14 @@
 
 import difflib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
-from dare_job import knowledge, swap
+from dare_job import files, knowledge, store_errors, swap
 from dare_job.errors import ConfigError, DareJobError, DataError
+from dare_job.files import AnyPath
 from dare_job.tables import ENTITIES, ROUTES
 from dare_job.workspace import MANIFEST
 
@@ -17,7 +17,7 @@ _NEAR = 5  # close matches named in an error
 _SEARCHED = 200_000  # ids among which they are looked for
 
 
-def show_text(out: Path, name: str, dt: str | None = None, console: Console | None = None) -> None:
+def show_text(out: str | AnyPath, name: str, dt: str | None = None, console: Console | None = None) -> None:
     """Print the text of ``user:ID`` or ``item:ID`` in the snapshot of a date (default: the newest).
 
     On a terminal drafted tokens are green, and old text that the prompt's forward accepted is blue; elsewhere
@@ -27,13 +27,15 @@ def show_text(out: Path, name: str, dt: str | None = None, console: Console | No
     entity, colon, identifier = name.partition(":")
     if entity not in ENTITIES or not colon or not identifier:
         raise ConfigError(f"{name!r} names no text; write user:ID or item:ID")
-    swap.recover(Path(out))
-    folder = snapshot(Path(out), entity, dt)
+    out = files.path(out, "OUT")
+    store_errors.require(out, "OUT")
+    swap.recover(out)
+    folder = snapshot(out, entity, dt)
     row = find(folder, entity, identifier)
-    print_row(Path(out), entity, row, folder.name[3:], console or Console(highlight=False))
+    print_row(out, entity, row, folder.name[3:], console or Console(highlight=False))
 
 
-def snapshot(out: Path, entity: str, dt: str | None) -> Path:
+def snapshot(out: AnyPath, entity: str, dt: str | None) -> AnyPath:
     """Folder of a published date, None: the newest. Raises DataError naming those there are."""
     root = out / "knowledge" / f"entity={entity}"
     folders = sorted(path for path in root.glob("dt=*") if (path / MANIFEST).exists())
@@ -48,7 +50,7 @@ def snapshot(out: Path, entity: str, dt: str | None) -> Path:
     return root / f"dt={dt}"
 
 
-def find(folder: Path, entity: str, identifier: str) -> dict:
+def find(folder: AnyPath, entity: str, identifier: str) -> dict:
     """The row of an id. Raises DataError naming close ids."""
     table = knowledge.dataset(folder)
     rows = table.to_table(filter=pc.field("entity_id") == identifier).to_pylist()
@@ -59,7 +61,7 @@ def find(folder: Path, entity: str, identifier: str) -> dict:
     raise DataError(f"no {entity} {identifier!r} in {folder}; close: {', '.join(near)}")
 
 
-def print_row(out: Path, entity: str, row: dict, dt: str, console: Console) -> None:
+def print_row(out: AnyPath, entity: str, row: dict, dt: str, console: Console) -> None:
     """A row's text between a heading (who, when, pool, reason) and its figures."""
     written = row["generated_dt"] or dt
     age = f", written {written}" if written != dt else ""
@@ -129,14 +131,15 @@ def figures(row: dict) -> str:
     return ", ".join(words) + f", ended by {row['finish_reason']}"
 
 
-def _reason(out: Path, entity: str, row: dict, written: str) -> str:
+def _reason(out: AnyPath, entity: str, row: dict, written: str) -> str:
     """Why the router chose the pool, where that run's work folder is still there."""
-    routes = knowledge.dataset(out / "_work" / f"dt={written}" / "route" / f"entity={entity}", ROUTES)
+    stage = swap.current(out / "_work" / f"dt={written}" / "route")
+    routes = knowledge.dataset(stage / f"entity={entity}", ROUTES)
     found = routes.to_table(columns=["reason"], filter=pc.field("entity_id") == row["entity_id"])
     return f": {found['reason'][0].as_py()}" if found.num_rows else ""
 
 
-def tokenizer_of(out: Path, entity: str, written: str):
+def tokenizer_of(out: AnyPath, entity: str, written: str):
     """Tokenizer of the model that wrote on a date, or None where its folder is gone or has changed."""
     from transformers import AutoTokenizer
 

@@ -5,7 +5,7 @@
 
 On Linux the two change places in one step (renameat2 with RENAME_EXCHANGE), on any usual local filesystem.
 Elsewhere (NFS, other systems) two renames are needed. A kill between them hides the folder until the next
-command that opens the output: ``recover``.
+command that opens the output: ``recover``. At a URL no folder can be renamed: ``versions``.
 """
 
 import ctypes
@@ -16,25 +16,31 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dare_job import lock
+from dare_job import files, lock, versions
 from dare_job.errors import InfrastructureError
+from dare_job.files import AnyPath
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def staged(folder: Path) -> Path:
+def staged(folder: AnyPath, flat: bool = False) -> AnyPath:
     """An empty folder, to be written and to take the place of ``folder``.
 
     Its name is new each time: what tasks of a killed run still write does not end up in it.
+    flat  a published date: at a URL the folder itself, for files with new names
     """
+    if not files.is_local(folder):
+        return folder if flat else versions.staged(folder)
     settle(folder)
     staging = _staging(folder)
     staging.mkdir(parents=True)
     return staging
 
 
-def replace(new: Path, old: Path) -> None:
+def replace(new: AnyPath, old: AnyPath) -> None:
     """Put a folder from ``staged`` in its place, where an older one may be, which is deleted."""
+    if not files.is_local(old):
+        return versions.sweep_snapshot(old) if new == old else versions.replace(new, old)
     if not old.exists():
         os.rename(new, old)
         return
@@ -46,8 +52,15 @@ def replace(new: Path, old: Path) -> None:
     shutil.rmtree(new, ignore_errors=True)
 
 
-def settle(folder: Path) -> None:
+def current(folder: AnyPath) -> AnyPath:
+    """Where a folder's content is: the folder itself, or at a URL its version in force."""
+    return folder if files.is_local(folder) else versions.current(folder)
+
+
+def settle(folder: AnyPath) -> None:
     """Remove what a killed writer of a folder left in and beside it, and put an old one back that it hid."""
+    if not files.is_local(folder):
+        return versions.sweep_snapshot(folder)
     retired = _retired(folder)
     if retired.exists():
         os.rename(retired, _staging(folder) if folder.exists() else folder)
@@ -57,14 +70,20 @@ def settle(folder: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def settle_below(root: Path) -> None:
+def settle_below(root: AnyPath) -> None:
     """``settle`` every folder that is, or was about to be, in ``root``."""
+    if not files.is_local(root):
+        for name in {name.split("/")[0] for name in files.listing(root) if "/" in name}:
+            versions.settle(root / name)
+        return
     for folder in _places(path for path in root.glob("*") if path.is_dir()):
         settle(folder)
 
 
-def recover(out: Path) -> None:
+def recover(out: AnyPath) -> None:
     """Show the published dates again that a kill between two renames hid, save those being written now."""
+    if not files.is_local(out):
+        return
     for folder in _places(out.glob("knowledge/entity=*/.dt=*.retired")):
         with suppress(InfrastructureError, OSError), lock.held(out / "_work" / folder.name):
             settle(folder)

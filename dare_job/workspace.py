@@ -7,14 +7,13 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
-from dare_job import swap
+from dare_job import files, swap
+from dare_job.files import AnyPath
 from dare_job.tables import ENTITIES
 
 DONE = "_done.json"
@@ -25,7 +24,7 @@ FILES = "_files"  # in a done-record: how many files of data were committed
 
 @dataclass(frozen=True)
 class Workspace:
-    out: Path
+    out: AnyPath
     day: date
 
     @property
@@ -33,34 +32,41 @@ class Workspace:
         return self.day.isoformat()
 
     @property
-    def work(self) -> Path:
+    def work(self) -> AnyPath:
         return self.out / "_work" / f"dt={self.dt}"
 
     @property
-    def logs(self) -> Path:
+    def logs(self) -> AnyPath:
         """Folder of what commands on this date say about themselves: log files, times."""
         return self.work / "logs"
 
-    def stage(self, name: str) -> Path:
-        """Folder of a stage's output, for example stage("plan") / "entity=user"."""
-        return self.work / name
+    def stage(self, name: str) -> AnyPath:
+        """Folder of a stage's output, for example stage("plan") / "entity=user".
 
-    def knowledge(self, entity: str, dt: str | None = None) -> Path:
+        At a URL it is the version in force now: ask again once the stage has committed another.
+        """
+        return swap.current(self.work / name)
+
+    def knowledge(self, entity: str, dt: str | None = None) -> AnyPath:
         return self.out / "knowledge" / f"entity={entity}" / f"dt={dt or self.dt}"
 
-    def previous(self, entity: str) -> Path | None:
+    def previous(self, entity: str) -> AnyPath | None:
         """Snapshot of the newest date before this one for which every entity type is published, or None."""
-        dates = [dt for dt in self.dates() if dt < self.dt]
-        return self.knowledge(entity, dates[-1]) if dates else None
+        dates = [dt for dt in self._begun() if dt < self.dt]
+        newest = next(filter(self.published, reversed(dates)), None)
+        return self.knowledge(entity, newest) if newest else None
 
     def dates(self) -> list[str]:
         """Dates for which every entity type is published, ascending."""
-        folders = self.knowledge(ENTITIES[0]).parent.glob("dt=*")
-        return sorted(path.name[3:] for path in folders if self.published(path.name[3:]))
+        return list(filter(self.published, self._begun()))
 
     def newest(self) -> str | None:
         """The last of ``dates``, or None."""
-        return max(self.dates(), default=None)
+        return next(filter(self.published, reversed(self._begun())), None)
+
+    def _begun(self) -> list[str]:
+        """Dates with a folder of the first entity type, ascending, published or not."""
+        return sorted(path.name[3:] for path in self.knowledge(ENTITIES[0]).parent.glob("dt=*"))
 
     def published(self, dt: str) -> bool:
         """True where the snapshots of all entity types of a date are there."""
@@ -73,8 +79,9 @@ class Workspace:
         from different runs.
         """
         newest = self.previous(ENTITIES[0])
-        done = (path.parents[1].name for path in self.work.parent.glob(f"dt=*/generate/{DONE}"))
-        found = {name[3:] for name in done if (newest.name if newest else "") < name < f"dt={self.dt}"}
+        dates = (path for path in self.work.parent.glob("dt=*")
+                 if (newest.name if newest else "") < path.name < f"dt={self.dt}")
+        found = {path.name[3:] for path in dates if (swap.current(path / "generate") / DONE).exists()}
         if newest and len(self._runs(newest.name[3:])) > 1:
             found.add(newest.name[3:])
         return sorted(found)
@@ -113,32 +120,35 @@ def digest(value) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def is_done(folder: Path, fingerprint: str) -> bool:
+def is_done(folder: AnyPath, fingerprint: str) -> bool:
     """True where a complete output with the same fingerprint is there already."""
     try:
         record = done_record(folder)
-        return record["fingerprint"] == fingerprint and is_whole(folder, record)
+        return record["fingerprint"] == fingerprint and is_whole(swap.current(folder), record)
     except (OSError, ValueError, KeyError):
         return False
 
 
-def is_whole(folder: Path, record: dict) -> bool:
+def is_whole(folder: AnyPath, record: dict) -> bool:
     """False where files of a finished stage were removed or emptied since."""
     return record.get(FILES) in (None, _filled(folder))
 
 
-def _filled(folder: Path) -> int:
+def _filled(folder: AnyPath) -> int:
     """Number of files with content below a folder, hidden ones and book-keeping not counted."""
+    if not files.is_local(folder):
+        return sum(1 for name, entry in files.listing(folder).items()
+                   if entry["size"] and not name.rpartition("/")[2].startswith((".", "_")))
     return sum(1 for path in folder.rglob("[!._]*") if path.is_file() and path.stat().st_size)
 
 
-def done_record(folder: Path) -> dict:
+def done_record(folder: AnyPath) -> dict:
     """What the stage reported when it was committed."""
-    return json.loads((folder / DONE).read_text())
+    return json.loads((swap.current(folder) / DONE).read_text())
 
 
 @contextmanager
-def committing(folder: Path, fingerprint: str, record: dict) -> Iterator[Path]:
+def committing(folder: AnyPath, fingerprint: str, record: dict) -> Iterator[AnyPath]:
     """Yield an empty staging folder; on success ``_done.json`` goes in and it replaces ``folder``.
 
     ``record`` may be filled inside the block. On an error nothing of ``folder`` changes.
@@ -149,11 +159,7 @@ def committing(folder: Path, fingerprint: str, record: dict) -> Iterator[Path]:
     swap.replace(staging, folder)
 
 
-def write_json(path: Path, value) -> None:
+def write_json(path: AnyPath, value) -> None:
     """Write a JSON file that is either complete or absent."""
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, sort_keys=True, default=str)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    with files.writing(path, f".{path.name}.partial") as file:
+        file.write(json.dumps(value, indent=1, sort_keys=True, default=str).encode())

@@ -28,6 +28,15 @@ def spark():
     running.stop()
 
 
+@pytest.fixture(scope="session")
+def store(spark):
+    """URL of an empty bucket of an S3 server on loopback, which this process and Spark's workers reach."""
+    import s3_server
+
+    with s3_server.running(spark) as url:
+        yield url
+
+
 @pytest.fixture
 def make_job(spark, tmp_path):
     """Factory: settings as a nested dict, a date and a model hash make a Job in the test's folder."""

@@ -1,14 +1,14 @@
 """Keeps a checked copy of the input in the contract tables, made once for each date and input."""
 
 from dataclasses import asdict
-from pathlib import Path
 
 from dare_job.data.readers import identity, read
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.workspace import committing, digest, is_done
 
 
-def prepare(job: Job) -> Path:
+def prepare(job: Job) -> AnyPath:
     """Folder with ``interactions users items rejects.parquet``; read again only where the input changed.
 
     Raises DataError (see ``readers.read``).
@@ -20,4 +20,4 @@ def prepare(job: Job) -> Path:
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
             record.update(asdict(read(settings, staging, job.spark)))
-    return folder
+    return job.space.stage("input")

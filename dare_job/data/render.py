@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job import prompts
+from dare_job import files, prompts
 from dare_job.errors import ConfigError, RowError
 from dare_job.prompts import HistoryItem
 
@@ -58,7 +58,9 @@ class _Shelf:
     """
 
     def __init__(self, path: str):
-        table = pq.read_table(path, columns=["item_id", "title", "attributes"]).combine_chunks()
+        filesystem, name = files.arrow(files.path(path))
+        table = pq.read_table(name, filesystem=filesystem, columns=["item_id", "title", "attributes"])
+        table = table.combine_chunks()
         self._ids, self._titles, self._attributes = (
             table[name].combine_chunks() for name in ("item_id", "title", "attributes"))
         hashes = np.empty(len(table), dtype=np.int64)

@@ -1,12 +1,13 @@
 """The bipartite graph that vectors are learned from: who met what, as integer pairs."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
+
+from dare_job import files
+from dare_job.files import AnyPath
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Pairs:
         return replace(self, user=self.user[kept], item=self.item[kept], last=self.last[kept])
 
 
-def read(path: Path, before: int) -> Pairs:
+def read(path: AnyPath, before: int) -> Pairs:
     """Pairs of an INTERACTIONS table with a timestamp before ``before`` (seconds since 1970)."""
-    table = ds.dataset(path, exclude_invalid_files=False).to_table(
+    table = files.dataset(path, exclude_invalid_files=False).to_table(
         columns=["user_id", "item_id", "timestamp"], filter=pc.field("timestamp") < before)
     users, user = _codes(table["user_id"])
     items, item = _codes(table["item_id"])

@@ -1,25 +1,25 @@
 """Ready-made vectors in, VECTORS out. Every rule that a vector has to keep."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from dare_job import files
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.tables import VECTORS
 
 _ROWS_PER_GROUP = 100_000
 
 
-def write(path: Path, ids: pa.Array | Sequence[str], vectors: np.ndarray) -> None:
+def write(path: AnyPath, ids: pa.Array | Sequence[str], vectors: np.ndarray) -> None:
     """Write ids (n,) and vectors (n, d) as a VECTORS file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = pa.array(ids, pa.string()) if not isinstance(ids, pa.Array) else ids
-    with pq.ParquetWriter(path, VECTORS) as writer:
+    with files.sink(path) as sink, pq.ParquetWriter(sink, VECTORS) as writer:
         for start in range(0, max(len(ids), 1), _ROWS_PER_GROUP):
             part = np.ascontiguousarray(vectors[start:start + _ROWS_PER_GROUP], dtype=np.float32)
             offsets = np.arange(len(part) + 1, dtype=np.int32) * part.shape[1]
@@ -27,14 +27,14 @@ def write(path: Path, ids: pa.Array | Sequence[str], vectors: np.ndarray) -> Non
             writer.write_table(pa.table([ids[start:start + _ROWS_PER_GROUP], lists], schema=VECTORS))
 
 
-def read(path: Path) -> tuple[pa.Array, np.ndarray]:
+def read(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
     """Ids (n,) and vectors (n, d) float32 of a Parquet file or folder (entity_id, vector).
 
     Raises DataError naming the file and the first bad row: a missing file or column, an empty, repeated or
     missing id, a missing vector, another dimension than the first row's, a number that is not finite.
     """
     try:
-        table = ds.dataset(path, format="parquet")
+        table = files.dataset(path, format="parquet")
         _check_columns(path, table.schema)
         ids, vectors, start = [], np.zeros((0, 1), dtype=np.float32), 0
         for batch in table.to_batches(columns=["entity_id", "vector"]):
@@ -57,7 +57,7 @@ def read(path: Path) -> tuple[pa.Array, np.ndarray]:
     return names, vectors
 
 
-def _check_columns(path: Path, schema: pa.Schema) -> None:
+def _check_columns(path: AnyPath, schema: pa.Schema) -> None:
     if not {"entity_id", "vector"} <= set(schema.names):
         raise DataError(f"{path} must have the columns entity_id and vector")
     kind, types = schema.field("vector").type, pa.types
@@ -70,7 +70,7 @@ def _size(batch: pa.RecordBatch) -> int:
     return (pc.list_value_length(batch["vector"][:1])[0].as_py() or 1) if len(batch) else 1
 
 
-def _checked(path: Path, start: int, ids: pa.Array, lists: pa.Array, size: int) -> np.ndarray:
+def _checked(path: AnyPath, start: int, ids: pa.Array, lists: pa.Array, size: int) -> np.ndarray:
     """Vectors (n, size) of a batch that begins with row ``start``."""
     _refuse(path, start, ids, pc.equal(pc.fill_null(ids, ""), ""), "has no entity_id")
     _refuse(path, start, ids, pc.is_null(lists), "has no vector")
@@ -85,7 +85,7 @@ def _checked(path: Path, start: int, ids: pa.Array, lists: pa.Array, size: int) 
     return found
 
 
-def _refuse(path: Path, start: int, ids: pa.Array, bad: pa.Array, what: str) -> None:
+def _refuse(path: AnyPath, start: int, ids: pa.Array, bad: pa.Array, what: str) -> None:
     rows = np.flatnonzero(bad.to_numpy(zero_copy_only=False))
     if len(rows):
         raise DataError(f"{path}: row {start + rows[0] + 1} (entity_id {ids[int(rows[0])].as_py()!r}) {what}")

@@ -6,15 +6,15 @@ a second time replaces the same rows. Knows nothing of models or Spark.
 
 import json
 import logging
-import os
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dare_job import files
+from dare_job.files import AnyPath
 from dare_job.tables import KNOWLEDGE
 
 _LOG = logging.getLogger("dare_job")
@@ -94,13 +94,13 @@ def name(shard: int, chunk: int) -> str:
     return f"part-{shard:05d}-{chunk:05d}.parquet"
 
 
-def committed(folder: Path) -> set[tuple[int, int]]:
+def committed(folder: AnyPath) -> set[tuple[int, int]]:
     """(shard, chunk) of every complete chunk file in a folder (which may not exist)."""
     stems = (path.stem.split("-") for path in folder.glob("part-*-*.parquet"))
     return {(int(shard), int(chunk)) for _, shard, chunk in stems}
 
 
-def write(path: Path, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
+def write(path: AnyPath, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
           maker: Maker | None = None) -> Totals:
     """Write rows of KNOWLEDGE under ``path``, complete or not at all; an older file is replaced."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=KNOWLEDGE)
@@ -108,54 +108,53 @@ def write(path: Path, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
     footer = {**KNOWLEDGE.metadata, _FOOTER: json.dumps(asdict(totals)).encode()}
     if maker is not None:
         footer[_MAKER] = json.dumps(asdict(maker)).encode()
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    with open(partial, "wb") as file:
+    with files.writing(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
         pq.write_table(table.replace_schema_metadata(footer), file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
     return totals
 
 
-def read_totals(path: Path) -> Totals:
+def read_totals(path: AnyPath) -> Totals:
     """Totals from a file's footer, without its rows."""
-    return Totals(**json.loads(pq.read_schema(path).metadata[_FOOTER]))
+    with files.source(path) as source:
+        return Totals(**json.loads(pq.read_schema(source).metadata[_FOOTER]))
 
 
-def read_maker(path: Path) -> tuple[Maker | None, float]:
+def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
     """Who wrote a file, None where it does not say, and the seconds that its rows took."""
-    found = pq.read_schema(path).metadata
+    with files.source(path) as source:
+        found = pq.read_schema(source).metadata
     maker = Maker(**json.loads(found[_MAKER])) if _MAKER in found else None
     return maker, json.loads(found[_FOOTER])["busy_s"]
 
 
-def discard_unreadable(folder: Path) -> None:
+def discard_unreadable(folder: AnyPath) -> None:
     """Delete files without readable totals (a disk was full, say): they are missing, and written anew.
 
     So are the hidden files of writers that were killed.
     """
     for path in folder.glob(".*.partial"):
         path.unlink(missing_ok=True)
-    for path in sorted(folder.glob("*.parquet")):
+    def discard(path: AnyPath) -> None:
         try:
             read_totals(path)
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
             _LOG.warning("%s cannot be read and is written again: %s", path, str(error).partition("\n")[0])
             path.unlink()
 
+    files.each(discard, sorted(folder.glob("*.parquet")))
+
 
 class Tally:
     """Adds up the files of growing folders; each file's footer is read once."""
 
-    def __init__(self, folders: Iterable[Path]):
+    def __init__(self, folders: Iterable[AnyPath]):
         self._folders = list(folders)
-        self._seen: set[Path] = set()
+        self._seen: set[AnyPath] = set()
         self._sum = Totals()
 
     def update(self) -> Totals:
         for folder in self._folders:
-            for path in folder.glob("*.parquet"):
-                if path not in self._seen:
-                    self._sum += read_totals(path)
-                    self._seen.add(path)
+            new = [path for path in folder.glob("*.parquet") if path not in self._seen]
+            self._sum = sum(files.each(read_totals, new), self._sum)
+            self._seen.update(new)
         return self._sum

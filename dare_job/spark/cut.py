@@ -14,17 +14,17 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job import errors, swap
+from dare_job import errors, files, swap
 from dare_job.errors import DareJobError
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.knowledge import read_table, relaxed
 from dare_job.spark import chunks, parts, placing, waves
-from dare_job.spark.reading import read_parquet
+from dare_job.spark.reading import read_parquet, write_parquet
 from dare_job.tables import ENTITIES
 from dare_job.workspace import digest, write_json
 
@@ -47,7 +47,7 @@ class Cut:
     of waves.
     """
 
-    folder: Path
+    folder: AnyPath
     fingerprint: str
     shards: int
     rows: int
@@ -64,7 +64,7 @@ class Cut:
         return range(first, first + self.waves[wave - 1][1])
 
     @property
-    def entities(self) -> list[Path]:
+    def entities(self) -> list[AnyPath]:
         return [self.folder / f"entity={entity}" for entity in ENTITIES]
 
 
@@ -88,7 +88,7 @@ def prepare(job: Job, fingerprint: str, tonight) -> Cut:
                                   "limit": job.limit, "kept": kept, "asked": asked, **record,
                                   "rows": record["rows"] + kept})
     swap.replace(staging, folder)
-    return read(folder)
+    return read(job.space.stage("generate"))
 
 
 def _serves(found: Cut, limit: int | None, asked: str) -> bool:
@@ -105,14 +105,20 @@ def _is_whole(found: Cut) -> bool:
     """False where files of the cut itself, or of the kept rows, are gone or damaged."""
     kept = (path for entity in found.entities for path in entity.glob("kept-*.parquet"))
     try:
-        waiting = sum(pq.read_metadata(path).num_rows for path in (found.folder / "cut").glob("*.parquet"))
+        waiting = sum(files.each(_rows, (found.folder / "cut").glob("*.parquet")))
     except (pa.ArrowException, OSError):
         return False
-    return (waiting == found.rows - found.kept and all(entity.is_dir() for entity in found.entities)
+    there = all(entity.is_dir() or not files.is_local(entity) for entity in found.entities)
+    return (waiting == found.rows - found.kept and there
             and sum(chunks.read_totals(path).rows for path in kept) == found.kept)
 
 
-def read(folder: Path) -> Cut | None:
+def _rows(path: AnyPath) -> int:
+    with files.source(path) as source:
+        return pq.read_metadata(source).num_rows
+
+
+def read(folder: AnyPath) -> Cut | None:
     """The cut in a folder, or None."""
     try:
         return Cut(folder=folder, **json.loads((folder / RECORD).read_text(encoding="utf-8")))
@@ -120,18 +126,18 @@ def read(folder: Path) -> Cut | None:
         return None
 
 
-def stop(folder: Path, error: DareJobError) -> None:
+def stop(folder: AnyPath, error: DareJobError) -> None:
     """Called by a worker that met what every row would meet: the other workers stop at their next chunk."""
     write_json(folder / FAILED, {"error": type(error).__name__, "message": str(error)})
 
 
-def goes_on(folder: Path, token: str) -> bool:
+def goes_on(folder: AnyPath, token: str) -> bool:
     """False where a worker must write no more: another one stopped the run, or a later run cut anew."""
     found = read(folder)
     return found is not None and found.token == token and not (folder / FAILED).exists()
 
 
-def raise_failure(folder: Path) -> None:
+def raise_failure(folder: AnyPath) -> None:
     """Raise what a worker stopped the run with, if one did."""
     try:
         failure = json.loads((folder / FAILED).read_text(encoding="utf-8"))
@@ -156,7 +162,7 @@ def remaining(job: Job, cut: Cut, wave: int | None = None):
     return rows.repartitionById(max(1, len(numbers)), partition).sortWithinPartitions("position")
 
 
-def _write(job: Job, rows, staging: Path) -> dict:
+def _write(job: Job, rows, staging: AnyPath) -> dict:
     """Place the rows that are not kept and write them under ``staging/cut``."""
     from pyspark.sql import functions as F
 
@@ -165,16 +171,17 @@ def _write(job: Job, rows, staging: Path) -> dict:
         kept = staging / f"entity={entity}"
         if any(kept.glob("*.parquet")):
             texts[entity] = chunks.Tally([kept]).update().rows
-            ids = read_parquet(job.spark, kept).select(F.lit(entity).alias("entity"), "entity_id")
+            ids = read_parquet(job.spark, kept, columns=["entity_id"])
+            ids = ids.select(F.lit(entity).alias("entity"), "entity_id")
             rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
     rows, drafting = waves.assign(job, rows, texts)
     record, placed = placing.place(job, rows.select("wave", "entity", *COLUMNS))
-    placed.select("entity", *COLUMNS, *PLACE).write.parquet(str((staging / "cut").resolve()))
+    write_parquet(placed.select("entity", *COLUMNS, *PLACE), (staging / "cut").resolve())
     return {"shards": sum(shards for _, shards in record), "rows": sum(rows for rows, _ in record),
             "waves": record, "drafting": drafting}
 
 
-def _keep(job: Job, wanted, old: Path, staging: Path) -> int:
+def _keep(job: Job, wanted, old: AnyPath, staging: AnyPath) -> int:
     """Copy finished rows whose text key is wanted again, if by the same rule; errors are tried again."""
     from pyspark.sql import functions as F
 

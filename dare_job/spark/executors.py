@@ -4,7 +4,6 @@ On a local master they are the driver's own children, and nothing is asked.
 """
 
 import logging
-import os
 import re
 import socket
 import threading
@@ -12,11 +11,10 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import dare_job
-from dare_job import errors
-from dare_job.errors import InfrastructureError
+from dare_job import errors, files, store_errors
+from dare_job.errors import ConfigError, InfrastructureError
 from dare_job.spark.session import cause, is_local
 
 _LOG = logging.getLogger("dare_job")
@@ -26,7 +24,7 @@ _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with -
             "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
 
 
-def require(spark, folder: Path) -> None:
+def require(spark, folder: files.AnyPath) -> None:
     """Raise InfrastructureError, naming host and cause, unless executors can read and write ``folder``.
 
     Says so every half minute while the master gives no executor.
@@ -38,7 +36,7 @@ def require(spark, folder: Path) -> None:
     if is_local(context.master):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path, seen, version = str(folder.resolve()), os.listdir(folder), dare_job.__version__
+    path, seen, version = str(folder.resolve()), _names(folder), dare_job.__version__
     tasks = 2 * context.defaultParallelism
 
     def tried(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
@@ -66,19 +64,27 @@ def problems(folder: str, seen: list[str], version: str, settle_s: float = 90.0)
     while (problem := _unusable(folder, seen)) and time.monotonic() < deadline:
         time.sleep(1)
     if problem:
-        yield host, f"{problem}: out must be a folder that every host sees under the same path, and may write"
+        yield host, f"{problem}: out must be a place that every host sees under the same path, and may write"
 
 
 def _unusable(folder: str, seen: list[str]) -> str | None:
-    probe = Path(folder) / f".{uuid.uuid4().hex}.partial"
     try:
-        if missing := sorted(set(seen) - set(os.listdir(folder))):
+        place = files.path(folder, "out")
+        if missing := sorted(set(seen) - set(_names(place))):
             return f"does not see {missing[0]} in {folder}, the driver does"
+        probe = place / f".{uuid.uuid4().hex}.partial"
         probe.touch()
         probe.unlink()
-    except OSError as error:
-        return f"cannot use {folder}: {error}"
+    except Exception as error:
+        refused = store_errors.reason(error)
+        if refused is None and not isinstance(error, OSError | ConfigError):
+            raise
+        return f"cannot use {folder}: {refused or error}"
     return None
+
+
+def _names(folder: files.AnyPath) -> list[str]:
+    return [path.name for path in folder.iterdir()]
 
 
 def _why(error: Exception) -> str:

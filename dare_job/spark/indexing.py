@@ -4,9 +4,11 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
+from dare_job import files
 from pools.index import Index
 
 STATS = "pool string, kind string, texts long, tokens long, bytes long, seconds double"
@@ -42,7 +44,16 @@ def build(table: pa.Table, folder: str, meta: dict) -> pa.Table:
     flat, ends = ordered.flatten().to_numpy(), ordered.value_lengths().to_numpy().cumsum()
     texts = [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
     index = Index.build(texts, kind=kind)
-    index.save(Path(folder) / name, {**meta, "name": name})
+    _save(index, files.path(folder) / name, {**meta, "name": name})
     return pa.table({
         "pool": [name], "kind": [kind], "texts": [index.texts], "tokens": [index.token_count],
         "bytes": [index.array_bytes], "seconds": [time.perf_counter() - began]})
+
+
+def _save(index: Index, folder: files.AnyPath, meta: dict) -> None:
+    if files.is_local(folder):
+        index.save(folder, meta)
+        return
+    with TemporaryDirectory(prefix="dare-job-") as temporary:
+        index.save(Path(temporary) / folder.name, meta)
+        files.upload(Path(temporary) / folder.name, folder)

@@ -15,6 +15,8 @@ from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.scheduler import MOST, Scheduler
 from dare_job.decode.scoring import Scoring
 from dare_job.errors import ConfigError
+from dare_job.files import path
+from dare_job.local_copy import local_copy
 from dare_job.observe import log
 from dare_job.spark import gpus
 from dare_job.spark.task import Task
@@ -123,13 +125,13 @@ def row_pools(row: dict, task: Task) -> tuple[Index, ...]:
 @lru_cache(maxsize=2 * len(ENTITIES))
 def _wave_pool(folder: str, version: str, tokenizer: str) -> Index:
     """A pool of the waves before, opened once; ``version`` changes when it was built anew."""
-    return open_pool(folder, tokenizer)
+    return open_pool(local_copy(path(folder), version), tokenizer)
 
 
 @lru_cache(maxsize=4)
 def _store(folder: str, version: str, tokenizer: str) -> Store:
     """One store of open pools a folder; ``version`` changes when the pools were built anew."""
-    return Store(folder, tokenizer_hash=tokenizer)
+    return Store(local_copy(path(folder), version), tokenizer_hash=tokenizer)
 
 
 def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -> Engine:

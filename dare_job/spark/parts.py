@@ -7,10 +7,10 @@ pyarrow, named by the partition's number, so that a second attempt of a task rep
 import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
+from dare_job.files import AnyPath
 from dare_job.spark import chunks
 from dare_job.tables import KNOWLEDGE
 
@@ -30,7 +30,7 @@ class Part:
     repeated: str | None
 
 
-def write_parts(table, folder: Path, prefix: str, partitions: int = 1,
+def write_parts(table, folder: AnyPath, prefix: str, partitions: int = 1,
                 token_s: float = 0.0) -> list[Part]:
     """Write a DataFrame with the columns of KNOWLEDGE as ``folder/prefix-<n>.parquet``, sorted by id.
 
@@ -52,7 +52,7 @@ def write_parts(table, folder: Path, prefix: str, partitions: int = 1,
     return sorted((Part(*row) for row in rows), key=lambda part: part.file)
 
 
-def write_partition(batches: Iterator[pa.RecordBatch], folder: Path, prefix: str,
+def write_partition(batches: Iterator[pa.RecordBatch], folder: AnyPath, prefix: str,
                     token_s: float) -> Iterator[pa.RecordBatch]:
     """Runs in a Spark task: one file of this partition's rows, sorted by id; yields its ``Part``."""
     from pyspark import TaskContext
@@ -65,9 +65,9 @@ def write_partition(batches: Iterator[pa.RecordBatch], folder: Path, prefix: str
     yield from pa.Table.from_pylist([asdict(part)], schema=_STATS).to_batches()
 
 
-def _write(path: Path, table: pa.Table, token_s: float = 0.0) -> Part:
+def _write(path: AnyPath, table: pa.Table, token_s: float = 0.0) -> Part:
     chunks.write(path, table, token_s * chunks.totals_of(table).tokens)
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         return Part(path.name, len(table), hashlib.file_digest(file, "sha256").hexdigest(), _repeated(table))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dare_job.errors import InfrastructureError
+from dare_job.files import is_local as is_on_disk
 from dare_job.spark.session import is_local
 
 _LOG = logging.getLogger("dare_job")
@@ -39,6 +40,8 @@ class Archive:
 def wanted(job, what: str) -> bool:
     """Whether ``what`` ("model" or "pools") is shipped to this job's executors (spark.ship)."""
     ship = job.config.spark.ship
+    if what == "pools" and not is_on_disk(job.space.out):
+        return False  # each host fetches them from there: dare_job/local_copy.py
     if ship == "auto":
         return not is_local(job.spark.sparkContext.master)
     return ship in ("always", what)

@@ -10,12 +10,12 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 
 import pyarrow as pa
 
 from dare_job.decode import Result
 from dare_job.errors import DareJobError, InfrastructureError
+from dare_job.files import AnyPath, is_local, path
 from dare_job.spark import batch_size, chunks, cut, gpus, hangs, loading
 from dare_job.spark.decoding import decode
 from dare_job.spark.loading import Task
@@ -41,12 +41,13 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
     Raises InfrastructureError where this host does not see the folder: Spark tries another one.
     """
-    if not Path(task.folder).is_dir():
+    folder = path(task.folder)
+    if is_local(folder) and not folder.is_dir():
         raise InfrastructureError(f"{socket.gethostname()} does not see {task.folder}: out must be on a disk "
                                   "that every host has under the same path")
     rows = _missing((row for batch in batches for row in batch.to_pylist()), task)
     first = next(rows, None)
-    if first is None or not cut.goes_on(Path(task.folder), task.cut):
+    if first is None or not cut.goes_on(folder, task.cut):
         return
     shard = first["shard"]
     loading.log_task(task, "generate", shard=shard)
@@ -65,8 +66,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
         _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
     except DareJobError as error:
         _LOG.error("the shard was not finished: %s", error, extra={"error": type(error).__name__})
-        if cut.goes_on(Path(task.folder), task.cut):
-            cut.stop(Path(task.folder), error)
+        if cut.goes_on(folder, task.cut):
+            cut.stop(folder, error)
     except _Stopped:
         return
 
@@ -81,9 +82,9 @@ def _missing(rows: Iterable[dict], task: Task) -> Iterator[dict]:
             yield row
 
 
-def _path(row: dict, task: Task) -> Path:
+def _path(row: dict, task: Task) -> AnyPath:
     """File of a row's chunk."""
-    return Path(task.folder) / f"entity={row['entity']}" / chunks.name(row["shard"], row["chunk"])
+    return path(task.folder) / f"entity={row['entity']}" / chunks.name(row["shard"], row["chunk"])
 
 
 def _name() -> str:
@@ -126,14 +127,14 @@ class Collector:
         busy_s = time.perf_counter() - self._began
         entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
         first = entries[0][0]
-        if not cut.goes_on(Path(self._task.folder), self._task.cut):
+        if not cut.goes_on(path(self._task.folder), self._task.cut):
             raise _Stopped
         maker = chunks.Maker(_name(), batch_size.of(self._task))
-        path = _path(first, self._task)
-        chunks.write(path, [finished for _, finished in entries], busy_s, maker)
+        file = _path(first, self._task)
+        chunks.write(file, [finished for _, finished in entries], busy_s, maker)
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
-        _LOG.info("committed %s", path.name, extra={
+        _LOG.info("committed %s", file.name, extra={
             "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
         record |= {"gpu": gpus.address(), "worker": _name(), "loads": loading.loads(),
                    "began": self._started, "ended": time.time()}

@@ -1,13 +1,14 @@
 """Embed: a vector for every user and item with interactions up to the date."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 
+from dare_job import files, store_errors
 from dare_job.config import EmbedSettings
 from dare_job.data.history import end_of_day
 from dare_job.embed import lightgcn, pairs, vectors
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.stages.upstream import report, require
@@ -19,9 +20,10 @@ def run(job: Job) -> dict:
     """Write VECTORS for users and items; returns counts and, for LightGCN, Recall@20 on held-out pairs."""
     began = time.perf_counter()
     settings = job.config.embed
-    given = {"user": settings.users, "item": settings.items}
+    given = {entity: path and files.path(path, f"embed.{entity}s")
+             for entity, path in (("user", settings.users), ("item", settings.items))}
     fingerprint = digest([require(job, "input")["fingerprint"], job.space.dt, settings.model_dump(),
-                          [_identity(path) for path in given.values()]])
+                          [_identity(path, entity) for entity, path in given.items()]])
     target = job.space.stage("embed")
     if not is_done(target, fingerprint):
         record: dict = {"source": settings.source}
@@ -35,23 +37,26 @@ def run(job: Job) -> dict:
     return report(done_record(target))
 
 
-def _identity(path: str | None) -> list | None:
-    if path is None or not Path(path).exists():
+def _identity(path: AnyPath | None, entity: str) -> list | None:
+    if path is None:
         return None
-    files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*.parquet"))
-    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    store_errors.require(path, f"embed.{entity}s")
+    if not path.exists():
+        return None
+    found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    return [[str(file), *known] for file, known in zip(found, files.identities(found), strict=True)]
 
 
-def _copy(given: dict[str, str | None], staging: Path) -> dict:
+def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:
     record = {}
     for entity, path in given.items():
-        ids, found = vectors.read(Path(path)) if path else ([], np.zeros((0, 1), dtype=np.float32))
+        ids, found = vectors.read(path) if path else ([], np.zeros((0, 1), dtype=np.float32))
         vectors.write(staging / f"entity={entity}" / "part-0.parquet", ids, found)
         record[entity] = len(ids)
     return record
 
 
-def _learn(graph: pairs.Pairs, settings: EmbedSettings, staging: Path) -> dict:
+def _learn(graph: pairs.Pairs, settings: EmbedSettings, staging: AnyPath) -> dict:
     """Train without a few users' last pairs, so that the same vectors can be judged on them."""
     out = pairs.held_out(graph, settings.seed)
     asked, wanted = graph.user[out], graph.item[out]

@@ -4,13 +4,14 @@ import json
 import logging
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dare_job import baseline, errors, knowledge
+from dare_job.files import AnyPath, path, writing
 from dare_job.job import Job
+from dare_job.local_copy import local_copy
 from dare_job.observe import progress
 from dare_job.spark import busy, chunks, cut, executors, gpus, hangs
 from dare_job.spark.loading import GLOBAL, Task
@@ -53,7 +54,7 @@ def prepare(job: Job) -> cut.Cut:
     return cut.prepare(job, _fingerprint(job), partial(tonight, job))
 
 
-def _workers(job: Job, work: cut.Cut, before: set[Path]) -> dict | None:
+def _workers(job: Job, work: cut.Cut, before: set[AnyPath]) -> dict | None:
     """What ``busy`` and ``hangs`` say of this run's workers, or of those of the last one that wrote."""
     found = busy.record(work, before)
     if found is None:
@@ -135,7 +136,7 @@ def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
     waves.check(work, wave)
 
 
-def _note_tasks(path: Path, stats: list) -> None:
+def _note_tasks(file: AnyPath, stats: list) -> None:
     """Add a line of JSON for each shard: who wrote it, on which GPU, from when to when (seconds since 1970).
 
     ``loads`` is how often that worker's process had loaded a model by then.
@@ -144,9 +145,11 @@ def _note_tasks(path: Path, stats: list) -> None:
     for row in sorted(stats, key=lambda row: row.ended):
         before = shards.get(row.shard, {"rows": 0})
         shards[row.shard] = {**row.asDict(), "rows": before["rows"] + row.rows}
-    with open(path, "a", encoding="utf-8") as file:
-        for _, record in sorted(shards.items()):
-            file.write(json.dumps({name: value for name, value in record.items() if name != "chunk"}) + "\n")
+    lines = file.read_text(encoding="utf-8") if file.exists() else ""
+    for _, record in sorted(shards.items()):
+        lines += json.dumps({name: value for name, value in record.items() if name != "chunk"}) + "\n"
+    with writing(file, f".{file.name}.partial") as whole:
+        whole.write(lines.encode())
 
 
 @contextmanager
@@ -163,7 +166,8 @@ def _marking_damage(job: Job):
 def _check_pools(task: Task) -> None:
     """Stop before a model is loaded where a pool is damaged; sizes only, workers compare checksums."""
     for entity in ENTITIES:
-        store = Store(Path(task.pools) / f"entity={entity}", task.tokenizer, verify=False, capacity=1)
+        folder = local_copy(path(task.pools) / f"entity={entity}", task.pools_version)
+        store = Store(folder, task.tokenizer, verify=False, capacity=1)
         for name in store.names():
             try:
                 store.get(name)

@@ -1,25 +1,24 @@
 """Group: similar users and items, by vector (k-means) and by attributes (a tree)."""
 
 import json
-import shutil
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from rich.progress import Progress
 
+from dare_job import files
 from dare_job.config import GroupSettings
 from dare_job.embed import kmeans, vectors
 from dare_job.errors import ConfigError
+from dare_job.files import AnyPath
 from dare_job.job import Job
-from dare_job.spark.reading import read_parquet
+from dare_job.spark.reading import read_parquet, write_parquet
 from dare_job.stages.upstream import folder, report, require, table
 from dare_job.tables import ENTITIES, GROUPS
 from dare_job.workspace import committing, digest, done_record, is_done
@@ -45,7 +44,7 @@ def run(job: Job) -> dict:
     return report(done_record(target))
 
 
-def _group(job: Job, entity: str, settings: GroupSettings, staging: Path) -> dict:
+def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> dict:
     labels, k = _collaborative(job, entity, settings, staging / f"labels-{entity}.parquet")
     # the attributes as text, so that they can be counted and joined on
     entries = F.array_sort(F.map_entries("attributes"))
@@ -60,12 +59,12 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: Path) -> dic
     else:
         found = found.withColumn("attribute_group", F.lit(None).cast("string"))
     written = staging / f"entity={entity}"
-    found.select(*GROUPS.names).write.parquet(str(written))
-    shutil.rmtree(staging / f"labels-{entity}.parquet", ignore_errors=True)
+    write_parquet(found.select(*GROUPS.names), written)
+    files.remove_tree(staging / f"labels-{entity}.parquet")
     return {"clusters": k, "attribute_order": groups.order, **_counted(written)}
 
 
-def _collaborative(job: Job, entity: str, settings: GroupSettings, path: Path) -> tuple[DataFrame, int]:
+def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath) -> tuple[DataFrame, int]:
     """Cluster of each entity with a vector, as (entity_id, collaborative_group), and k."""
     ids, found = vectors.read(folder(job, "embed", entity))
     k = kmeans.clusters(len(ids), settings.target_size, settings.clusters)
@@ -73,8 +72,9 @@ def _collaborative(job: Job, entity: str, settings: GroupSettings, path: Path) -
         task = progress.add_task(f"groups of {entity}s", total=len(ids))
         labels = kmeans.assign(found, k, settings.seed, lambda points: progress.advance(task, points))
     path.mkdir()
-    pq.write_table(pa.table([ids, kmeans.names(labels)], names=["entity_id", "collaborative_group"]),
-                   path / "part-0.parquet")
+    labels = pa.table([ids, kmeans.names(labels)], names=["entity_id", "collaborative_group"])
+    with files.sink(path / "part-0.parquet") as sink:
+        pq.write_table(labels, sink)
     return read_parquet(job.spark, path), k if len(ids) else 0
 
 
@@ -128,10 +128,10 @@ def _parsed(key: str) -> dict[str, str]:
     return {entry["key"]: entry["value"] for entry in json.loads(key) if entry.get("value") is not None}
 
 
-def _counted(written: Path) -> dict:
+def _counted(written: AnyPath) -> dict:
     record = {}
     for kind in ("collaborative", "attribute"):
-        groups = ds.dataset(written).to_table(columns=[f"{kind}_group"]).column(0)
+        groups = files.dataset(written).to_table(columns=[f"{kind}_group"]).column(0)
         sizes = pc.value_counts(groups.drop_null()).field("counts").to_pylist()
         record |= {f"{kind}_groups": len(sizes), f"largest_{kind}_group": max(sizes, default=0),
                    f"without_{kind}_group": groups.null_count, "rows": len(groups)}

@@ -1,12 +1,12 @@
 """Token ids of the text from before the job's date: what pools and rows draft from."""
 
 import logging
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dare_job import knowledge
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.model_files import files, tokenizer_hash, vocabulary
 from dare_job.spark import indexing, shipping
@@ -14,7 +14,7 @@ from dare_job.spark import indexing, shipping
 _LOG = logging.getLogger("dare_job")
 
 
-def token_ids(job: Job, folder: Path) -> DataFrame:
+def token_ids(job: Job, folder: AnyPath) -> DataFrame:
     """``entity_id, token_ids`` of a folder's texts: as written where they are this tokenizer's, else anew.
 
     A text with an id that the model has no token for drafts nothing: it is left out.
@@ -38,7 +38,7 @@ def _tokenizer_archive(job: Job) -> shipping.Archive | None:
                          files(folder, weights=False))
 
 
-def warn_of_bad_ids(job: Job, folder: Path) -> None:
+def warn_of_bad_ids(job: Job, folder: AnyPath) -> None:
     """Log which texts ``token_ids`` leaves out for the ids that they were written with, where any."""
     written, _ = _parts(job, folder)
     if written is None:
@@ -51,9 +51,10 @@ def warn_of_bad_ids(job: Job, folder: Path) -> None:
                      ", ".join(first), " ..." if len(first) == 3 else "")
 
 
-def _parts(job: Job, folder: Path) -> tuple[DataFrame | None, DataFrame]:
+def _parts(job: Job, folder: AnyPath) -> tuple[DataFrame | None, DataFrame]:
     """Texts with ids of tonight's tokenizer (None: no text can have any), and the words of the others."""
-    table = knowledge.read_table(job, folder).where(F.length("knowledge") > 0)
+    table = knowledge.read_table(job, folder, ("entity_id", "knowledge", "token_ids"))
+    table = table.where(F.length("knowledge") > 0)
     columns = ["entity_id", "knowledge"]
     if knowledge.manifest(folder).get("tokenizer") != tokenizer_hash(job.model_path):
         return None, table.select(columns)

@@ -1,21 +1,21 @@
 """Plan: who needs text tonight, and with which prompt. Reads the input and yesterday's snapshot."""
 
 import time
-from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dare_job import prompts
+from dare_job import files, prompts
 from dare_job.data import render
 from dare_job.data.history import end_of_day, histories
 from dare_job.data.prepare import prepare
 from dare_job.data.text_key import text_salt
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.knowledge import old_folder, read_table, relaxed
-from dare_job.spark.reading import read_parquet
+from dare_job.spark.reading import read_parquet, write_parquet
 from dare_job.stages.upstream import report
 from dare_job.tables import ENTITIES, PLAN
 from dare_job.workspace import MANIFEST, committing, digest, done_record, is_done
@@ -42,7 +42,7 @@ def run(job: Job) -> dict:
             for entity in ENTITIES:
                 table = (_users if entity == "user" else _items)(job, source)
                 folder = staging / f"entity={entity}"
-                _planned(job, table, previous[entity], salt).write.parquet(str(folder))
+                write_parquet(_planned(job, table, previous[entity], salt), folder)
                 record[entity] = _counted(folder)
             record["seconds"] = round(time.perf_counter() - began, 3)
     return report(done_record(target))
@@ -57,22 +57,22 @@ def todo(plan: ds.Dataset, limit: int | None = None):
     return rows if limit is None else rows.slice(0, limit)
 
 
-def _identity(path: Path | None) -> list | None:
+def _identity(path: AnyPath | None) -> list | None:
     if path is None:
         return None
-    files = sorted(file for file in path.rglob("*") if file.suffix == ".parquet" or file.name == MANIFEST)
-    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    found = sorted(file for file in path.rglob("*") if file.suffix == ".parquet" or file.name == MANIFEST)
+    return [[file.name, *known] for file, known in zip(found, files.identities(found), strict=True)]
 
 
-def _read(job: Job, source: Path, name: str) -> DataFrame:
+def _read(job: Job, source: AnyPath, name: str) -> DataFrame:
     return read_parquet(job.spark, source / f"{name}.parquet")
 
 
-def _interactions(job: Job, source: Path) -> DataFrame:
+def _interactions(job: Job, source: AnyPath) -> DataFrame:
     return _read(job, source, "interactions").where(F.col("timestamp") < end_of_day(job.space.day))
 
 
-def _users(job: Job, source: Path) -> DataFrame:
+def _users(job: Job, source: AnyPath) -> DataFrame:
     """entity_id, interactions, attributes, prompt, error of every user of the input."""
     titled = _read(job, source, "items").where(F.trim("title") != "")
     past = histories(_interactions(job, source), titled, job.config.history)
@@ -82,7 +82,7 @@ def _users(job: Job, source: Path) -> DataFrame:
     return _rendered(known, "user_id", "history", render.users(job.config.prompts.user, items, version))
 
 
-def _items(job: Job, source: Path) -> DataFrame:
+def _items(job: Job, source: AnyPath) -> DataFrame:
     """The same of every item."""
     counts = _interactions(job, source).groupBy("item_id").agg(F.count("*").cast("int").alias("interactions"))
     known = _read(job, source, "items").join(counts, "item_id", "full")
@@ -95,7 +95,7 @@ def _rendered(known: DataFrame, key: str, written_from: str, write) -> DataFrame
     return chosen.mapInArrow(write, render.RENDERED)
 
 
-def _planned(job: Job, table: DataFrame, previous: Path | None, salt: str) -> DataFrame:
+def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
     """Add hashes and staleness; entities that only yesterday's snapshot knows are kept and not stale.
 
     On its strict night a text with relaxed tokens is stale too. One without any is strict text already.
@@ -106,7 +106,8 @@ def _planned(job: Job, table: DataFrame, previous: Path | None, salt: str) -> Da
         "strict": _strict_night(job)})
     if previous is None:
         return plan.withColumn("stale", F.lit(True)).select(*PLAN.names)
-    old = read_table(job, previous).select(
+    compared = ("entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens")
+    old = read_table(job, previous, compared).select(
         "entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
         F.col("error").alias("old_error"), relaxed().alias("relaxed"))
     known = F.col("interactions").isNotNull()
@@ -139,7 +140,7 @@ def _counts(record: dict) -> dict:
     return {name: record[name] for name in kept}
 
 
-def _counted(folder: Path) -> dict[str, int]:
-    plan = ds.dataset(folder)
+def _counted(folder: AnyPath) -> dict[str, int]:
+    plan = files.dataset(folder)
     return {"rows": plan.count_rows(), "stale": plan.count_rows(filter=pc.field("stale")),
             "errors": plan.count_rows(filter=pc.field("error").is_valid())}

@@ -2,9 +2,9 @@
 
 import logging
 from collections import Counter
-from pathlib import Path
 
-from dare_job import knowledge
+from dare_job import files, knowledge
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import indexing
@@ -40,15 +40,15 @@ def run(job: Job) -> dict:
     return upstream.report(done_record(folder))
 
 
-def _state(folder: Path | None) -> list:
+def _state(folder: AnyPath | None) -> list:
     """Names, sizes and times of a folder's Parquet files: changes when somebody replaces the text."""
     if folder is None:
         return []
-    files = sorted(folder.glob("*.parquet"))
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    found = knowledge.parquet_files(folder)
+    return [(path.name, *known) for path, known in zip(found, files.identities(found), strict=True)]
 
 
-def _warn_of_another_writer(job: Job, old: Path, entity: str) -> None:
+def _warn_of_another_writer(job: Job, old: AnyPath, entity: str) -> None:
     """Text of another model, tokenizer or prompt still drafts, but fewer drafts are accepted."""
     if not knowledge.manifest(old):
         _LOG.info("%s has no manifest: nothing tells which model and prompt wrote it; text of another "
@@ -59,7 +59,7 @@ def _warn_of_another_writer(job: Job, old: Path, entity: str) -> None:
                      "will be accepted", entity, old, what, before, after)
 
 
-def _build(job: Job, entity: str, old: Path, tokenizer: str, staging: Path) -> dict:
+def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath) -> dict:
     from pyspark.sql import functions as F
 
     settings = job.config.pools

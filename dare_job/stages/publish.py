@@ -16,12 +16,12 @@ who listed the older files finds them or misses them, and never reads some of bo
 
 import secrets
 import time
-from pathlib import Path
 
 import pyarrow.dataset as ds
 
 from dare_job import knowledge, manifest, report, swap
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import parts
@@ -94,18 +94,18 @@ def _plan(job: Job, entity: str) -> ds.Dataset:
     return knowledge.dataset(upstream.folder(job, "plan", entity), PLAN)
 
 
-def _stage(job: Job, entity: str) -> tuple[Path, list[parts.Part]]:
+def _stage(job: Job, entity: str) -> tuple[AnyPath, list[parts.Part]]:
     """Write the snapshot beside its place; returns the folder and its files."""
-    staging = swap.staged(job.space.knowledge(entity))
+    staging = swap.staged(job.space.knowledge(entity), flat=True)
     known = _plan(job, entity).count_rows()
     name = f"part-{secrets.token_hex(4)}"
-    files = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)
-    repeated = next((part.repeated for part in files if part.repeated is not None), None)
+    written = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)
+    repeated = next((part.repeated for part in written if part.repeated is not None), None)
     if repeated is not None:
         raise DataError(
             f"{entity} {repeated!r} would be published twice: the input or the old text in "
             f"{knowledge.old_folder(job, entity)} holds the id more than once; nothing was published")
-    return staging, files
+    return staging, written
 
 
 def _snapshot(job: Job, entity: str):

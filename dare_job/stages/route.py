@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
+from dare_job import files
 from dare_job.job import Job
+from dare_job.spark.reading import write_parquet
 from dare_job.stages.upstream import report, require, table
 from dare_job.tables import ENTITIES, ROUTES
 from dare_job.workspace import committing, digest, done_record, is_done
@@ -34,7 +35,7 @@ def run(job: Job) -> dict:
                 routed = partial(_route, entity=entity, least=settings.min_interactions,
                                  override=getattr(settings, entity))
                 written = staging / f"entity={entity}"
-                known.mapInArrow(routed, _ROUTED).write.parquet(str(written))
+                write_parquet(known.mapInArrow(routed, _ROUTED), written)
                 record[entity] = _counted(written)
             record["seconds"] = round(time.perf_counter() - began, 3)
     return report(done_record(target))
@@ -56,7 +57,7 @@ def _route(batches: Batches, entity: str, least: int, override: str) -> Batches:
 
 
 def _counted(written) -> dict:
-    kinds = ds.dataset(written).to_table(columns=["pool", "pool_kind"])
+    kinds = files.dataset(written).to_table(columns=["pool", "pool_kind"])
     counts = {row["pool_kind"]: row["pool_kind_count"] for row in
               kinds.group_by("pool_kind").aggregate([("pool_kind", "count")]).to_pylist()}
     return {"rows": kinds.num_rows, "pools": len(kinds["pool"].unique()), **counts}

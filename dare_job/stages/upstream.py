@@ -1,10 +1,9 @@
 """How a stage reads what an earlier one left, and says which command to run where it is not there."""
 
-from pathlib import Path
-
 from pyspark.sql import DataFrame
 
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.spark.reading import read_parquet
 from dare_job.workspace import FILES, done_record, is_whole
@@ -31,7 +30,7 @@ def table(job: Job, stage: str, entity: str) -> DataFrame:
     return read_parquet(job.spark, folder(job, stage, entity))
 
 
-def folder(job: Job, stage: str, entity: str) -> Path:
+def folder(job: Job, stage: str, entity: str) -> AnyPath:
     return job.space.stage(stage) / f"entity={entity}"
 
 

@@ -8,17 +8,18 @@ an entity type, from which the wave drafts beside its other pools:
 A run that goes on takes the index that is there: the first rows of the wave drafted from the same.
 """
 
+import json
 import logging
-import shutil
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dare_job import knowledge
+from dare_job import files, knowledge
 from dare_job.errors import InfrastructureError
+from dare_job.files import AnyPath
 from dare_job.job import Job
+from dare_job.local_copy import local_copy
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import chunks, indexing
 from dare_job.spark.cut import Cut
@@ -61,46 +62,58 @@ def freeze(job: Job, work: Cut, wave: int) -> tuple[tuple[str, str, str], ...]:
     """Index the texts before a wave, where that was not done; returns ``Task.wave_pools`` of the wave."""
     found = []
     for entity, folder in zip(ENTITIES, work.entities, strict=True):
-        files = [*folder.glob("kept-*.parquet"), *_chunks(work, range(1, wave), folder)]
-        if entity not in work.drafting or not files:
+        texts = [*folder.glob("kept-*.parquet"), *_chunks(work, range(1, wave), folder)]
+        if entity not in work.drafting or not texts:
             continue
         pool = work.folder / "waves" / folder.name / f"wave-{wave}"
-        checksum = _opened(pool, tokenizer_hash(job.model_path)) or _build(job, entity, files, pool)
+        checksum = _opened(pool, tokenizer_hash(job.model_path)) or _build(job, entity, texts, pool)
         if checksum:
             found.append((entity, str(pool.resolve()), checksum))
     return tuple(found)
 
 
-def _totals(work: Cut, wave: int, folder: Path) -> chunks.Totals:
-    files = _chunks(work, range(wave, wave + 1), folder)
-    return sum((chunks.read_totals(path) for path in files), chunks.Totals())
+def _texts(path: AnyPath) -> pa.Table:
+    with files.source(path) as source:
+        return pq.read_table(source, columns=["entity_id", "error", "token_ids"])
 
 
-def _chunks(work: Cut, waves: range, folder: Path) -> list[Path]:
+def _totals(work: Cut, wave: int, folder: AnyPath) -> chunks.Totals:
+    found = _chunks(work, range(wave, wave + 1), folder)
+    return sum(files.each(chunks.read_totals, found), chunks.Totals())
+
+
+def _chunks(work: Cut, waves: range, folder: AnyPath) -> list[AnyPath]:
     """Committed chunk files of some waves."""
     numbers = {shard for wave in waves for shard in work.shards_of(wave)}
     return [folder / chunks.name(*chunk) for chunk in sorted(chunks.committed(folder)) if chunk[0] in numbers]
 
 
-def _opened(pool: Path, tokenizer: str) -> str | None:
+def _opened(pool: AnyPath, tokenizer: str) -> str | None:
     """Checksum of a finished pool's manifest; None, with the folder removed, where it is none or damaged."""
     for unfinished in pool.parent.glob(f".{pool.name}-*"):  # of a writer that was killed
-        shutil.rmtree(unfinished, ignore_errors=True)
+        files.remove_tree(unfinished)
     if not pool.exists():
         return None
     try:
-        return store.open_pool(pool, tokenizer).manifest["manifest_sha256"]
+        return store.open_pool(local_copy(pool, _version(pool)), tokenizer).manifest["manifest_sha256"]
     except PoolError as error:
         _LOG.warning("%s: it is built anew from the rows that are written", error)
-        shutil.rmtree(pool)
+        files.remove_tree(pool)
         return None
 
 
-def _build(job: Job, entity: str, files: list[Path], pool: Path) -> str | None:
+def _version(pool: AnyPath) -> str:
+    """The checksum that a pool's manifest names, which a task asks for; empty where it is damaged."""
+    try:
+        return json.loads((pool / "manifest.json").read_text(encoding="utf-8"))["manifest_sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _build(job: Job, entity: str, texts: list[AnyPath], pool: AnyPath) -> str | None:
     """Index the texts of some files of KNOWLEDGE; the manifest's checksum, or None where there is no text."""
     settings = job.config.pools
-    rows = pa.concat_tables(pq.read_table(path, columns=["entity_id", "error", "token_ids"])
-                            for path in files)
+    rows = pa.concat_tables(files.each(_texts, texts))
     rows = rows.filter(pc.and_(pc.is_null(rows["error"]), pc.is_valid(rows["token_ids"])))
     if not len(rows):
         return None

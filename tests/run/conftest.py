@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, settings
 
-from dare_job import pipeline
+from dare_job import files, pipeline
 from dare_job.config import JobConfig
 from dare_job.data.world import write_world
 from dare_job.job import Job
@@ -59,7 +59,8 @@ def job_of(spark, world):
     """Factory: a Job on the small world for a date and an output folder, settings by section."""
     def make(out: Path, day: str, limit: int | None = None, run_id: str | None = None, **sections) -> Job:
         config = JobConfig.model_validate(settings(world, out, **sections))
-        job = Job(config, Workspace(Path(out), date.fromisoformat(day)), run_id or f"run-{day}", limit)
+        space = Workspace(files.path(str(out)), date.fromisoformat(day))
+        job = Job(config, space, run_id or f"run-{day}", limit)
         job.__dict__["spark"] = spark
         return job
     return make

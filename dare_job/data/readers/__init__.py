@@ -6,11 +6,13 @@ import shutil
 import zipfile
 import zlib
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
+from dare_job import files, store_errors
 from dare_job.config import InputSettings
 from dare_job.data.readers import amazon, checks, movielens, parquet
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 
 _ARCHIVE = ".archive"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # not the archive's fault
@@ -29,7 +31,7 @@ class InputCounts:
     reasons: dict[str, int]
 
 
-def read(settings: InputSettings, into: Path, spark) -> InputCounts:
+def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     """Write ``interactions users items rejects`` (Parquet folders) into ``into``; see ``tables.py``.
 
     Raises DataError where the path is missing, its format is not known, a file or column is damaged or
@@ -40,7 +42,7 @@ def read(settings: InputSettings, into: Path, spark) -> InputCounts:
 
     if not settings.path:
         raise DataError("input.path is not set: give a folder or file with interactions (--input PATH)")
-    path = Path(settings.path)
+    path = files.path(settings.path, "input.path")
     if not path.exists():
         raise DataError(f"input.path = {path}: no such file or folder")
     into.mkdir(parents=True, exist_ok=True)
@@ -52,7 +54,7 @@ def read(settings: InputSettings, into: Path, spark) -> InputCounts:
     except (PySparkException, Py4JError) as error:
         raise parquet.explain_damage(_inner(folder), error) from error
     finally:
-        shutil.rmtree(into / _ARCHIVE, ignore_errors=True)
+        files.remove_tree(into / _ARCHIVE)
     tables = counts.values()
     return InputCounts(
         chosen, *[counts[name].written for name in ("interactions", "users", "items")],
@@ -60,7 +62,7 @@ def read(settings: InputSettings, into: Path, spark) -> InputCounts:
         {reason: rows for table in tables for reason, rows in table.reasons.items()})
 
 
-def detect(path: Path) -> str:
+def detect(path: AnyPath) -> str:
     """Name of the format of a folder or file. Raises DataError where none fits."""
     chosen = _format_of(_inner(path))
     if chosen is None:
@@ -69,7 +71,7 @@ def detect(path: Path) -> str:
     return chosen
 
 
-def _format_of(inner: Path) -> str | None:
+def _format_of(inner: AnyPath) -> str | None:
     if inner.is_file():
         found = {"parquet": inner.suffix == ".parquet", "amazon": bool(amazon.json_files(inner))}
     else:
@@ -81,16 +83,18 @@ def _format_of(inner: Path) -> str | None:
 
 def identity(settings: InputSettings) -> list[list]:
     """[name, bytes, modification time in ns] of the input's files: part of a fingerprint."""
-    folder = _inner(Path(settings.path or ""))
-    files = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
+    path = files.path(settings.path or "", "input.path")
+    store_errors.require(path, "input.path")
+    folder = _inner(path)
+    found = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
     for name in ("interactions", "users", "items") if folder.is_dir() else ():
         table = parquet.table_path(folder, name)
-        files += parquet.parquet_files(table) if table and table.is_dir() else []
-    return sorted([str(file.relative_to(folder)), file.stat().st_size, file.stat().st_mtime_ns]
-                  for file in files)
+        found += parquet.parquet_files(table) if table and table.is_dir() else []
+    return sorted([str(file.relative_to(folder)), *known]
+                  for file, known in zip(found, files.identities(found), strict=True))
 
 
-def _inner(path: Path) -> Path:
+def _inner(path: AnyPath) -> AnyPath:
     """The folder that holds the files, where an archive or folder has just one folder in it."""
     if path.is_dir():
         entries = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
@@ -99,23 +103,23 @@ def _inner(path: Path) -> Path:
     return path
 
 
-def _unpacked(path: Path, into: Path) -> Path:
+def _unpacked(path: AnyPath, into: AnyPath) -> AnyPath:
     """The path itself, or the folder of the input among a zip's files, which are unpacked below ``into``.
 
     Raises DataError where the archive cannot be read or a name leads out of it.
     """
-    if not zipfile.is_zipfile(path):
+    if not _is_zip(path):
         if path.suffix == ".zip":
             raise DataError(f"{path} is not a readable zip archive")
         return path
     into.mkdir()
     try:
-        with zipfile.ZipFile(path) as archive:
+        with files.source(path) as source, zipfile.ZipFile(source) as archive:
             for member in archive.infolist():
                 target = into / _inside(path, member.filename)
                 if not member.is_dir():
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    with archive.open(member) as packed, open(target, "wb") as file:
+                    with archive.open(member) as packed, target.open("wb") as file:
                         shutil.copyfileobj(packed, file)
     except RuntimeError as error:  # encrypted, or packed with a method that Python does not have
         raise DataError(f"{path} cannot be unpacked: {error}") from error
@@ -126,7 +130,14 @@ def _unpacked(path: Path, into: Path) -> Path:
     return _data_folder(into)
 
 
-def _inside(archive: Path, name: str) -> PurePosixPath:
+def _is_zip(path: AnyPath) -> bool:
+    if not path.is_file():
+        return False
+    with files.source(path) as source:
+        return zipfile.is_zipfile(source)
+
+
+def _inside(archive: AnyPath, name: str) -> PurePosixPath:
     """A member's relative path, which must not lead out of the archive."""
     found = PurePosixPath(name.replace("\\", "/").lstrip("/"))
     if ".." in found.parts:
@@ -134,7 +145,7 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     return found
 
 
-def _data_folder(unpacked: Path) -> Path:
+def _data_folder(unpacked: AnyPath) -> AnyPath:
     """The highest folder that holds a format: an archive may have a note beside the folder of its data."""
     below = sorted((path for path in unpacked.rglob("*") if path.is_dir() and "__MACOSX" not in path.parts),
                    key=lambda path: (len(path.parts), path))

@@ -11,7 +11,6 @@ import json
 import re
 import zlib
 from functools import reduce
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,6 +19,7 @@ from dare_job.data.readers import python_lines
 from dare_job.data.readers.source import Source
 from dare_job.data.readers.text import attributes, lines
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
@@ -34,13 +34,13 @@ _PEEK_BYTES = 1 << 16
 _RANGE = (0.0, 5.0)
 
 
-def json_files(path: Path) -> list[Path]:
+def json_files(path: AnyPath) -> list[AnyPath]:
     """The JSON lines files of a folder, or the file itself."""
     files = [path] if path.is_file() else sorted(path.iterdir())
     return [file for file in files if file.is_file() and file.name.endswith(SUFFIXES)]
 
 
-def read(path: Path, spark: SparkSession) -> Source:
+def read(path: AnyPath, spark: SparkSession) -> Source:
     """Raw tables of review and metadata files. Raises DataError where there are no reviews."""
     files = json_files(path)
     reviews = [file for file in files if _is_reviews(file)]
@@ -51,15 +51,15 @@ def read(path: Path, spark: SparkSession) -> Source:
                   _items(_parsed(metadata, _METADATA, spark)) if metadata else None, _RANGE)
 
 
-def _start(file: Path) -> bytes:
+def _start(file: AnyPath) -> bytes:
     try:
-        with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as stream:
-            return stream.read(_PEEK_BYTES)
+        with file.open("rb") as stored:
+            return (gzip.open(stored) if file.suffix == ".gz" else stored).read(_PEEK_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file} cannot be read: {error}") from None
 
 
-def _is_reviews(file: Path) -> bool:
+def _is_reviews(file: AnyPath) -> bool:
     """By the first line that can be read; by what stands anywhere in it where none can."""
     start = _start(file)
     for line in start.splitlines():
@@ -72,7 +72,7 @@ def _is_reviews(file: Path) -> bool:
     return any(mark in start for mark in (b'"reviewerID"', b"'reviewerID'", b'"user_id"'))
 
 
-def _lines(file: Path, spark: SparkSession) -> DataFrame:
+def _lines(file: AnyPath, spark: SparkSession) -> DataFrame:
     """source, line, raw, and ``text``: the line as JSON. Files of plain JSON do not pass through Python."""
     table = lines(spark, file)
     if _PYTHON.search(_start(file)):
@@ -80,7 +80,7 @@ def _lines(file: Path, spark: SparkSession) -> DataFrame:
     return table.select("source", "line", "raw", F.col("raw").alias("text"))
 
 
-def _parsed(files: list[Path], names: tuple[str, ...], spark: SparkSession) -> DataFrame:
+def _parsed(files: list[AnyPath], names: tuple[str, ...], spark: SparkSession) -> DataFrame:
     table = reduce(DataFrame.unionByName, [_lines(file, spark) for file in files])
     schema = ", ".join(f"`{name}` string" for name in (*names, "_bad"))
     read = table.withColumn("_json", F.from_json("text", schema, _LENIENT))

@@ -1,7 +1,6 @@
 """Every rule that a row of the input has to keep, and what happens to the rows that break one."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,8 +8,11 @@ from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
 
+from dare_job import files
 from dare_job.data.readers.source import Source
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
+from dare_job.spark.reading import write_parquet
 from dare_job.tables import INTERACTIONS, ITEMS, REJECTS, USERS
 
 LATEST_S = 4_102_444_800  # the year 2100; milliseconds land far beyond
@@ -29,7 +31,7 @@ class TableCounts:
     reasons: dict[str, int] = field(default_factory=dict)
 
 
-def write(source: Source, into: Path, max_reject_share: float) -> dict[str, TableCounts]:
+def write(source: Source, into: AnyPath, max_reject_share: float) -> dict[str, TableCounts]:
     """Write ``interactions users items rejects`` (Parquet folders) below ``into``; count by table.
 
     Raises DataError where more than ``max_reject_share`` of a table's rows are broken. A second row with
@@ -89,20 +91,20 @@ def _number(table: DataFrame, name: str, kind: str) -> Column:
     return F.trim(name).try_cast(kind)
 
 
-def _write(checked: DataFrame, schema: pa.Schema, name: str, into: Path, max_share: float) -> TableCounts:
+def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_share: float) -> TableCounts:
     seen = Observation(name)
     columns = [F.col(f.name).cast(_TYPES.get(f.type, "map<string,string>")).alias(f.name) for f in schema]
     observed = checked.observe(
         seen, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
         F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"))
-    observed.where(F.col("reason").isNull()).select(*columns).write.parquet(str(into / f"{name}.parquet"))
+    write_parquet(observed.where(F.col("reason").isNull()).select(*columns), into / f"{name}.parquet")
     rows, rejected, broken = (seen.get[key] for key in ("rows", "rejected", "broken"))
     counts = TableCounts(rows - rejected, broken, rejected - broken)
     if rejected:
         bad = checked.where(F.col("reason").isNotNull())
         counts.reasons = _reasons(bad, name, counts, rows, max_share)
-        bad.select("source", "line", "reason", F.substring("raw", 1, RAW_CHARACTERS).alias("raw")) \
-            .write.mode("append").parquet(str(into / "rejects.parquet"))
+        rejects = bad.select("source", "line", "reason", F.substring("raw", 1, RAW_CHARACTERS).alias("raw"))
+        write_parquet(rejects, into / "rejects.parquet", mode="append")
     return counts
 
 
@@ -119,6 +121,7 @@ def _reasons(bad: DataFrame, name: str, counts: TableCounts, rows: int, max_shar
     return {row["reason"]: row["rows"] for row in found[:_REPORTED_REASONS]}
 
 
-def _write_empty(folder: Path, schema: pa.Schema) -> None:
+def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:
     folder.mkdir()
-    pq.write_table(schema.empty_table(), folder / "part-empty.parquet")
+    with files.sink(folder / "part-empty.parquet") as sink:
+        pq.write_table(schema.empty_table(), sink)

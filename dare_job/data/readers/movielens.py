@@ -12,8 +12,6 @@ The last two have neither rating nor time: the timestamp is the place in the use
 They are looked for, in this order, only where movies.dat has no ratings.dat beside it.
 """
 
-from pathlib import Path
-
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,6 +19,7 @@ from dare_job.data.readers.parquet import parquet_schema
 from dare_job.data.readers.source import Source
 from dare_job.data.readers.text import attributes, comma_separated, lines, split
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.spark.reading import read_parquet
 
 RATINGS = ("ratings.dat", "u.data", "ratings.csv")
@@ -42,7 +41,7 @@ _GENRES_100K = (
     "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western")
 
 
-def read(folder: Path, spark: SparkSession) -> Source:
+def read(folder: AnyPath, spark: SparkSession) -> Source:
     """Raw tables of a MovieLens folder. Raises DataError where its files do not make up a set."""
     if (folder / "u.data").exists() or (folder / "u.item").exists():
         return _read_100k(_all(folder, "u.data", "u.item"), spark)
@@ -55,7 +54,7 @@ def read(folder: Path, spark: SparkSession) -> Source:
                   _movies(movies), _RANGE)
 
 
-def _all(folder: Path, *names: str) -> Path:
+def _all(folder: AnyPath, *names: str) -> AnyPath:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         have = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
@@ -64,21 +63,21 @@ def _all(folder: Path, *names: str) -> Path:
     return folder
 
 
-def _read_latest(folder: Path, spark: SparkSession) -> Source:
+def _read_latest(folder: AnyPath, spark: SparkSession) -> Source:
     ratings = _csv(folder / "ratings.csv", ["userId", "movieId", "rating", "timestamp"], spark)
     movies = _csv(folder / "movies.csv", ["movieId", "title", "genres"], spark)
     return Source(ratings.withColumnsRenamed({"userId": "user_id", "movieId": "item_id"}), None,
                   _movies(movies.withColumnRenamed("movieId", "item_id")), _RANGE)
 
 
-def _csv(path: Path, needed: list[str], spark: SparkSession) -> DataFrame:
+def _csv(path: AnyPath, needed: list[str], spark: SparkSession) -> DataFrame:
     table, missing = comma_separated(lines(spark, path), needed)
     if missing:
         raise DataError(f"{path}: its header line has no column {', '.join(missing)}")
     return table
 
 
-def _read_100k(folder: Path, spark: SparkSession) -> Source:
+def _read_100k(folder: AnyPath, spark: SparkSession) -> Source:
     genres = folder / "u.genre"
     names = _GENRES_100K
     if genres.exists():
@@ -107,7 +106,7 @@ def _movies(table: DataFrame) -> DataFrame:
         year=F.regexp_extract("title", r"\((\d{4})\)\s*$", 1)))
 
 
-def _users_1m(path: Path, spark: SparkSession) -> DataFrame:
+def _users_1m(path: AnyPath, spark: SparkSession) -> DataFrame:
     table = split(lines(spark, path), "::", ["user_id", "gender", "age", "occupation", "zip"])
     return table.withColumn("attributes", attributes(
         gender=_gender(F.col("gender")), age=_named(_AGES, F.col("age")),
@@ -130,7 +129,7 @@ def _age_bracket(years: Column) -> Column:
     return bracket
 
 
-def _interactions_1m(folder: Path, spark: SparkSession) -> DataFrame:
+def _interactions_1m(folder: AnyPath, spark: SparkSession) -> DataFrame:
     if (folder / "ratings.dat").exists():
         return split(lines(spark, folder / "ratings.dat"), "::", _RATING_FIELDS)
     for name in _SEQUENCES:
@@ -142,7 +141,7 @@ def _interactions_1m(folder: Path, spark: SparkSession) -> DataFrame:
                     f"{_SEQUENCES[0]} (or .gz), pairs.parquet")
 
 
-def _sequences(folder: Path, name: str, spark: SparkSession) -> DataFrame:
+def _sequences(folder: AnyPath, name: str, spark: SparkSession) -> DataFrame:
     """One row for each item of a user's line; numbers are mapped back to the original ids."""
     def originals(file: str, kind: str) -> DataFrame:
         parts = F.split("raw", " ", 3)
@@ -164,11 +163,11 @@ def _sequences(folder: Path, name: str, spark: SparkSession) -> DataFrame:
         F.lit(None).cast("float").alias("rating"), F.col("timestamp").cast("long"))
 
 
-def _pairs(path: Path, spark: SparkSession) -> DataFrame:
+def _pairs(path: AnyPath, spark: SparkSession) -> DataFrame:
     missing = {"userID", "movieID"} - set(parquet_schema(path).names)
     if missing:
         raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
-    read = read_parquet(spark, path).select(
+    read = read_parquet(spark, path, columns=["userID", "movieID"], located=True).select(
         F.col("userID").cast("string").alias("user_id"), F.col("movieID").cast("string").alias("item_id"),
         F.col("_metadata.row_index").alias("timestamp"))
     return read.select(

@@ -7,18 +7,18 @@ their types. Attributes come from a map or struct column ``attributes``; where t
 columns of plain type.
 """
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StringType, StructType
 
+from dare_job import files
 from dare_job.data.readers.columns import Part, column_of, quoted, union
 from dare_job.data.readers.source import Source
 from dare_job.data.readers.text import attributes
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.spark.reading import read_parquet
 
 _NEEDED = {"interactions": ("user_id", "item_id", "timestamp"), "users": ("user_id",),
@@ -26,29 +26,32 @@ _NEEDED = {"interactions": ("user_id", "item_id", "timestamp"), "users": ("user_
 _NANOS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
-def table_path(folder: Path, name: str) -> Path | None:
+def table_path(folder: AnyPath, name: str) -> AnyPath | None:
     """Where a table lies in an input folder: ``NAME.parquet`` (file or folder) or a folder ``NAME``."""
     candidates = (folder / f"{name}.parquet", folder / name)
     return next((path for path in candidates if path.exists() and parquet_files(path)), None)
 
 
-def parquet_files(path: Path) -> list[Path]:
+def parquet_files(path: AnyPath) -> list[AnyPath]:
     """The Parquet files of a table, without Spark's and our own hidden files."""
     if path.is_file():
         return [path]
+    if not files.is_local(path):
+        return files.below(path, ".parquet")
     return sorted(file for file in path.rglob("*.parquet")
                   if file.is_file() and not file.name.startswith(("_", ".")))
 
 
-def parquet_schema(path: Path) -> pa.Schema:
+def parquet_schema(path: AnyPath) -> pa.Schema:
     """Schema from a file's footer. Raises DataError naming the file where it is damaged."""
     try:
-        return pq.read_schema(path)
+        with files.source(path) as source:
+            return pq.read_schema(source)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
 
 
-def read(folder: Path, spark: SparkSession) -> Source:
+def read(folder: AnyPath, spark: SparkSession) -> Source:
     """Raw tables of a folder (or of one file of interactions).
 
     Raises DataError naming the file and the column for a missing column or a damaged footer.
@@ -62,42 +65,49 @@ def read(folder: Path, spark: SparkSession) -> Source:
     return Source(_interactions(paths["interactions"], spark), *others)
 
 
-def explain_damage(path: Path, error: Exception) -> DataError:
+def explain_damage(path: AnyPath, error: Exception) -> DataError:
     """What Spark's failure to read means for the user: the damaged file and column, found by reading all."""
     tables = [path] if path.is_file() else [table_path(path, name) for name in _NEEDED]
     for file in [file for table in tables if table for file in parquet_files(table)]:
         if file.suffix != ".parquet":
             continue
-        reader = pq.ParquetFile(file)
-        for name in reader.schema_arrow.names:
-            for group in range(reader.num_row_groups):
-                try:
-                    reader.read_row_group(group, columns=[name])
-                except (pa.ArrowException, OSError) as damage:
-                    return DataError(f"{file}: column {name} is damaged in row group {group}: "
-                                     f"{_first_line(damage)}")
+        with files.source(file) as source:
+            found = _damage(file, pq.ParquetFile(source))
+        if found:
+            return found
     return DataError(f"{path} could not be read: {_first_line(error)}")
+
+
+def _damage(file: AnyPath, reader: pq.ParquetFile) -> DataError | None:
+    for name in reader.schema_arrow.names:
+        for group in range(reader.num_row_groups):
+            try:
+                reader.read_row_group(group, columns=[name])
+            except (pa.ArrowException, OSError) as damage:
+                return DataError(f"{file}: column {name} is damaged in row group {group}: "
+                                 f"{_first_line(damage)}")
+    return None
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _parts(path: Path, name: str, spark: SparkSession) -> list[Part]:
-    alike: dict[tuple, list[Path]] = {}
+def _parts(path: AnyPath, name: str, spark: SparkSession) -> list[Part]:
+    alike: dict[tuple, list[AnyPath]] = {}
     schemas: dict[tuple, pa.Schema] = {}
-    for file in parquet_files(path):
-        schema = parquet_schema(file)
+    found = parquet_files(path)
+    for file, schema in zip(found, files.each(parquet_schema, found), strict=True):
         _require(file, schema, _NEEDED[name])
         if any(pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in schema):
             spark.conf.set(_NANOS, "true")  # pandas writes nanoseconds, which Spark only takes as a number
         key = tuple(sorted((field.name, str(field.type)) for field in schema))
         alike.setdefault(key, []).append(file)
         schemas[key] = schema
-    return [Part(read_parquet(spark, *files), schemas[key]) for key, files in alike.items()]
+    return [Part(read_parquet(spark, *paths, located=True), schemas[key]) for key, paths in alike.items()]
 
 
-def _require(file: Path, schema: pa.Schema, needed: tuple[str, ...]) -> None:
+def _require(file: AnyPath, schema: pa.Schema, needed: tuple[str, ...]) -> None:
     missing = [column for column in needed if column not in schema.names]
     if missing:
         raise DataError(f"{file} has no column {', '.join(missing)} "
@@ -108,7 +118,7 @@ def _require(file: Path, schema: pa.Schema, needed: tuple[str, ...]) -> None:
                             f"{schema.field(column).type}")
 
 
-def _interactions(path: Path, spark: SparkSession) -> DataFrame:
+def _interactions(path: AnyPath, spark: SparkSession) -> DataFrame:
     return union([_events(part) for part in _parts(path, "interactions", spark)])
 
 
@@ -120,7 +130,7 @@ def _events(part: Part) -> DataFrame:
         rating.alias("rating"), part.seconds().alias("timestamp"))
 
 
-def _entities(path: Path, name: str, spark: SparkSession) -> DataFrame:
+def _entities(path: AnyPath, name: str, spark: SparkSession) -> DataFrame:
     return union([_described(part, _NEEDED[name]) for part in _parts(path, name, spark)])
 
 

@@ -2,26 +2,33 @@
 
 import csv
 import re
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dare_job import files
+from dare_job.files import AnyPath
 from dare_job.spark.reading import literal
 
 _ONE_SPLIT_BYTES = 4 << 20  # Spark's spark.sql.files.openCostInBytes: a smaller file is never cut
 
 
-def lines(spark: SparkSession, path: Path) -> DataFrame:
+def lines(spark: SparkSession, path: AnyPath) -> DataFrame:
     """Columns ``raw``, ``source`` and ``line`` of a text file, gzipped or not.
 
     A line that is not UTF-8 is read as Latin-1 (the older MovieLens files). Blank lines are left out but
     counted in the numbering.
     """
-    read = spark.read.text(literal(path)).select(
-        "value", F.col("_metadata.file_block_start").alias("_start"),
-        F.monotonically_increasing_id().alias("_row"))
-    line = (F.col("_row") + 1 if _is_one_split(path) else _numbers(read)).cast("long")
+    if files.is_local(path):
+        read = spark.read.text(literal(path)).select(
+            "value", F.col("_metadata.file_block_start").alias("_start"),
+            F.monotonically_increasing_id().alias("_row"))
+        line = (F.col("_row") + 1 if _is_one_split(path) else _numbers(read)).cast("long")
+    else:
+        from dare_job.spark import remote
+
+        read = remote.read_lines(spark, path).withColumn("value", F.col("value").cast("string"))
+        line = F.col("line")
     latin = F.decode(F.col("value").cast("binary"), "ISO-8859-1")
     text = F.when(F.is_valid_utf8("value"), F.col("value")).otherwise(latin)
     unmarked = F.regexp_replace(text, "^\ufeff", "")
@@ -29,7 +36,7 @@ def lines(spark: SparkSession, path: Path) -> DataFrame:
     return named.where(F.trim("raw") != "")
 
 
-def _is_one_split(path: Path) -> bool:
+def _is_one_split(path: AnyPath) -> bool:
     return path.suffix == ".gz" or path.stat().st_size < _ONE_SPLIT_BYTES
 
 

@@ -1,0 +1,149 @@
+"""The whole job on an object store: input, output and old text at s3://, through a real S3 API."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+import s3_server
+import yaml
+from run_helpers import NIGHT_1, NIGHT_2, settings
+
+from dare_job import files, knowledge, pipeline, show
+from dare_job.errors import InfrastructureError
+from dare_job.tables import ENTITIES
+
+pytestmark = pytest.mark.spark
+_DEADLINE_S = 240
+_TEXT = ("knowledge", "token_ids", "error", "text_key", "prompt_sha256", "finish_reason", "generated_dt",
+         "pool")
+
+
+@pytest.fixture(scope="module")
+def at_url(store, nights):
+    """URLs of the input, uploaded, and of an output folder that is not there."""
+    files.upload(nights.world, files.path(f"{store}/world"))
+    return f"{store}/world", files.path(f"{store}/out/nightly")
+
+
+@pytest.fixture(scope="module")
+def job_at(at_url, job_of):
+    world, out = at_url
+    return lambda day, **sections: job_of(out, day, input={"path": world}, **sections)
+
+
+@pytest.fixture(scope="module")
+def runs(job_at):
+    return [pipeline.run(job_at(night)) for night in (NIGHT_1, NIGHT_2)]
+
+
+def rows(out, entity: str, day: str) -> dict[str, dict]:
+    found = knowledge.dataset(out / "knowledge" / f"entity={entity}" / f"dt={day}").to_table().to_pylist()
+    by_id = {row["entity_id"]: row for row in found}
+    assert len(by_id) == len(found)
+    return by_id
+
+
+def test_texts_are_those_of_a_local_run(runs, nights, at_url):
+    _, out = at_url
+    for night in (NIGHT_1, NIGHT_2):
+        for entity in ENTITIES:
+            ours, local = rows(out, entity, night), rows(nights.out, entity, night)
+            assert ours.keys() == local.keys() and len(ours) >= 25
+            for id_, row in ours.items():
+                assert {name: row[name] for name in _TEXT} == {name: local[id_][name] for name in _TEXT}
+    assert [run["written"] for run in runs] == [nights.first["written"], nights.second["written"]]
+    assert runs[1]["out"] == str(out) and runs[1]["accepted_per_step"] > 0.5
+
+
+def test_a_second_run_writes_nothing(runs, job_at):
+    def versions() -> dict[str, str]:
+        found = files.listing(job_at(NIGHT_2).space.out)
+        return {name: entry["ETag"] for name, entry in found.items() if "generate" not in name}
+
+    before = versions()
+    again = pipeline.run(job_at(NIGHT_2))
+    assert again["written"] == runs[1]["written"] and versions() == before
+
+
+def test_nothing_is_left_but_the_output(runs, at_url):
+    _, out = at_url
+    names = list(files.listing(out))
+    assert not [name for name in names if "_lock" in name or "/." in name]
+    for night in (NIGHT_1, NIGHT_2):
+        for entity in ENTITIES:
+            folder = f"knowledge/entity={entity}/dt={night}/"
+            named = json.loads((out / folder / "_manifest.json").read_text())["files"]
+            assert sorted(name for name in names if name.startswith(folder)) == sorted(
+                [f"{folder}_manifest.json", *(folder + name for name in named)])
+        for stage in ("input", "plan", "pools", "generate"):
+            start = f"_work/dt={night}/{stage}/v-"
+            assert len({name.split("/")[3] for name in names if name.startswith(start)}) == 1
+
+
+def test_a_text_is_shown(runs, at_url, capsys):
+    out = at_url[1]
+    drafted = next(id_ for id_, row in rows(out, "user", NIGHT_2).items() if row["accepted_tokens"])
+    show.show_text(str(out), f"user:{drafted}", NIGHT_2)
+    shown = capsys.readouterr().out
+    assert f"user:{drafted}" in shown and "accepted a step" in shown and ": at least " in shown
+
+
+def test_old_text_and_model_come_from_urls_too(runs, at_url, store, job_of, tmp_path, monkeypatch):
+    """The first night's snapshots as old text of a local output; the model at a URL."""
+    from pathlib import Path
+
+    from dare_job.model import embedded_path
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files.upload(Path(embedded_path()), files.path(f"{store}/model"))
+    sections = {"input": {"path": at_url[0], "knowledge": f"{at_url[1]}/knowledge"},
+                "model": {"name": f"{store}/model"}}
+    for stage in ("plan", "embed", "group", "route", "pools"):
+        report = pipeline.run_stage(job_of(tmp_path / "out", NIGHT_2, **sections), stage)
+    assert report["user"]["from"] == f"{at_url[1]}/knowledge/entity=user/dt={NIGHT_1}"
+    assert report["user"]["texts"] >= 25
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_refused_company_and_goes_on(at_url, store, job_of, nights, tmp_path):
+    """By the command line: killed with its Java once chunks are committed; then the same date again."""
+    world, out = at_url[0], files.path(f"{store}/out/killed")
+    sections = {"decode": {"max_new_tokens": 48, "batch_size": 1, "nodes": 0}, "baseline": {"rows": 0},
+                "spark": {"master": "local[2]", "driver_memory": "1g", "rows_per_commit": 3}}
+    config = settings(nights.world, tmp_path / "unused", **sections)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(config))
+    job = job_of(out, NIGHT_1, input={"path": world}, **sections)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "dare_job", "run", "--config", str(tmp_path / "job.yaml"), "--date", NIGHT_1,
+         "--input", world, "--out", str(out)], env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + _DEADLINE_S
+    try:
+        while len(chunk_keys()) < 3:
+            assert run.poll() is None, run.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with pytest.raises(InfrastructureError, match=f"process {run.pid} on .*_lock"):
+            pipeline.run_stage(job, "publish")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+    before = {key: files.version_of(files.path(f"{store}/{key}")) for key in chunk_keys()}
+    report = pipeline.run_stage(job, "generate")
+    after = {key: files.version_of(files.path(f"{store}/{key}")) for key in chunk_keys()}
+    assert before.items() <= after.items() and 0 < report["written_now"] < report["rows"]
+    pipeline.run_stage(job, "publish")
+    for entity in ENTITIES:
+        ours, local = rows(out, entity, NIGHT_1), rows(nights.out, entity, NIGHT_1)
+        assert {id_: row["knowledge"] for id_, row in ours.items()} == {
+            id_: row["knowledge"] for id_, row in local.items()}
+
+
+def chunk_keys() -> list[str]:
+    return [key for key in s3_server.keys(f"out/killed/_work/dt={NIGHT_1}/generate/") if "/part-0" in key]
