@@ -110,7 +110,7 @@ def sample(
 
 @app.command()
 def show(
-    out: Annotated[Path, typer.Argument(help="Output folder of a run.")],
+    out: Annotated[str, typer.Argument(help="Output folder of a run, or its URL.")],
     entity: Annotated[str, typer.Argument(metavar="user:ID", help="Whose text: user:ID or item:ID.")],
     date: Annotated[str | None, typer.Option(
         "--date", metavar="YYYY-MM-DD", help="Snapshot to read; the newest where not given.")] = None,
@@ -123,7 +123,7 @@ def show(
 
 @app.command()
 def report(
-    out: Annotated[Path, typer.Option("--out", help="Output folder of a run.")],
+    out: Annotated[str, typer.Option("--out", help="Output folder of a run, or its URL.")],
     date: Annotated[str | None, typer.Option(
         "--date", metavar="YYYY-MM-DD", help="Published date; the newest where not given.")] = None,
 ) -> None:
@@ -131,13 +131,15 @@ def report(
 
     Publishing writes it too. Prints where it is.
     """
+    from dare_job import files
     from dare_job.observe import log
     from dare_job.output import writing
     from dare_job.report import write_again
 
     log.to_stderr()
-    with writing(out):
-        print(write_again(out, _day(date).isoformat() if date else None))
+    folder = files.writable(out, "out")
+    with writing(folder):
+        print(write_again(folder, _day(date).isoformat() if date else None))
 
 
 class ChatTemplate(StrEnum):

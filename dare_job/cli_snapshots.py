@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from dare_job.errors import ConfigError
+from dare_job.files import AnyPath, path
 
-Out = Annotated[Path | None, typer.Option(
-    "--out", help="Output folder of the runs; without it that of --config, or `out`.")]
+Out = Annotated[str | None, typer.Option(
+    "--out", help="Output folder of the runs, or its URL; without it that of --config, or `out`.")]
 Config = Annotated[list[Path] | None, typer.Option(
     "--config", help="YAML settings of the runs, for their output folder; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -82,16 +83,19 @@ def clean(
           f"{_size(found['bytes'])}")
 
 
-def _out(out: Path | None, config: list[Path] | None) -> Path:
+def _out(out: str | None, config: list[Path] | None) -> AnyPath:
+    from dare_job import store_errors
+
     if out is None and config:
         from dare_job.config import load
 
-        out = Path(load(config).out)
-    out = out or Path("out")
-    if not out.is_dir():
-        raise ConfigError(f"{out} is no folder: name the output folder of the runs, by --out FOLDER or "
+        out = load(config).out
+    folder = path(out or "out", "out")
+    store_errors.require(folder, "out")
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder: name the output folder of the runs, by --out FOLDER or "
                           "--config FILE")
-    return out
+    return folder
 
 
 def _console():

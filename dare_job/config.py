@@ -238,8 +238,8 @@ class LogSettings(Section):
 
 
 class MetricsSettings(Section):
-    file: str | None = Field(None, pattern=r"\.prom$", description="a path that ends in .prom, in the folder "
-                             "of node_exporter's textfile collector")
+    file: str | None = Field(None, pattern=r"^([^:]|:[^/]|:/[^/])*\.prom$", description="a path, no URL, "
+                             "that ends in .prom, in the folder of node_exporter's textfile collector")
     push: str | None = Field(None, pattern=r"^https?://.+", description="a Pushgateway's address: "
                              "http://HOST:9091 or http://USER:PASSWORD@HOST:9091")
     job: str = Field("dare-job", min_length=1, description="job of the metrics that are pushed")

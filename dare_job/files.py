@@ -221,6 +221,12 @@ def below(folder: AnyPath, suffix: str = "") -> list[AnyPath]:
             if name.endswith(suffix) and not any(part.startswith((".", "_")) for part in name.split("/"))]
 
 
+def make_folder(folder: AnyPath) -> None:
+    """Make a folder, and those above it, where it is missing; at a URL it is there with its first file."""
+    if is_local(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def remove_tree(folder: AnyPath) -> None:
     """Delete a folder with all that is in it; it may be missing."""
     import shutil
@@ -228,9 +234,14 @@ def remove_tree(folder: AnyPath) -> None:
     if is_local(folder):
         shutil.rmtree(folder, ignore_errors=True)
         return
-    names = [folder.fs._strip_protocol(str(folder / name)) for name in listing(folder)]
-    if names:
-        folder.fs.rm(names)
+    remove_below(folder, listing(folder))
+
+
+def remove_below(folder: AnyPath, names: Iterable[str]) -> None:
+    """Delete objects of ``listing``, many with one request."""
+    found = [folder.fs._strip_protocol(str(folder / name)) for name in names]
+    if found:
+        folder.fs.rm(found)
 
 
 def each(function: Callable[[T], R], paths: Iterable[T]) -> list[R]:

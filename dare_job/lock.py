@@ -46,33 +46,41 @@ def held(folder: AnyPath, by: str = "writes this date") -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def held_by(folder: Path) -> dict | None:
-    """Who holds a folder's lock: pid, host, since; empty where it cannot be told, None where nobody does."""
+def held_by(folder: AnyPath) -> dict | None:
+    """Who holds a folder's lock: pid, host, since; empty where it cannot be told.
+
+    None where nobody does, or only a process that is known to have ended.
+    """
     path = folder / NAME
-    return _read(path) if path.exists() else None
+    if not path.exists():
+        return None
+    owner = _read(path)
+    if has_ended(owner) or not (files.is_local(path) or lock_object.is_alive(path)):
+        return None
+    return owner
 
 
 @contextmanager
-def cleaning(folder: Path) -> Iterator[None]:
+def cleaning(folder: AnyPath) -> Iterator[None]:
     """Hold the lock of all dates' work folder, for moments: each command ``wait``s for it as it starts."""
     with held(folder, _CLEANS):
         yield
 
 
-def wait(folder: Path) -> None:
+def wait(folder: AnyPath) -> None:
     """Wait until no living process holds the lock of ``cleaning``.
 
     Raises InfrastructureError, naming process and file, where it is still held after a minute.
     """
     until = time.monotonic() + _PATIENCE_S
-    while (owner := held_by(folder)) is not None and not has_ended(owner):
+    while (owner := held_by(folder)) is not None:
         if time.monotonic() > until:
             raise _refusal(folder / NAME, owner, _CLEANS)
-        time.sleep(0.05)
+        time.sleep(0.05 if files.is_local(folder) else 1.0)
 
 
 def has_ended(owner: dict) -> bool:
-    """True where a lock's process, as ``held_by`` names it, was one of this host and is no more."""
+    """True where a lock's process was one of this host and is no more."""
     return owner.get("host") == socket.gethostname() and not _alive(owner)
 
 

@@ -90,6 +90,14 @@ def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
                  owner.get("pid", "?"), owner.get("host", "?"), silent_s)
 
 
+def is_alive(path: AnyPath) -> bool:
+    """False where a lock object has been silent for so long that the next command takes it over."""
+    try:
+        return _silent_s(path) < STALE_S
+    except FileNotFoundError:  # given back just now
+        return False
+
+
 def _silent_s(path: AnyPath) -> float:
     """Seconds since the lock was written, by the store's clock."""
     probe = path.with_name(f"{path.name}.{uuid.uuid4().hex}")

@@ -1,5 +1,8 @@
 """What an object store says when it refuses, as one line that names the setting and the fix."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from dare_job import files
 from dare_job.errors import ConfigError, InfrastructureError
 from dare_job.files import AnyPath
@@ -35,6 +38,16 @@ def _ask(path: AnyPath) -> None:
         return
     bucket, _, key = path.path.partition("/")
     path.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1)
+
+
+@contextmanager
+def ignored(*kinds: type[Exception]) -> Iterator[None]:
+    """As ``contextlib.suppress``; what a store answers is suppressed too."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, kinds) and reason(error) is None:
+            raise
 
 
 def reason(error: Exception) -> str | None:

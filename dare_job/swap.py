@@ -57,6 +57,16 @@ def current(folder: AnyPath) -> AnyPath:
     return folder if files.is_local(folder) else versions.current(folder)
 
 
+def place(folder: AnyPath) -> AnyPath:
+    """The other way: the folder whose content is in one from ``current``."""
+    return folder if files.is_local(folder) else versions.place(folder)
+
+
+def final(staging: AnyPath, folder: AnyPath) -> AnyPath:
+    """Where the content of a folder from ``staged`` will be once it has taken the place of ``folder``."""
+    return folder if files.is_local(folder) else staging
+
+
 def settle(folder: AnyPath) -> None:
     """Remove what a killed writer of a folder left in and beside it, and put an old one back that it hid."""
     if not files.is_local(folder):

@@ -4,7 +4,8 @@
     _work/dt=D/plan/v-1a2b3c4d/     a version, with its _done.json
 
 A published snapshot has no versions but flat files with new names in each publication, and the manifest as
-what is written last: who goes by ``_manifest.json`` reads one publication, whole.
+what is written last: who goes by ``_manifest.json`` reads one publication, whole. A date that is being
+removed has ``_removed.json`` instead, until all else is gone.
 """
 
 import json
@@ -17,27 +18,28 @@ from dare_job.files import AnyPath
 
 POINTER = "_current"
 MANIFEST = "_manifest.json"
+REMOVED = "_removed.json"
 _VERSION = re.compile(r"v-[0-9a-f]{8}")
 
 
-def current(place: AnyPath) -> AnyPath:
+def current(folder: AnyPath) -> AnyPath:
     """The version in force of a folder that has versions; one that nobody wrote where there is none."""
-    place = _place(place)
+    root = place(folder)
     try:
-        return place / (place / POINTER).read_text(encoding="utf-8")
+        return root / (root / POINTER).read_text(encoding="utf-8")
     except FileNotFoundError:
-        return place / "v-00000000"
+        return root / "v-00000000"
 
 
 def staged(folder: AnyPath) -> AnyPath:
     """A new version to write, after removing what killed writers left."""
     settle(folder)
-    return _place(folder) / f"v-{secrets.token_hex(4)}"
+    return place(folder) / f"v-{secrets.token_hex(4)}"
 
 
 def replace(new: AnyPath, old: AnyPath) -> None:
     """Put a version in force and delete the one before."""
-    with files.writing(_place(old) / POINTER, "") as pointer:
+    with files.writing(place(old) / POINTER, "") as pointer:
         pointer.write(new.name.encode())
     settle(old)
 
@@ -51,13 +53,35 @@ def settle(folder: AnyPath) -> None:
 
 
 def sweep_snapshot(folder: AnyPath) -> None:
-    """Remove a published date's Parquet files that its manifest does not name; without one, none."""
+    """Remove a published date's Parquet files that its manifest does not name; without one, none.
+
+    Of a date that was hidden, remove all that is left.
+    """
+    there = files.listing(folder)
+    if REMOVED in there and MANIFEST not in there:
+        files.remove_below(folder, there.keys() - {REMOVED})
+        files.remove_below(folder, [REMOVED])
+        return
     with suppress(FileNotFoundError, ValueError, KeyError):
         named = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        left = [name for name in files.listing(folder) if name.endswith(".parquet") and name not in named]
-        files.each(lambda path: path.unlink(missing_ok=True), [folder / name for name in left])
+        files.remove_below(folder, [name for name in there if name == REMOVED or (
+            name.endswith(".parquet") and name not in named)])
 
 
-def _place(folder: AnyPath) -> AnyPath:
+def hide(folder: AnyPath) -> None:
+    """Take a published date out of sight, in one step; ``sweep_snapshot`` removes what is left of it."""
+    manifest = folder / MANIFEST
+    if manifest.exists():
+        with files.writing(folder / REMOVED, "") as mark:
+            mark.write(manifest.read_bytes())
+        manifest.unlink(missing_ok=True)
+
+
+def is_hidden(folder: AnyPath) -> bool:
+    """True where a date was hidden and is not removed to its end."""
+    return (folder / REMOVED).exists() and not (folder / MANIFEST).exists()
+
+
+def place(folder: AnyPath) -> AnyPath:
     """The folder whose version this is; itself where it is none."""
     return folder.parent if _VERSION.fullmatch(folder.name) else folder

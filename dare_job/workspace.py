@@ -58,7 +58,9 @@ class Workspace:
 
     def dates(self) -> list[str]:
         """Dates for which every entity type is published, ascending."""
-        return list(filter(self.published, self._begun()))
+        folders = [self.knowledge(ENTITIES[0], dt) for dt in self._begun()]
+        published = files.each(lambda folder: self.published(folder.name[3:]), folders)
+        return [folder.name[3:] for folder, there in zip(folders, published, strict=True) if there]
 
     def newest(self) -> str | None:
         """The last of ``dates``, or None."""
@@ -97,7 +99,7 @@ class Workspace:
     def note_reads(self) -> None:
         """Write down which date's text this one starts from, for ``dare-job clean``; who holds the lock."""
         folder = self.previous(ENTITIES[0])
-        self.logs.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.logs)
         write_json(self.logs / READS, {"previous": folder.name[3:] if folder else None})
 
     def reads(self) -> set[str]:

@@ -57,6 +57,7 @@ def test_there_are_shipped_files():
     ("spark: {driver_memory: 1gig}", ["spark.driver_memory = '1gig'", "900m, 2g"]),
     ("spark: {master: foo}", ["spark.master = 'foo'", "local[N], yarn, spark://HOST:PORT"]),
     ("prompts: {user: nope}", ["prompts.user = 'nope'", "use one of kar"]),
+    ("metrics: {file: 's3://bucket/dare.prom'}", ["metrics.file", "a path, no URL"]),
     ("1: foo", ["key 1 is not text", "decode"]),
     ("decode: {true: 4}", ["key True is not text", "nodes"]),
     ("spark: {conf: {1: x}}", ["spark.conf.1"]),

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -16,11 +17,15 @@ from pathlib import Path
 import structlog
 from structlog.contextvars import bound_contextvars as bound  # noqa: F401  (fields of all records in a block)
 
+from dare_job import store_errors
+from dare_job.files import AnyPath, is_local, writing
 from dare_job.observe import redact
 
 _LOGGERS = tuple(map(logging.getLogger, ("dare_job", "pools")))
 _LOG = _LOGGERS[0]
 _FIRST = ("timestamp", "level", "event", "run_id", "date", "command", "stage", "entity")
+_PUT_EVERY_S = 60.0
+_LOST = "%s cannot be written (%s): the run goes on without a log file"
 _MARKS = ("ended", "printed")  # of records for ``_text`` and ``_Stderr``: no fields
 
 
@@ -34,9 +39,9 @@ def to_stderr(form: str = "auto", level: int = logging.INFO) -> None:
 
 
 @contextmanager
-def to_file(path: Path | None) -> Iterator[None]:
-    """Append the records of the block to a file as JSON lines; None: to no file."""
-    handler = path and _attach(_RunFile(path))
+def to_file(path: AnyPath | None) -> Iterator[None]:
+    """Append the records of the block to a file as JSON lines; None: to no file. At a URL: ``_RunObject``."""
+    handler = path and _attach(_run_file(path))
     try:
         yield
     finally:
@@ -44,10 +49,10 @@ def to_file(path: Path | None) -> Iterator[None]:
             _detach(handler)
 
 
-_worker_file: Path | None = None
+_worker_file: AnyPath | None = None
 
 
-def in_worker(settings, folder: Path, run_id: str, **fields) -> None:
+def in_worker(settings, folder: AnyPath, run_id: str, **fields) -> None:
     """Set up the log of a Spark worker: warnings on its standard error, all records in a file of its own.
 
     settings  LogSettings; folder: where the run's file is; fields: bound to the records from here on
@@ -58,10 +63,24 @@ def in_worker(settings, folder: Path, run_id: str, **fields) -> None:
     structlog.contextvars.bind_contextvars(run_id=run_id, **fields)
     path = folder / f"{run_id}.{socket.gethostname()}-{os.getpid()}.jsonl"
     if settings.file and path != _worker_file:  # a worker may outlive a run
-        for handler in [handler for handler in _LOG.handlers if isinstance(handler, _RunFile)]:
+        for handler in _run_files():
             _detach(handler)
-        _attach(_RunFile(path))
+        _attach(_run_file(path))
         _worker_file = path
+
+
+def flush() -> None:
+    """Let what was logged so far be read, where that waits: at a URL. For the end of a worker's task."""
+    for handler in _run_files():
+        handler.flush()
+
+
+def _run_file(path: AnyPath) -> logging.Handler:
+    return _RunFile(path) if is_local(path) else _RunObject(path)
+
+
+def _run_files() -> list[logging.Handler]:
+    return [handler for handler in _LOG.handlers if isinstance(handler, _RunFile | _RunObject)]
 
 
 class _Stderr(logging.StreamHandler):
@@ -105,8 +124,49 @@ class _RunFile(logging.FileHandler):
         _detach(self)
         if getattr(record, "printed", False):  # a command's last one: what ended it is why, as a rule
             return
-        _LOG.warning("%s cannot be written (%s): the run goes on without a log file", self.baseFilename,
-                     error)
+        _LOG.warning(_LOST, self.baseFilename, error)
+
+
+class _RunObject(logging.Handler):
+    """The same at a URL, where nothing can be appended to: all lines are put again, at most every minute.
+
+    At once after a warning and at the end of a stage, of a worker's shard and of the command. A kill loses
+    the last minute. A store that refuses them costs the file, never the run.
+    """
+
+    def __init__(self, path: AnyPath):
+        super().__init__()
+        self.setFormatter(_formatter(_json()))
+        self._path, self._lines, self._put, self._due = path, [], 0, 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record))
+        except Exception:
+            self.handleError(record)
+        urgent = record.levelno >= logging.WARNING or getattr(record, "ended", False)
+        if urgent or time.monotonic() >= self._due:
+            self._write(getattr(record, "printed", False))
+
+    def flush(self) -> None:
+        self._write()
+
+    def close(self) -> None:
+        self._write(last=True)
+        super().close()
+
+    def _write(self, last: bool = False) -> None:
+        with self.lock:
+            if self._put == len(self._lines):
+                return
+            self._put, self._due = len(self._lines), time.monotonic() + _PUT_EVERY_S
+            try:
+                with writing(self._path, "") as file:
+                    file.write("".join(f"{line}\n" for line in self._lines).encode())
+            except Exception as error:  # whatever the store's client raises
+                _detach(self)
+                if not last:
+                    _LOG.warning(_LOST, self._path, store_errors.reason(error) or error)
 
 
 def _attach(handler: logging.Handler, level: int = logging.INFO) -> logging.Handler:

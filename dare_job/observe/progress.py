@@ -5,13 +5,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 
+from dare_job import store_errors
+from dare_job.files import AnyPath
 from dare_job.observe.pace import Pace
 from dare_job.spark.chunks import Tally, Totals
 
@@ -58,7 +59,8 @@ class Stage:
             while not self.stopped.wait(wait):
                 began = time.monotonic()
                 due = last is None or began - last >= self._every_s
-                with suppress(OSError, ValueError, KeyError, pa.ArrowException):  # a file that is gone again
+                # a file that is gone again, a store that does not answer
+                with store_errors.ignored(OSError, ValueError, KeyError, pa.ArrowException):
                     reading = self.source(began - self._began)
                     show(reading, due)
                     if due:
@@ -87,7 +89,7 @@ def of_stage(every_s: float, told: Sequence[Callable[[Reading], None]] = ()) -> 
 
 
 @contextmanager
-def watching(folders: Iterable[Path], rows: int, what: str = "writing") -> Iterator[None]:
+def watching(folders: Iterable[AnyPath], rows: int, what: str = "writing") -> Iterator[None]:
     """Count the rows committed under ``folders`` while the block runs, of ``rows`` in the end."""
     with _from(_committed(_current, Tally(folders), rows, what) if _current else None):
         yield

@@ -6,9 +6,10 @@ Summed over all commands on the date, those that failed or were killed included:
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
+from dare_job import store_errors
+from dare_job.files import AnyPath, make_folder
 from dare_job.workspace import Workspace, write_json
 
 _NAME = "seconds.json"
@@ -38,7 +39,7 @@ def counted(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
         beat()
 
 
-def _write(folder: Path, seconds: dict[str, float]) -> None:
-    with suppress(OSError):  # a figure is missing, the texts are not
-        folder.mkdir(parents=True, exist_ok=True)
+def _write(folder: AnyPath, seconds: dict[str, float]) -> None:
+    with store_errors.ignored(OSError):  # a figure is missing, the texts are not
+        make_folder(folder)
         write_json(folder / _NAME, seconds)

@@ -1,12 +1,16 @@
 """The table of rows that a check counted, so that somebody can look at them."""
 
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from dare_job import files
+from dare_job.files import AnyPath
 
 NAME = "failing_rows.parquet"
 MOST = 100_000  # rows listed of each check and entity type
@@ -25,17 +29,19 @@ ROWS = pa.schema([
 class Listing:
     """Writes ``folder/failing_rows.parquet`` as rows come; MOST of each check and entity type are kept."""
 
-    def __init__(self, folder: Path):
-        self._file = pq.ParquetWriter(folder / NAME, ROWS, compression="zstd")
+    def __init__(self, file: pq.ParquetWriter):
+        self._file = file
         self._waiting: list[pa.RecordBatch] = []
         self._listed: Counter[tuple[str, str]] = Counter()
 
-    def __enter__(self) -> "Listing":
-        return self
-
-    def __exit__(self, *failure) -> None:
-        self._write()
-        self._file.close()
+    @classmethod
+    @contextmanager
+    def below(cls, folder: AnyPath) -> Iterator["Listing"]:
+        """A listing that is written, whole, when the block ends."""
+        with files.sink(folder / NAME) as sink, pq.ParquetWriter(sink, ROWS, compression="zstd") as file:
+            listing = cls(file)
+            yield listing
+            listing._write()
 
     def add(self, entity: str, check: str, ids: pa.Array, values: np.ndarray | None, texts: pa.Array) -> None:
         """Take N rows: ids, values (None: they have none) and texts."""

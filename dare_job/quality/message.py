@@ -1,7 +1,7 @@
 """What an operator reads when the gate stays shut."""
 
-from pathlib import Path
 
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.quality.failures import Failures
 from dare_job.quality.findings import CHECKS, Finding
@@ -11,7 +11,7 @@ _ADVICE = ("Either mend what wrote them (model, prompts, decode, verify: what a 
            "written anew")
 
 
-def of(job: Job, failures: Failures, found: dict[str, dict[str, Finding]], listed: Path) -> str:
+def of(job: Job, failures: Failures, found: dict[str, dict[str, Finding]], listed: AnyPath) -> str:
     """Each failed check with share, limit, setting and first ids; where the rows are; what can be done.
 
     listed  the table of rows

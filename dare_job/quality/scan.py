@@ -2,21 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 
+from dare_job import knowledge
 from dare_job.config import GateSettings
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.quality import texts
 from dare_job.quality.failures import Failures
 from dare_job.quality.findings import CHECKS, FIRST, Finding
 from dare_job.quality.lengths import Sample
 from dare_job.quality.listing import Listing
 from dare_job.quality.texts import Texts
-from dare_job.tables import KNOWLEDGE
 
 _BATCH = 16_384  # rows looked at together
 _FILES = 64  # opened together
@@ -66,7 +65,7 @@ class Scan:
         return Finding(rows, self.texts, value, limit, over and not few, first, why)
 
 
-def readable(batches: Iterable[pa.RecordBatch], folder: Path, fix: str) -> Iterator[pa.RecordBatch]:
+def readable(batches: Iterable[pa.RecordBatch], folder: AnyPath, fix: str) -> Iterator[pa.RecordBatch]:
     """The same batches. Raises DataError, which names the folder and the fix, where a file is damaged."""
     try:
         yield from batches
@@ -74,7 +73,7 @@ def readable(batches: Iterable[pa.RecordBatch], folder: Path, fix: str) -> Itera
         raise DataError(f"{folder} is damaged ({str(error).splitlines()[0]}): {fix}") from error
 
 
-def batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+def batches(files: Sequence[AnyPath]) -> Iterator[pa.RecordBatch]:
     """The rows of files in batches of some ``_BATCH``: small files together, large ones in parts."""
     waiting: list[pa.RecordBatch] = []
     for batch in _each(files):
@@ -86,8 +85,8 @@ def batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(waiting)
 
 
-def _each(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+def _each(files: Sequence[AnyPath]) -> Iterator[pa.RecordBatch]:
     """A few files at a time: a dataset keeps the footers of all that it has read."""
     for first in range(0, len(files), _FILES):
-        some = ds.dataset([str(path) for path in files[first:first + _FILES]], schema=KNOWLEDGE)
+        some = knowledge.dataset_of(files[first:first + _FILES])
         yield from some.to_batches(columns=list(texts.COLUMNS), batch_size=_BATCH, batch_readahead=4)

@@ -5,22 +5,22 @@
 """
 
 import logging
-import os
 import secrets
 import time
-from pathlib import Path
 
+from dare_job import files
+from dare_job.files import AnyPath
 from dare_job.workspace import MANIFEST
 
 _LOG = logging.getLogger("dare_job")
 
 
-def path(out: Path, dt: str) -> Path:
+def path(out: AnyPath, dt: str) -> AnyPath:
     """Where the report of a date is."""
     return out / "reports" / f"dt={dt}" / "index.html"
 
 
-def write(out: Path, dt: str) -> Path:
+def write(out: AnyPath, dt: str) -> AnyPath:
     """Write the report of a published date, complete or not at all; an older one is replaced.
 
     Raises DataError where the date is not published or its manifest is damaged.
@@ -28,17 +28,13 @@ def write(out: Path, dt: str) -> Path:
     from dare_job.report.page import render
 
     target, page = path(out, dt), render(out, dt)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    with open(partial, "w", encoding="utf-8", errors="replace") as file:
-        file.write(page)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, target)
+    files.make_folder(target.parent)
+    with files.writing(target, f".{target.name}.{secrets.token_hex(4)}.partial") as file:
+        file.write(page.encode(errors="replace"))
     return target
 
 
-def write_again(out: Path, dt: str | None) -> Path:
+def write_again(out: AnyPath, dt: str | None) -> AnyPath:
     """For the command line: ``write`` for a date, None: the newest published one.
 
     Raises DataError where there is none.
@@ -54,7 +50,7 @@ def write_again(out: Path, dt: str | None) -> Path:
     return write(out, dt or there[-1])
 
 
-def write_or_warn(out: Path, dt: str) -> None:
+def write_or_warn(out: AnyPath, dt: str) -> None:
     """Write the report after publishing; whatever keeps it from being written is a warning, no failure.
 
     One that is newer than the date's manifests stays as it is.
@@ -72,7 +68,7 @@ def write_or_warn(out: Path, dt: str) -> None:
     _LOG.info("report %s (%.1f s)", target, time.monotonic() - began)
 
 
-def _is_newest(out: Path, dt: str) -> bool:
+def _is_newest(out: AnyPath, dt: str) -> bool:
     page = path(out, dt)
     published = out.glob(f"knowledge/entity=*/dt={dt}/{MANIFEST}")
     return page.exists() and all(page.stat().st_mtime_ns >= found.stat().st_mtime_ns for found in published)

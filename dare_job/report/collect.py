@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dare_job import knowledge
+from dare_job.files import AnyPath
 from dare_job.report import histogram
 from dare_job.report.errors import Reasons
 from dare_job.report.histogram import Histogram
@@ -33,6 +33,8 @@ _BATCH = 1 << 16
 _MERGED_AFTER = 32  # batches whose sums by pool are added up at once
 _SAY_EVERY_S = 5.0
 _LOG = logging.getLogger("dare_job")
+
+Place = tuple[ds.Fragment, int]  # a file of a snapshot, and the number of a row in it
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Collected:
     """What one pass over an entity type's snapshot found; rows of ``slowest``, ... are dicts of _COLUMNS."""
 
     entity: str
-    folder: Path
+    folder: AnyPath
     rows: int = 0
     fresh: int = 0
     written: Counter = field(default_factory=Counter)  # rows by the date that wrote their text
@@ -68,7 +70,7 @@ class Collected:
     sampled: list[dict] = field(default_factory=list)
 
 
-def collect(folder: Path, entity: str, dt: str) -> Collected:
+def collect(folder: AnyPath, entity: str, dt: str) -> Collected:
     """Read the snapshot of a date once. Progress goes to the log every few seconds."""
     found, tally = Collected(entity, folder), _Tally(dt)
     rows, last = knowledge.dataset(folder).count_rows(), time.monotonic()
@@ -90,8 +92,7 @@ def texts(rows: list[dict]) -> list[dict]:
     """The whole rows of KNOWLEDGE of what ``collect`` listed, read from their places."""
     found = []
     for row in rows:
-        path, number = row["place"]
-        fragment = next(ds.dataset(path, schema=KNOWLEDGE, format="parquet").get_fragments())
+        fragment, number = row["place"]
         batches = fragment.to_batches(schema=KNOWLEDGE, batch_size=1024, batch_readahead=1)
         for batch in batches:
             if number < batch.num_rows:
@@ -101,13 +102,13 @@ def texts(rows: list[dict]) -> list[dict]:
     return found
 
 
-def _batches(folder: Path) -> Iterator[tuple[tuple[str, int], pa.RecordBatch]]:
+def _batches(folder: AnyPath) -> Iterator[tuple[Place, pa.RecordBatch]]:
     """Batches of a snapshot in order, each with the file and number of its first row."""
     for fragment in knowledge.dataset(folder).get_fragments():
         start = 0
         for batch in fragment.to_batches(schema=KNOWLEDGE, columns=list(_COLUMNS), batch_size=_BATCH,
                                          batch_readahead=2):
-            yield (getattr(fragment, "path", ""), start), batch
+            yield (fragment, start), batch
             start += batch.num_rows
 
 
@@ -121,7 +122,7 @@ class _Tally:
         self._counts: dict[str | None, list] = {}  # kind of pool: texts, accepted lengths, times
         self._random = np.random.default_rng(0)
 
-    def add(self, place: tuple[str, int], batch: pa.RecordBatch) -> None:
+    def add(self, place: Place, batch: pa.RecordBatch) -> None:
         new = pc.fill_null(pc.equal(batch["generated_dt"], self._dt), False)
         numbers = np.flatnonzero(new.to_numpy(zero_copy_only=False))
         batch = batch.filter(new)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from dare_job import knowledge
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.tables import ENTITIES
 from dare_job.workspace import MANIFEST
 
@@ -94,11 +94,11 @@ MEASURES = (
 )
 
 
-def folder(out: Path, entity: str, dt: str) -> Path:
+def folder(out: AnyPath, entity: str, dt: str) -> AnyPath:
     return out / "knowledge" / f"entity={entity}" / f"dt={dt}"
 
 
-def read(out: Path, dt: str) -> Night:
+def read(out: AnyPath, dt: str) -> Night:
     """A published date. Raises DataError where it is not, or a manifest is damaged."""
     folders = {entity: folder(out, entity, dt) for entity in ENTITIES}
     missing = [entity for entity, found in folders.items() if not (found / MANIFEST).exists()]
@@ -109,14 +109,14 @@ def read(out: Path, dt: str) -> Night:
     return Night(dt, {entity: knowledge.manifest(found) for entity, found in folders.items()})
 
 
-def dates(out: Path) -> list[str]:
+def dates(out: AnyPath) -> list[str]:
     """Dates for which every entity type is published, oldest first."""
     found = [{path.parent.name[3:] for path in out.glob(f"knowledge/entity={entity}/dt=*/{MANIFEST}")}
              for entity in ENTITIES]
     return sorted(set.intersection(*found))
 
 
-def earlier(out: Path, dt: str) -> list[Night]:
+def earlier(out: AnyPath, dt: str) -> list[Night]:
     """The last ``BEFORE`` published dates before one, oldest first, without those of a damaged manifest."""
     found = []
     for before in [before for before in dates(out) if before < dt][-BEFORE:]:

@@ -1,11 +1,11 @@
 """Puts the report's parts into its templates. All text of the data is escaped by the template engine."""
 
 from functools import cache
-from pathlib import Path
 
 import jinja2
 
 from dare_job import report
+from dare_job.files import AnyPath
 from dare_job.report import charts, gates, look, nights, passages, routes, words
 from dare_job.report.collect import LEAST_STEPS, Collected, Kind, collect
 from dare_job.report.nights import MEASURES, Night
@@ -27,7 +27,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render(out: Path, dt: str) -> str:
+def render(out: AnyPath, dt: str) -> str:
     """The page of a published date. Raises DataError where it is not published."""
     night, before = nights.read(out, dt), nights.earlier(out, dt)
     collected = [collect(nights.folder(out, entity, dt), entity, dt) for entity in ENTITIES]
@@ -80,7 +80,7 @@ def _cost(night: Night) -> dict:
             "tokens": night.total("totals", "tokens"), "written": night.total("counts", "written")}
 
 
-def _week(out: Path, night: Night, before: list[Night]) -> dict:
+def _week(out: AnyPath, night: Night, before: list[Night]) -> dict:
     odd = {one.measure.name for one in nights.unusual(night, before)}
     rows = [{"title": measure.title, "name": measure.name, "odd": measure.name in odd,
              "chart": _chart(measure, night, before),
@@ -90,12 +90,12 @@ def _week(out: Path, night: Night, before: list[Night]) -> dict:
     return {"rows": rows, "dates": dates, "judged": len(before) >= nights.JUDGED, "needed": nights.JUDGED}
 
 
-def _href(out: Path, dt: str) -> str | None:
+def _href(out: AnyPath, dt: str) -> str | None:
     """From one report to another that is there."""
     return f"../dt={dt}/index.html" if report.path(out, dt).exists() else None
 
 
-def _neighbours(out: Path, dt: str) -> dict:
+def _neighbours(out: AnyPath, dt: str) -> dict:
     there = nights.dates(out)
     earlier, later = ([date for date in there if date < dt][-1:], [date for date in there if date > dt][:1])
     return {name: {"dt": found[0], "href": _href(out, found[0])} if found else None
@@ -129,7 +129,7 @@ def _pools(collected: list[Collected]) -> list[dict]:
     return sorted(found, key=lambda pool: (pool["accepted"], pool["pool"]))[:POOLS]
 
 
-def _routes(out: Path, dt: str, night: Night) -> dict:
+def _routes(out: AnyPath, dt: str, night: Night) -> dict:
     found = routes.read(out, dt)
     every = [{"entity": entity, "kind": kind, "reason": reason, "rows": rows,
               "share": rows / counts.total()}

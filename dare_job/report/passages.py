@@ -1,9 +1,9 @@
 """A few of tonight's texts as they were written: what was old text, what a draft, what the model's own."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from dare_job import show
+from dare_job.files import AnyPath
 from dare_job.report.collect import Collected, texts
 
 
@@ -27,7 +27,7 @@ class Passage:
     figures: str
 
 
-def choose(out: Path, dt: str, collected: list[Collected]) -> list[Passage]:
+def choose(out: AnyPath, dt: str, collected: list[Collected]) -> list[Passage]:
     """Of the rows sampled by ``collect``, for each entity type the one of median acceptance and the worst."""
     found = []
     for part in collected:

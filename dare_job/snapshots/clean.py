@@ -8,7 +8,7 @@ moves by renaming, under the lock of the date that goes, and deletes once all lo
     .dt=D.<token>.removed   beside where it was; nobody needs it again, the next ``clean`` deletes it
 
 Killed between two renames, it leaves the date without working files, or with one entity type. That is what
-the next ``clean`` finishes.
+the next ``clean`` finishes. At a URL, where nothing is renamed, it takes the manifests away (``removal``).
 """
 
 import os
@@ -17,10 +17,11 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date
-from pathlib import Path
 
 from dare_job import lock, swap
 from dare_job.errors import DataError, InfrastructureError
+from dare_job.files import AnyPath, is_local, listing
+from dare_job.snapshots import removal
 from dare_job.spark import cut
 from dare_job.tables import ENTITIES
 from dare_job.workspace import DONE, MANIFEST, Workspace
@@ -36,7 +37,7 @@ class Verdict:
     bytes: int = 0
 
 
-def clean(out: Path, keep: int, dry_run: bool = False) -> dict:
+def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
     """Remove what is older than the ``keep`` newest published dates; returns what went, what stayed and why.
 
     Raises DataError where nothing is published, InfrastructureError where another ``clean`` is at work.
@@ -49,7 +50,7 @@ def clean(out: Path, keep: int, dry_run: bool = False) -> dict:
         swap.recover(out)
         with lock.cleaning(out / "_work"):
             verdicts = [_move(out, verdict) for verdict in judge(out, keep)]
-        _delete(out)
+        _delete(out, [verdict.date for verdict in verdicts if verdict.goes])
     gone = [verdict for verdict in verdicts if verdict.goes]
     return {"out": str(out), "keep": keep, "dry_run": dry_run,
             "bytes": sum(verdict.bytes for verdict in gone),
@@ -57,7 +58,7 @@ def clean(out: Path, keep: int, dry_run: bool = False) -> dict:
             "kept": [asdict(verdict) for verdict in verdicts if not verdict.goes]}
 
 
-def judge(out: Path, keep: int) -> list[Verdict]:
+def judge(out: AnyPath, keep: int) -> list[Verdict]:
     """A verdict on each date that has a snapshot or working files, ascending."""
     places = [*out.glob("knowledge/entity=*/dt=*"), *out.glob("_work/dt=*")]
     dates = sorted({dt for path in places if (dt := path.name[3:]) and _is_day(dt)})
@@ -75,7 +76,7 @@ def judge(out: Path, keep: int) -> list[Verdict]:
     return verdicts
 
 
-def _readers(out: Path, dates: list[str], newest: str) -> dict[str, str]:
+def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
     """Dates whose text another one starts from, with the reason why that matters."""
     found: dict[str, str] = {}
     for dt in dates:
@@ -94,10 +95,12 @@ def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | No
     """Why a date stays; None: it goes."""
     if space.dt in newest:
         return f"one of the {len(newest)} newest published dates"
-    if space.dt > newest[0]:
+    if space.dt > newest[0] and not removal.is_begun(space):
         return "newer than the oldest date that is kept"
     if busy := _busy(space):
         return f"it {busy}"
+    if removal.is_begun(space):
+        return None
     if _unpublished(space):
         return (f"it is not published: end it by `dare-job run --date {space.dt}` with its settings, or "
                 f"remove {space.work} by hand")
@@ -109,7 +112,7 @@ def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | No
 def _busy(space: Workspace) -> str | None:
     """What a locked date is at; a lock of a process that has ended is none."""
     owner = lock.held_by(space.work)
-    if owner is None or lock.has_ended(owner):
+    if owner is None:
         return None
     return f"is being written (process {owner.get('pid', '?')} on {owner.get('host', '?')})"
 
@@ -117,16 +120,20 @@ def _busy(space: Workspace) -> str | None:
 def _unpublished(space: Workspace) -> bool:
     """True where a run was cut off that could go on: one of its date alone knows its texts."""
     begun = (space.stage("plan") / DONE, space.stage("generate") / cut.RECORD)
-    return not space.published(space.dt) and any(path.exists() for path in begun)
+    unpublished = not space.published(space.dt) and not removal.is_begun(space)
+    return unpublished and any(path.exists() for path in begun)
 
 
-def _move(out: Path, verdict: Verdict) -> Verdict:
+def _move(out: AnyPath, verdict: Verdict) -> Verdict:
     """Rename what goes, under the date's lock: working files first, so what is published goes as a whole."""
     if not verdict.goes:
         return verdict
     space = Workspace(out, date.fromisoformat(verdict.date))
     try:
         with lock.held(space.work):
+            if not is_local(out):
+                removal.begin(space)
+                return verdict
             space.settle()
             hidden = _hidden(space.work)
             hidden.mkdir()
@@ -143,12 +150,19 @@ def _move(out: Path, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _hidden(folder: Path) -> Path:
+def _hidden(folder: AnyPath) -> AnyPath:
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.removed")
 
 
-def _delete(out: Path) -> None:
+def _delete(out: AnyPath, dates: list[str]) -> None:
     """Delete what was moved, also by a ``clean`` that was killed."""
+    if not is_local(out):
+        for dt in dates:
+            space = Workspace(out, date.fromisoformat(dt))
+            with suppress(InfrastructureError), lock.held(space.work, "removes this date"):
+                if not space.published(dt) and not _unpublished(space):  # no command has written it anew
+                    removal.finish(space)
+        return
     for pattern in ("knowledge/entity=*/.dt=*.removed", "_work/.dt=*.removed"):
         for folder in out.glob(pattern):
             with suppress(FileNotFoundError):  # another `clean` deletes the same
@@ -157,6 +171,8 @@ def _delete(out: Path) -> None:
 
 def _bytes(space: Workspace) -> int:
     folders = [space.work, *map(space.knowledge, ENTITIES)]
+    if not is_local(space.out):
+        return sum(entry["size"] for folder in folders for entry in listing(folder).values())
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
 

@@ -5,13 +5,15 @@ are taken for equal by their hash: of 10 million ids two fall together once in 3
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pandas.util import hash_array
+
+from dare_job.files import AnyPath, source
+from dare_job.knowledge import parquet_files
 
 _BATCH = 65_536
 _TEXT, _ERROR, _NEW = 1, 2, 4  # flags of a row
@@ -40,24 +42,20 @@ class Comparison:
     changed: tuple[np.ndarray, np.ndarray]
 
 
-def read(folder: Path, dt: str) -> Rows:
+def read(folder: AnyPath, dt: str) -> Rows:
     """Read a snapshot in batches; rows whose text was written for ``dt`` are new."""
     parts: list[tuple] = []
     columns = ["entity_id", "knowledge", "tokens", "error", "generated_dt"]
-    for path in files(folder):
-        for batch in pq.ParquetFile(path).iter_batches(_BATCH, columns=columns):
-            parts.append(_batch(batch, dt))
+    for path in parquet_files(folder):
+        with source(path) as file:
+            for batch in pq.ParquetFile(file).iter_batches(_BATCH, columns=columns):
+                parts.append(_batch(batch, dt))
     if not parts:
         return Rows(*(np.zeros(0, kind) for kind in (np.uint64, np.uint64, np.int32, np.uint8, np.int32)))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     del parts
     order = np.argsort(columns[0]).astype(np.int32)
     return Rows(*(column[order] for column in columns), order)
-
-
-def files(folder: Path) -> list[Path]:
-    """A snapshot's files in the order in which rows are numbered."""
-    return sorted(folder.glob("*.parquet"))
 
 
 def compare(before: Rows, after: Rows) -> Comparison:
@@ -84,16 +82,17 @@ def compare(before: Rows, after: Rows) -> Comparison:
     return Comparison({name: int(count) for name, count in counts.items()}, lengths, changed)
 
 
-def texts_at(folder: Path, places: list[int]) -> list[tuple[str, str]]:
+def texts_at(folder: AnyPath, places: list[int]) -> list[tuple[str, str]]:
     """(id, text) of rows by their numbers: reads the row groups that they are in, batch by batch."""
     found, first = {}, 0
-    for path in files(folder):
-        file = pq.ParquetFile(path)
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if any(first <= place < first + rows for place in places):
-                found |= _picked(file, group, first, places)
-            first += rows
+    for path in parquet_files(folder):
+        with source(path) as opened:
+            file = pq.ParquetFile(opened)
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if any(first <= place < first + rows for place in places):
+                    found |= _picked(file, group, first, places)
+                first += rows
     return [found[place] for place in places]
 
 

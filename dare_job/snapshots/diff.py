@@ -1,6 +1,5 @@
 """What changed between two published dates: rows, texts, lengths, who wrote them and with which settings."""
 
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -8,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dare_job import knowledge, swap
+from dare_job.files import AnyPath
 from dare_job.show import snapshot
 from dare_job.snapshots import compare
 from dare_job.snapshots.words import side_by_side
@@ -21,7 +21,7 @@ _COUNTS = {
     "errors_after": "errors after", "errors_new": "errors where there was none"}
 
 
-def diff(out: Path, before: str, after: str, examples: int = 2) -> dict:
+def diff(out: AnyPath, before: str, after: str, examples: int = 2) -> dict:
     """Compare two dates. ``examples``: changed texts of each entity type that are given in full.
 
     Raises DataError for a date that is not published, naming those near it.
@@ -58,7 +58,7 @@ def print_diff(found: dict, console: Console) -> None:
             console.print(_example(entity, example, found, console.is_terminal))
 
 
-def _examples(folders: list[Path], rows: compare.Comparison, count: int) -> list[dict]:
+def _examples(folders: list[AnyPath], rows: compare.Comparison, count: int) -> list[dict]:
     """Changed texts spread evenly over the ids' hashes: the same ones every time."""
     chosen = np.unique(np.linspace(0, len(rows.changed[0]) - 1, min(count, len(rows.changed[0]))).astype(int))
     texts = [compare.texts_at(folder, places[chosen].tolist())

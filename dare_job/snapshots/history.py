@@ -1,13 +1,13 @@
 """The published dates of an output folder, one line each."""
 
 import json
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from dare_job import swap
 from dare_job.errors import DataError
+from dare_job.files import AnyPath, each
 from dare_job.observe.progress import duration
 from dare_job.snapshots.writers import changes
 from dare_job.tables import ENTITIES
@@ -16,7 +16,7 @@ from dare_job.workspace import MANIFEST
 _NAMED = 2  # settings that are named in the table; more are counted
 
 
-def history(out: Path, last: int | None = None) -> list[dict]:
+def history(out: AnyPath, last: int | None = None) -> list[dict]:
     """Figures of each date, ascending; ``last``: only so many.
 
     ``status`` is "published", or what a date lacks to be. Figures that a manifest lacks are null. ``changes``
@@ -27,8 +27,8 @@ def history(out: Path, last: int | None = None) -> list[dict]:
     if not names:
         raise DataError(f"{out} holds no published text; name the output folder of a run: --out FOLDER")
     found, before = [], None
-    for dt in sorted(names):
-        manifests, status = _read(out, dt)
+    folders = [out / "knowledge" / f"entity={ENTITIES[0]}" / f"dt={dt}" for dt in sorted(names)]
+    for dt, manifests, status in each(lambda folder: _read(out, folder.name[3:]), folders):
         found.append({"date": dt, "status": status, **_figures(manifests),
                       "changes": _marks(before, manifests)})
         before = manifests or before
@@ -53,7 +53,7 @@ def print_history(rows: list[dict], console: Console) -> None:
                   "in the same run; at the end what changed since the date before[/dim]", soft_wrap=True)
 
 
-def _read(out: Path, dt: str) -> tuple[dict[str, dict], str]:
+def _read(out: AnyPath, dt: str) -> tuple[str, dict[str, dict], str]:
     manifests, status = {}, []
     for entity in ENTITIES:
         path = out / "knowledge" / f"entity={entity}" / f"dt={dt}" / MANIFEST
@@ -65,7 +65,7 @@ def _read(out: Path, dt: str) -> tuple[dict[str, dict], str]:
             status.append(f"the {entity}s' manifest is damaged")
     if len({manifest.get("run_id") for manifest in manifests.values()}) > 1:
         status.append("users and items are of two runs")
-    return manifests, ", ".join(status) or "published"
+    return dt, manifests, ", ".join(status) or "published"
 
 
 def _figures(manifests: dict[str, dict]) -> dict:

@@ -1,18 +1,18 @@
 """How evenly a stage's workers were busy, and with how many rows at once: read from the files they wrote."""
 
 from collections import Counter
-from pathlib import Path
 
+from dare_job.files import AnyPath, each
 from dare_job.spark import chunks
 from dare_job.spark.cut import Cut
 
 
-def files(work: Cut) -> set[Path]:
+def files(work: Cut) -> set[AnyPath]:
     """Chunks that are there."""
     return {folder / chunks.name(*chunk) for folder in work.entities for chunk in chunks.committed(folder)}
 
 
-def record(work: Cut, before: set[Path]) -> dict | None:
+def record(work: Cut, before: set[AnyPath]) -> dict | None:
     """The workers of the chunks that are not in ``before``, as JSON values; None: there is no such chunk.
 
     imbalance   busy seconds of the busiest worker over their mean, each wave's own, as a wave waits for all
@@ -21,8 +21,8 @@ def record(work: Cut, before: set[Path]) -> dict | None:
     """
     seconds: dict[int, Counter[str]] = {}
     sizes: dict[str, int] = {}
-    for path in files(work) - before:
-        maker, busy_s = chunks.read_maker(path)
+    new = list(files(work) - before)
+    for path, (maker, busy_s) in zip(new, each(chunks.read_maker, new), strict=True):
         if maker is not None:
             shard = int(path.name.split("-")[1])
             seconds.setdefault(_wave(work, shard), Counter())[maker.worker] += busy_s

@@ -10,8 +10,9 @@ import json
 import secrets
 import time
 from collections import Counter
-from pathlib import Path
 
+from dare_job import files
+from dare_job.files import AnyPath
 from dare_job.spark.loading import Task
 from dare_job.workspace import write_json
 
@@ -21,22 +22,23 @@ TWICE = 2  # hangs after which a row is given up: in its batch, and alone
 
 def note(task: Task, shard: int, ids: list[str], worker: str) -> None:
     """Leave the ids of rows that were being decoded for later attempts at their shard."""
-    folder = Path(task.folder) / FOLDER
-    folder.mkdir(exist_ok=True)
+    folder = files.path(task.folder) / FOLDER
+    files.make_folder(folder)
     write_json(folder / f"{shard:05d}-{secrets.token_hex(4)}.json",
                {"cut": task.cut, "shard": shard, "ids": ids, "worker": worker, "at_s": round(time.time(), 1)})
 
 
 def times(task: Task, shard: int) -> Counter[str]:
     """How often a worker hung on each row of a shard of this cut."""
-    return Counter(name for hang in _of(task.folder, task.cut, f"{shard:05d}-*.json") for name in hang["ids"])
+    hangs = _of(files.path(task.folder), task.cut, f"{shard:05d}-*.json")
+    return Counter(name for hang in hangs for name in hang["ids"])
 
 
-def count(folder: Path, cut: str) -> int:
+def count(folder: AnyPath, cut: str) -> int:
     """Hangs of all workers under a cut."""
     return len(_of(folder, cut, "*.json"))
 
 
-def _of(folder: str | Path, cut: str, names: str) -> list[dict]:
-    hangs = (json.loads(path.read_text(encoding="utf-8")) for path in (Path(folder) / FOLDER).glob(names))
+def _of(folder: AnyPath, cut: str, names: str) -> list[dict]:
+    hangs = (json.loads(path.read_text(encoding="utf-8")) for path in (folder / FOLDER).glob(names))
     return [hang for hang in hangs if hang["cut"] == cut]

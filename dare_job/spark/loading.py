@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dare_job import swap
 from dare_job.decode import Engine, EngineSettings, Request, Target, memory, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
@@ -33,8 +34,8 @@ POOLS_OF_MODE = {"dare": ("own", "wave", "group", "global"), "resd": ("wave", "g
 
 def log_task(task: Task, stage: str, **fields) -> None:
     """Log this worker's records with the run's id and these fields, beside the run's own file."""
-    log.in_worker(task.config.log, Path(task.folder).parent / "logs", task.run_id, date=task.dt, stage=stage,
-                  **fields)
+    logs = swap.place(path(task.folder)).parent / "logs"
+    log.in_worker(task.config.log, logs, task.run_id, date=task.dt, stage=stage, **fields)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from dare_job.decode import Result
 from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.files import AnyPath, is_local, path
+from dare_job.observe import log
 from dare_job.spark import batch_size, chunks, cut, gpus, hangs, loading
 from dare_job.spark.decoding import decode
 from dare_job.spark.loading import Task
@@ -70,6 +71,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
             cut.stop(folder, error)
     except _Stopped:
         return
+    finally:
+        log.flush()
 
 
 def _missing(rows: Iterable[dict], task: Task) -> Iterator[dict]:

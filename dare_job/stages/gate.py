@@ -8,9 +8,10 @@ they were made from: after a change of any the gate looks again, and no text is 
 """
 
 import time
-from pathlib import Path
 
+from dare_job import swap
 from dare_job.errors import DataError, ThresholdError
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.quality import drift, lengths, message, scan
 from dare_job.quality.failures import Failures, known_errors
@@ -39,7 +40,7 @@ def run(job: Job) -> dict:
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
             began = time.perf_counter()
-            record |= _look(job, generated["rows"], staging, folder / NAME)
+            record |= _look(job, generated["rows"], staging, swap.final(staging, folder) / NAME)
             record["seconds"] = round(time.perf_counter() - began, 3)
     record = done_record(folder)
     if any(record[entity]["errors"]["failed"] for entity in ENTITIES):
@@ -71,10 +72,10 @@ def _fingerprint(job: Job, generated: dict) -> str:
                    job.config.limits.max_error_share, [written.identity(job, entity) for entity in ENTITIES]])
 
 
-def _look(job: Job, rows: int, staging: Path, listed: Path) -> dict:
+def _look(job: Job, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
     """The record of a gate: findings by entity type, which checks failed, and what is said about them."""
     failures, found, scans = Failures(), {}, {}
-    with Listing(staging) as listing, counted(rows, "checking texts") as counting:
+    with Listing.below(staging) as listing, counted(rows, "checking texts") as counting:
         for entity in ENTITIES:
             sample = lengths.Sample(written.count(job, entity))
             checked = scans[entity] = Scan(entity, job.config.gates, listing, sample)
@@ -93,7 +94,7 @@ def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Co
     """One pass over tonight's rows of an entity type."""
     folder, known = written.folder(job, entity), known_errors(job, entity)
     fix = f"remove the file and run `dare-job generate` with --date {job.space.dt}, which writes it again"
-    rows = scan.readable(scan.batches(written.files(job, entity)), folder, fix)
+    rows = scan.readable(scan.batches(written.parts(job, entity)), folder, fix)
     for batch in counting(rows):
         checked.add(batch, failures, known)
 

@@ -1,28 +1,33 @@
 """Tonight's rows as the stage generate left them: what the gate reads and publish shows."""
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job import knowledge
+from dare_job import files, knowledge
 from dare_job.errors import DataError
+from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES
 
 
-def folder(job: Job, entity: str) -> Path:
+def folder(job: Job, entity: str) -> AnyPath:
     return upstream.folder(job, "generate", entity)
 
 
-def files(job: Job, entity: str) -> list[Path]:
+def parts(job: Job, entity: str) -> list[AnyPath]:
+    """The files of an entity type's rows."""
     return sorted(folder(job, entity).glob("*.parquet"))
 
 
 def count(job: Job, entity: str) -> int:
-    """Rows of an entity type, by the footers of its files, one held at a time: there may be many."""
-    return sum(pq.read_metadata(path).num_rows for path in files(job, entity))
+    """Rows of an entity type, by the footers of its files, of which few are held: there may be many."""
+    return sum(files.each(_rows, parts(job, entity)))
+
+
+def _rows(path: AnyPath) -> int:
+    with files.source(path) as source:
+        return pq.read_metadata(source).num_rows
 
 
 def require(job: Job) -> dict:
@@ -40,7 +45,8 @@ def require(job: Job) -> dict:
 
 def identity(job: Job, entity: str) -> list:
     """What a snapshot is made from: tonight's files, and the text before with the run that published it."""
-    rows = sorted((path.name, path.stat().st_mtime_ns) for path in files(job, entity))
+    found = parts(job, entity)
+    rows = [[path.name, version] for path, (_, version) in zip(found, files.identities(found), strict=True)]
     old = knowledge.old_folder(job, entity)
-    place = old.relative_to(job.space.out) if old and old.is_relative_to(job.space.out) else old
-    return [rows, str(place), knowledge.manifest(old).get("run_id") if old else None]
+    place = str(old).removeprefix(f"{job.space.out}/")
+    return [rows, place, knowledge.manifest(old).get("run_id") if old else None]

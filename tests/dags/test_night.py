@@ -62,6 +62,14 @@ def test_the_output_folder_is_the_parameter_or_what_the_last_file_says(tmp_path)
     assert night(config=["/not/here.yaml"]).out() is None
 
 
+def test_tuning_says_that_it_reads_no_text_at_a_url():
+    from airflow.sdk.exceptions import AirflowFailException
+    from dare_dags.tuning import newest
+
+    with pytest.raises(AirflowFailException, match="tune.params.out = s3://b/o is a URL.*tune.params.text"):
+        newest("s3://b/o")
+
+
 def test_a_run_waits_for_the_paths_of_its_date_or_for_its_input():
     assert night(wait_for=["/in/{date}/_SUCCESS"], input="/in").awaited() == ["/in/2026-01-02/_SUCCESS"]
     assert night(input="/in").awaited() == ["/in"]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from dare_job import files, knowledge, local_copy, model_files, swap, versions
 from dare_job.errors import ConfigError, InfrastructureError, ModelError
 from dare_job.model import embedded_path
 from dare_job.output import writing
+from dare_job.pipeline import STAGES
 from dare_job.tables import KNOWLEDGE
 from dare_job.workspace import Workspace, committing, done_record, is_done, write_json
 
@@ -25,6 +27,22 @@ from dare_job.workspace import Workspace, committing, done_record, is_done, writ
 @pytest.fixture
 def folder(store, request):
     return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
+
+
+def test_local_runs_import_nothing_of_urls(tmp_path):
+    """Neither the packages of stores nor what Spark reads from them."""
+    write_json(tmp_path / "x.json", {"a": 1})
+    code = f"""
+import importlib, sys
+for name in ("pipeline", "cli", "snapshots.diff", "snapshots.clean", "report.page", "observe.command",
+             *(f"stages.{{stage}}" for stage in {STAGES})):
+    importlib.import_module(f"dare_job.{{name}}")
+from dare_job import files
+files.identities(files.path({str(tmp_path)!r}).iterdir())
+print(*{{"fsspec", "upath", "s3fs", "botocore", "dare_job.spark.remote"}} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
 
 
 def test_local_paths_are_those_of_pathlib():

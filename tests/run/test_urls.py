@@ -1,19 +1,22 @@
 """The whole job on an object store: input, output and old text at s3://, through a real S3 API."""
 
+import html
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 
+import pyarrow.parquet as pq
 import pytest
 import s3_server
 import yaml
 from run_helpers import NIGHT_1, NIGHT_2, settings
 
-from dare_job import files, knowledge, pipeline, show
+from dare_job import cli, errors, files, knowledge, pipeline, report, show
 from dare_job.errors import InfrastructureError
 from dare_job.tables import ENTITIES
 
@@ -63,7 +66,8 @@ def test_texts_are_those_of_a_local_run(runs, nights, at_url):
 def test_a_second_run_writes_nothing(runs, job_at):
     def versions() -> dict[str, str]:
         found = files.listing(job_at(NIGHT_2).space.out)
-        return {name: entry["ETag"] for name, entry in found.items() if "generate" not in name}
+        return {name: entry["ETag"] for name, entry in found.items()
+                if "generate" not in name and "/logs/" not in name}
 
     before = versions()
     again = pipeline.run(job_at(NIGHT_2))
@@ -83,6 +87,70 @@ def test_nothing_is_left_but_the_output(runs, at_url):
         for stage in ("input", "plan", "pools", "generate"):
             start = f"_work/dt={night}/{stage}/v-"
             assert len({name.split("/")[3] for name in names if name.startswith(start)}) == 1
+
+
+def test_each_night_has_a_report_with_the_numbers_of_its_run(runs, nights, at_url):
+    out = at_url[1]
+    for night, summary in zip((NIGHT_1, NIGHT_2), runs, strict=True):
+        page = report.path(out, night).read_text(encoding="utf-8")
+        seen = html.unescape(" ".join(re.sub(r"<[^>]+>", " ", page.partition("<body>")[2]).split()))
+        assert f"{summary['written']} written tonight" in seen
+        assert f"Accepted a step {summary['accepted_per_step']:.2f}" in seen
+    assert f"../dt={NIGHT_1}/index.html" in page and '<mark class="draft">' in page
+    local = report.path(nights.out, NIGHT_2).read_text(encoding="utf-8")
+    assert router(page) == router(local) and "<td" in router(page)
+
+
+def router(page: str) -> str:
+    """What the report says of the pools that the router chose."""
+    return re.search(r'<section id="router".*?</section>', page, re.DOTALL)[0].partition("<h3>")[0]
+
+
+def test_history_and_diff_say_what_they_say_of_a_disk(runs, nights, at_url, monkeypatch, capsys):
+    def said(*arguments) -> dict:
+        monkeypatch.setattr(sys, "argv", ["dare-job", *map(str, arguments), "--json"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0
+        return json.loads(capsys.readouterr().out)
+
+    timed = {"tokens_per_s", "baseline_tokens_per_s", "ratio", "seconds", "published", "changes"}
+    dates = [[{name: value for name, value in row.items() if name not in timed}
+              for row in said("history", "--out", out)["dates"]] for out in (at_url[1], nights.out)]
+    assert dates[0] == dates[1] and [row["status"] for row in dates[0]] == ["published"] * 2
+    ours, local = (said("diff", NIGHT_1, NIGHT_2, "--out", out) for out in (at_url[1], nights.out))
+    for entity in ENTITIES:
+        assert all(ours[entity][name] == local[entity][name] for name in ("counts", "lengths", "examples"))
+
+
+def test_what_workers_say_and_how_busy_they_were_is_kept(runs, at_url):
+    out = at_url[1]
+    logs = out / "_work" / f"dt={NIGHT_2}" / "logs"
+    lines = [json.loads(line) for file in logs.glob(f"run-{NIGHT_2}.*.jsonl")
+             for line in file.read_text().splitlines()]
+    assert {"the model is loaded", "the shard is finished"} <= {line["event"] for line in lines}
+    assert {line["run_id"] for line in lines} == {f"run-{NIGHT_2}"}
+    found = knowledge.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    assert found["workers"]["workers"] >= 1 and found["workers"]["hangs"] == 0
+    assert set(found["seconds"]) == set(pipeline.STAGES)
+
+
+def test_a_failed_gate_names_the_rows_and_leaves_what_is_published(runs, at_url, job_at):
+    out = at_url[1]
+    before = knowledge.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    shut = job_at(NIGHT_2, gates={"max_cut_off_share": 0.0, "min_failing_rows": 1})
+    for stage in ("gate", "publish"):
+        with pytest.raises(errors.ThresholdError, match="texts are cut off") as caught:
+            pipeline.run_stage(shut, stage)
+    named = re.search(r"The rows are in (s3://\S+\.parquet)\.", str(caught.value))[1]
+    with files.source(files.path(named)) as source:
+        listed = pq.read_table(source)
+    assert "cut_off" in listed["check"].to_pylist() and len(listed) >= 1
+    with pytest.raises(errors.DataError, match="run `dare-job gate`"):
+        pipeline.run_stage(job_at(NIGHT_2), "publish")
+    pipeline.run_stage(job_at(NIGHT_2), "gate")
+    pipeline.run_stage(job_at(NIGHT_2), "publish")
+    assert knowledge.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}") == before
 
 
 def test_a_text_is_shown(runs, at_url, capsys):

@@ -46,7 +46,7 @@ def run(params: dict, day: str, spark: dict) -> str:
 
 def arguments(params: dict, script: str) -> list[str]:
     """Of ``dare-job tune``, but for its output."""
-    text = params["text"] or newest(Path(_given(params, "out", "the nights' output folder, or give text")))
+    text = params["text"] or newest(_given(params, "out", "the nights' output folder, or give text"))
     tokenizer = params["tokenizer"] or str(Path(script).parent / "model" / "embedded")
     given = ["tune", "--text", str(text), "--column", params["column"], "--tokenizer", tokenizer]
     for name, option in (("id_column", "--id-column"), ("latency", "--latency"), ("model", "--model")):
@@ -55,9 +55,12 @@ def arguments(params: dict, script: str) -> list[str]:
     return [*given, *params["options"]]
 
 
-def newest(out: Path) -> Path:
+def newest(out: str) -> Path:
     """Folder of the newest published texts of users. Raises AirflowFailException where there are none."""
-    dates = sorted(out.glob("knowledge/entity=user/dt=*/_manifest.json"))
+    if "://" in out:
+        raise AirflowFailException(f"tune.params.out = {out} is a URL, and tuning reads texts from a disk: "
+                                   "copy a date's folder of users there and name it in tune.params.text")
+    dates = sorted(Path(out).glob("knowledge/entity=user/dt=*/_manifest.json"))
     if not dates:
         raise AirflowFailException(f"{out} has no published texts of users yet: run the nightly DAG first")
     return dates[-1].parent

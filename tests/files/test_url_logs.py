@@ -1,0 +1,77 @@
+"""Log files, times and hangs at a URL, where nothing can be appended to."""
+
+import json
+import logging
+import re
+
+import pytest
+
+from dare_job import files
+from dare_job.config import JobConfig
+from dare_job.observe import log, times
+from dare_job.spark import hangs
+from dare_job.spark.task import Task
+from dare_job.workspace import Workspace
+
+pytestmark = pytest.mark.spark
+_LOG = logging.getLogger("dare_job")
+
+
+@pytest.fixture
+def folder(store, request):
+    return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
+
+
+def events(path) -> list[str]:
+    return [json.loads(line)["event"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.usefixtures("fresh_loggers")
+def test_records_can_be_read_after_a_warning_a_stage_and_the_command(folder):
+    path = folder / "logs" / "run.jsonl"
+    log.to_stderr("json")
+    with log.to_file(path):
+        _LOG.info("first")
+        assert events(path) == ["first"]
+        _LOG.info("second")
+        assert events(path) == ["first"]  # put again in a minute
+        _LOG.warning("careful")
+        assert events(path) == ["first", "second", "careful"]
+        _LOG.info("planned", extra={"ended": True, "seconds": 1.0})
+        _LOG.info("last")
+        assert events(path)[3:] == ["planned"]
+    _LOG.info("of another command")
+    assert events(path)[4:] == ["last"]
+
+
+@pytest.mark.usefixtures("fresh_loggers")
+def test_a_store_that_takes_no_log_costs_the_file_and_not_the_run(folder, capsys):
+    log.to_stderr("json")
+    with log.to_file(files.path("s3://nobody/logs/run.jsonl")):
+        _LOG.info("first")
+        _LOG.info("second")
+    shown = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+    assert sorted(shown[:2])[0] == "first" and shown[2:] == ["second"]
+    assert "s3://nobody/logs/run.jsonl cannot be written" in " ".join(shown)
+
+
+def test_times_of_stages_add_up(folder):
+    from datetime import date
+
+    space = Workspace(folder, date(2026, 1, 2))
+    for _ in range(2):
+        with times.counted(space, "plan") as beat:
+            beat()
+    assert list(times.read(space)) == ["plan"] and times.read(Workspace(folder, date(2026, 1, 3))) == {}
+
+
+def test_rows_on_which_a_worker_hung_are_found_again(folder):
+    def task(cut: str) -> Task:
+        return Task(JobConfig(), "m", "t", str(folder), "p", "", cut, "2026-01-02", "run-1", 1)
+
+    hangs.note(task("cut-1"), 0, ["u01", "u02"], "h:1")
+    hangs.note(task("cut-1"), 0, ["u02"], "h:2")
+    hangs.note(task("cut-1"), 1, ["u03"], "h:2")
+    hangs.note(task("cut-2"), 0, ["u04"], "h:2")
+    assert hangs.times(task("cut-1"), 0) == {"u01": 1, "u02": 2}
+    assert hangs.count(folder, "cut-1") == 3 and hangs.count(folder / "none", "cut-1") == 0
