@@ -24,7 +24,7 @@ def out(store, request, tmp_path):
     """Five published dates with working files."""
     folder = files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
     for day in DAYS:
-        publish(tmp_path / "out", day)
+        publish(tmp_path / "out", day, files={"part-00000.parquet": {}})
     files.upload(tmp_path / "out", folder)
     return folder
 
