@@ -1,12 +1,13 @@
 """One small world and its two nights, written once for the tests of this folder."""
 
 import shutil
+import sys
 from datetime import date
 
 import pytest
 from fault_nights import BEFORE, NIGHT, Folders, configured, settings
 
-from dare_job import pipeline
+from dare_job import cli, pipeline
 from dare_job.config import JobConfig
 from dare_job.data.world import write_world
 from dare_job.job import Job
@@ -52,3 +53,14 @@ def finished(folders, tmp_path):
     """The same where NIGHT is finished and published."""
     out = shutil.copytree(folders.undisturbed, tmp_path / "out")
     return configured(tmp_path, folders.world, out), out
+
+
+@pytest.fixture
+def dare_job(spark, monkeypatch, capsys):
+    """Factory: a command line, run in this process with the tests' Spark; exit code, standard error."""
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["dare-job", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code or 0, capsys.readouterr().err
+    return run

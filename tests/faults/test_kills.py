@@ -1,4 +1,4 @@
-"""SIGKILL of driver, executors and Python workers at random moments: the night ends as if nothing had been."""
+"""SIGKILL of driver, executors and Python workers at random: the night ends as if nothing had been."""
 
 import json
 import random

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dare_job import lock
 from dare_job.errors import InfrastructureError
 
