@@ -1,13 +1,15 @@
 """What an output folder can fail with that is no fault of the program: a full disk, a wrong place."""
 
 import errno
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
-from dare_job.errors import ConfigError, DareJobError, InfrastructureError
+from dare_job.errors import ConfigError, DareJobError, DataError, InfrastructureError
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR,
          errno.ENAMETOOLONG, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE}
@@ -21,7 +23,8 @@ def writing(out: Path) -> Iterator[None]:
     """Around everything that writes below ``out``.
 
     Raises ConfigError where ``out`` is or lies below a file, InfrastructureError for what the disk refused,
-    from Python or from Spark, and where Spark's Java process was killed; any other error passes.
+    from Python or from Spark, and where Spark's Java process was killed, DataError for a file that Spark
+    found damaged; any other error passes.
     """
     try:
         _require_folder(out)
@@ -37,6 +40,9 @@ def writing(out: Path) -> Iterator[None]:
         raise
     except Exception as error:
         _raise_if_java_ended(error)
+        if damaged := _damaged(error):
+            raise DataError(f"{damaged} is damaged or gone: put a whole copy in its place, or remove its "
+                            "folder and run again what writes it") from error
         reason = _java_reason(error)
         if reason is None:
             raise
@@ -55,8 +61,19 @@ def _cannot_be_made(out: Path, error: OSError) -> bool:
         str(path) for path in (out, *out.parents)}
 
 
+def _of_spark(error: Exception) -> bool:
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def _damaged(error: Exception) -> str | None:
+    """The file that Spark could not read, of which it says so while it runs, not when it opens the table."""
+    said = str(error) if _of_spark(error) else ""
+    found = re.search(r"FAILED_READ_FILE.*?reading file (?:file:)?(\S+?)\.?\s", said)
+    return unquote("/" + found[1].lstrip("/")) if found else None
+
+
 def _java_reason(error: Exception) -> str | None:
-    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+    if not _of_spark(error):
         return None
     return next((reason for reason in _JAVA if reason in str(error)), None)
 

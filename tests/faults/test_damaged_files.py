@@ -2,6 +2,7 @@
 
 import shutil
 
+import pyarrow.parquet as pq
 import pytest
 from fault_nights import BEFORE, NIGHT, committed, configured, last_line, published, texts
 
@@ -14,10 +15,12 @@ def cut_short(path) -> None:
 
 
 def torn(path) -> None:
-    """Another middle, as a bad disk leaves it; beginning and end are right."""
+    """A page of a column that tells what is stale or past is another; beginning and end are right."""
+    group = pq.read_metadata(path).row_group(0)
+    (page,) = (column.data_page_offset for column in map(group.column, range(group.num_columns))
+               if column.path_in_schema in ("text_key", "timestamp"))
     content = bytearray(path.read_bytes())
-    middle = len(content) // 4
-    content[middle:middle + 64] = b"\xff" * 64
+    content[page:page + 24] = b"\xff" * 24
     path.write_bytes(bytes(content))
 
 
