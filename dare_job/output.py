@@ -68,8 +68,8 @@ def _of_spark(error: Exception) -> bool:
 def _damaged(error: Exception) -> str | None:
     """The file that Spark could not read, of which it says so while it runs, not when it opens the table."""
     said = str(error) if _of_spark(error) else ""
-    found = re.search(r"FAILED_READ_FILE.*?reading file (?:file:)?(\S+?)\.?\s", said)
-    return unquote("/" + found[1].lstrip("/")) if found else None
+    found = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", said)
+    return unquote(found[1]) if found else None
 
 
 def _java_reason(error: Exception) -> str | None:
