@@ -12,8 +12,8 @@ import ctypes
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dare_job import lock
@@ -31,6 +31,16 @@ def staged(folder: Path) -> Path:
     staging = _staging(folder)
     staging.mkdir(parents=True)
     return staging
+
+
+@contextmanager
+def discarding(staging: Path) -> Iterator[None]:
+    """Remove a folder from ``staged`` where the block fails: on a full disk it would keep it full."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
 
 
 def replace(new: Path, old: Path) -> None:
