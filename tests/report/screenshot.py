@@ -1,4 +1,4 @@
-"""Takes the picture of the README: `python tests/report/screenshot.py OUT/reports/dt=D/index.html FILE.png`."""
+"""Takes the README's picture: `python tests/report/screenshot.py OUT/reports/dt=D/index.html FILE.png`."""
 
 import sys
 from pathlib import Path
