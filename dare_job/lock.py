@@ -1,5 +1,6 @@
 """One writer a date: ``OUT/_work/dt=D/_lock`` is there while a command writes, and names its process."""
 
+import fcntl
 import json
 import logging
 import os
@@ -133,19 +134,21 @@ def _sweep(folder: Path) -> None:
 
 
 def _retire(path: Path, owner: dict, by: str) -> None:
-    """Move a dead process's lock away. Raises InfrastructureError where its process may be alive."""
+    """Remove a dead process's lock. Raises InfrastructureError where its process may be alive.
+
+    Of several processes that find it, one at a time holds the dead file itself (flock; all of them are on
+    its host) and looks whether it is still the one in place: a lock that another has taken by then stays.
+    """
     if not has_ended(owner):
         raise _refusal(path, owner, by)
-    moved = path.with_name(f"{NAME}.{os.getpid()}")
-    try:
-        os.rename(path, moved)
-    except FileNotFoundError:
-        return
-    if _read(moved) not in (owner, {}):  # another process took it over first: it is that one's again
-        os.rename(moved, path)
-        raise _refusal(path, _read(path), by)
-    moved.unlink(missing_ok=True)  # gone where another process holds the lock by now, and has swept
-    _LOG.warning("%s was left by process %s, which has ended: taken over", path, owner["pid"])
+    with suppress(FileNotFoundError), open(path, "r+b") as dead:
+        fcntl.flock(dead, fcntl.LOCK_EX)
+        if not os.path.samestat(os.fstat(dead.fileno()), os.stat(path)):
+            return
+        if (now := _read(path)) and not has_ended(now):
+            raise _refusal(path, now, by)
+        path.unlink()
+        _LOG.warning("%s was left by process %s, which has ended: taken over", path, owner["pid"])
 
 
 def _alive(owner: dict) -> bool:

@@ -1,6 +1,7 @@
 """Where a model's files are, and what they hold: names to folders, folders to fingerprints."""
 
 import hashlib
+import json
 from pathlib import Path
 
 from dare_job import file_digests, store_errors
@@ -109,10 +110,12 @@ def fingerprint(path: str | Path) -> str:
     Counted are weights, configuration, tokenizer, chat template and the model's own Python code, by their
     suffix; notes and subfolders are not. Large files are read once for as long as they stay unchanged
     (``file_digests``). Code that the configuration takes from another repository counts by its name only.
-    Raises ModelError: no model there, or a file that cannot be read (a link to nothing, say).
+    Raises ModelError: no model there, a file of its weights missing, or one that cannot be read (a link to
+    nothing, say).
     """
     path, digest = Path(path), hashlib.sha256()
     _require(path)
+    _require_weights(path)
     for file in filter(_counts, sorted(path.iterdir())):
         _add(digest, file.name, _content_digest(file))
     return digest.hexdigest()
@@ -134,6 +137,22 @@ def _require(path: Path) -> None:
     if not (path / "config.json").is_file():
         missing = "does not exist" if not path.is_dir() else "holds no config.json"
         raise ModelError(f"model folder {path} {missing}")
+
+
+def _require_weights(path: Path) -> None:
+    """Every file that the index of weights in parts names, as the loader chooses it, is there."""
+    index = path / "model.safetensors.index.json"
+    if not index.is_file() and not any(path.glob("*.safetensors")):
+        index = path / "pytorch_model.bin.index.json"
+    if not index.is_file() or (path / "model.safetensors").is_file():
+        return
+    try:
+        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} cannot be read ({error!r}): copy the model again") from None
+    if missing := sorted(name for name in named if not (path / name).is_file()):
+        raise ModelError(f"model folder {path} lacks {missing[0]}, one of {len(missing)} missing files of "
+                         f"the {len(named)} that {index.name} names: copy the model again")
 
 
 def _content_digest(file: Path) -> bytes:

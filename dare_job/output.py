@@ -1,17 +1,22 @@
 """What an output folder can fail with that is no fault of the program: a full disk, a wrong place."""
 
 import errno
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote
 
 from dare_job import files, store_errors
-from dare_job.errors import ConfigError, InfrastructureError
+from dare_job.errors import ConfigError, DareJobError, DataError, InfrastructureError
 from dare_job.files import AnyPath
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR,
          errno.ENAMETOOLONG, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE}
 _JAVA = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Permission denied",
          "Mkdirs failed", "Input/output error")
+_ENDS_WITHIN_S = 2.0  # a killed process closes its sockets a moment before it has ended
 
 
 @contextmanager
@@ -19,19 +24,27 @@ def writing(out: AnyPath) -> Iterator[None]:
     """Around everything that writes below ``out``.
 
     Raises ConfigError where ``out`` is or lies below a file, InfrastructureError for what the disk refused,
-    from Python or from Spark; any other error passes.
+    from Python or from Spark, and where Spark's Java process was killed, DataError for a file that Spark
+    found damaged; any other error passes.
     """
     try:
         store_errors.require(out, "out")
         _require_folder(out)
         yield
+    except DareJobError:
+        raise
     except OSError as error:
+        _raise_if_java_ended(error)
         if error.errno in _DISK or _cannot_be_made(out, error):
             reason = error.strerror or str(error)
             place = error.filename or f"output folder {out}"
             raise InfrastructureError(f"{place}: {reason}") from error
         raise
     except Exception as error:
+        _raise_if_java_ended(error)
+        if damaged := _damaged(error):
+            raise DataError(f"{damaged} is damaged or gone: put a whole copy in its place, or remove its "
+                            "folder and run again what writes it") from error
         reason = _java_reason(error)
         if reason is None and (refused := store_errors.reason(error)):
             raise InfrastructureError(f"a store refused the job, which writes to {out}: {refused}") from error
@@ -56,7 +69,31 @@ def _cannot_be_made(out: AnyPath, error: OSError) -> bool:
         str(path) for path in (out, *out.parents)}
 
 
+def _of_spark(error: Exception) -> bool:
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def _damaged(error: Exception) -> str | None:
+    """The file that Spark could not read, of which it says so while it runs, not when it opens the table."""
+    said = str(error) if _of_spark(error) else ""
+    found = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", said)
+    return unquote(found[1]) if found else None
+
+
 def _java_reason(error: Exception) -> str | None:
-    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+    if not _of_spark(error):
         return None
     return next((reason for reason in _JAVA if reason in str(error)), None)
+
+
+def _raise_if_java_ended(error: Exception) -> None:
+    """Raise InfrastructureError where the Java process that this one started has ended."""
+    spark = sys.modules.get("pyspark.core.context")
+    java = spark and getattr(spark.SparkContext._gateway, "proc", None)
+    if java is None:
+        return
+    with suppress(subprocess.TimeoutExpired):
+        code = java.wait(_ENDS_WITHIN_S)
+        raise InfrastructureError(
+            f"Spark's Java process has ended with {code} (-9: killed, often for its memory: "
+            "spark.driver_memory): what was finished is kept, run it again") from error

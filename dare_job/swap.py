@@ -12,11 +12,11 @@ import ctypes
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dare_job import files, lock, versions
+from dare_job import files, lock, store_errors, versions
 from dare_job.errors import InfrastructureError
 from dare_job.files import AnyPath
 
@@ -35,6 +35,20 @@ def staged(folder: AnyPath, flat: bool = False) -> AnyPath:
     staging = _staging(folder)
     staging.mkdir(parents=True)
     return staging
+
+
+@contextmanager
+def discarding(staging: AnyPath) -> Iterator[None]:
+    """Remove a folder from ``staged`` where the block fails: on a full disk it would keep it full."""
+    try:
+        yield
+    except BaseException:
+        if files.is_local(staging):
+            shutil.rmtree(staging, ignore_errors=True)
+        else:
+            with store_errors.ignored(OSError):  # the store may be what failed
+                versions.discard(staging)
+        raise
 
 
 def replace(new: AnyPath, old: AnyPath) -> None:

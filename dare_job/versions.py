@@ -52,6 +52,14 @@ def settle(folder: AnyPath) -> None:
             files.remove_tree(kept.parent / name)
 
 
+def discard(staging: AnyPath) -> None:
+    """Remove what was written of a version, or of a date that is not published anew after all."""
+    if _VERSION.fullmatch(staging.name):
+        files.remove_tree(staging)
+    else:
+        sweep_snapshot(staging)
+
+
 def sweep_snapshot(folder: AnyPath) -> None:
     """Remove a published date's Parquet files that its manifest does not name; without one, none.
 

@@ -156,9 +156,10 @@ def committing(folder: AnyPath, fingerprint: str, record: dict) -> Iterator[AnyP
     ``record`` may be filled inside the block. On an error nothing of ``folder`` changes.
     """
     staging = swap.staged(folder)
-    yield staging
-    write_json(staging / DONE, {"fingerprint": fingerprint, FILES: _filled(staging), **record})
-    swap.replace(staging, folder)
+    with swap.discarding(staging):
+        yield staging
+        write_json(staging / DONE, {"fingerprint": fingerprint, FILES: _filled(staging), **record})
+        swap.replace(staging, folder)
 
 
 def write_json(path: AnyPath, value) -> None:

@@ -80,14 +80,15 @@ def prepare(job: Job, fingerprint: str, tonight) -> Cut:
     if found and found.fingerprint == fingerprint and _serves(found, job.limit, asked):
         return found
     staging = swap.staged(folder)
-    kept = _keep(job, tonight(None), folder, staging)
-    rows = tonight(job.limit).cache()
-    record = _write(job, rows, staging)
-    rows.unpersist()
-    write_json(staging / RECORD, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
-                                  "limit": job.limit, "kept": kept, "asked": asked, **record,
-                                  "rows": record["rows"] + kept})
-    swap.replace(staging, folder)
+    with swap.discarding(staging):
+        kept = _keep(job, tonight(None), folder, staging)
+        rows = tonight(job.limit).cache()
+        record = _write(job, rows, staging)
+        rows.unpersist()
+        write_json(staging / RECORD, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
+                                      "limit": job.limit, "kept": kept, "asked": asked, **record,
+                                      "rows": record["rows"] + kept})
+        swap.replace(staging, folder)
     return read(job.space.stage("generate"))
 
 

@@ -27,8 +27,8 @@ def run(job: Job) -> dict:
     Every entity of the input, or of yesterday's snapshot, has one row. Raises DataError for a bad input.
     """
     began = time.perf_counter()
+    salt = text_salt(job.config, job.model_hash)  # a model that is not whole ends the run before it costs
     source = prepare(job)
-    salt = text_salt(job.config, job.model_hash)
     previous = {entity: old_folder(job, entity) for entity in ENTITIES}
     fingerprint = digest([
         done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
@@ -37,7 +37,7 @@ def run(job: Job) -> dict:
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
-        record: dict = {"input": _counts(done_record(source))}
+        record: dict = {"input": _counts(done_record(source)), "model": job.model_hash}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
                 table = (_users if entity == "user" else _items)(job, source)

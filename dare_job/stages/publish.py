@@ -16,6 +16,7 @@ who listed the older files finds them or misses them, and never reads some of bo
 
 import secrets
 import time
+from contextlib import ExitStack
 
 import pyarrow.dataset as ds
 
@@ -53,16 +54,17 @@ def _publish(job: Job) -> dict:
     published = {entity: _published(job, entity, fingerprints[entity]) for entity in ENTITIES}
     if all(published.values()):
         return {entity: _with_baseline(job, entity, found, generated) for entity, found in published.items()}
-    staged = {entity: _stage(job, entity) for entity in ENTITIES}
-    manifests = {}
-    for entity, files in staged.items():
-        manifests[entity] = manifest.describe(job, entity, generated, *files, fingerprints[entity],
-                                              gates[entity])
-        manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
-    for entity, (folder, _) in staged.items():
-        write_json(folder / MANIFEST, manifests[entity])
-    for entity, (folder, _) in staged.items():
-        swap.replace(folder, job.space.knowledge(entity))
+    with ExitStack() as failing:
+        staged = {entity: _stage(job, entity, failing) for entity in ENTITIES}
+        manifests = {}
+        for entity, files in staged.items():
+            manifests[entity] = manifest.describe(job, entity, generated, *files, fingerprints[entity],
+                                                  gates[entity])
+            manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
+        for entity, (folder, _) in staged.items():
+            write_json(folder / MANIFEST, manifests[entity])
+        for entity, (folder, _) in staged.items():
+            swap.replace(folder, job.space.knowledge(entity))
     return manifests
 
 
@@ -94,9 +96,10 @@ def _plan(job: Job, entity: str) -> ds.Dataset:
     return knowledge.dataset(upstream.folder(job, "plan", entity), PLAN)
 
 
-def _stage(job: Job, entity: str) -> tuple[AnyPath, list[parts.Part]]:
-    """Write the snapshot beside its place; returns the folder and its files."""
+def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[parts.Part]]:
+    """Write the snapshot beside its place; returns the folder, removed where ``failing`` fails, and files."""
     staging = swap.staged(job.space.knowledge(entity), flat=True)
+    failing.enter_context(swap.discarding(staging))
     known = _plan(job, entity).count_rows()
     name = f"part-{secrets.token_hex(4)}"
     written = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)

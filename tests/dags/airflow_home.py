@@ -71,6 +71,13 @@ class Airflow:
             return database.execute(query, values).fetchall()
 
 
+def load_dags():
+    """The DAG folder, loaded as Airflow's components do, which takes no database."""
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    return BundleDagBag(dag_folder=DAGS, bundle_path=DAGS, bundle_name="dags-folder")
+
+
 def small(world: Path, out: Path, **more) -> dict:
     """Settings of the DAGs for a small world: demo.yaml, short texts, quick retries."""
     given = ["decode.max_new_tokens=48", "decode.batch_size=4", "decode.nodes=12", "embed.epochs=3",

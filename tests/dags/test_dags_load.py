@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 import yaml
-from airflow_home import DAGS, NIGHTLY, ROOT
+from airflow_home import DAGS, NIGHTLY, ROOT, load_dags
 
 from dare_job import pipeline
 
@@ -88,6 +88,11 @@ def test_a_date_waits_until_the_one_before_is_published(bag):
     assert inputs.downstream_task_ids == {"plan", "publish"}  # what wait_for_downstream looks at
     assert dag.max_active_runs == 1 and not dag.catchup
     assert dag.deadline[0].interval == timedelta(hours=12)  # then it is told
+
+
+def test_airflow_dags_test_runs_the_dag_without_its_deadline(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/bin/airflow", "dags", "test", NIGHTLY])
+    assert not load_dags().dags[NIGHTLY].deadline
 
 
 def test_publishing_is_the_event_that_training_is_scheduled_on(bag):

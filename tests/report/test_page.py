@@ -134,7 +134,7 @@ def test_a_report_newer_than_its_date_is_not_written_again(tmp_path):
     manifest = tmp_path / "knowledge" / "entity=item" / f"dt={published.DAY}" / "_manifest.json"
     os.utime(manifest, (later, later))
     report.write_or_warn(tmp_path, published.DAY)
-    assert published.WORDS in words(target.read_text(encoding="utf-8"))
+    assert f"Knowledge of {published.DAY}" in words(target.read_text(encoding="utf-8"))
 
 
 def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, capsys):

@@ -1,0 +1,74 @@
+"""Damaged files, made so on disk, under the real command: the file is named, and nothing is lost."""
+
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from fault_nights import BEFORE, NIGHT, committed, configured, last_line, published, texts
+
+pytestmark = pytest.mark.spark
+
+
+def cut_short(path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:len(content) // 2])
+
+
+def torn(path) -> None:
+    """A page of a column that tells what is stale or past is another; beginning and end are right."""
+    group = pq.read_metadata(path).row_group(0)
+    (page,) = (column.data_page_offset for column in map(group.column, range(group.num_columns))
+               if column.path_in_schema in ("text_key", "timestamp"))
+    content = bytearray(path.read_bytes())
+    content[page:page + 24] = b"\xff" * 24
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("damage", [cut_short, torn])
+def test_a_damaged_input_file_is_named_and_the_night_goes_on_once_it_is_whole(
+        night, folders, tmp_path, dare_job, damage):
+    _, out = night
+    world = shutil.copytree(folders.world, tmp_path / "world")
+    options, before = configured(tmp_path, world, out), published(out)
+    damage(world / "interactions.parquet")
+    code, said = dare_job("run", *options)
+    assert code == 4 and str(world / "interactions.parquet") in last_line(said), said
+    assert published(out) == before and committed(out) == {}
+    assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
+    shutil.copy(folders.world / "interactions.parquet", world)
+    assert dare_job("plan", *options)[0] == 0
+
+
+@pytest.mark.parametrize("damage", [cut_short, torn])
+def test_yesterdays_table_damaged_is_named(night, dare_job, damage):
+    options, out = night
+    (file,) = (out / "knowledge" / "entity=user" / f"dt={BEFORE}").glob("*.parquet")
+    damage(file)
+    code, said = dare_job("run", *options)
+    assert code == 4 and str(file.parent) in last_line(said), said
+    assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
+
+
+def test_a_finished_chunk_cut_short_is_written_again_and_no_other(finished, folders, dare_job):
+    options, out = finished
+    done = committed(out)
+    chunk = sorted((out / "_work" / f"dt={NIGHT}" / "generate" / "entity=user").glob("part-*"))[0]
+    cut_short(chunk)
+    code, said = dare_job("run", *options)
+    assert code == 0 and f"{chunk} cannot be read and is written again" in said, said
+    assert {name for name, file in committed(out).items() if done.get(name) != file} == {str(chunk)}
+    assert texts(out) == texts(folders.undisturbed)
+
+
+def test_a_truncated_pool_costs_one_run_and_no_text(finished, folders, dare_job):
+    options, out = finished
+    work = out / "_work" / f"dt={NIGHT}"
+    kept = {name: file for name, file in committed(out).items() if "/generate/" in name}
+    sorted(work.glob("generate/entity=user/part-*"))[0].unlink()
+    cut_short(work / "pools" / "entity=user" / "global" / "suffixes.npy")
+    code, said = dare_job("run", *options)
+    assert code == 7 and "the next `dare-job run` builds them anew" in last_line(said), said
+    assert dare_job("run", *options)[0] == 0
+    after = committed(out)
+    assert sum(after[name] != file for name, file in kept.items()) == 1
+    assert texts(out) == texts(folders.undisturbed)

@@ -1,0 +1,115 @@
+"""Clocks and calendars: ends of months and leap days, daylight saving, a clock set back, an earlier date."""
+
+import json
+import os
+import time
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fault_nights import (
+    BEFORE,
+    NIGHT,
+    command,
+    committed,
+    configured,
+    leftovers,
+    published,
+    texts,
+)
+
+from dare_job.stages import plan
+from dare_job.tables import ENTITIES
+from dare_job.workspace import Workspace, write_json
+
+EARLIER = "2025-12-31"
+NIGHTS = ("2027-12-31", "2028-01-01", "2028-02-28", "2028-02-29", "2028-03-01", "2028-12-31", "2029-01-01")
+
+
+def at(day: str, clock: str) -> int:
+    return int(datetime.fromisoformat(f"{day}T{clock}").replace(tzinfo=UTC).timestamp())
+
+
+def test_each_night_follows_the_one_before_over_ends_of_months_years_and_leap_days(tmp_path):
+    for entity in ENTITIES:
+        for day in (*NIGHTS, "2028-02-2", "tmp"):  # no dates, and in nobody's way
+            folder = tmp_path / "knowledge" / f"entity={entity}" / f"dt={day}"
+            folder.mkdir(parents=True)
+            if day in NIGHTS:
+                write_json(folder / "_manifest.json", {"run_id": day})
+    for before, night in zip(NIGHTS, NIGHTS[1:], strict=False):
+        space = Workspace(tmp_path, date.fromisoformat(night))
+        assert {space.previous(entity).name for entity in ENTITIES} == {f"dt={before}"}
+    assert space.newest() == NIGHTS[-1] and space.dates() == list(NIGHTS)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("day", ["2028-02-28", "2028-02-29", "2028-12-31"])
+def test_the_last_second_of_a_day_counts_and_the_next_does_not(make_job, write_input, day):
+    tomorrow = (date.fromisoformat(day) + timedelta(days=1)).isoformat()
+    events = [("ann", "i1", 4.0, at(day, "23:59:59")), ("ann", "i2", 4.0, at(tomorrow, "00:00:00"))]
+    folder = write_input(events, [("ann", None)], [("i1", "Toy Story", None), ("i2", "Heat", None)])
+    for night, known in ((day, 1), (tomorrow, 2)):
+        job = make_job({"input": {"path": str(folder)}}, night)
+        plan.run(job)
+        (found,) = pq.read_table(job.space.stage("plan") / "entity=user").to_pylist()
+        assert (found["interactions"], "Heat" in found["prompt"]) == (known, known == 2)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(("zone", "day"), [
+    ("America/New_York", "2026-03-08"), ("Europe/Berlin", "2026-10-25"), ("Pacific/Auckland", "2026-04-05")])
+def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(tmp_path, zone, day):
+    """Whole hours of the two days around the change, as timestamps without a zone, as pandas writes them."""
+    start = datetime.fromisoformat(day) - timedelta(hours=24)
+    hours = [start + timedelta(hours=hour) for hour in range(72)]
+    folder = tmp_path / "input"
+    folder.mkdir()
+    pq.write_table(pa.table({
+        "user_id": [f"u{hour.hour % 5}" for hour in hours],
+        "item_id": [f"i{n}" for n in range(len(hours))], "rating": [4.0] * len(hours),
+        "timestamp": pa.array(hours, pa.timestamp("us"))}), folder / "interactions.parquet")
+    pq.write_table(pa.table({"item_id": [f"i{n}" for n in range(len(hours))],
+                             "title": [f"Film {n}" for n in range(len(hours))]}), folder / "items.parquet")
+    pq.write_table(pa.table({"user_id": [f"u{n}" for n in range(5)]}), folder / "users.parquet")
+    plans = {}
+    for name in ("UTC", zone):
+        out = tmp_path / name.replace("/", "-")
+        code, said = command("plan", *configured(tmp_path, folder, out, day), TZ=name)
+        assert code == 0, said
+        plans[name] = pq.read_table(out / "_work" / f"dt={day}" / "plan" / "entity=user").sort_by("entity_id")
+    assert plans[zone].equals(plans["UTC"])
+    assert sum(plans[zone]["interactions"].to_pylist()) == 48
+
+
+@pytest.mark.spark
+def test_a_clock_that_was_set_back_starts_nothing_anew(night, folders, dare_job):
+    """The night before was written a month ahead of what the clock says now."""
+    options, out = night
+    ahead = time.time() + 30 * 86_400
+    for path in out.rglob("*"):
+        os.utime(path, (ahead, ahead))
+    before = published(out)
+    assert dare_job("run", *options)[0] == 0
+    assert texts(out) == texts(folders.undisturbed) and published(out) == before
+    done = committed(out)
+    assert dare_job("run", *options)[0] == 0
+    assert committed(out) == done and published(out) == before
+
+
+@pytest.mark.spark
+def test_a_date_earlier_than_all_others_touches_none_of_them(finished, folders, dare_job):
+    options, out = finished
+    before = published(out, BEFORE) | published(out, NIGHT)
+    earlier = [EARLIER if word == NIGHT else word for word in options]
+    code, said = dare_job("run", *earlier)
+    assert code == 0, said
+    assert published(out, BEFORE) | published(out, NIGHT) == before and leftovers(out) == []
+    manifest = json.loads(next(out.glob(f"knowledge/entity=user/dt={EARLIER}/_manifest.json")).read_text())
+    assert manifest["previous"] is None and manifest["counts"]["carried"] == 0
+    assert Workspace(Path(out), date.fromisoformat(NIGHT)).newest() == NIGHT
+    assert dare_job("run", *options)[0] == 0  # NIGHT again: its yesterday is still BEFORE
+    assert published(out, NIGHT).items() <= before.items() and texts(out) == texts(folders.undisturbed)

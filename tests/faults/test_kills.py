@@ -1,0 +1,45 @@
+"""SIGKILL of driver, executors and Python workers at random: the night ends as if nothing had been."""
+
+import json
+import random
+
+import pytest
+from cluster_runs import CLUSTER, play
+from fault_nights import NIGHT, STAGES, configured, leftovers, published
+
+pytestmark = pytest.mark.spark
+
+# Kind and stage. A run without a kill of its driver goes on by itself; a killed driver's is started again.
+ONE_OF_EACH = ((("worker", "plan"), ("executor", "generate"), ("driver", "generate")),)
+EVERY_STAGE = (
+    (("executor", "plan"), ("driver", "plan")),
+    (("worker", "plan"), ("driver", "embed")),
+    (("driver", "group"),),
+    (("executor", "route"), ("driver", "route")),
+    (("worker", "pools"), ("driver", "pools")),
+    (("executor", "pools"), ("worker", "generate"), ("driver", "generate")),
+    (("executor", "generate"), ("driver", "gate")),
+    (("worker", "publish"), ("executor", "publish"), ("driver", "publish")),
+)
+
+
+def test_there_are_twenty_kills_of_all_kinds_over_all_stages():
+    kills = sum(ONE_OF_EACH + EVERY_STAGE, ())
+    assert len(kills) == 20 and len(ONE_OF_EACH[0]) == 3
+    assert {stage for kind, stage in kills if kind == "driver"} == set(STAGES)
+    assert {kind for kind, _ in ONE_OF_EACH[0]} == {kind for kind, _ in kills} == {
+        "driver", "executor", "worker"}
+
+
+@pytest.mark.parametrize("runs", [
+    pytest.param(ONE_OF_EACH, id="one-of-each"),
+    pytest.param(EVERY_STAGE, id="every-stage", marks=pytest.mark.slow)])
+def test_a_night_with_random_kills_ends_as_if_nothing_had_been(folders, night, tmp_path, runs):
+    _, out = night
+    options = configured(tmp_path, folders.world, out, spark=CLUSTER, decode={"batch_size": 1, "nodes": 0})
+    manifest = folders.undisturbed / "knowledge" / "entity=user" / f"dt={NIGHT}" / "_manifest.json"
+    seconds = json.loads(manifest.read_text())["seconds"]
+    before, seed = published(out), random.randrange(1_000_000)
+    done = play(options, out, folders.undisturbed, seed, seconds, *runs)
+    assert len(done) == sum(map(len, runs))
+    assert published(out) == before and leftovers(out) == []
