@@ -131,11 +131,11 @@ def report(
 
     Publishing writes it too. Prints where it is.
     """
-    from dare_job import pipeline
+    from dare_job.observe import log
     from dare_job.output import writing
     from dare_job.report import write_again
 
-    pipeline._log_to_stderr()
+    log.to_stderr()
     with writing(out):
         print(write_again(out, _day(date).isoformat() if date else None))
 

@@ -66,7 +66,8 @@ def _count(job: Job, entity: str, folder: Path) -> tuple[dict, dict, dict]:
         counts["without_text"] += pc.sum(no_text).as_py() or 0
         new = batch.filter(fresh)
         counts["guarded"] += chunks.guarded(new)
-        kinds.update(kind for kind in new["pool_kind"].to_pylist() if kind)
+        kinds.update({entry["values"]: entry["counts"]
+                      for entry in pc.value_counts(new["pool_kind"].drop_null()).to_pylist()})
         for name in sums:
             totals[name] += pc.sum(new[name]).as_py() or 0
     plan = knowledge.dataset(upstream.folder(job, "plan", entity), PLAN)

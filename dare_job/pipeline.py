@@ -150,7 +150,8 @@ def _uneven(workers: dict | None) -> str | None:
 def _example(job: Job) -> dict | None:
     """A user's row that was written tonight: the one of median acceptance."""
     wanted = (pc.field("generated_dt") == job.space.dt) & (pc.field("target_steps") > 0)
-    rows = knowledge.dataset(job.space.knowledge("user")).head(1000, filter=wanted).to_pylist()
+    rows = knowledge.dataset(job.space.knowledge("user")).head(
+        1000, filter=wanted, batch_size=10_000, batch_readahead=1, fragment_readahead=1).to_pylist()
     rows.sort(key=lambda row: row["accepted_tokens"] / row["target_steps"])
     return rows[len(rows) // 2] if rows else None
 

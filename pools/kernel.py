@@ -11,6 +11,7 @@ from pools.jit import array_at, compiled, inlined, part, unowned
 from pools.tree import ROOT
 
 HOPE = 0.5  # a node grows while a child with this share of it would still come in
+WANTED = 0.7  # and a child with this share of it would be wanted: looking for children is what takes the time
 WIDE = 3  # suffixes read for each node of the budget, where all is open
 
 
@@ -86,7 +87,8 @@ def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, windo
             size += 1
             beaten = (tail - head >= budget - size and tail > head
                       and HOPE * score <= f.scores[f.queue[tail - 1]])
-            grow = size < budget and depth[node + 1] < deepest and not beaten
+            grow = (size < budget and depth[node + 1] < deepest and not beaten
+                    and WANTED * score >= least)
             if grow:
                 for s in range(row_pools.size):
                     z.at[s], z.orders[s] = f.at[best, s], f.orders[best, s]

@@ -1,5 +1,6 @@
 """What all tests share: one Spark session for the whole run, and jobs on small inputs."""
 
+import logging
 import os
 from datetime import date
 from pathlib import Path
@@ -52,3 +53,17 @@ def write_input(tmp_path):
             pq.write_table(pa.table(arrays, schema=schema), folder / f"{table}.parquet")
         return folder
     return write
+
+
+@pytest.fixture
+def fresh_loggers():
+    """The job's loggers as a new process has them, without handlers; what was there comes back."""
+    loggers = [logging.getLogger(name) for name in ("dare_job", "pools")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.handlers[:] = []
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate

@@ -23,7 +23,7 @@ def test_a_stage_is_measured_with_java_and_its_workers_and_not_again(tmp_path, c
     found = json.loads(printed.splitlines()[-1])["sizes"]["2000"]
     assert list(found) == ["(world)", FIRST] and f"| {FIRST} |" in printed
     assert found["(world)"]["report"]["items"] == 200 and found["(world)"]["java_mib"] == 0
-    assert found[FIRST]["seconds"] > 1 and found[FIRST]["cpu_s"] > 1
+    assert found[FIRST]["seconds"] > 1 and found[FIRST]["cpu_s"] > found[FIRST]["java_cpu_s"] > 1
     assert found[FIRST]["java_mib"] > 100 and found[FIRST]["python_mib"] > 50
     assert found[FIRST]["memory_mib"] <= found[FIRST]["java_mib"] + found[FIRST]["python_mib"] + 1
     assert found[FIRST]["report"]["user"] == {"rows": 2000, "stale": 2000, "errors": 0}
@@ -34,15 +34,19 @@ def test_a_stage_is_measured_with_java_and_its_workers_and_not_again(tmp_path, c
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_whole_night_is_measured_stage_by_stage(tmp_path, capsys):
-    command.main(["--users", "2000", "--work", str(tmp_path), "--driver-memory", "1g"])
+    command.main(["--users", "2000", "--work", str(tmp_path), "--driver-memory", "1g", "--pools",
+                  "--conf", "spark.sql.shuffle.partitions=8"])
     printed = capsys.readouterr().out
     found = json.loads(printed.splitlines()[-1])["sizes"]["2000"]
-    assert [step for step in STEPS if step in found] == list(STEPS) and set(STAGES) - {"pools"} <= set(STEPS)
+    assert [step for step in STEPS if step in found] == list(STEPS) and set(STAGES) <= set(STEPS)
     for step in STEPS:
         assert found[step]["seconds"] > 0.1 and found[step]["cpu_s"] > 0.1 and found[step]["memory_mib"] > 50
     assert found["plan"]["report"]["user"] == {"rows": 2000, "stale": 40, "errors": 0}
     assert found["publish"]["report"]["user"]["counts"]["carried"] == 1960
     assert found["publish"]["report"]["item"]["counts"]["written"] == 4
+    assert found["gate"]["report"]["user"]["empty"]["of"] == 40
+    assert found["report"]["report"].endswith(".html")
+    assert found["pools"]["report"]["user"]["texts"] == 2000
     assert "| plan |" in printed and found["disk_mib"] > 0
     assert not any(path.is_dir() for path in (tmp_path / "users-2000").iterdir())
 
@@ -91,3 +95,12 @@ def test_recombined_texts_are_made_of_recorded_pieces():
     for text in texts:
         steps = np.diff(text.reshape(-1)[:60].reshape(3, indexes.PIECE), axis=1)
         assert ((steps == 1) | (steps == 4001)).all()
+
+
+def test_an_index_is_measured_from_its_build_to_its_use(tmp_path):
+    np.save(tmp_path / "recorded.npy", np.arange(3000, dtype=np.int32) % 700)
+    found = indexes.measure(tmp_path / "recorded.npy", texts=400, tokens=50, kind="global")
+    assert found["texts"] == 400 and found["tokens"] >= 20_000
+    assert found["disk_mib"] == pytest.approx(found["tokens"] * found["bytes_per_token"] / 2**20, abs=0.1)
+    assert found["build_memory_mib"] > 100 and found["open_and_verify_ms"] > 0
+    assert found["mapped_mib"] >= 0.5 * found["disk_mib"] and found["own_mib"] < 50

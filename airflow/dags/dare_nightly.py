@@ -4,6 +4,7 @@ Each stage is a spark-submit of one command, leaves its complete output or none,
 time. A date starts once the date before is published. docs/airflow.md says how to set it up and run it.
 """
 
+import sys
 from datetime import timedelta
 
 from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, Param, SyncCallback, chain, task
@@ -35,7 +36,8 @@ def _params() -> dict[str, Param]:
 
 
 def _deadline(hours: float | None) -> DeadlineAlert | None:
-    if hours is None:
+    tested = sys.argv[1:3] == ["dags", "test"]  # ends runs with a deadline by an error: apache/airflow#73428
+    if hours is None or tested:
         return None
     told = SyncCallback(notify.late, {"connection": SITE["notify"], "hours": hours})
     return DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(hours=hours), told)

@@ -27,8 +27,10 @@ class Sample:
 
     def add(self, ids: pa.Array, tokens: np.ndarray, texts: pa.Array) -> None:
         drawn = (self._random.random(len(ids)) < self._share) & (tokens > 0)
-        columns = {"id": ids, "tokens": pa.array(tokens), "text": pc.utf8_slice_codeunits(texts, 0, 200)}
-        self._batches.append(pa.RecordBatch.from_pydict(columns).filter(pa.array(drawn)))
+        rows = pa.array(drawn)
+        columns = {"id": ids.filter(rows), "tokens": pa.array(tokens[drawn]),
+                   "text": pc.utf8_slice_codeunits(texts.filter(rows), 0, 200)}
+        self._batches.append(pa.RecordBatch.from_pydict(columns))
 
     def table(self) -> pa.Table:
         empty = {"id": pa.array([], pa.string()), "tokens": pa.array([], pa.int64()),

@@ -71,10 +71,18 @@ class Airflow:
             return database.execute(query, values).fetchall()
 
 
+def load_dags():
+    """The DAG folder, loaded as Airflow's components do, which takes no database."""
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    return BundleDagBag(dag_folder=DAGS, bundle_path=DAGS, bundle_name="dags-folder")
+
+
 def small(world: Path, out: Path, **more) -> dict:
     """Settings of the DAGs for a small world: demo.yaml, short texts, quick retries."""
     given = ["decode.max_new_tokens=48", "decode.batch_size=4", "decode.nodes=12", "embed.epochs=3",
-             "embed.dim=8", "spark.rows_per_commit=4", "spark.shards=4", "baseline.rows=0"]
+             "embed.dim=8", "spark.rows_per_commit=4", "spark.shards=4", "baseline.rows=0",
+             "gates.max_cut_off_share=null"]  # short texts are cut off
     params = {"config": [str(ROOT / "conf" / "demo.yaml")], "input": str(world), "out": str(out),
               "set": given}
     return {"retry_delay_s": 2, "spark": {"conf": SPARK}, **more,

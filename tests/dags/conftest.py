@@ -4,7 +4,7 @@ import os
 import tempfile
 
 import pytest
-from airflow_home import DAGS, Airflow
+from airflow_home import Airflow, load_dags
 
 # Airflow makes its home when it is imported, by default in the user's.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="dare-airflow-")
@@ -12,10 +12,7 @@ os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="dare-airflow-")
 
 @pytest.fixture(scope="session")
 def bag():
-    """The DAG folder, loaded as Airflow's components do, which takes no database."""
-    from airflow.dag_processing.dagbag import BundleDagBag
-
-    return BundleDagBag(dag_folder=DAGS, bundle_path=DAGS, bundle_name="dags-folder")
+    return load_dags()
 
 
 @pytest.fixture(scope="module")

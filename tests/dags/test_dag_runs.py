@@ -1,4 +1,4 @@
-"""Airflow runs the nightly DAG on a local Spark: a wrong setting, a killed stage, the same night again."""
+"""Airflow runs the nightly DAG on a local Spark: wrong settings, a kill, a second run, a failed gate."""
 
 import json
 import os
@@ -63,6 +63,7 @@ def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, worl
     assert set(tasks.values()) == {("success", 1)}
     assert before.items() <= chunks(out).items()
     assert len(posted) == 1 and f"{NIGHT} is published in {out}: 24 users (24 written" in posted[0]["text"]
+    assert posted[0]["text"].endswith(f". Report: {out}/reports/dt={NIGHT}/index.html")
     assert ids(out, "user") == sorted(ds.dataset(world / "users.parquet").to_table()["user_id"].to_pylist())
 
 
@@ -81,6 +82,23 @@ def test_the_same_night_again_writes_nothing_and_waits_for_the_lock_of_another_c
     assert json.loads(extra)["date"] == NIGHT and json.loads(extra)["out"] == str(out)
     assert json.loads(extra)["counts"]["user"]["rows"] == 24
     assert len(posted) == 2  # a date that is published again is told again
+
+
+@pytest.mark.slow
+def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed):
+    home, out, _, posted = killed
+    published = files(out / "knowledge")
+    strict = {"set": [*home.settings["params"]["set"], "gates.max_cut_off_share=0.0"]}
+    home.run("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(strict), succeeds=False)
+    tasks = home.tasks()
+    assert tasks["generate"] == ("success", 1) and tasks["gate"] == ("failed", 1)  # of three
+    assert tasks["publish"][0] == tasks["notify"][0] == "upstream_failed"
+    assert files(out / "knowledge") == published
+    assert home.rows("select count(*) from asset_event") == [(2,)]
+    assert len(posted) == 3
+    for words in ("gate ended with exit code 3 (quality gate): ",
+                  "nothing was published", "more than gates.max_cut_off_share = 0.0", "failing_rows.parquet"):
+        assert words in posted[2]["text"]
 
 
 def wait(reached, run) -> None:

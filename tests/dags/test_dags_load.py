@@ -1,12 +1,14 @@
 """The DAG files load without the job's libraries, and ask of Airflow what the job needs."""
 
+import re
 import subprocess
 import sys
+import textwrap
 from datetime import timedelta
 
 import pytest
 import yaml
-from airflow_home import DAGS, NIGHTLY
+from airflow_home import DAGS, NIGHTLY, ROOT, load_dags
 
 from dare_job import pipeline
 
@@ -19,6 +21,8 @@ folder = Path(sys.argv[1])
 bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
 print("IDS", *sorted(bag.dags))
 print("ERRORS", bag.import_errors)
+for name in ("plan", "generate") if not bag.import_errors else ():
+    print("CONF", name, bag.dags["dare_job_nightly"].get_task(name).conf)
 """
 
 
@@ -39,7 +43,19 @@ def test_an_unknown_setting_of_the_site_is_named_with_its_file(monkeypatch, tmp_
     file = tmp_path / "dare.yaml"
     file.write_text("stages: {generate: {retry: 3}}")
     said = loaded(monkeypatch, file)
-    assert f"{file}: unknown setting stages.generate.retry; there are retries, timeout_h, gpu" in said
+    assert f"{file}: unknown setting stages.generate.retry; there are retries, timeout_h, conf, gpu" in said
+
+
+def test_the_settings_that_the_document_shows_exist_and_a_stage_has_its_own_of_spark(monkeypatch, tmp_path):
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "airflow.md").read_text(), re.DOTALL)
+    shown = yaml.safe_load("".join(map(textwrap.dedent, blocks)))
+    assert shown["spark"]["conf"] and shown["stages"]["generate"]["conf"]
+    file = tmp_path / "dare.yaml"
+    file.write_text(yaml.safe_dump(shown, sort_keys=False))
+    said = loaded(monkeypatch, file)
+    assert "ERRORS {}" in said
+    assert f"CONF plan {shown['spark']['conf']}" in said
+    assert f"CONF generate {shown['spark']['conf'] | shown['stages']['generate']['conf']}" in said
 
 
 def test_each_stage_of_the_job_is_a_task_in_its_order(bag):
@@ -74,12 +90,18 @@ def test_a_date_waits_until_the_one_before_is_published(bag):
     assert dag.deadline[0].interval == timedelta(hours=12)  # then it is told
 
 
+def test_airflow_dags_test_runs_the_dag_without_its_deadline(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/bin/airflow", "dags", "test", NIGHTLY])
+    assert not load_dags().dags[NIGHTLY].deadline
+
+
 def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
     published = [task for task in bag.dags[NIGHTLY].tasks if task.outlets]
     assert [task.task_id for task in published] == ["publish"]
     consumer = bag.dags["dare_job_ctr_example"]
     awaited = consumer.timetable.asset_condition.objects
-    assert awaited == published[0].outlets and [asset.name for asset in awaited] == ["dare_job_knowledge"]
+    assert list(awaited) == published[0].outlets
+    assert [asset.name for asset in awaited] == ["dare_job_knowledge"]
 
 
 def test_parameters_are_checked_when_a_run_is_triggered(bag):

@@ -1,4 +1,4 @@
-"""A night's date, configuration files and arguments; what a command's words and exit code mean."""
+"""A night's date, configuration files and arguments."""
 
 import sys
 from datetime import UTC, datetime
@@ -9,7 +9,6 @@ from airflow_home import DAGS
 sys.path.append(str(DAGS))
 
 from dare_dags.night import Night, night_of  # noqa: E402
-from dare_dags.outcome import Outcome  # noqa: E402
 
 PARAMS = {"date": None, "config": ["a.yaml"], "input": None, "out": None, "model": None, "set": [],
           "limit": None, "wait_for": [], "tuned": None}
@@ -69,35 +68,10 @@ def test_a_run_waits_for_the_paths_of_its_date_or_for_its_input():
     assert night().awaited() == []
 
 
-@pytest.mark.parametrize(("code", "words", "retried"), [
-    (1, "unexpected error", True), (2, "settings", False), (3, "too many rows failed", False),
-    (4, "input data", False), (5, "Java, Spark or disk", True), (6, "model", False), (7, "pools", False),
-    (137, "", True), (None, "", True)])
-def test_what_would_fail_again_ends_retries_and_the_rest_does_not(code, words, retried):
-    from airflow.sdk.exceptions import AirflowFailException
-
-    outcome = Outcome()
-    assert list(outcome.listen(["dare-job: a.yaml is wrong\n", "INFO SparkContext: stopping\n"]))
-    failure = outcome.failure("plan", code)
-    assert isinstance(failure, AirflowFailException) != retried
-    meaning = f" ({words})" if words else ""
-    assert str(failure) == f"plan ended with exit code {code}{meaning}: a.yaml is wrong"
-
-
-@pytest.mark.parametrize("line", [
-    "26/01/02 03:00:00 ERROR Client: diagnostics: User application exited with status 3",  # YARN
-    "\t exit code: 3",  # Kubernetes
-])
-def test_the_exit_code_of_a_driver_in_the_cluster_is_read_from_spark_submits_lines(line):
-    from airflow.sdk.exceptions import AirflowFailException
-
-    outcome = Outcome()
-    list(outcome.listen([line]))
-    assert isinstance(outcome.failure("publish", 1, in_cluster=True), AirflowFailException)
-    assert not isinstance(outcome.failure("publish", 1), AirflowFailException)  # an executor's
-
-
-def test_the_last_json_line_is_the_result():
-    outcome = Outcome()
-    list(outcome.listen(['{"a": 1}\n', "{not json\n", '{"b": 2}\n', "26/01/02 INFO ShutdownHookManager\n"]))
-    assert outcome.result == {"b": 2}
+def test_the_report_is_named_where_it_was_written(tmp_path):
+    assert night(out=str(tmp_path)).report() is None
+    page = tmp_path / "reports" / "dt=2026-01-02" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    assert night(out=str(tmp_path)).report() == str(page)
+    assert night(config=["/not/here.yaml"]).report() is None

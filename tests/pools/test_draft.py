@@ -10,7 +10,7 @@ from pools.blend import NESTED
 from pools.draft import DraftSettings, draft
 from pools.errors import PoolError
 from pools.index import Index
-from pools.kernel import HOPE
+from pools.kernel import HOPE, WANTED
 from pools.lookup import ALPHA, BETA, LIVE
 from pools.tree import ROOT, SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_LIVE, SOURCE_OWN, SOURCE_PROMPT
 
@@ -165,6 +165,28 @@ def test_limits():
     assert batch_of([[3]], [0], [[pool]]).nodes == 0
     nothing = draft(np.zeros((1, 4), np.int32), np.zeros(1, np.int32), np.ones(1, np.int32), [[pool]])
     assert nothing.sizes.tolist() == [0]
+
+
+def test_nodes_under_the_least_score_are_left_out_and_none_grows_that_could_only_have_such():
+    rng = np.random.default_rng(3)
+    pool = index_of(rng.integers(0, 5, (200, 30)))
+    rows = rng.integers(0, 5, (20, 6)).tolist()
+    everything = batch_of(rows, [60] * 20, [[pool]] * 20)
+    wanted = batch_of(rows, [60] * 20, [[pool]] * 20, least=0.05)
+    assert 0 < wanted.sizes.sum() < everything.sizes.sum()
+    for r in range(20):
+        found = {path_of(wanted, r, node): wanted.scores[r, node] for node in range(wanted.sizes[r])}
+        assert min(found.values(), default=1) >= 0.05
+        for path in found:
+            assert len(path) == 1 or found[path[:-1]] * WANTED >= np.float32(0.05)
+        best = [path_of(everything, r, node) for node in range(everything.sizes[r])
+                if everything.scores[r, node] >= 0.05 and grown(everything, r, node)]
+        assert set(best) <= set(found)
+
+
+def grown(batch, r, node):
+    parent = batch.parents[r, node]
+    return parent == ROOT or batch.scores[r, parent] * WANTED >= 0.05
 
 
 def test_draft_stops_at_the_end_of_a_text():

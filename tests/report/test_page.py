@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import report
+from dare_job import cli, report
 from dare_job.errors import DataError
 from dare_job.report import page
 
@@ -134,14 +134,15 @@ def test_a_report_newer_than_its_date_is_not_written_again(tmp_path):
     manifest = tmp_path / "knowledge" / "entity=item" / f"dt={published.DAY}" / "_manifest.json"
     os.utime(manifest, (later, later))
     report.write_or_warn(tmp_path, published.DAY)
-    assert published.WORDS in words(target.read_text(encoding="utf-8"))
+    assert f"Knowledge of {published.DAY}" in words(target.read_text(encoding="utf-8"))
 
 
-def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path):
+def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, capsys):
     for before in (2, 1):
         rows = [published.text("a", dt=published.day(before))]
         published.publish(tmp_path, rows, [], published.day(before))
-    assert report.write_again(tmp_path, None) == report.path(tmp_path, published.day(1))
+    cli.report(tmp_path)
+    assert capsys.readouterr().out.strip() == str(report.path(tmp_path, published.day(1)))
     there = f"{published.day(2)}, {published.day(1)}"
     with pytest.raises(DataError, match=f"{published.DAY} are not published.*{there}"):
         report.write_again(tmp_path, published.DAY)

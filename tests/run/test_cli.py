@@ -115,3 +115,9 @@ def test_sample_writes_a_world(monkeypatch, capsys, tmp_path):
     code, out, _ = run(monkeypatch, capsys, "sample", "--out", str(tmp_path), "--users", "12", "--items", "8")
     assert code == 0 and "12 users, 8 items" in out
     assert (tmp_path / "interactions.parquet").exists()
+
+
+def test_report_of_no_published_date_exits_with_4_and_names_the_command(monkeypatch, capsys, tmp_path):
+    code, out, err = run(monkeypatch, capsys, "report", "--out", str(tmp_path))
+    assert code == 4 and "holds no published date; run `dare-job run`" in err
+    assert out == "" and err.count("\n") == 1

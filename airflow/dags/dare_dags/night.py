@@ -61,6 +61,12 @@ class Night:
             return None
         return next((settings["out"] for settings in reversed(found) if settings.get("out")), "out")
 
+    def report(self) -> str | None:
+        """The date's page; None where it is not here: a page that cannot be written fails no run."""
+        out = self.out()
+        page = out and Path(out, "reports", f"dt={self.date}", "index.html")
+        return str(page) if page and page.is_file() else None
+
     def awaited(self) -> list[str]:
         """Paths that must be there before the night starts."""
         paths = self.params["wait_for"] or [path for path in (self.params["input"],) if path]

@@ -26,14 +26,15 @@ def published(summary: dict) -> str:
     counts = [f"{found['rows']} {entity}s ({found['written']} written, {found['carried']} carried over, "
               f"{found['errors']} errors)" for entity, found in summary["counts"].items()]
     text = f"dare-job {summary['date']} is published in {summary['out']}"
-    return f"{text}: {', '.join(counts)}" if counts else text
+    text = f"{text}: {', '.join(counts)}" if counts else text
+    return f"{text}. Report: {summary['report']}" if summary["report"] else text
 
 
 def late(connection: str | None, hours: float, context: dict) -> None:
     """Callback of a run that has not ended ``hours`` after it was queued."""
     run = context["dag_run"]
-    tell(f"{run['dag_id']}: {run['run_id']} has not ended after {hours:g} h. If its first task has not begun "
-         "yet, the date before has failed or runs still", connection)
+    tell(f"{run['dag_id']}: {run['dag_run_id']} has not ended after {hours:g} h. If its first task has not "
+         "begun yet, the date before has failed or runs still", connection)
 
 
 def on_failure(connection: str | None):

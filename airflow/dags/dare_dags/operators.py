@@ -59,7 +59,8 @@ class StageOperator(SparkSubmitOperator):
 
     def __init__(self, *, stage: str, settings: dict, **kwargs):
         spark = settings["spark"]
-        super().__init__(conn_id=spark["connection"], conf=spark["conf"], env_vars=spark["env"] or None,
+        conf = spark["conf"] | settings["stages"][stage]["conf"]
+        super().__init__(conn_id=spark["connection"], conf=conf, env_vars=spark["env"] or None,
                          **kwargs)
         self.stage = stage
         self.installed = spark["application"]
@@ -103,7 +104,7 @@ class StageOperator(SparkSubmitOperator):
     def _published(self, context, night: Night) -> dict:
         """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
         manifests = self._outcome.result or {}
-        summary = {"date": night.date, "out": night.out(),
+        summary = {"date": night.date, "out": night.out(), "report": night.report(),
                    "counts": {entity: found["counts"] for entity, found in manifests.items()
                               if isinstance(found, dict) and "counts" in found}}
         context["outlet_events"][KNOWLEDGE].extra = summary

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-MEANING = {1: "unexpected error", 2: "settings", 3: "too many rows failed, or a quality gate",
-           4: "input data", 5: "Java, Spark or disk", 6: "model", 7: "pools"}
+MEANING = {1: "unexpected error", 2: "settings", 3: "quality gate", 4: "input data",
+           5: "Java, Spark or disk", 6: "model", 7: "pools"}
 FINAL = (2, 3, 4, 6, 7)  # trying again as it is gives the same
+_RECORD = {"timestamp", "level", "event"}  # what each JSON line of the job's log has, and no result
 # How spark-submit's own lines name the driver's exit code where the driver ran in the cluster.
 _IN_THE_CLUSTER = re.compile(r"(?:exited with(?: status| code)?:? |exit ?code: )(\d+)", re.IGNORECASE)
 
@@ -18,8 +19,8 @@ _IN_THE_CLUSTER = re.compile(r"(?:exited with(?: status| code)?:? |exit ?code: )
 class Outcome:
     """Filled by ``listen`` while lines pass.
 
-    error        the job's own line on what is wrong
-    result       the last line that is a JSON object
+    error        the job's own line on what is wrong; without it, its last log record's
+    result       the last line that is a JSON object and no log record
     driver_code  exit code of a driver in the cluster, where lines name one
     """
 
@@ -34,10 +35,18 @@ class Outcome:
             if text.startswith("dare-job: "):
                 self.error = text.removeprefix("dare-job: ")
             elif text.startswith("{"):
-                self.result = _json(text) or self.result
+                self._read(_json(text))
             elif found := _IN_THE_CLUSTER.search(text):
                 self.driver_code = int(found[1])
             yield line
+
+    def _read(self, found: dict | None) -> None:
+        if found is None:
+            return
+        if not found.keys() >= _RECORD:
+            self.result = found
+        elif found.get("exit_code") and "error" in found:  # the last record of a command that failed
+            self.error = f"{found['error']}: {str(found['event']).removeprefix('failed: ')}"
 
     def failure(self, command: str, code: int | None, in_cluster: bool = False) -> AirflowException:
         """The exception for a failed command: AirflowFailException, which ends retries, where they are vain.

@@ -1,13 +1,14 @@
 """The DAGs' settings: defaults.yaml, with the site's file laid over it key by key."""
 
 import os
+import re
 from pathlib import Path
 
 import pendulum
 import yaml
 
 _HERE = Path(__file__).parent
-_FREE = ("spark.conf", "spark.env")  # any key may stand below these
+_FREE = re.compile(r"spark\.(conf|env)|stages\.\w+\.conf")  # any key may stand below these
 
 
 def load() -> dict:
@@ -43,7 +44,7 @@ def _merged(defaults: dict, given: dict, file: str, above: str = "") -> dict:
     merged = dict(defaults)
     for key, value in given.items():
         name = f"{above}.{key}" if above else key
-        if key not in defaults and above not in _FREE:
+        if key not in defaults and not _FREE.fullmatch(above):
             raise ValueError(f"{file}: unknown setting {name}; there are {', '.join(map(str, defaults))}")
         below = isinstance(defaults.get(key), dict)
         merged[key] = _merged(defaults[key], value, file, name) if below else value

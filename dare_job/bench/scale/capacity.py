@@ -36,10 +36,12 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = sources.load(source, texts.load_tokenizer(options.tokenizer), {})
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "recorded.npy", np.concatenate(corpus.rest))
-        built = [indexes.measure(Path(folder) / "recorded.npy", count, options.tokens, kind)
-                 for count, kind in ((options.group, "collaborative"), (options.pool_texts, "global"))]
+        sizes = sorted({*numbers("--sizes", options.sizes), options.group, options.pool_texts})
+        built = [indexes.measure(Path(folder) / "recorded.npy", count, options.tokens,
+                                 "collaborative" if count <= options.group else "global") for count in sizes]
     print(_markdown(built))
-    plan = pools(night, *built, options.group, options.cores)
+    group, everybody = (built[sizes.index(count)] for count in (options.group, options.pool_texts))
+    plan = pools(night, group, everybody, options.group, options.cores)
     print(_markdown(plan))
     torch.set_num_threads(1)
     warm_up()
@@ -69,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--group", type=int, default=500, help="texts of a group's pool")
     parser.add_argument("--pool-texts", type=int, default=PoolSettings().max_global_texts,
                         help="texts of the global pool (pools.max_global_texts)")
+    parser.add_argument("--sizes", default="5000,50000", help="texts of further pools that are measured")
     parser.add_argument("--cores", default="2,16,64", help="cores of all executors together")
     return parser
 

@@ -22,9 +22,10 @@ from dare_job.errors import DareJobError
 from dare_job.pipeline import STAGES
 
 _AFTER_ROUTE = STAGES[STAGES.index("generate"):]
-# The job's own stages but pools; what is in brackets stands in for the model, or prepares the night.
-STEPS = ("(world)", "plan of the first night", "(snapshot)", "plan", "embed", "group", "route", "cut",
-         "(texts)", *_AFTER_ROUTE)
+# The job's own stages; what is in brackets stands in for the model, or prepares the night. Publish writes the
+# report too, which is made once more by itself. Pools take part where they are asked for.
+STEPS = ("(world)", "plan of the first night", "(snapshot)", "plan", "embed", "group", "route", "pools",
+         "cut", "(texts)", *_AFTER_ROUTE, "report")
 _OWN = {"(world)": "world", "(snapshot)": "snapshot", "cut": "cut", "(texts)": "texts"}
 
 
@@ -35,6 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dim", type=int, default=32, help="dimensions of the vectors")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--driver-memory", default="4g", help="Java's heap")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="setting of Spark")
+    parser.add_argument("--pools", action="store_true", help="measure the stage pools too")
     parser.add_argument("--until", choices=STEPS, help="stop behind this step")
     parser.add_argument("--keep", action="store_true", help="keep inputs and outputs, not results alone")
     options = parser.parse_args(arguments)
@@ -53,7 +56,7 @@ def measure(users: int, options: argparse.Namespace) -> dict[str, dict]:
     settings, results = _settings(folder, users, options), folder / "results.json"
     found = json.loads(results.read_text()) if results.exists() else {}
     for step in STEPS[:1 + STEPS.index(options.until)] if options.until else STEPS:
-        if step in found:
+        if step in found or (step == "pools" and not options.pools):
             continue
         print(f"{users} users: {step} ...", file=sys.stderr, flush=True)
         found[step] = _run(step, settings, folder)
@@ -77,24 +80,27 @@ def _settings(folder: Path, users: int, options: argparse.Namespace) -> Path:
         "embed": {"source": "parquet", **{f"{entity}s": str(folder / "vectors" / f"entity={entity}")
                                           for entity in ("user", "item")}},
         "spark": {"master": options.master, "driver_memory": options.driver_memory, "rows_per_commit": 256,
-                  "conf": {"spark.local.dir": str(folder / "spill")}},
+                  "conf": {"spark.local.dir": str(folder / "spill"),
+                           **dict(pair.split("=", 1) for pair in options.conf)}},
         "baseline": {"rows": 0}}))
     return path
 
 
 def _run(step: str, settings: Path, folder: Path) -> dict:
+    night = world.NIGHTS[0 if step.endswith("first night") else 1].isoformat()
     if step in _OWN:
-        command = [sys.executable, "-m", "dare_job.bench.scale.steps", _OWN[step], str(settings)]
+        command = ["dare_job.bench.scale.steps", _OWN[step], str(settings)]
+    elif step == "report":
+        command = ["dare_job", step, "--out", str(folder / "out"), "--date", night]
     else:
-        night = world.NIGHTS[0 if step.endswith("first night") else 1]
-        command = [sys.executable, "-m", "dare_job", step.split()[0], "--config", str(settings),
-                   "--date", night.isoformat()]
+        command = ["dare_job", step.split()[0], "--config", str(settings), "--date", night]
     log = folder / f"{step.strip('()').replace(' ', '-')}.log"
-    cost, code = meter.run(command, log, dict(os.environ))
-    lines = log.read_text(errors="replace").strip().splitlines()
+    cost, code, output = meter.run([sys.executable, "-m", *command], log, dict(os.environ))
     if code:
+        lines = log.read_text(errors="replace").strip().splitlines()
         raise DareJobError(f"{step} ended with {code}, see {log}: {lines[-1] if lines else 'no output'}")
-    return {**cost.record(), "report": json.loads(next(line for line in lines[::-1] if line.startswith("{")))}
+    said = output.strip().splitlines()[-1]
+    return {**cost.record(), "report": json.loads(said) if said.startswith("{") else said}
 
 
 def _check(found: dict, users: int) -> None:
