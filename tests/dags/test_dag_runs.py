@@ -76,7 +76,7 @@ def test_the_same_night_again_writes_nothing_and_waits_for_the_lock_of_another_c
         wait(lambda: "plan ended with exit code 5 (Java, Spark or disk): another" in home.said(), run)
     assert run.wait(_DEADLINE_S) == 0, home.said()[-6000:]
     assert chunks(out) == written and files(out / "knowledge") == published
-    assert "0 of 39 rows written now" in home.said().rpartition("exit code 5")[2]
+    assert "0 of 40 rows written now" in home.said().rpartition("exit code 5")[2]
     assert home.rows("select count(*) from asset_event") == [(2,)]
     (extra,), _ = home.rows("select extra from asset_event")
     assert json.loads(extra)["date"] == NIGHT and json.loads(extra)["out"] == str(out)

@@ -1,4 +1,4 @@
-"""What the words and the exit code of the job's commands mean to Airflow."""
+"""What the words and the exit code of the job's commands mean to Airflow, and what it tells of a late run."""
 
 import logging
 import subprocess
@@ -16,6 +16,7 @@ from dare_job.workspace import Workspace
 
 sys.path.append(str(DAGS))
 
+from dare_dags import notify  # noqa: E402
 from dare_dags.outcome import Outcome  # noqa: E402
 
 
@@ -85,6 +86,15 @@ def test_what_a_command_writes_into_one_pipe_is_understood(tmp_path):
     assert outcome.result is None
     assert str(outcome.failure("gate", done.returncode)) == \
         f"gate ended with exit code 4 (input data): {lines[-1].removeprefix('dare-job: ')}"
+
+
+def test_a_late_run_is_told_by_what_airflow_says_of_it(caplog):
+    from airflow.api_fastapi.core_api.datamodels.dag_run import DAGRunResponse
+
+    run = DAGRunResponse.model_construct(dag_id="dare_job_nightly", dag_run_id="scheduled__2026-01-02")
+    with caplog.at_level(logging.INFO):
+        notify.late(None, 12, {"dag_run": run.model_dump()})  # as airflow/models/deadline.py makes it
+    assert "dare_job_nightly: scheduled__2026-01-02 has not ended after 12 h" in caplog.text
 
 
 def job(out) -> Job:

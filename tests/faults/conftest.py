@@ -29,12 +29,12 @@ def night_of(spark):
 
 @pytest.fixture(scope="session")
 def folders(night_of, tmp_path_factory) -> Folders:
-    """14 users and 10 items; half of the users have new interactions on NIGHT."""
+    """14 users and 10 items; BEFORE wrote shorter texts, so that NIGHT writes them all."""
     root = tmp_path_factory.mktemp("nights")
     world = root / "world"
     write_world(world, users=14, items=10, seed=5, date=date.fromisoformat(NIGHT))
     shutil.rmtree(world / "knowledge")
-    night_of(world, root / "before", BEFORE)
+    night_of(world, root / "before", BEFORE, decode={"max_new_tokens": 28})
     shutil.rmtree(root / "before" / "_work")
     shutil.copytree(root / "before", root / "undisturbed")
     night_of(world, root / "undisturbed", NIGHT)

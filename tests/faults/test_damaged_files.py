@@ -24,7 +24,11 @@ def torn(path) -> None:
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize("damage", [cut_short, torn])
+def chunks(out) -> dict:
+    return {name: file for name, file in committed(out).items() if "/generate/" in name}
+
+
+@pytest.mark.parametrize("damage", [cut_short, pytest.param(torn, marks=pytest.mark.slow)])
 def test_a_damaged_input_file_is_named_and_the_night_goes_on_once_it_is_whole(
         night, folders, tmp_path, dare_job, damage):
     _, out = night
@@ -39,7 +43,7 @@ def test_a_damaged_input_file_is_named_and_the_night_goes_on_once_it_is_whole(
     assert dare_job("plan", *options)[0] == 0
 
 
-@pytest.mark.parametrize("damage", [cut_short, torn])
+@pytest.mark.parametrize("damage", [torn, pytest.param(cut_short, marks=pytest.mark.slow)])
 def test_yesterdays_table_damaged_is_named(night, dare_job, damage):
     options, out = night
     (file,) = (out / "knowledge" / "entity=user" / f"dt={BEFORE}").glob("*.parquet")
@@ -49,26 +53,29 @@ def test_yesterdays_table_damaged_is_named(night, dare_job, damage):
     assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
 
 
+@pytest.mark.slow
 def test_a_finished_chunk_cut_short_is_written_again_and_no_other(finished, folders, dare_job):
     options, out = finished
-    done = committed(out)
+    done = chunks(out)
     chunk = sorted((out / "_work" / f"dt={NIGHT}" / "generate" / "entity=user").glob("part-*"))[0]
     cut_short(chunk)
     code, said = dare_job("run", *options)
     assert code == 0 and f"{chunk} cannot be read and is written again" in said, said
-    assert {name for name, file in committed(out).items() if done.get(name) != file} == {str(chunk)}
+    assert {name for name, file in chunks(out).items() if done.get(name) != file} == {str(chunk)}
     assert texts(out) == texts(folders.undisturbed)
 
 
+@pytest.mark.slow
 def test_a_truncated_pool_costs_one_run_and_no_text(finished, folders, dare_job):
     options, out = finished
     work = out / "_work" / f"dt={NIGHT}"
-    kept = {name: file for name, file in committed(out).items() if "/generate/" in name}
+    assert dare_job("pools", *options)[0] == 0  # they are of a folder, and this one is a copy
+    kept = chunks(out)
     sorted(work.glob("generate/entity=user/part-*"))[0].unlink()
     cut_short(work / "pools" / "entity=user" / "global" / "suffixes.npy")
     code, said = dare_job("run", *options)
     assert code == 7 and "the next `dare-job run` builds them anew" in last_line(said), said
     assert dare_job("run", *options)[0] == 0
-    after = committed(out)
+    after = chunks(out)
     assert sum(after[name] != file for name, file in kept.items()) == 1
     assert texts(out) == texts(folders.undisturbed)

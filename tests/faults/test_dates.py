@@ -46,7 +46,7 @@ def test_each_night_follows_the_one_before_over_ends_of_months_years_and_leap_da
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("day", ["2028-02-28", "2028-02-29", "2028-12-31"])
+@pytest.mark.parametrize("day", ["2028-02-29", "2028-12-31"])
 def test_the_last_second_of_a_day_counts_and_the_next_does_not(make_job, write_input, day):
     tomorrow = (date.fromisoformat(day) + timedelta(days=1)).isoformat()
     events = [("ann", "i1", 4.0, at(day, "23:59:59")), ("ann", "i2", 4.0, at(tomorrow, "00:00:00"))]
@@ -86,6 +86,7 @@ def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(tmp_pat
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_clock_that_was_set_back_starts_nothing_anew(night, folders, dare_job):
     """The night before was written a month ahead of what the clock says now."""
     options, out = night
@@ -101,6 +102,7 @@ def test_a_clock_that_was_set_back_starts_nothing_anew(night, folders, dare_job)
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_date_earlier_than_all_others_touches_none_of_them(finished, folders, dare_job):
     options, out = finished
     before = published(out, BEFORE) | published(out, NIGHT)

@@ -33,8 +33,8 @@ def published(summary: dict) -> str:
 def late(connection: str | None, hours: float, context: dict) -> None:
     """Callback of a run that has not ended ``hours`` after it was queued."""
     run = context["dag_run"]
-    tell(f"{run['dag_id']}: {run['run_id']} has not ended after {hours:g} h. If its first task has not begun "
-         "yet, the date before has failed or runs still", connection)
+    tell(f"{run['dag_id']}: {run['dag_run_id']} has not ended after {hours:g} h. If its first task has not "
+         "begun yet, the date before has failed or runs still", connection)
 
 
 def on_failure(connection: str | None):
