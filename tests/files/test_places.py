@@ -39,7 +39,7 @@ for name in ("pipeline", "cli", "snapshots.diff", "snapshots.clean", "report.pag
     importlib.import_module(f"dare_job.{{name}}")
 from dare_job import files
 files.identities(files.path({str(tmp_path)!r}).iterdir())
-print(*{{"fsspec", "upath", "s3fs", "botocore", "dare_job.spark.remote"}} & set(sys.modules))
+print(*{{"upath", "s3fs", "botocore", "dare_job.spark.remote"}} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

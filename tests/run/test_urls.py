@@ -20,7 +20,7 @@ from dare_job import cli, errors, files, knowledge, pipeline, report, show
 from dare_job.errors import InfrastructureError
 from dare_job.tables import ENTITIES
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 _DEADLINE_S = 240
 _TEXT = ("knowledge", "token_ids", "error", "text_key", "prompt_sha256", "finish_reason", "generated_dt",
          "pool")
@@ -178,7 +178,6 @@ def test_old_text_and_model_come_from_urls_too(runs, at_url, store, job_of, tmp_
     assert report["user"]["texts"] >= 25
 
 
-@pytest.mark.slow
 def test_a_killed_run_is_refused_company_and_goes_on(at_url, store, job_of, nights, tmp_path):
     """By the command line: killed with its Java once chunks are committed; then the same date again."""
     world, out = at_url[0], files.path(f"{store}/out/killed")
