@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -66,12 +67,17 @@ def write_input(tmp_path):
 
 @pytest.fixture
 def fresh_loggers():
-    """The job's loggers as a new process has them, without handlers; what was there comes back."""
+    """The job's loggers as a new process has them, without handlers and bound fields.
+
+    What was there of handlers comes back.
+    """
     loggers = [logging.getLogger(name) for name in ("dare_job", "pools")]
     before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     for logger in loggers:
         logger.handlers[:] = []
+    structlog.contextvars.clear_contextvars()
     yield
+    structlog.contextvars.clear_contextvars()
     for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
         logger.handlers[:] = handlers
         logger.setLevel(level)

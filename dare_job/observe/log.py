@@ -27,6 +27,7 @@ _FIRST = ("timestamp", "level", "event", "run_id", "date", "command", "stage", "
 _PUT_EVERY_S = 60.0
 _LOST = "%s cannot be written (%s): the run goes on without a log file"
 _MARKS = ("ended", "printed")  # of records for ``_text`` and ``_Stderr``: no fields
+_OTHERS = ("message", "asctime")  # left on a record by any other formatter that came first
 
 
 def to_stderr(form: str = "auto", level: int = logging.INFO) -> None:
@@ -194,6 +195,7 @@ def _formatter(renderer) -> logging.Formatter:
 def _stamped(logger, method: str, event: dict) -> dict:
     """With the record's own time, which is then the same wherever the record goes."""
     made = datetime.fromtimestamp(event["_record"].created, UTC)
+    event = {name: value for name, value in event.items() if name not in _OTHERS}
     return event | {"timestamp": made.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
 
 

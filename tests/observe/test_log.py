@@ -1,5 +1,6 @@
 """Log records: JSON lines with the run's fields, lines for people, a file of each run, and no secret."""
 
+import io
 import json
 import logging
 import os
@@ -32,6 +33,9 @@ def records(text: str) -> list[dict]:
 @pytest.mark.parametrize("form", ["auto", "json"])
 def test_elsewhere_than_on_a_terminal_lines_are_json_with_the_runs_fields(
         fresh_loggers, capsys, tmp_path, form):
+    other = logging.StreamHandler(io.StringIO())  # which leaves its own attributes on each record
+    other.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    LOG.addHandler(other)
     with observed(job_of(tmp_path, format=form), "plan", counted=False), log.bound(stage="plan"):
         LOG.warning("%d rows at %s", 3, "https://bob:hunter2@host", extra={"rows": 3, "entity": "user"})
         logging.getLogger("pools.store").warning("another model")

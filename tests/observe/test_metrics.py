@@ -133,7 +133,7 @@ def test_a_job_without_these_settings_has_no_metrics(tmp_path):
 
 
 @pytest.mark.parametrize("settings, words", [
-    ({"file": "/var/lib/dare.txt"}, "should be a path that ends in .prom"),
+    ({"file": "/var/lib/dare.txt"}, "should be a path, no URL, that ends in .prom"),
     ({"push": "gateway:9091"}, "should be a Pushgateway's address"),
     ({"labels": {"entity": "x"}}, "metrics.labels.entity"), ({"labels": {"a-b": "x"}}, "metrics.labels.a-b"),
 ])

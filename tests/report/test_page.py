@@ -141,7 +141,7 @@ def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, c
     for before in (2, 1):
         rows = [published.text("a", dt=published.day(before))]
         published.publish(tmp_path, rows, [], published.day(before))
-    cli.report(tmp_path)
+    cli.report(str(tmp_path))
     assert capsys.readouterr().out.strip() == str(report.path(tmp_path, published.day(1)))
     there = f"{published.day(2)}, {published.day(1)}"
     with pytest.raises(DataError, match=f"{published.DAY} are not published.*{there}"):

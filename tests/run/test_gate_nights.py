@@ -52,8 +52,8 @@ def test_what_the_gate_found_is_told(nights):
     assert "fewer than gates.min_length_pairs = 50" in manifest["gates"]["length_ratio"]["why"]
 
 
-def test_the_last_screen_names_the_gates(nights, job_of, capsys):
-    pipeline.run(job_of(nights.out, NIGHT_2, run_id="again"))
+def test_the_last_screen_names_the_gates(nights, job_of, fresh_loggers, capsys):
+    pipeline.run(job_of(nights.out, NIGHT_2, run_id="again", log={"format": "text"}))
     shown = capsys.readouterr()
     assert "quality gates passed: " in shown.out and "cut off" in shown.out
     assert "gate " in shown.err and "texts passed: " in shown.err
