@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from dare_job import file_digests, store_errors
-from dare_job.errors import ModelError
+from dare_job.errors import InfrastructureError, ModelError
 from dare_job.files import AnyPath, digest_of, is_local
 from dare_job.files import path as path_of
 from dare_job.local_copy import local_copy
@@ -28,7 +28,8 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
     name               "embedded", a folder, the URL of one, or a hub name ("owner/model")
     revision           branch, tag or commit of a hub model
     trust_remote_code  download a hub model's Python code too
-    Raises ModelError when the folder is missing or the hub cannot be reached and has no copy here.
+    Raises ModelError when the folder is missing or the hub knows no such model, InfrastructureError when the
+    hub cannot be reached and there is no copy here.
     """
     if name == EMBEDDED:
         from dare_job.model import embedded_path
@@ -63,7 +64,7 @@ def _download(name: str, revision: str | None, trust_remote_code: bool) -> Path:
             folder = _snapshot(name, revision, [*wanted, "pytorch_model*.bin"])
         return folder
     except LocalEntryNotFoundError:
-        raise ModelError(
+        raise InfrastructureError(
             f"model {name} is no local folder, is not in the hub cache, and the hub cannot be reached; give "
             "a folder, 'embedded', or run where the hub can be reached"
         ) from None

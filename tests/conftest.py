@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["COLUMNS"] = "160"  # of the terminal, whatever it is
 
 from dare_job import tables  # noqa: E402
 from dare_job.config import JobConfig, SparkSettings  # noqa: E402

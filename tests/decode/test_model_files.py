@@ -10,7 +10,7 @@ import pytest
 from decode_models import tiny
 
 from dare_job import file_digests
-from dare_job.errors import ModelError
+from dare_job.errors import InfrastructureError, ModelError
 from dare_job.model_files import fingerprint, resolve, tokenizer_hash
 
 
@@ -56,7 +56,7 @@ def test_hub_names_that_cannot_be_reached(monkeypatch):
         raise LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    with pytest.raises(ModelError, match="owner/model .*cannot be reached"):
+    with pytest.raises(InfrastructureError, match="owner/model .*cannot be reached"):
         resolve("owner/model")
 
 

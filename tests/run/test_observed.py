@@ -4,6 +4,7 @@ import json
 import logging
 
 import pytest
+import structlog
 from gateway import gateway, samples
 from run_helpers import NIGHT_1, NIGHT_2, snapshot
 
@@ -21,6 +22,7 @@ def run(job_of, tmp_path_factory):
     """A run of some rows with all that can be seen of it: job, log records, metrics, pushes, lines."""
     out = tmp_path_factory.mktemp("observed") / "out"
     logger = logging.getLogger("dare_job")
+    structlog.contextvars.clear_contextvars()
     before, logger.handlers[:] = logger.handlers[:], []
     with gateway() as (address, came):
         job = job_of(out, NIGHT_2, limit=12, run_id="run-seen", baseline={"rows": 0},
