@@ -7,6 +7,7 @@ DEVICE ?= auto
 OUT ?= out
 export PYTHON
 DARE := .venv/bin/dare-job
+PYTEST := .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-slow airflow lint clean
 
@@ -19,11 +20,11 @@ demo:
 test:
 	@sh conf/setup.sh $(DEVICE) airflow,test
 	@.venv/bin/ruff check .
-	@.venv/bin/python -m pytest
+	@$(PYTEST)
 
 test-slow:
 	@sh conf/setup.sh $(DEVICE) airflow,test
-	@.venv/bin/python -m pytest -m slow
+	@$(PYTEST) -m slow
 
 airflow:
 	@sh conf/setup.sh $(DEVICE) airflow

@@ -19,6 +19,11 @@ from dare_job.job import Job  # noqa: E402
 from dare_job.workspace import Workspace  # noqa: E402
 
 
+def pytest_collection_modifyitems(items):
+    """Those that take long first, so that two workers end at about the same time."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
 @pytest.fixture(scope="session")
 def spark():
     """A local session of two cores; starting one takes seconds, so every test uses the same."""

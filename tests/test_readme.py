@@ -48,6 +48,7 @@ def newcomer(tmp_path_factory):
     return folder, {**ours, "DARE_DATA": str(data), "PATH": path}
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("command", commands())
 def test_readme_command(command, newcomer):
     folder, environment = newcomer
