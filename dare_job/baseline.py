@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from dare_job.job import Job
-from dare_job.spark import loading
-from dare_job.spark.loading import Task
 from dare_job.spark.reading import read_parquet
+from dare_job.spark.task import Task
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES
 from dare_job.workspace import committing, digest, done_record, is_done
@@ -83,6 +82,8 @@ def _written(job: Job, cut):
 
 def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
     """Runs in a Spark task: one row for each method with its tokens and seconds."""
+    from dare_job.spark import loading
+
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
@@ -106,11 +107,15 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
 
 
 def _by_engine(requests, task: Task) -> int:
+    from dare_job.spark import loading
+
     return sum(len(result.token_ids) for result in loading.engine(task, mode="autoregressive").run(requests))
 
 
 def by_generate(requests, task: Task) -> int:
     """New tokens of greedy ``generate`` with a task's settings."""
+    from dare_job.spark import loading
+
     decode = task.config.decode
     texts = greedy(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
                    min_new_tokens=decode.min_new_tokens or None)

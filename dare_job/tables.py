@@ -7,6 +7,7 @@ import pyarrow as pa
 
 SCHEMA_VERSION = 3
 ENTITIES = ("user", "item")
+GLOBAL = "global"  # the pool of everybody
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 

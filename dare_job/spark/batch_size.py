@@ -2,7 +2,7 @@
 
 import logging
 
-from dare_job.spark.loading import Task
+from dare_job.spark.task import Task
 
 _LOG = logging.getLogger("dare_job")
 _sizes: dict[tuple, int] = {}  # where they are not as asked for

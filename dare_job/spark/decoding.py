@@ -8,7 +8,7 @@ from dare_job import errors
 from dare_job.decode import Engine, Request, Result, memory
 from dare_job.errors import DareJobError, InfrastructureError, RowError
 from dare_job.spark import batch_size, hangs, loading
-from dare_job.spark.loading import Task
+from dare_job.spark.task import Task
 from dare_job.spark.watchdog import Watchdog
 from pools.errors import PoolError
 

@@ -13,7 +13,7 @@ from collections import Counter
 
 from dare_job import files
 from dare_job.files import AnyPath
-from dare_job.spark.loading import Task
+from dare_job.spark.task import Task
 from dare_job.workspace import write_json
 
 FOLDER = "hung"

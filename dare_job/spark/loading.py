@@ -21,13 +21,12 @@ from dare_job.local_copy import local_copy
 from dare_job.observe import log
 from dare_job.spark import gpus
 from dare_job.spark.task import Task
-from dare_job.tables import ENTITIES
+from dare_job.tables import ENTITIES, GLOBAL
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 from pools.lengths import usual_length
 from pools.store import Store, open_pool
 
-GLOBAL = "global"  # the pool of everybody
 # nearest first; wave: tonight's texts of the waves before
 POOLS_OF_MODE = {"dare": ("own", "wave", "group", "global"), "resd": ("wave", "global"), "autoregressive": ()}
 

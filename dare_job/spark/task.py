@@ -14,6 +14,10 @@ from dare_job.spark import shipping
 from dare_job.spark.session import is_local
 from dare_job.spark.shipping import Archive
 
+# A worker says of each chunk: loads, the models that its process has loaded so far; began, the task's start;
+# ended, the chunk's end.
+STATS = ("shard int, chunk int, rows long, worker string, gpu string, loads int, began double, "
+         "ended double")
 WavePools = tuple[tuple[str, str, str], ...]
 
 

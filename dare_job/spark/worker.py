@@ -19,13 +19,10 @@ from dare_job.files import AnyPath, is_local, path
 from dare_job.observe import log
 from dare_job.spark import batch_size, chunks, cut, gpus, hangs, loading
 from dare_job.spark.decoding import decode
-from dare_job.spark.loading import Task
+from dare_job.spark.task import Task
 from dare_job.spark.watchdog import Watchdog
 
 _LOG = logging.getLogger("dare_job")
-# loads: models that the worker's process has loaded so far; began, ended: the task's start, this chunk's end
-STATS = ("shard int, chunk int, rows long, worker string, gpu string, loads int, began double, "
-         "ended double")
 _STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64()),
                     ("worker", pa.string()), ("gpu", pa.string()), ("loads", pa.int32()),
                     ("began", pa.float64()), ("ended", pa.float64())])

@@ -7,7 +7,7 @@ import numpy as np
 from dare_job import files, store_errors
 from dare_job.config import EmbedSettings
 from dare_job.data.history import end_of_day
-from dare_job.embed import lightgcn, pairs, vectors
+from dare_job.embed import pairs, vectors
 from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.observe import progress
@@ -58,6 +58,8 @@ def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:
 
 def _learn(graph: pairs.Pairs, settings: EmbedSettings, staging: AnyPath) -> dict:
     """Train without a few users' last pairs, so that the same vectors can be judged on them."""
+    from dare_job.embed import lightgcn  # torch and torch_geometric: seconds that ready-made vectors spare
+
     out = pairs.held_out(graph, settings.seed)
     asked, wanted = graph.user[out], graph.item[out]
     known = graph.without(out)

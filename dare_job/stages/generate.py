@@ -14,10 +14,9 @@ from dare_job.job import Job
 from dare_job.local_copy import local_copy
 from dare_job.observe import progress
 from dare_job.spark import busy, chunks, cut, executors, gpus, hangs
-from dare_job.spark.loading import GLOBAL, Task
-from dare_job.spark.worker import STATS, write_shard
+from dare_job.spark.task import STATS, Task
 from dare_job.stages import old_text, upstream, waves
-from dare_job.tables import ENTITIES
+from dare_job.tables import ENTITIES, GLOBAL
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
 from pools.store import Store
@@ -129,6 +128,13 @@ def _write(job: Job, work: cut.Cut) -> None:
         for wave in range(1, 1 + len(work.waves)):
             if waves.unfinished(work, wave):
                 _write_wave(job, work, wave, task.of_wave(job, waves.freeze(job, work, wave)))
+
+
+def write_shard(batches, task: Task):
+    """``worker.write_shard``, imported where it runs: torch and transformers are none of the driver's."""
+    from dare_job.spark import worker
+
+    yield from worker.write_shard(batches, task)
 
 
 def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:

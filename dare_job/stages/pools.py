@@ -8,9 +8,8 @@ from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import indexing
-from dare_job.spark.loading import GLOBAL
 from dare_job.stages import old_text, upstream
-from dare_job.tables import ENTITIES
+from dare_job.tables import ENTITIES, GLOBAL
 from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")

@@ -23,8 +23,7 @@ from dare_job.local_copy import local_copy
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import chunks, indexing
 from dare_job.spark.cut import Cut
-from dare_job.spark.loading import GLOBAL
-from dare_job.tables import ENTITIES
+from dare_job.tables import ENTITIES, GLOBAL
 from pools import store
 from pools.errors import PoolError
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from dare_job.config import JobConfig
 from dare_job.model import embedded_path
 from dare_job.spark import chunks, cut, worker
-from dare_job.spark.loading import Task
+from dare_job.spark.task import Task
 
 _KINDS = ("quiet dramas", "loud comedies", "old westerns", "space operas", "heist films")
 

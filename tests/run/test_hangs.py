@@ -12,7 +12,7 @@ from shard_helpers import committed, prepared, prompt, write
 from dare_job.decode import Engine
 from dare_job.model import embedded_path
 from dare_job.spark import cut, hangs
-from dare_job.spark.loading import Task
+from dare_job.spark.task import Task
 from dare_job.spark.watchdog import EXIT_CODE, Watchdog
 from dare_job.stages import generate
 

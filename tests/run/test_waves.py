@@ -9,7 +9,7 @@ from dare_job import knowledge
 from dare_job.config import JobConfig
 from dare_job.embed import vectors
 from dare_job.spark import chunks, cut, loading, waves
-from dare_job.spark.loading import Task
+from dare_job.spark.task import Task
 from dare_job.stages.waves import unfinished
 from dare_job.wave_sizes import rows_of_waves
 from pools.index import Index

@@ -12,7 +12,7 @@ from dare_job import errors
 from dare_job.config import JobConfig
 from dare_job.decode import Request, Result
 from dare_job.spark import chunks, cut, loading, worker
-from dare_job.spark.loading import Task
+from dare_job.spark.task import Task
 
 RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0}
 

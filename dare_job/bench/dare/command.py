@@ -17,7 +17,8 @@ from dare_job.bench.profiles.texts import written
 from dare_job.config import JobConfig
 from dare_job.errors import ConfigError
 from dare_job.model_files import fingerprint, tokenizer_hash
-from dare_job.spark import loading
+from dare_job.spark.task import Task
+from dare_job.tables import GLOBAL
 from dare_job.workspace import digest, done_record, write_json
 
 _COUNTS = ("rows", "users", "items", "pool_texts", "steps", "repeats", "threads", "max_new_tokens")
@@ -122,7 +123,7 @@ def _measured(cell: Cell, model: Path, pool_of: Mapping[str, indexes.Pool], opti
                           options.threads, options.max_new_tokens, _code()])
         lines += _kept(options.work / "cells" / f"{made_of}.json",
                        partial(measure.cell, task, sample, batch, nodes, options.repeats))
-    return [{**line, "groups": len(sizes) - 1, "old_texts": sizes[loading.GLOBAL]} for line in lines]
+    return [{**line, "groups": len(sizes) - 1, "old_texts": sizes[GLOBAL]} for line in lines]
 
 
 def _kept(path: Path, measured: Callable[[], list[dict]]) -> list[dict]:
@@ -133,13 +134,13 @@ def _kept(path: Path, measured: Callable[[], list[dict]]) -> list[dict]:
     return json.loads(path.read_text())
 
 
-def _task(cell: Cell, model: Path, options: Options) -> loading.Task:
+def _task(cell: Cell, model: Path, options: Options) -> Task:
     """What a worker of the job would be given. Relaxed: the paper's k and p."""
     config = JobConfig.model_validate({
         "model": {"name": str(model), "device": "cpu"}, "decode": {"max_new_tokens": options.max_new_tokens},
         "verify": {"k": 2, "p": 0.1}})
     folder = options.work / "pools" / cell.place
-    return loading.Task(config, str(model), tokenizer_hash(model), folder=str(options.work),
+    return Task(config, str(model), tokenizer_hash(model), folder=str(options.work),
                         pools=str(folder), pools_version="", cut="bench", dt="bench", run_id="bench",
                         threads=options.threads)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dare_job.spark import indexing, loading
+from dare_job.spark import indexing
+from dare_job.tables import GLOBAL
 from dare_job.workspace import committing, digest, is_done
 from pools.store import sample
 
@@ -23,11 +24,11 @@ def index(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], most: int,
     most     texts in a group's pool, drawn by seed; the pool of everybody has them all
     made_of  what else the texts depend on
     """
-    members = defaultdict(list, {(loading.GLOBAL, loading.GLOBAL): sorted(texts)})
+    members = defaultdict(list, {(GLOBAL, GLOBAL): sorted(texts)})
     for key in texts:
-        if pools[key][0] != loading.GLOBAL:
+        if pools[key][0] != GLOBAL:
             members[pools[key]].append(key)
-    kept = {pool: keys if pool[0] == loading.GLOBAL else sorted(sample(keys, most))
+    kept = {pool: keys if pool[0] == GLOBAL else sorted(sample(keys, most))
             for pool, keys in members.items()}
     made_of = digest([made_of, tokenizer, sorted((*pool, keys) for pool, keys in kept.items())])
     if not is_done(folder, made_of):
