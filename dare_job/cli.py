@@ -5,6 +5,7 @@ Standard output ends with one JSON object for ``run`` and ``check``; progress an
 
 import json
 import sys
+import traceback
 from datetime import date, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -250,6 +251,7 @@ def main() -> None:
     except Exception as error:
         code = errors.exit_code(error)
         if code == errors.UNEXPECTED and type(error) is not DareJobError:
-            raise
+            print(redact.text(traceback.format_exc()), end="", file=sys.stderr, flush=True)
+            sys.exit(code)
         print(f"dare-job: {redact.text(' '.join(str(error).split()))}", file=sys.stderr, flush=True)
         sys.exit(code)

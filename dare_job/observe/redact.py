@@ -3,13 +3,14 @@
 import re
 
 HIDDEN = "***"
-_NAMES = re.compile(r"secret|passw|token(?!iz)|credential|(access|api|private)[._-]?key", re.IGNORECASE)
+_NAMES = re.compile(r"secret|passw|token(?!iz)|credential|(access|account|api|private)[._-]?key",
+                    re.IGNORECASE)
 _VALUES = (
     (re.compile(r"(?<=://)[^/\s@]+(?=@)"), HIDDEN),  # user:password@ of an address
     (re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{8,}\b"), HIDDEN),  # tokens of the model hub
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
-    (re.compile(r"((?:secret|passw(?:or)?d|signature|access[._-]?key|api[._-]?key)[\w.-]*=|token=)[^\s&;,'\"]+",
-                re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(r"((?:(?:secret|passw(?:or)?d|signature|(?:access|account|api)[._-]?key)[\w.-]*|token)"
+                r"(?:=|: ))[^\s&;,'\"]+", re.IGNORECASE), rf"\1{HIDDEN}"),
 )
 
 

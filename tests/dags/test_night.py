@@ -76,6 +76,21 @@ def test_a_run_waits_for_the_paths_of_its_date_or_for_its_input():
     assert night().awaited() == []
 
 
+def test_the_input_of_the_configuration_files_is_awaited_too(tmp_path):
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text("input: {path: /in/a}\n")
+    second.write_text("out: /out\ninput: {format: parquet}\n")
+    assert night(config=[str(first), str(second)]).awaited() == ["/in/a"]
+    second.write_text("input: {path: '/in/{date}'}\n")
+    assert night(config=[str(first), str(second)]).awaited() == ["/in/2026-01-02"]
+    assert night(config=[str(first)], input="/in").awaited() == ["/in"]
+
+
+def test_a_tuning_at_a_url_is_refused():
+    with pytest.raises(ValueError, match="params.tuned = s3://b/tuned"):
+        night(tuned="s3://b/tuned").arguments("plan")
+
+
 def test_the_report_is_named_where_it_was_written(tmp_path):
     assert night(out=str(tmp_path)).report() is None
     page = tmp_path / "reports" / "dt=2026-01-02" / "index.html"

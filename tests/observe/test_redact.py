@@ -12,6 +12,8 @@ from dare_job.observe import redact
     ("401 for hf_AbCdEf123456789 at o/m", "401 for *** at o/m"),
     ("GET /o/m?token=abc123&rev=1", "GET /o/m?token=***&rev=1"),
     ("fs.s3a.secret.key=AKIA/x+y", "fs.s3a.secret.key=***"),
+    ("fs.azure.account.key.lake.windows.net=k+/9", "fs.azure.account.key.lake.windows.net=***"),
+    ("hf_token: abc, rows: 3", "hf_token: ***, rows: 3"),
     ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
     ("62 rows, 3400 tokens, user@host, 3 tokens/s", "62 rows, 3400 tokens, user@host, 3 tokens/s"),
     ("--set decode.max_new_tokens=many", "--set decode.max_new_tokens=many"),

@@ -67,11 +67,14 @@ def test_a_pool_error_of_the_pools_package_counts_as_ours(monkeypatch, capsys, c
     assert run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02")[0] == 7
 
 
-def test_an_unexpected_exception_keeps_its_traceback(monkeypatch, config):
-    monkeypatch.setattr("dare_job.pipeline.run", lambda job: 1 / 0)
-    monkeypatch.setattr(sys, "argv", ["dare-job", "run", "--config", config, "--date", "2026-01-02"])
-    with pytest.raises(ZeroDivisionError):
-        cli.main()
+def test_an_unexpected_exception_keeps_its_traceback_without_secrets(monkeypatch, capsys, config):
+    def fail(job):
+        raise ValueError("no answer from http://bob:hunter2@gateway")
+
+    monkeypatch.setattr("dare_job.pipeline.run", fail)
+    code, _, err = run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02")
+    assert code == 1 and "Traceback" in err and "in fail" in err
+    assert "ValueError: no answer from http://***@gateway" in err and "hunter2" not in err
 
 
 def test_options_lie_over_the_file(monkeypatch, capsys, config, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 import yaml
 from run_helpers import NIGHT_2, settings
 
-from dare_job import cli
+from dare_job import cli, errors
 from dare_job.tables import ENTITIES, KNOWLEDGE
 
 pytestmark = pytest.mark.spark
@@ -102,4 +103,5 @@ def test_the_codes_are_those_of_the_documents():
     text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     told = {int(code) for code in rows if code.isdigit()}
-    assert told == {case.code for case in CASES.values()} | {1}
+    ended = {errors.UNEXPECTED, errors.exit_code(KeyboardInterrupt()), 128 + signal.SIGTERM}
+    assert told == {case.code for case in CASES.values()} | ended

@@ -45,6 +45,8 @@ class Night:
         """The tuning of the newest day before the date, so that a run that is repeated takes the same one."""
         if not self.params["tuned"]:
             return []
+        if "://" in self.params["tuned"]:
+            raise ValueError(f"params.tuned = {self.params['tuned']}: must be a folder that workers mount")
         files = sorted(Path(self.params["tuned"]).glob("????-??-??.yaml"))
         return [str(file) for file in files if file.stem < self.date][-1:]
 
@@ -55,11 +57,21 @@ class Night:
         """
         if self.params["out"]:
             return self.params["out"]
-        try:
-            found = [yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in self.configs()]
-        except (OSError, yaml.YAMLError):
+        found = self._settings()
+        if found is None:
             return None
         return next((settings["out"] for settings in reversed(found) if settings.get("out")), "out")
+
+    def _settings(self) -> list[dict] | None:
+        """What the configuration files say, in their order; None where they cannot be read here."""
+        try:
+            return [yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in self.configs()]
+        except (OSError, ValueError, yaml.YAMLError):
+            return None
+
+    def _input(self) -> str | None:
+        given = [(settings.get("input") or {}).get("path") for settings in self._settings() or []]
+        return next((path for path in reversed(given) if path), None)
 
     def report(self) -> str | None:
         """The date's page; None where it is not here: a page that cannot be written fails no run."""
@@ -68,8 +80,8 @@ class Night:
         return str(page) if page and page.is_file() else None
 
     def awaited(self) -> list[str]:
-        """Paths that must be there before the night starts."""
-        paths = self.params["wait_for"] or [path for path in (self.params["input"],) if path]
+        """Paths that must be there before the night starts: those of ``wait_for``, else the job's input."""
+        paths = self.params["wait_for"] or [path for path in (self.params["input"] or self._input(),) if path]
         return [path.replace("{date}", self.date) for path in paths]
 
 

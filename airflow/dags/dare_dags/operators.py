@@ -4,7 +4,9 @@ import importlib.util
 import os
 import re
 import signal
+import subprocess
 import sys
+import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -95,11 +97,14 @@ class StageOperator(SparkSubmitOperator):
         return hook
 
     def on_kill(self) -> None:
-        """End spark-submit, and with it the Python process that it started, which would go on by itself."""
+        """End spark-submit, and with it the Python process that it started, which would go on by itself.
+
+        That one gives its date's lock back, so that the next try can be on any host.
+        """
+        submitted = self._hook and self._hook._submit_sp
+        if submitted:
+            end_group(submitted)
         super().on_kill()
-        if self._hook._submit_sp:
-            with suppress(ProcessLookupError):
-                os.killpg(self._hook._submit_sp.pid, signal.SIGKILL)
 
     def _published(self, context, night: Night) -> dict:
         """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
@@ -109,6 +114,18 @@ class StageOperator(SparkSubmitOperator):
                               if isinstance(found, dict) and "counts" in found}}
         context["outlet_events"][KNOWLEDGE].extra = summary
         return summary
+
+
+def end_group(leader: subprocess.Popen, patience_s: float = 20.0) -> None:
+    """SIGTERM to a process and the group that it leads; after a while SIGKILL to who is still there."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGTERM)
+        over = time.monotonic() + patience_s
+        while time.monotonic() < over:
+            leader.poll()  # takes note of its end: till then it counts as there
+            os.killpg(leader.pid, 0)
+            time.sleep(0.1)
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 def application(path: str | None) -> str:
