@@ -61,6 +61,14 @@ def held_by(folder: AnyPath) -> dict | None:
     return owner
 
 
+def require_held() -> None:
+    """Raise InfrastructureError where a lock at a URL that is held here was taken by another command.
+
+    To be called before anything is made final. The lock is renewed, so it holds for ten minutes from then.
+    """
+    lock_object.require_held()
+
+
 @contextmanager
 def cleaning(folder: AnyPath) -> Iterator[None]:
     """Hold the lock of all dates' work folder, for moments: each command ``wait``s for it as it starts."""
