@@ -89,8 +89,15 @@ def wait(folder: AnyPath) -> None:
 
 
 def has_ended(owner: dict) -> bool:
-    """True where a lock's process was one of this host and is no more."""
-    return owner.get("host") == socket.gethostname() and not _alive(owner)
+    """True where a lock's process was one of this host and is no more.
+
+    All of an earlier boot are. Of those in another pid namespace (a container with the same hostname) nobody
+    here can tell. Locks of older versions name neither.
+    """
+    if owner.get("host") != socket.gethostname():
+        return False
+    differs = {name for name, here in _namespace().items() if owner.get(name, here) != here}
+    return "boot" in differs or ("pid_ns" not in differs and not _alive(owner))
 
 
 def _created(path: Path) -> bool:
@@ -130,7 +137,16 @@ def _sign(path: Path, mode: str) -> None:
 
 def _signature() -> dict:
     return {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+            **_namespace(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+
+
+def _namespace() -> dict[str, str | int]:
+    """Where this process's number is its own: boot of the machine and pid namespace. Empty but on Linux."""
+    found: dict[str, str | int] = {}
+    with suppress(OSError):
+        found["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        found["pid_ns"] = os.stat("/proc/self/ns/pid").st_ino
+    return found
 
 
 def _sweep(folder: Path) -> None:
