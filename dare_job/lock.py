@@ -61,6 +61,14 @@ def held_by(folder: AnyPath) -> dict | None:
     return owner
 
 
+def require_held() -> None:
+    """Raise InfrastructureError where a lock at a URL that is held here was taken by another command.
+
+    To be called before anything is made final. The lock is renewed, so it holds for ten minutes from then.
+    """
+    lock_object.require_held()
+
+
 @contextmanager
 def cleaning(folder: AnyPath) -> Iterator[None]:
     """Hold the lock of all dates' work folder, for moments: each command ``wait``s for it as it starts."""
@@ -81,8 +89,15 @@ def wait(folder: AnyPath) -> None:
 
 
 def has_ended(owner: dict) -> bool:
-    """True where a lock's process was one of this host and is no more."""
-    return owner.get("host") == socket.gethostname() and not _alive(owner)
+    """True where a lock's process was one of this host and is no more.
+
+    All of an earlier boot are. Of those in another pid namespace (a container with the same hostname) nobody
+    here can tell. Locks of older versions name neither.
+    """
+    if owner.get("host") != socket.gethostname():
+        return False
+    differs = {name for name, here in _namespace().items() if owner.get(name, here) != here}
+    return "boot" in differs or ("pid_ns" not in differs and not _alive(owner))
 
 
 def _created(path: Path) -> bool:
@@ -122,7 +137,16 @@ def _sign(path: Path, mode: str) -> None:
 
 def _signature() -> dict:
     return {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+            **_namespace(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+
+
+def _namespace() -> dict[str, str | int]:
+    """Where this process's number is its own: boot of the machine and pid namespace. Empty but on Linux."""
+    found: dict[str, str | int] = {}
+    with suppress(OSError):
+        found["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        found["pid_ns"] = os.stat("/proc/self/ns/pid").st_ino
+    return found
 
 
 def _sweep(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 A disk's lock is known to be dead by its process. Here the next run is often on another host (a new
 container, say), so a lock that is held is written again every minute, and one that stayed the same for
-``STALE_S`` by the store's own clock is dead, whoever held it.
+``STALE_S`` by the store's own clock is dead, whoever held it. Who was silent for so long and lives has lost
+the lock, and learns it from ``require_held``, which comes before all that makes work final.
 """
 
 import json
@@ -11,10 +12,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 
-from dare_job import files
+from dare_job import files, store_errors
+from dare_job.errors import InfrastructureError
 from dare_job.files import AnyPath
 
 RENEW_S = 60.0
@@ -33,44 +36,87 @@ def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
     mine = _Lease(path, signature)
     if not files.create(path, mine.content()):
         _take_over(path, mine, ended, refusal)
-    mine.remember()
     thread = threading.Thread(target=mine.keep, daemon=True)
     thread.start()
+    outer = _HELD.set((*_HELD.get(), mine))
     try:
         yield
     finally:
+        _HELD.reset(outer)
         mine.stop.set()
         thread.join()
         mine.release()
 
 
+def require_held() -> None:
+    """Renew each lock object that blocks around the caller hold.
+
+    Raises InfrastructureError where one is another's by now. What the store answers is passed on.
+    """
+    for lease in _HELD.get():
+        lease.renew()
+
+
 class _Lease:
-    """One holder's lock object: each writing of it has another version."""
+    """One holder's lock object: each writing of it names the lease, and has another version."""
 
     def __init__(self, path: AnyPath, signature: dict):
-        self._path, self._signature, self._version = path, signature, ""
+        self._path, self._signature = path, {**signature, "lease": uuid.uuid4().hex}
+        self._turn = threading.Lock()
         self.stop = threading.Event()
 
     def content(self) -> bytes:
         return json.dumps({**self._signature, "renewal": uuid.uuid4().hex}).encode()
 
-    def remember(self) -> None:
-        self._version = files.version_of(self._path)
+    def wrote(self, owner: dict) -> bool:
+        return owner.get("lease") == self._signature["lease"]
 
     def keep(self) -> None:
-        while not self.stop.wait(RENEW_S):
-            with suppress(Exception):  # the store may be away for a while: tried again
-                if files.swap_content(self._path, self._version, self.content()):
-                    self.remember()
-                elif not self.stop.is_set():
-                    _LOG.error("%s was taken by another command: this one was silent for too long",
-                               self._path)
-                    return
+        """Renew until told to stop, or until the lock is lost; a store that is away is asked again sooner."""
+        wait_s = RENEW_S
+        while not self.stop.wait(wait_s):
+            try:
+                self.renew()
+                wait_s = RENEW_S
+            except InfrastructureError as error:
+                _LOG.error("%s", error)
+                return
+            except Exception as error:
+                if wait_s == RENEW_S:
+                    _LOG.warning("%s could not be renewed and is tried again: %s", self._path,
+                                 store_errors.reason(error) or error)
+                wait_s = RENEW_S / 6
+
+    def renew(self) -> None:
+        """Write the object anew. Raises InfrastructureError where it is another's, or gone.
+
+        A put that changed nothing is no loss where the object is still this lease's: the answer to an
+        earlier try was lost.
+        """
+        with self._turn:
+            if not files.swap_content(self._path, self._found(), self.content()):
+                self._found()
 
     def release(self) -> None:
-        with suppress(OSError):
-            if files.version_of(self._path) == self._version:
-                self._path.unlink(missing_ok=True)
+        with store_errors.ignored(OSError, InfrastructureError):
+            self._found()
+            self._path.unlink(missing_ok=True)
+
+    def _found(self) -> str:
+        """The object's version. Raises InfrastructureError where it is not this lease's."""
+        try:
+            version, owner = files.version_of(self._path), _content(self._path)
+        except FileNotFoundError:
+            version, owner = "", {}
+        if not self.wrote(owner):
+            raise InfrastructureError(
+                f"{self._path} is no longer this command's: somebody removed it, or another command took it "
+                f"over after {STALE_S / 60:.0f} minutes without a sign of life of this one, which changes "
+                "nothing more; run it again once the other one has ended")
+        return version
+
+
+_HELD: ContextVar[tuple[_Lease, ...]] = ContextVar("held", default=())
 
 
 def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
@@ -78,16 +124,24 @@ def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
     try:
         version, owner = files.version_of(path), _read(path)
     except FileNotFoundError:  # released just now
-        if files.create(path, mine.content()):
-            return
-        raise refusal(path, _read(path)) from None
+        if not files.create(path, mine.content()):
+            _require_own(path, mine, refusal)
+        return
+    if mine.wrote(owner):  # the answer to its first put was lost
+        return
     silent_s = _silent_s(path)
     if not ended(owner) and silent_s < STALE_S:
         raise refusal(path, owner)
     if not files.swap_content(path, version, mine.content()):
-        raise refusal(path, _read(path))
+        _require_own(path, mine, refusal)
     _LOG.warning("%s was left by process %s on %s, silent for %.0f s: taken over", path,
                  owner.get("pid", "?"), owner.get("host", "?"), silent_s)
+
+
+def _require_own(path: AnyPath, mine: _Lease, refusal: Callable[[AnyPath, dict], Exception]) -> None:
+    owner = _read(path)
+    if not mine.wrote(owner):
+        raise refusal(path, owner)
 
 
 def is_alive(path: AnyPath) -> bool:
@@ -113,8 +167,16 @@ def _written(path: AnyPath) -> float:
     return found.timestamp() if isinstance(found, datetime) else time.time()
 
 
-def _read(path: AnyPath) -> dict:
+def _content(path: AnyPath) -> dict:
+    """Who holds a lock; empty where it does not say. Raises OSError where it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(path.fs.cat_file(path.path))
+    except ValueError:
         return {}
+
+
+def _read(path: AnyPath) -> dict:
+    """Who holds a lock; empty where it cannot be told."""
+    with store_errors.ignored(OSError):
+        return _content(path)
+    return {}

@@ -52,6 +52,7 @@ def _writing(job: Job) -> Iterator[None]:
 def _run_stage(job: Job, stage: str) -> dict:
     settings = job.config.log
     log.to_stderr(settings.format)
+    lock.require_held()
     began = time.perf_counter()
     with (log.bound(run_id=job.run_id, date=job.space.dt, stage=stage),
           times.counted(job.space, stage) as beat,

@@ -30,6 +30,7 @@ def staged(folder: AnyPath, flat: bool = False) -> AnyPath:
     flat  a published date: at a URL the folder itself, for files with new names
     """
     if not files.is_local(folder):
+        lock.require_held()  # what another command stages now looks like left by a killed one
         return folder if flat else versions.staged(folder)
     settle(folder)
     staging = _staging(folder)
@@ -46,14 +47,19 @@ def discarding(staging: AnyPath) -> Iterator[None]:
         if files.is_local(staging):
             shutil.rmtree(staging, ignore_errors=True)
         else:
-            with store_errors.ignored(OSError):  # the store may be what failed
+            with store_errors.ignored(OSError, InfrastructureError):  # the store may be what failed
+                lock.require_held()
                 versions.discard(staging)
         raise
 
 
 def replace(new: AnyPath, old: AnyPath) -> None:
-    """Put a folder from ``staged`` in its place, where an older one may be, which is deleted."""
+    """Put a folder from ``staged`` in its place, where an older one may be, which is deleted.
+
+    Raises InfrastructureError where the lock was lost, at a URL.
+    """
     if not files.is_local(old):
+        lock.require_held()
         return versions.sweep_snapshot(old) if new == old else versions.replace(new, old)
     if not old.exists():
         os.rename(new, old)

@@ -12,6 +12,7 @@ from dare_job.workspace import Workspace
 
 def begin(space: Workspace) -> None:
     """Hide the snapshots of a date from all that ask which are published."""
+    lock.require_held()
     for folder in map(space.knowledge, ENTITIES):
         versions.hide(folder)
 
@@ -26,4 +27,5 @@ def finish(space: Workspace) -> None:
     names = files.listing(space.work)
     files.remove_below(space.work, [name for name in names if not name.startswith(lock.NAME)])
     for folder in map(space.knowledge, ENTITIES):
+        lock.require_held()
         versions.sweep_snapshot(folder)

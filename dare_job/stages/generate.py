@@ -8,7 +8,7 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dare_job import baseline, errors, knowledge
+from dare_job import baseline, errors, knowledge, lock
 from dare_job.files import AnyPath, path, writing
 from dare_job.job import Job
 from dare_job.local_copy import local_copy
@@ -45,6 +45,7 @@ def run(job: Job) -> dict:
     record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
               "waves": waves.record(work), "workers": _workers(job, work, files),
               "baseline": baseline.measure(job, work)}
+    lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
 
@@ -142,6 +143,7 @@ def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
     def write(batches):
         yield from write_shard(batches, task)
 
+    lock.require_held()
     if len(work.waves) > 1:
         _LOG.info("%s: %d rows", waves.name(work, wave), work.waves[wave - 1][0])
     watched = progress.watching(work.entities, work.rows, waves.name(work, wave))

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 
 import pyarrow.dataset as ds
 
-from dare_job import knowledge, manifest, report, swap
+from dare_job import knowledge, lock, manifest, report, swap
 from dare_job.errors import DataError
 from dare_job.files import AnyPath
 from dare_job.job import Job
@@ -28,7 +28,7 @@ from dare_job.model_files import tokenizer_hash
 from dare_job.spark import parts
 from dare_job.stages import gate, upstream, written
 from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
-from dare_job.workspace import MANIFEST, digest, write_json
+from dare_job.workspace import MANIFEST, Workspace, digest, write_json
 
 _ROWS_A_FILE = 100_000
 
@@ -61,11 +61,17 @@ def _publish(job: Job) -> dict:
             manifests[entity] = manifest.describe(job, entity, generated, *files, fingerprints[entity],
                                                   gates[entity])
             manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
-        for entity, (folder, _) in staged.items():
-            write_json(folder / MANIFEST, manifests[entity])
-        for entity, (folder, _) in staged.items():
-            swap.replace(folder, job.space.knowledge(entity))
+        _show(job.space, {entity: folder for entity, (folder, _) in staged.items()}, manifests)
     return manifests
+
+
+def _show(space: Workspace, staged: dict[str, AnyPath], manifests: dict) -> None:
+    """Let readers see staged snapshots; at a URL the manifest does it. Nothing where the lock was lost."""
+    for entity, folder in staged.items():
+        lock.require_held()
+        write_json(folder / MANIFEST, manifests[entity])
+    for entity, folder in staged.items():
+        swap.replace(folder, space.knowledge(entity))
 
 
 def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
@@ -73,6 +79,7 @@ def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
     if generated["baseline"] in (None, found["baseline"]):
         return found
     found = found | {name: generated[name] for name in ("tokens_per_s", "baseline")}
+    lock.require_held()
     write_json(job.space.knowledge(entity) / MANIFEST, found)
     return found
 

@@ -17,9 +17,9 @@ from dare_job.workspace import Workspace
 @pytest.fixture(scope="session")
 def night_of(spark):
     """Factory: the whole job for a date in this process, with settings as ``fault_nights.settings``."""
-    def run(world, out, day=NIGHT, stages=None, **sections):
+    def run(world, out, day=NIGHT, stages=None, run_id=None, **sections):
         config = JobConfig.model_validate(settings(world, out, **sections))
-        job = Job(config, Workspace(out, date.fromisoformat(day)), f"run-{day}")
+        job = Job(config, Workspace(out, date.fromisoformat(day)), run_id or f"run-{day}")
         job.__dict__["spark"] = spark
         if stages is None:
             return pipeline.run(job)

@@ -1,6 +1,7 @@
 """Readers in processes of their own, looping over the table while a date is published again and again."""
 
 import multiprocessing
+import time
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -9,12 +10,20 @@ import pyarrow.parquet as pq
 import pytest
 from fault_nights import BEFORE, NIGHT, rows
 
+from dare_job import swap
 from dare_job.spark import chunks
 from dare_job.tables import ENTITIES
 
 pytestmark = pytest.mark.spark
 _CONTEXT = multiprocessing.get_context("spawn")
 VERSIONS = ("Version-A.", "Version-B.", "Version-C.", "Version-D.")
+GAP_S = 0.5  # between users and items that are shown
+
+
+def versions_of(table) -> set[str]:
+    """The versions that the texts of NIGHT in a table end with."""
+    texts = table.filter(pc.equal(table["generated_dt"], NIGHT))["knowledge"].to_pylist()
+    return {text.rpartition(" ")[2] for text in texts if text}
 
 
 def read_on(table: Path, sizes: dict[str, int], stop, answers) -> None:
@@ -34,8 +43,7 @@ def read_on(table: Path, sizes: dict[str, int], stop, answers) -> None:
             if not ids and day == NIGHT:
                 seen.append(None)
                 continue
-            new = part.filter(pc.equal(part["generated_dt"], NIGHT))["knowledge"].to_pylist()
-            versions = {text.rpartition(" ")[2] for text in new if text}
+            versions = versions_of(part)
             if len(ids) != len(set(ids)) or len(ids) != sizes[day] or len(versions) > 1:
                 answers.put(f"dt={day}: {len(ids)} rows, {len(set(ids))} ids, {versions}")
                 return
@@ -43,6 +51,29 @@ def read_on(table: Path, sizes: dict[str, int], stop, answers) -> None:
                 seen.extend(versions)
         reads += 1
     answers.put((reads, late, list(dict.fromkeys(seen))))
+
+
+def read_pairs(knowledge: Path, stop, answers) -> None:
+    """Read NIGHT's users and items as docs/faults.md says until told to stop; answers as ``read_on``."""
+    seen, reads, mixed = [], 0, 0
+    answers.put("ready")
+    while not stop.is_set():
+        try:
+            tables = [ds.dataset(knowledge / f"entity={entity}" / f"dt={NIGHT}", format="parquet").to_table(
+                columns=["run_id", "knowledge", "generated_dt"]) for entity in ENTITIES]
+        except FileNotFoundError:  # not published yet, or listed before and opened after
+            time.sleep(0.01)
+            continue
+        if len({run for table in tables for run in table["run_id"].to_pylist()}) > 1:
+            mixed += 1
+            continue
+        versions = set().union(*map(versions_of, tables))
+        if len(versions) > 1:
+            answers.put(f"users and items of {versions}")
+            return
+        seen.extend(versions)
+        reads += 1
+    answers.put((reads, mixed, list(dict.fromkeys(seen))))
 
 
 def write_version(out: Path, version: str) -> None:
@@ -55,25 +86,40 @@ def write_version(out: Path, version: str) -> None:
         chunks.write(path, table.set_column(place, table.schema.field(place), [words]))
 
 
-def test_a_reader_never_sees_a_part_or_a_mix_of_a_date(folders, night, night_of):
+@pytest.fixture
+def slow_to_show(monkeypatch):
+    """Between users and items that are shown some time passes."""
+    replace = swap.replace
+
+    def replace_and_wait(new, old) -> None:
+        replace(new, old)
+        if old.parent.name == f"entity={ENTITIES[0]}" and old.name == f"dt={NIGHT}":
+            time.sleep(GAP_S)
+
+    monkeypatch.setattr(swap, "replace", replace_and_wait)
+
+
+def test_a_reader_never_sees_a_part_or_a_mix_of_a_date(folders, night, night_of, slow_to_show):
     _, out = night
     night_of(folders.world, out, stages=("plan", "embed", "group", "route", "pools", "generate"))
     sizes = {entity: len(rows(folders.undisturbed, entity)) for entity in ENTITIES}
     assert sizes == {entity: len(rows(out, entity, BEFORE)) for entity in ENTITIES}
-    stop, answers = _CONTEXT.Event(), _CONTEXT.Queue()
+    stop, answers, of_pairs = _CONTEXT.Event(), _CONTEXT.Queue(), _CONTEXT.Queue()
     readers = [_CONTEXT.Process(target=read_on, args=(
         out / "knowledge" / f"entity={entity}", dict.fromkeys((BEFORE, NIGHT), sizes[entity]), stop, answers))
         for entity in ENTITIES]
+    readers.append(_CONTEXT.Process(target=read_pairs, args=(out / "knowledge", stop, of_pairs)))
+    queues = [answers, answers, of_pairs]
     for reader in readers:
         reader.start()
-    assert [answers.get(timeout=300) for _ in readers] == ["ready", "ready"]
+    assert [queue.get(timeout=300) for queue in queues] == ["ready"] * 3
     try:
         for version in VERSIONS:
             write_version(out, version)
-            night_of(folders.world, out, stages=("gate", "publish"))
+            night_of(folders.world, out, stages=("gate", "publish"), run_id=version)
     finally:
         stop.set()
-    found = [answers.get(timeout=120) for _ in readers]
+    found = [queue.get(timeout=120) for queue in queues]
     for reader in readers:
         reader.join(60)
     assert all(isinstance(one, tuple) for one in found), found
@@ -81,3 +127,4 @@ def test_a_reader_never_sees_a_part_or_a_mix_of_a_date(folders, night, night_of)
         assert reads > 2 * len(VERSIONS), found
         assert len(seen) > 2, f"saw only {seen}"
         assert [version for version in (None, *VERSIONS) if version in seen] == seen, "went back"
+    assert found[-1][1], "users and items of two runs were never there to be told apart"

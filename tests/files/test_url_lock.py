@@ -7,18 +7,23 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 
 import pytest
 
-from dare_job import files, lock, lock_object
+from dare_job import files, knowledge, lock, lock_object, swap
 from dare_job.errors import InfrastructureError
+from dare_job.stages import publish
+from dare_job.tables import ENTITIES
+from dare_job.workspace import MANIFEST, Workspace, committing, done_record
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
 def folder(store, request):
-    return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
+    return files.path(f"{store}/{re.sub('[^a-z0-9_]', '-', request.node.name)}")
 
 
 def leave(folder, **changes) -> None:
@@ -73,3 +78,165 @@ def test_a_lock_that_was_lost_is_not_removed(folder, monkeypatch):
     with lock.held(folder):
         leave(folder, host="elsewhere")
     assert json.loads((folder / lock.NAME).read_text())["host"] == "elsewhere"
+
+
+def renewal(folder) -> str:
+    return lock_object._content(folder / lock.NAME)["renewal"]
+
+
+def fails_once(monkeypatch, name: str, call: int, afterwards: bool) -> list[str]:
+    """The call of ``files.<name>`` with this number fails; ``afterwards``: once the store has done it."""
+    function, calls, failed = getattr(files, name), [], []
+
+    def failing(*arguments):
+        calls.append(name)
+        answer = function(*arguments) if afterwards or len(calls) != call else None
+        if len(calls) == call:
+            failed.append(name)
+            raise OSError("the store is away")
+        return answer
+
+    monkeypatch.setattr(files, name, failing)
+    return failed
+
+
+@pytest.mark.parametrize(("name", "call", "afterwards"), [
+    ("version_of", 1, False), ("version_of", 2, False), ("version_of", 3, False), ("swap_content", 1, False),
+    ("swap_content", 1, True), ("swap_content", 2, True)])
+def test_a_lock_survives_one_error_of_the_store(folder, monkeypatch, caplog, name, call, afterwards):
+    """Before, between and after the requests of a renewal; also an answer that is lost on its way."""
+    monkeypatch.setattr(lock_object._LOG, "propagate", True)
+    monkeypatch.setattr(lock_object, "RENEW_S", 0.1)
+    with lock.held(folder):
+        failed = fails_once(monkeypatch, name, call, afterwards)
+        time.sleep(0.8)
+        before = renewal(folder)
+        time.sleep(0.5)
+        assert failed and renewal(folder) != before, "not renewed any more"
+        lock.require_held()
+        with pytest.raises(InfrastructureError, match="another command writes"), lock.held(folder):
+            pass
+    assert "tried again: the store is away" in caplog.text and "no longer" not in caplog.text
+    assert not files.listing(folder)
+
+
+def test_a_put_that_is_sent_twice_because_its_answer_was_lost_is_no_loss(folder, monkeypatch):
+    """The store's client does so by itself: the second try meets what the first one wrote."""
+    create, swap_content = files.create, files.swap_content
+    for name, function in (("create", create), ("swap_content", swap_content)):
+        monkeypatch.setattr(files, name, lambda *arguments, put=function: put(*arguments) and put(*arguments))
+    with lock.held(folder):
+        first = renewal(folder)
+        lock.require_held()
+        second = renewal(folder)
+        lock.require_held()
+        assert len({first, second, renewal(folder)}) == 3
+    leave(folder)
+    with lock.held(folder):
+        lock.require_held()
+    assert not files.listing(folder)
+
+
+def test_a_store_that_is_away_is_asked_again_well_before_the_lock_is_lost(folder, monkeypatch):
+    monkeypatch.setattr(lock_object, "RENEW_S", 1.2)
+    with lock.held(folder):
+        before, asked, until = renewal(folder), [], time.monotonic() + 2.5
+        version_of = files.version_of
+
+        def away(path):
+            asked.append(path)
+            if time.monotonic() < until:
+                raise OSError("the store is away")
+            return version_of(path)
+
+        monkeypatch.setattr(files, "version_of", away)
+        time.sleep(3.2)
+        assert len(asked) >= 4 and renewal(folder) != before
+
+
+@pytest.fixture
+def in_the_meantime(monkeypatch):
+    """Factory: this process is silent for too long, and another command has the lock and does something."""
+    def run(folder, does) -> None:
+        monkeypatch.setattr(lock_object, "STALE_S", 0.0)
+        with ThreadPoolExecutor(1) as threads:  # which shares no context with this thread
+            threads.submit(does).result()
+        monkeypatch.setattr(lock_object, "STALE_S", 600.0)
+    return run
+
+
+@pytest.mark.parametrize("still_at_it", [True, False])
+def test_who_lost_the_lock_commits_nothing(folder, in_the_meantime, still_at_it):
+    stage, staged = folder / "plan", []
+
+    def take_and_commit() -> None:
+        with lock.held(folder), committing(stage, "theirs", {}) as staging:
+            (staging / "rows.txt").write_text("theirs")
+        if still_at_it:
+            leave(folder, host="elsewhere", lease="theirs")
+
+    def commit() -> None:
+        with committing(stage, "ours", {}) as staging:
+            staged.append(staging)
+            (staging / "rows-1.txt").write_text("ours")
+            in_the_meantime(folder, take_and_commit)
+            (staging / "rows-2.txt").write_text("ours")
+
+    with lock.held(folder):
+        with pytest.raises(InfrastructureError, match=f"{lock.NAME} is no longer this command's") as lost:
+            commit()
+        assert lost.value.exit_code == 5
+        with pytest.raises(InfrastructureError, match="no longer"):
+            swap.staged(stage)
+    assert done_record(stage)["fingerprint"] == "theirs"
+    assert (swap.current(stage) / "rows.txt").read_text() == "theirs"
+    assert (folder / lock.NAME).exists() == still_at_it
+
+
+@pytest.mark.parametrize("shown", [0, 1])
+def test_who_lost_the_lock_publishes_nothing_and_leaves_the_others_files(folder, in_the_meantime, monkeypatch,
+                                                                         shown):
+    """``shown``: manifests of this command that readers saw before."""
+    space = Workspace(folder, date(2026, 1, 2))
+    places = {entity: space.knowledge(entity) for entity in ENTITIES}
+    write, written = publish.write_json, []
+
+    def take_and_stage() -> None:
+        with lock.held(space.work):
+            for place in places.values():
+                (place / "part-theirs.parquet").write_bytes(b"rows")
+        leave(space.work, host="elsewhere")
+
+    def write_then_lose(path, value) -> None:
+        write(path, value)
+        written.append(path)
+        if len(written) == shown:
+            in_the_meantime(space.work, take_and_stage)
+
+    monkeypatch.setattr(publish, "write_json", write_then_lose)
+    with (lock.held(space.work), pytest.raises(InfrastructureError, match="no longer"),
+          swap.discarding(places["user"]), swap.discarding(places["item"])):
+        for place in places.values():
+            (place / "part-ours.parquet").write_bytes(b"rows")
+        if not shown:
+            in_the_meantime(space.work, take_and_stage)
+        publish._show(space, places, {entity: {"files": {"part-ours.parquet": {}}} for entity in ENTITIES})
+    assert len(written) == shown
+    for number, place in enumerate(places.values()):
+        assert (place / MANIFEST).exists() == (number < shown)
+        assert (place / "part-theirs.parquet").exists(), "the other command's rows are gone"
+        if number < shown:
+            assert [path.name for path in knowledge.parquet_files(place)] == ["part-ours.parquet"]
+            assert (place / "part-ours.parquet").exists()
+
+
+def test_a_lost_lock_is_told_as_soon_as_it_is_known(folder, monkeypatch, caplog):
+    monkeypatch.setattr(lock_object._LOG, "propagate", True)
+    monkeypatch.setattr(lock_object, "RENEW_S", 0.1)
+    with lock.held(folder):
+        (folder / lock.NAME).unlink()
+        time.sleep(0.5)
+        assert "is no longer this command's" in caplog.text
+        with pytest.raises(InfrastructureError, match="no longer"):
+            lock.require_held()
+    assert not files.listing(folder)

@@ -53,6 +53,37 @@ def test_a_lock_of_another_host_or_a_half_written_one_stays(tmp_path, content):
     assert (tmp_path / lock.NAME).read_text() == content
 
 
+def test_a_process_is_looked_up_where_its_number_is_its_own(monkeypatch):
+    """A live process elsewhere may have a number that is nobody's here, or a dead one's may be somebody's."""
+    monkeypatch.setattr(lock, "_namespace", lambda: {"boot": "this", "pid_ns": 1})
+    alive = lock._signature()
+    dead = {**alive, "born": "1"}
+    assert lock.has_ended(dead) and not lock.has_ended(alive)
+    assert lock.has_ended({**alive, "boot": "earlier"}) and lock.has_ended({**dead, "boot": "earlier"})
+    assert lock.has_ended({**alive, "boot": "earlier", "pid_ns": 2})
+    assert not lock.has_ended({**dead, "pid_ns": 2})
+    assert not lock.has_ended({**dead, "boot": "earlier", "host": "elsewhere"})
+    older = {name: value for name, value in dead.items() if name not in ("boot", "pid_ns")}
+    assert lock.has_ended(older) and not lock.has_ended({**older, "born": alive["born"]})
+    monkeypatch.setattr(lock, "_namespace", dict)  # a system without /proc
+    assert lock.has_ended({**dead, "pid_ns": 2}) and not lock.has_ended({**alive, "boot": "earlier"})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_lock_names_boot_and_pid_namespace_and_another_containers_stays(tmp_path):
+    with lock.held(tmp_path):
+        owner = json.loads((tmp_path / lock.NAME).read_text())
+    asked = subprocess.run([sys.executable, "-c", "from dare_job import lock; print(lock._namespace())"],
+                           capture_output=True, text=True, check=True).stdout
+    assert asked.strip() == str({name: owner[name] for name in ("boot", "pid_ns")})
+    leave(tmp_path / lock.NAME, boot=owner["boot"], pid_ns=owner["pid_ns"] + 1)
+    with pytest.raises(InfrastructureError, match="remove"), lock.held(tmp_path):
+        pass
+    leave(tmp_path / lock.NAME, boot=owner["boot"], pid_ns=owner["pid_ns"])
+    with lock.held(tmp_path):
+        pass
+
+
 @pytest.mark.parametrize("command", [
     pipeline.run, pipeline.dry_run, lambda job: pipeline.run_stage(job, "publish")])
 def test_commands_that_write_take_the_lock(tmp_path, command):
