@@ -5,9 +5,13 @@ loading and writing files not counted), summed over workers. The baseline runs i
 shape as the job's: same threads, same batch size, and as many workers side by side as the sample fills, so
 that both share caches and memory alike. It is the faster of transformers' ``generate`` (left-padded batches,
 rows of like length together) and the engine's own batched plain mode.
+
+All texts are there by then, so nothing that fails here costs more than the figure.
 """
 
 import logging
+import secrets
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from functools import reduce
@@ -15,8 +19,12 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
+from dare_job.errors import DareJobError, InfrastructureError
+from dare_job.files import path
 from dare_job.job import Job
+from dare_job.spark import executors, hangs
 from dare_job.spark.reading import read_parquet
+from dare_job.spark.session import cause
 from dare_job.spark.task import Task
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES
@@ -28,21 +36,36 @@ _STATS = "method string, tokens long, seconds double"
 
 
 def measure(job: Job, cut) -> dict | None:
-    """Rates by method and ``tokens_per_s`` of the faster, measured once a cut and setting; None: no rows."""
+    """Rates by method and ``tokens_per_s`` of the faster, tried once a cut and setting.
+
+    None: no rows, or it could not be measured, of which a warning says why.
+    """
     settings = job.config.baseline
     folder = job.space.stage("baseline")
     fingerprint = digest([cut.fingerprint, cut.rows, settings.model_dump(), job.config.decode.batch_size])
     if not is_done(folder, fingerprint):
-        measured = _measure(job, cut) if settings.rows and cut.rows else None
+        measured = _measured(job, cut) if settings.rows and cut.rows else None
         with committing(folder, fingerprint, {"measured": measured}):
             pass
     return done_record(folder)["measured"]
 
 
+def _measured(job: Job, cut) -> dict | None:
+    try:
+        with executors.failing_plainly():
+            return _measure(job, cut)
+    except Exception as error:
+        known = isinstance(error, DareJobError)
+        _LOG.warning("plain decoding could not be measured, so this night has no baseline; its texts are all "
+                     "there: %s", error if known else cause(error), exc_info=None if known else error)
+        return None
+
+
 def _measure(job: Job, cut) -> dict | None:
     from pyspark.sql import functions as F
 
-    task, settings, batch = Task.of(job), job.config.baseline, job.config.decode.batch_size
+    task = Task.of(job, cut=f"baseline-{secrets.token_hex(4)}")  # whose hangs are no row's
+    settings, batch = job.config.baseline, job.config.decode.batch_size
     rows = _written(job, cut)
     order = F.xxhash64(F.lit(settings.seed), "entity", "entity_id")
     sample = rows.orderBy(order, "entity_id").limit(settings.rows)
@@ -81,44 +104,74 @@ def _written(job: Job, cut):
 
 
 def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
-    """Runs in a Spark task: one row for each method with its tokens and seconds."""
+    """Runs in a Spark task: one row for each method with its tokens and seconds.
+
+    Raises InfrastructureError where a worker has hung over this before: a second one might as long.
+    """
     from dare_job.spark import loading
+    from dare_job.spark.watchdog import Watchdog
 
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
     loading.log_task(task, "generate")
+    limit_s = task.config.decode.hang_timeout_s
+    if hangs.count(path(task.folder), task.cut):
+        raise InfrastructureError(f"no forward ended within {limit_s:g} s (decode.hang_timeout_s)")
+    dog = Watchdog(limit_s, lambda ids: hangs.note(task, 0, ids, socket.gethostname()))
     task = task.here()
     context = loading.loaded(task).target.traits.context or np.inf  # the engine refuses longer prompts
     requests = [loading.request(row, task, drafted=False) for row in rows]
     requests = [request for request in requests if 0 < len(request.prompt_ids) <= context]
     requests.sort(key=lambda request: len(request.prompt_ids))
     stats = []
-    for method, decode in ((ENGINE, _by_engine), (GENERATE, by_generate)):
-        began = time.perf_counter()
-        try:
-            tokens = decode(requests, task)
-        except Exception as error:  # a figure is missing, the texts are not
-            _LOG.warning("plain decoding by %s could not be measured: %s", method, error)
-            continue
-        stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
+    with dog.on():
+        for method, decode in ((ENGINE, _by_engine), (GENERATE, _by_generate)):
+            began = time.perf_counter()
+            try:
+                tokens = decode(requests, task, dog)
+            except Exception as error:  # a figure is missing, the texts are not
+                _LOG.warning("plain decoding by %s could not be measured: %s", method, error)
+                continue
+            stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
     yield from pa.Table.from_pylist(stats, pa.schema([
         ("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])).to_batches()
 
 
-def _by_engine(requests, task: Task) -> int:
+def _by_engine(requests, task: Task, dog) -> int:
     from dare_job.spark import loading
 
-    return sum(len(result.token_ids) for result in loading.engine(task, mode="autoregressive").run(requests))
+    engine = loading.engine(task, mode="autoregressive")
+    return sum(len(result.token_ids) for result in dog.over(engine, engine.run(requests)))
 
 
-def by_generate(requests, task: Task) -> int:
+def _by_generate(requests, task: Task, dog) -> int:
+    clock = _Clock()
+    return sum(dog.over(clock, (by_generate(some, task, stopping_criteria=[clock]) for some in [requests])))
+
+
+class _Clock:
+    """Shows a watchdog, as an engine does, that ``generate`` goes on: which asks it at each token to stop."""
+
+    clock_s = 0.0
+
+    def in_slots(self) -> list:
+        return []
+
+    def __call__(self, ids, scores, **options):
+        import torch
+
+        self.clock_s = time.monotonic()
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
+
+def by_generate(requests, task: Task, **options) -> int:
     """New tokens of greedy ``generate`` with a task's settings."""
     from dare_job.spark import loading
 
     decode = task.config.decode
     texts = greedy(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
-                   min_new_tokens=decode.min_new_tokens or None)
+                   min_new_tokens=decode.min_new_tokens or None, **options)
     return sum(map(len, texts))
 
 
@@ -126,7 +179,7 @@ def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) ->
     """What greedy ``generate`` writes on left-padded batches, by request: int32 (new tokens,).
 
     Each text ends with its end-of-text token, where it has one.
-    options  more of ``generate``'s, such as prompt_lookup_num_tokens
+    options  more of ``generate``'s, such as prompt_lookup_num_tokens and stopping_criteria
     """
     import torch
 

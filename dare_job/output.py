@@ -1,4 +1,4 @@
-"""What an output folder can fail with that is no fault of the program: a full disk, a wrong place."""
+"""What writing can fail with that is no fault of the program: a full disk, a wrong place, lost executors."""
 
 import errno
 import re
@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from dare_job import files, store_errors
 from dare_job.errors import ConfigError, DareJobError, DataError, InfrastructureError
 from dare_job.files import AnyPath
+from dare_job.spark import executors
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR,
          errno.ENAMETOOLONG, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE}
@@ -24,8 +25,9 @@ def writing(out: AnyPath) -> Iterator[None]:
     """Around everything that writes below ``out``.
 
     Raises ConfigError where ``out`` is or lies below a file, InfrastructureError for what the disk refused,
-    from Python or from Spark, and where Spark's Java process was killed, DataError for a file that Spark
-    found damaged; any other error passes.
+    from Python or from Spark, and where Spark's Java process was killed or its executors or workers were
+    lost, DataError for a file that Spark found damaged, and the project's own error that a Spark task
+    raised; any other error passes.
     """
     try:
         store_errors.require(out, "out")
@@ -42,6 +44,8 @@ def writing(out: AnyPath) -> Iterator[None]:
         raise
     except Exception as error:
         _raise_if_java_ended(error)
+        if _of_spark(error):
+            executors.raise_of_task(error)
         if damaged := _damaged(error):
             raise DataError(f"{damaged} is damaged or gone: put a whole copy in its place, or remove its "
                             "folder and run again what writes it") from error
@@ -49,6 +53,8 @@ def writing(out: AnyPath) -> Iterator[None]:
         if reason is None and (refused := store_errors.reason(error)):
             raise InfrastructureError(f"a store refused the job, which writes to {out}: {refused}") from error
         if reason is None:
+            if _of_spark(error):
+                executors.raise_if_lost(error)
             raise
         raise InfrastructureError(f"Spark could not write for output folder {out}: {reason}") from error
 

@@ -1,5 +1,6 @@
 """A Pushgateway for tests: a real HTTP server that reads what it is sent as Prometheus would."""
 
+import socketserver
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -37,3 +38,21 @@ def gateway(status: int = 200):
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def no_gateway():
+    """Address of a server that answers every request with a line that is no HTTP, and who asked."""
+    came = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            came.append(self.rfile.readline())
+            self.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}", came
+        finally:
+            server.shutdown()

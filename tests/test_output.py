@@ -51,6 +51,20 @@ def test_what_spark_reports_of_the_disk(tmp_path):
         raise PySparkException("Job aborted: java.io.IOException: No space left on device\n at ...")
 
 
+@pytest.mark.parametrize("said", [
+    "Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 3): ExecutorLostFailure (executor 3 exited ...)",
+    "Lost task 0.3 in stage 1.0 (TID 4): org.apache.spark.SparkException: Python worker exited unexpectedly "
+    "(crashed)"])
+def test_what_ran_a_task_was_lost_in_any_stage(tmp_path, said):
+    from py4j.protocol import Py4JError
+
+    with pytest.raises(InfrastructureError, match="^Spark lost .* run it again: .*Lost task 0.3") as found, \
+            writing(tmp_path):
+        raise Py4JError("An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: "
+                        f"{said}\nDriver stacktrace:")
+    assert "\n" not in str(found.value)
+
+
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "part-0.parquet"), KeyError("x"),
                                    ConnectionResetError(), ConfigError("x")])
 def test_other_errors_pass(tmp_path, error):

@@ -7,6 +7,7 @@ import base64
 import logging
 from collections.abc import Iterable
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -69,7 +70,7 @@ class Metrics:
         try:
             pushadd_to_gateway(address, self._settings.job, _registry(found), self._settings.labels,
                                timeout=_TIMEOUT_S, handler=handler)
-        except (OSError, ValueError) as error:  # refused, timed out, or an answer that is none
+        except (OSError, ValueError, HTTPException) as error:  # refused, timed out, or no answer of HTTP
             _LOG.warning("metrics.push = %s: the push failed, the run does not: %s",
                          redact.text(self._settings.push), error)
             return False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from http.client import HTTPException
 
 import pyarrow as pa
 
@@ -59,8 +60,8 @@ class Stage:
             while not self.stopped.wait(wait):
                 began = time.monotonic()
                 due = last is None or began - last >= self._every_s
-                # a file that is gone again, a store that does not answer
-                with store_errors.ignored(OSError, ValueError, KeyError, pa.ArrowException):
+                # a file that is gone again, a store that does not answer or talks nonsense
+                with store_errors.ignored(OSError, ValueError, KeyError, pa.ArrowException, HTTPException):
                     reading = self.source(began - self._began)
                     show(reading, due)
                     if due:

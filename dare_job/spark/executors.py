@@ -19,7 +19,8 @@ from dare_job.spark.session import cause, is_local
 
 _LOG = logging.getLogger("dare_job")
 _PATIENCE_S = 30.0
-_LOST = ("ExecutorLostFailure", "FetchFailed", "SparkContext was shut down", "Connection refused")
+_LOST = ("ExecutorLostFailure", "FetchFailed", "Python worker exited unexpectedly",
+         "SparkContext was shut down", "Connection refused")
 _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with --archives (a packed "
             "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
 
@@ -109,12 +110,22 @@ def failing_plainly() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        if found := re.search(r"^dare_job\.errors\.(\w+): (.+)$", str(error), re.MULTILINE):
-            raise getattr(errors, found[1])(found[2]) from error
-        if any(sign in str(error) for sign in _LOST):
-            raise InfrastructureError(f"Spark lost the executors of a task too often, what was finished is "
-                                      f"kept, run it again: {cause(error)}") from error
+        raise_of_task(error)
+        raise_if_lost(error)
         raise
+
+
+def raise_of_task(error: Exception) -> None:
+    """Raise, as it was, the project's own error that a task ended Spark's job with, if one did."""
+    if found := re.search(r"^dare_job\.errors\.(\w+): (.+)$", str(error), re.MULTILINE):
+        raise getattr(errors, found[1])(found[2]) from error
+
+
+def raise_if_lost(error: Exception) -> None:
+    """Raise InfrastructureError where Spark's job ended because what ran its tasks was killed or is gone."""
+    if any(sign in str(error) for sign in _LOST):
+        raise InfrastructureError("Spark lost the executors or Python workers of a task too often, what was "
+                                  f"finished is kept, run it again: {cause(error)}") from error
 
 
 @contextmanager

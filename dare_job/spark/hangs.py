@@ -18,6 +18,7 @@ from dare_job.workspace import write_json
 
 FOLDER = "hung"
 TWICE = 2  # hangs after which a row is given up: in its batch, and alone
+MOST = 16  # hangs of one shard in a run; more are no rows' fault, but a device's
 
 
 def note(task: Task, shard: int, ids: list[str], worker: str) -> None:
@@ -34,9 +35,14 @@ def times(task: Task, shard: int) -> Counter[str]:
     return Counter(name for hang in hangs for name in hang["ids"])
 
 
+def by_shard(folder: AnyPath, cut: str) -> Counter[int]:
+    """Hangs under a cut, by shard."""
+    return Counter(hang["shard"] for hang in _of(folder, cut, "*.json"))
+
+
 def count(folder: AnyPath, cut: str) -> int:
     """Hangs of all workers under a cut."""
-    return len(_of(folder, cut, "*.json"))
+    return by_shard(folder, cut).total()
 
 
 def _of(folder: AnyPath, cut: str, names: str) -> list[dict]:

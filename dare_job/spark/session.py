@@ -115,7 +115,8 @@ def _started(builder):
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        raise InfrastructureError(f"Spark did not start: {cause(error)}") from error
+        raise InfrastructureError(f"Spark did not start: {cause(error)} (where it was killed, run it again)"
+                                  ) from error
 
 
 def cause(error: Exception) -> str:

@@ -37,7 +37,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
 
     A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
     model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
-    Raises InfrastructureError where this host does not see the folder: Spark tries another one.
+    Raises InfrastructureError for what this host lacks (the folder, its GPU, room on a disk or in memory):
+    Spark tries another one, and gives up after ``spark.task.maxFailures``.
     """
     folder = path(task.folder)
     if is_local(folder) and not folder.is_dir():
@@ -64,6 +65,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
         _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
     except DareJobError as error:
         _LOG.error("the shard was not finished: %s", error, extra={"error": type(error).__name__})
+        if isinstance(error, InfrastructureError):
+            raise
         if cut.goes_on(folder, task.cut):
             cut.stop(folder, error)
     except _Stopped:

@@ -147,11 +147,32 @@ def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
     if len(work.waves) > 1:
         _LOG.info("%s: %d rows", waves.name(work, wave), work.waves[wave - 1][0])
     watched = progress.watching(work.entities, work.rows, waves.name(work, wave))
-    with small_batches(job), watched, executors.failing_plainly():
-        stats = cut.remaining(job, work, wave).mapInArrow(write, STATS).collect()
+    with small_batches(job), watched:
+        stats = _stats(job, work, wave, write)
     _note_tasks(work.folder / TASKS, stats)
     cut.raise_failure(work.folder)
     waves.check(work, wave)
+
+
+def _stats(job: Job, work: cut.Cut, wave: int, write) -> list:
+    """STATS of the tasks that write what is left of a wave.
+
+    A row that hangs ends two attempts at its shard before it is given up, so a few of them end Spark's job
+    (``spark.task.maxFailures``). Where workers hung, and rows were noted for it, what is left is therefore
+    tried again, until a shard has had ``hangs.MOST`` of them. Any other failure ends as Spark lets it.
+    """
+    before = seen = hangs.by_shard(work.folder, work.token)
+    while True:
+        try:
+            with executors.failing_plainly():
+                return cut.remaining(job, work, wave).mapInArrow(write, STATS).collect()
+        except errors.InfrastructureError as error:
+            found = hangs.by_shard(work.folder, work.token)
+            if found == seen or max((found - before).values()) >= hangs.MOST:
+                raise
+            _LOG.warning("workers hung %d times (decode.hang_timeout_s), what is left is tried again: %s",
+                         (found - seen).total(), error)
+            seen = found
 
 
 def _note_tasks(file: AnyPath, stats: list) -> None:

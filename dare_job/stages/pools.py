@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 
 from dare_job import files, knowledge
+from dare_job.errors import InfrastructureError
 from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
@@ -80,6 +81,9 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
             "prompt": knowledge.manifest(old).get("prompts", {}).get(entity)}
 
     def build(table):
+        at = files.path(target)
+        if files.is_local(at) and not at.is_dir():  # a task that outlived its stage would make it anew
+            raise InfrastructureError(f"{target} is not there: the stage has ended")
         return indexing.build(table, target, meta)
 
     partitions = 4 * job.spark.sparkContext.defaultParallelism

@@ -3,16 +3,18 @@
 import base64
 import json
 import os
+import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
-from gateway import gateway, samples
+from gateway import gateway, no_gateway, samples
 
 from dare_job.config import JobConfig
 from dare_job.errors import ThresholdError
 from dare_job.job import Job
-from dare_job.observe import log, times
+from dare_job.observe import log, progress, times
 from dare_job.observe.command import observed
 from dare_job.observe.metrics import Metrics
 from dare_job.observe.progress import Reading
@@ -124,6 +126,20 @@ def test_nothing_that_takes_metrics_can_fail_a_run(tmp_path, capsys, where):
     said = capsys.readouterr().err
     assert ("cannot be written" if "file" in settings else "the push failed") in said
     assert "hunter2" not in said
+
+
+def test_an_answer_that_is_no_http_ends_neither_the_run_nor_its_progress(tmp_path, capsys):
+    log.to_stderr("json")
+    with no_gateway() as (address, came):
+        metrics, told = Metrics(job_of(tmp_path, push=f"http://{address}")), []
+        with progress.of_stage(0.5, [partial(metrics.running, "plan"), told.append]):
+            time.sleep(4)
+        with observed(job_of(tmp_path, push=f"http://{address}"), "plan"):
+            pass
+    assert [line.split()[0] for line in came] == [b"POST", b"POST"]
+    said = capsys.readouterr().err
+    assert said.count("the push failed, the run does not") == 2 and "SSH-2.0" in said
+    assert len(told) >= 2  # the thread went on
 
 
 def test_a_job_without_these_settings_has_no_metrics(tmp_path):

@@ -94,3 +94,9 @@ def _daemon(log: Path, ready: str, arguments: list[str], **variables: str) -> tu
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.1)
     return process, found[1]
+
+
+def said(done: subprocess.CompletedProcess) -> str:
+    """The one line by which the command says why it ended; Java may say more behind it."""
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("dare-job: "))
+    return line

@@ -87,6 +87,44 @@ def test_a_worker_keeps_its_gpu_and_loads_the_model_once(generated):
     assert {task["loads"] for task in generated} == {1}
 
 
+BROKEN = """
+import os
+
+if os.sep + "worker-0" + os.sep in os.getcwd() or os.environ.get("ALL_BROKEN"):
+    from dare_job.errors import InfrastructureError
+    from dare_job.spark import gpus
+
+    def take(device, address):
+        raise InfrastructureError(f"host-0 has lost its GPU {address}")
+
+    gpus.take = take
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", ["one", "all"])
+def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all_have_one(
+        cluster, folder, nights, tmp_path, hosts):
+    """With spark.excludeOnFailure, as on large clusters; Python imports sitecustomize as it starts."""
+    shutil.copytree(folder / "out", tmp_path / "out", ignore=lambda at, names: {"generate"} & set(names))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "sitecustomize.py").write_text(BROKEN)
+    path = os.pathsep.join([str(tmp_path / "broken"), str(standalone.ROOT)])
+    conf = {**ONE_GPU_A_TASK, "spark.excludeOnFailure.enabled": "true", "spark.executorEnv.PYTHONPATH": path}
+    conf |= {"spark.executorEnv.ALL_BROKEN": "1"} if hosts == "all" else {}
+    done = standalone.submit(cluster.url, "generate", "--config", folder / "job.yaml", "--date", NIGHT_2,
+                             "--out", tmp_path / "out", conf=conf)
+    if hosts == "all":
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("dare-job: ")]
+        assert done.returncode == 5 and line.startswith("dare-job: host-0 has lost its GPU GPU-")
+        return
+    assert done.returncode == 0, done.stderr[-5000:]
+    record = (tmp_path / "out" / WORK / "generate" / TASKS).read_text().splitlines()
+    assert len(record) == SHARDS and {json.loads(line)["gpu"] for line in record} == {standalone.GPUS[1]}
+    for entity in ENTITIES:
+        assert written(tmp_path / "out", entity) == written(nights.out, entity)
+
+
 def test_what_was_shipped_goes_away_with_the_application(generated, cluster):
     deadline = time.monotonic() + 30
     while left := [*cluster.folder.glob("worker-*/local/*/executor-*")]:

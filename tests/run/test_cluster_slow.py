@@ -75,7 +75,7 @@ def test_another_version_on_the_executors_is_refused(cluster, nights, tmp_path):
     """Which shows too that executors import what was sent, not what is installed."""
     archives = ("--archives", f"{wheel(tmp_path, '9.9.9')}#package")
     done = night(nights, tmp_path, cluster.url, {"spark.executorEnv.PYTHONPATH": "package"}, *archives)
-    assert done.returncode == 5 and "has dare-job 9.9.9, the driver" in done.stderr.splitlines()[-1]
+    assert done.returncode == 5 and "has dare-job 9.9.9, the driver" in standalone.said(done)
 
 
 def test_executors_without_the_package_are_named_with_the_fix(cluster, nights, tmp_path):
@@ -83,12 +83,12 @@ def test_executors_without_the_package_are_named_with_the_fix(cluster, nights, t
     (tmp_path / "dare_job" / "__init__.py").touch()  # hides what is installed
     done = night(nights, tmp_path, cluster.url, {"spark.executorEnv.PYTHONPATH": str(tmp_path)})
     assert done.returncode == 5
-    assert "executors cannot import dare_job.spark: send dare-job" in done.stderr.splitlines()[-1]
+    assert "executors cannot import dare_job.spark: send dare-job" in standalone.said(done)
 
 
 def test_a_master_that_is_not_there_is_one_line(nights, tmp_path):
     done = night(nights, tmp_path, "spark://127.0.0.1:9", {})
-    assert done.returncode == 5 and done.stderr.splitlines()[-1].startswith("dare-job: Spark did not start")
+    assert done.returncode == 5 and standalone.said(done).startswith("dare-job: Spark did not start")
 
 
 def test_local_cluster_gives_the_same_texts(nights, tmp_path):

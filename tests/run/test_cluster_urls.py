@@ -39,7 +39,7 @@ def test_a_night_without_a_shared_disk(store, nights, cluster, tmp_path):
         cluster.url, "run", "--config", tmp_path / "job.yaml", "--date", NIGHT_2, "--input", world,
         "--out", out,
         conf={"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1", **given})
-    assert done.returncode == 0, done.stderr[-5000:]
+    assert done.returncode == 0, standalone.said(done)
     for entity in ENTITIES:
         ours, local = rows(out, entity), rows(nights.out, entity)
         assert ours.keys() == local.keys() and len(ours) >= 25

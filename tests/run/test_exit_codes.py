@@ -16,6 +16,7 @@ import yaml
 from run_helpers import NIGHT_2, settings
 
 from dare_job import cli, errors
+from dare_job.errors import InfrastructureError
 from dare_job.tables import ENTITIES, KNOWLEDGE
 
 pytestmark = pytest.mark.spark
@@ -97,6 +98,29 @@ def _inside(arguments: list[str], monkeypatch, capsys) -> tuple[int, str]:
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return ended.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("killed", "message"), [
+    (True, "Spark lost the executors or Python workers of a task too often"), (False, "host-7 has no disk")])
+def test_what_ends_the_tasks_of_any_stage_is_one_line(
+        spark, world, tmp_path, monkeypatch, capsys, killed, message):
+    """Here the items' part of the plan: a worker that is killed each time, or one of our errors."""
+    def rendered(name):
+        def render(batches):
+            list(batches)
+            if killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise InfrastructureError("host-7 has no disk")
+            yield
+        return render
+
+    monkeypatch.setattr("dare_job.data.render.items", rendered)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(settings(world, tmp_path / "out")))
+    arguments = ["plan", "--config", str(tmp_path / "job.yaml"), "--date", NIGHT_2]
+    code, said = _inside(arguments, monkeypatch, capsys)
+    assert code == 5 and "Traceback" not in said
+    (line,) = [line for line in said.splitlines() if line.startswith("dare-job: ")]
+    assert message in line
 
 
 def test_the_codes_are_those_of_the_documents():

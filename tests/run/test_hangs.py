@@ -5,13 +5,18 @@ import shutil
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from shard_helpers import committed, prepared, prompt, write
 
+from dare_job import baseline
 from dare_job.decode import Engine
+from dare_job.errors import InfrastructureError
 from dare_job.model import embedded_path
-from dare_job.spark import cut, hangs
+from dare_job.spark import cut, hangs, loading, watchdog
 from dare_job.spark.task import Task
 from dare_job.spark.watchdog import EXIT_CODE, Watchdog
 from dare_job.stages import generate
@@ -155,31 +160,133 @@ def sleepy(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture
+def cut_of(make_job):
+    """Factory: a cut of one shard of these prompts, its job and its task; four rows at once and a chunk."""
+    def make(prompts: dict[str, str], hang_timeout_s: float = 4, **model):
+        job = make_job({
+            "model": model, "waves": {"when": "never"},
+            "decode": {"max_new_tokens": 20, "min_new_tokens": 20, "batch_size": 4, "nodes": 4,
+                       "hang_timeout_s": hang_timeout_s},
+            "spark": {"rows_per_commit": 4, "shards": 1}, "baseline": {"rows": 4}})
+        columns = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
+                   "error string, pool string, pool_kind string, own_ids array<int>, strict boolean")
+        rows = [("user", name, words, "s", "k", None, "global", "global", None, False)
+                for name, words in prompts.items()]
+        work = cut.prepare(job, "f", lambda limit: job.spark.createDataFrame(rows, columns))
+        return job, work, Task.of(job, "", work.token)
+    return make
+
+
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.parametrize("late", [["u05"], ["u01", "u09"], ["u04", "u05", "u06"]],
+                         ids=["one", "two batches", "three of a batch"])
 def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
-        make_job, sleepy, texts):
+        cut_of, sleepy, texts, late):
+    """More than one row ends more attempts than Spark allows (spark.task.maxFailures is 4)."""
     prompts = {name: PROMPTS[name] for name in sorted(PROMPTS)[:10]}
-    prompts["u05"] = prompts["u05"].replace("User 5", f"User of {MARK}")
-    job = make_job({
-        "model": {"name": str(sleepy), "trust_remote_code": True}, "waves": {"when": "never"},
-        "decode": {"max_new_tokens": 20, "min_new_tokens": 20, "batch_size": 4, "nodes": 4,
-                   "hang_timeout_s": 4},
-        "spark": {"rows_per_commit": 4, "shards": 1}})
-    columns = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
-               "error string, pool string, pool_kind string, own_ids array<int>, strict boolean")
-    rows = [("user", name, words, "s", "k", None, "global", "global", None, False)
-            for name, words in prompts.items()]
-    work = cut.prepare(job, "f", lambda limit: job.spark.createDataFrame(rows, columns))
-    task = Task.of(job, "", work.token)
+    for name in late:
+        prompts[name] = prompts[name].replace(f"User {int(name[1:])}", f"User of {MARK}")
+    job, work, task = cut_of(prompts, name=str(sleepy), trust_remote_code=True)
     generate._write_wave(job, work, 1, task)
 
     written = committed(task)
     assert sorted(written) == sorted(prompts)
-    assert [name for name, row in written.items() if row["error"]] == ["u05"]
-    assert "hung 2 times: no forward with this row ended within 4 s" in written["u05"]["error"]
-    assert {name: row["token_ids"] for name, row in written.items() if name != "u05"} == {
-        name: ids for name, ids in texts.items() if name in prompts and name != "u05"}
+    assert [name for name, row in sorted(written.items()) if row["error"]] == late
+    assert all("hung 2 times: no forward with this row ended within 4 s" in written[name]["error"]
+               for name in late)
+    assert {name: row["token_ids"] for name, row in written.items() if not row["error"]} == {
+        name: ids for name, ids in texts.items() if name in prompts and name not in late}
     found = [json.loads(path.read_text())["ids"] for path in (work.folder / hangs.FOLDER).glob("*.json")]
-    assert sorted(map(len, found))[0] == 1 and all("u05" in ids for ids in found)
-    assert len(found) == hangs.count(work.folder, work.token) == 2
+    assert sorted(map(len, found))[0] == 1 and all(set(ids) & set(late) for ids in found)
+    assert len(found) == hangs.count(work.folder, work.token)
+    assert all(sum(name in ids for ids in found) == 2 for name in late)
+
+
+@pytest.mark.spark
+def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
+    def hang(batches, task):
+        import os
+
+        from dare_job.spark import hangs
+
+        hangs.note(task, 0, [], "here:1")
+        os._exit(75)
+        yield
+
+    job, work, task = cut_of({"u00": PROMPTS["u00"]})
+    monkeypatch.setattr(generate, "write_shard", hang)
+    with pytest.raises(InfrastructureError, match="Spark lost .* Python workers .* run it again"):
+        generate._write_wave(job, work, 1, task)
+    assert hangs.MOST <= hangs.count(work.folder, work.token) < hangs.MOST + 4  # Spark's tries
+    assert [line[:22] for line in job_log if "is tried again" in line] == ["workers hung 4 times ("] * 3
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("fault", "message"), [
+    ("infrastructure", "^host-7 has lost its GPU$"), ("killed", "Spark lost .* Python workers"),
+    ("program", "ZeroDivisionError")])
+def test_what_fails_without_a_hang_has_the_tries_of_spark_and_no_more(
+        cut_of, monkeypatch, tmp_path, fault, message):
+    def fail(batches, task):
+        import os
+
+        from dare_job.errors import InfrastructureError
+
+        with open(tries, "a") as file:
+            file.write(fault + "\n")
+        if fault == "infrastructure":
+            raise InfrastructureError("host-7 has lost its GPU")
+        if fault == "killed":
+            os.kill(os.getpid(), 9)
+        yield 1 / 0
+
+    tries = str(tmp_path / "tries")
+    job, work, task = cut_of({"u00": PROMPTS["u00"]})
+    hangs.note(task, 0, ["u00"], "here:1")  # of the run before
+    monkeypatch.setattr(generate, "write_shard", fail)
+    with pytest.raises(Exception, match=message) as found:
+        generate._write_wave(job, work, 1, task)
+    assert isinstance(found.value, InfrastructureError) == (fault != "program")
+    assert len(Path(tries).read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("method", ["engine", "generate"])
+@pytest.mark.parametrize(("wait_s", "bites"), [(0.1, False), (1.5, True)], ids=["slow", "hangs"])
+def test_the_baseline_is_watched_while_it_decodes(tmp_path, monkeypatch, method, wait_s, bites):
+    """Of either method; the process would end at the first bite."""
+    task, ended = prepared(tmp_path, hang_timeout_s=0.8, max_new_tokens=12, min_new_tokens=12), []
+    monkeypatch.setattr(watchdog, "Watchdog", partial(Watchdog, end=ended.append))
+    monkeypatch.setattr(baseline, {"engine": "_by_generate", "generate": "_by_engine"}[method],
+                        lambda requests, task, dog: 1)
+    model = loading.loaded(task).target.model
+    forward = model.model.forward
+
+    def slow(*args, **options):
+        time.sleep(wait_s if not ended else 0)
+        return forward(*args, **options)
+
+    monkeypatch.setattr(model.model, "forward", slow)
+    rows = pa.Table.from_pylist([{"entity": "user", "entity_id": "u00", "prompt": PROMPTS["u00"]}])
+    stats = pa.Table.from_batches(baseline.decode_plainly(rows.to_batches(), task)).to_pylist()
+    assert {row["method"]: row["tokens"] for row in stats}[method] == 12
+    assert ended == [EXIT_CODE] * bites and hangs.count(tmp_path, task.cut) == bites
+    if bites:
+        with pytest.raises(InfrastructureError, match="no forward ended within 0.8 s"):
+            list(baseline.decode_plainly(rows.to_batches(), task))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_baseline_that_hangs_is_tried_once_and_costs_no_night(cut_of, sleepy, monkeypatch, job_log):
+    job, work, _ = cut_of({"u00": PROMPTS["u00"]}, name=str(sleepy), trust_remote_code=True)
+    rows = [("user", f"u{n:02d}", f"User of {MARK} {n}.") for n in range(4)]
+    monkeypatch.setattr(baseline, "_written", lambda job, cut: job.spark.createDataFrame(
+        rows, "entity string, entity_id string, prompt string"))
+    assert baseline.measure(job, work) is None
+    assert baseline.measure(job, work) is None  # and is not tried again
+    (line,) = [line for line in job_log if "no baseline" in line]
+    assert line.endswith("no forward ended within 4 s (decode.hang_timeout_s)")
+    assert len(list((work.folder / hangs.FOLDER).glob("*.json"))) == 1
+    assert hangs.count(work.folder, work.token) == 0  # of the rows

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, NIGHT_3, files, snapshot
 
-from dare_job import errors, pipeline, show
+from dare_job import baseline, errors, pipeline, report, show
 from dare_job.spark import loading
 from dare_job.stages import generate, old_text
 from dare_job.tables import ENTITIES, KNOWLEDGE
@@ -86,6 +86,33 @@ def test_a_limited_run_then_a_full_one_writes_only_the_rest(alone):
     assert alone(2, baseline={"rows": 0})[0] == full and files(out) == before
     measured, _ = alone(baseline={"rows": 4})  # rows that were all written before are enough
     assert measured["baseline_tokens_per_s"] > 0 and files(out) == before
+
+
+@pytest.mark.parametrize("fault", ["killed", "program"])
+def test_a_baseline_that_cannot_be_measured_costs_its_figure_and_not_the_night(
+        nights, job_of, tmp_path, monkeypatch, job_log, fault):
+    def decode_plainly(batches, task):
+        import os
+
+        if fault == "killed":
+            os.kill(os.getpid(), 9)
+        yield 1 / 0
+
+    out = shutil.copytree(nights.out, tmp_path / "out")
+    work = out / "_work" / f"dt={NIGHT_2}"
+    for stage in ("baseline", "gate", "publish"):
+        shutil.rmtree(work / stage, ignore_errors=True)
+    (work / "generate" / "_done.json").unlink()
+    shutil.rmtree(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    shutil.rmtree(out / "knowledge" / "entity=item" / f"dt={NIGHT_2}")
+    monkeypatch.setattr(baseline, "decode_plainly", decode_plainly)
+    summary = pipeline.run(job_of(out, NIGHT_2))
+    assert summary == nights.second | {"out": str(out), "baseline_tokens_per_s": None}
+    (line,) = [line for line in job_log if "could not be measured" in line]
+    assert "\n" not in line and ("Python workers" in line) == (fault == "killed")
+    report.write(out, NIGHT_2)
+    page = (out / "reports" / f"dt={NIGHT_2}" / "index.html").read_text()
+    assert "it could not be measured" in page
 
 
 def test_old_text_is_accepted_and_changes_no_text(nights, alone):

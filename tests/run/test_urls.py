@@ -206,6 +206,7 @@ def test_a_killed_run_is_refused_company_and_goes_on(at_url, store, job_of, nigh
     report = pipeline.run_stage(job, "generate")
     after = {key: files.version_of(files.path(f"{store}/{key}")) for key in chunk_keys()}
     assert before.items() <= after.items() and 0 < report["written_now"] < report["rows"]
+    pipeline.run_stage(job, "gate")
     pipeline.run_stage(job, "publish")
     for entity in ENTITIES:
         ours, local = rows(out, entity, NIGHT_1), rows(nights.out, entity, NIGHT_1)

@@ -138,9 +138,9 @@ def test_an_engine_that_cannot_be_had_ends_the_task(task, monkeypatch, alone, de
         raise MemoryError("no room for 9 GiB")
 
     monkeypatch.setattr(loading, "engine", engine)
-    assert list(worker.write_shard(batches(6, 9), task.task)) == []
     with pytest.raises(errors.InfrastructureError, match="no room for 9 GiB.*decode.batch_size"):
-        cut.raise_failure(task.folder)
+        list(worker.write_shard(batches(6, 9), task.task))
+    assert not (task.folder / cut.FAILED).exists()  # another host may have the room
     assert tries == ([2, 1] if alone else [2]) and not written(task.folder)
 
 
@@ -158,6 +158,20 @@ def test_what_concerns_every_row_stops_all_workers_and_reaches_the_driver(task):
         cut.raise_failure(task.folder)
     before = written(task.folder)
     assert list(worker.write_shard(batches(6, 2), task.task)) == [] and written(task.folder) == before
+
+
+def test_what_one_host_lacks_is_raised_there_and_another_host_writes_the_shard(task, monkeypatch):
+    def loaded(task):
+        raise errors.InfrastructureError("torch sees no GPU on host-7")
+
+    with monkeypatch.context() as host:
+        host.setattr(loading, "loaded", loaded)
+        with pytest.raises(errors.InfrastructureError, match="^torch sees no GPU on host-7$"):
+            list(worker.write_shard(batches(6, 2), task.task))
+    assert not written(task.folder)
+    list(worker.write_shard(batches(6, 2), task.task))
+    cut.raise_failure(task.folder)  # nothing to raise
+    assert [len(rows) for rows in written(task.folder).values()] == [2, 2, 2]
 
 
 def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
