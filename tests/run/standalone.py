@@ -97,6 +97,7 @@ def _daemon(log: Path, ready: str, arguments: list[str], **variables: str) -> tu
 
 
 def said(done: subprocess.CompletedProcess) -> str:
-    """The one line by which the command says why it ended; Java may say more behind it."""
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("dare-job: "))
-    return line
+    """The one line by which the command says why it ended; spark-submit writes it to standard output."""
+    lines = [line for line in done.stdout.splitlines() if line.startswith("dare-job: ")]
+    assert len(lines) == 1, done.stdout[-5000:] + done.stderr[-5000:]
+    return lines[0]
