@@ -115,7 +115,8 @@ def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all
     done = standalone.submit(cluster.url, "generate", "--config", folder / "job.yaml", "--date", NIGHT_2,
                              "--out", tmp_path / "out", conf=conf)
     if hosts == "all":
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("dare-job: ")]
+        said = done.stdout.splitlines()  # where spark-submit puts all that Python says
+        (line,) = [line for line in said if line.startswith("dare-job: ")]
         assert done.returncode == 5 and line.startswith("dare-job: host-0 has lost its GPU GPU-")
         return
     assert done.returncode == 0, done.stderr[-5000:]
