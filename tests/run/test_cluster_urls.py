@@ -32,7 +32,8 @@ def test_a_night_without_a_shared_disk(store, nights, cluster, tmp_path):
     for entity in ENTITIES:
         night = f"knowledge/entity={entity}/dt={NIGHT_1}"
         files.upload(nights.out / night, out / night)
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(settings(nights.world, tmp_path / "unused", model={"device": "cpu"})))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(
+        settings(nights.world, tmp_path / "unused", model={"device": "cpu"})))
     given = {f"spark.executorEnv.{name}": value for name, value in os.environ.items()
              if name.startswith("AWS_")}
     done = standalone.submit(
