@@ -186,7 +186,7 @@ def _detach(handler: logging.Handler) -> None:
 
 def _formatter(renderer) -> logging.Formatter:
     before = [structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level,
-              structlog.stdlib.ExtraAdder(), _stamped]
+              structlog.stdlib.ExtraAdder(), _without_others, _stamped]
     after = [structlog.stdlib.ProcessorFormatter.remove_processors_meta,
              structlog.processors.format_exc_info, _without_secrets, renderer]
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=after)
@@ -195,8 +195,11 @@ def _formatter(renderer) -> logging.Formatter:
 def _stamped(logger, method: str, event: dict) -> dict:
     """With the record's own time, which is then the same wherever the record goes."""
     made = datetime.fromtimestamp(event["_record"].created, UTC)
-    event = {name: value for name, value in event.items() if name not in _OTHERS}
     return event | {"timestamp": made.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+
+
+def _without_others(logger, method: str, event: dict) -> dict:
+    return {name: value for name, value in event.items() if name not in _OTHERS}
 
 
 def _without_secrets(logger, method: str, event: dict) -> dict:

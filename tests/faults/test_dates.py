@@ -61,7 +61,7 @@ def test_the_last_second_of_a_day_counts_and_the_next_does_not(make_job, write_i
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(("zone", "day"), [
-    ("America/New_York", "2026-03-08"), ("Europe/Berlin", "2026-10-25")])
+    ("America/New_York", "2026-03-08"), ("Europe/Berlin", "2026-10-25"), ("Pacific/Auckland", "2026-04-05")])
 def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(tmp_path, zone, day):
     """Whole hours of the two days around the change, as timestamps without a zone, as pandas writes them."""
     start = datetime.fromisoformat(day) - timedelta(hours=24)

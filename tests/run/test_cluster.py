@@ -115,9 +115,8 @@ def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all
     done = standalone.submit(cluster.url, "generate", "--config", folder / "job.yaml", "--date", NIGHT_2,
                              "--out", tmp_path / "out", conf=conf)
     if hosts == "all":
-        said = done.stdout.splitlines()  # where spark-submit puts all that Python says
-        (line,) = [line for line in said if line.startswith("dare-job: ")]
-        assert done.returncode == 5 and line.startswith("dare-job: host-0 has lost its GPU GPU-")
+        assert done.returncode == 5
+        assert standalone.said(done).startswith("dare-job: host-0 has lost its GPU GPU-")
         return
     assert done.returncode == 0, done.stderr[-5000:]
     record = (tmp_path / "out" / WORK / "generate" / TASKS).read_text().splitlines()
