@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import quick_java
 import structlog
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,6 +23,11 @@ from dare_job.workspace import Workspace  # noqa: E402
 def pytest_collection_modifyitems(items):
     """Those that take long first, so that two workers end at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+def pytest_collection_finish(session):
+    if any(item.get_closest_marker("spark") for item in session.items):
+        quick_java.use()
 
 
 @pytest.fixture(scope="session")

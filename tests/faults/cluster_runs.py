@@ -13,15 +13,15 @@ from pathlib import Path
 
 import psutil
 import pyarrow.dataset as ds
+import quick_java
 from fault_nights import BEFORE, NIGHT, PATIENCE_S, ROOT, STAGES, committed, popen, texts
 
 from dare_job.tables import ENTITIES
 
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CLUSTER = {"master": "local-cluster[2,1,512]", "driver_memory": "512m", "conf": {
     "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m", "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": _QUICK,
-    "spark.executor.extraJavaOptions": _QUICK, "spark.driver.host": "127.0.0.1"}}
+    "spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": quick_java.OPTIONS,
+    "spark.executor.extraJavaOptions": quick_java.options(), "spark.driver.host": "127.0.0.1"}}
 _LOOK_S = 0.02
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
+import quick_java
 
 import dare_job
 
@@ -16,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(__file__).with_name("bin")  # a stand-in for nvidia-smi
 SPARK = Path(pyspark.__file__).parent
 GPUS = ("GPU-00000000-0000-4000-8000-000000000000", "GPU-11111111-1111-4111-8111-111111111111")
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 _ALL_WORKERS = {"spark.scheduler.minRegisteredResourcesRatio": "1.0",
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s"}
@@ -73,11 +73,11 @@ def submit(master: str, *arguments, conf: dict[str, str] | None = None, options:
     """Run ``spark-submit --master MASTER ... __main__.py ARGUMENTS`` as an operator would, and wait."""
     settings = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "1g", "spark.executor.cores": "1",
                 "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false",
-                "spark.executor.extraJavaOptions": _QUICK, **_ALL_WORKERS, **(conf or {})}
+                "spark.executor.extraJavaOptions": quick_java.options(), **_ALL_WORKERS, **(conf or {})}
     given = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     entry = entry or Path(dare_job.__file__).with_name("__main__.py")
     command = [SPARK / "bin" / "spark-submit", "--master", master, "--driver-memory", "1g",
-               "--driver-java-options", _QUICK, *given, *options, entry, *arguments]
+               "--driver-java-options", quick_java.options(), *given, *options, entry, *arguments]
     return subprocess.run([str(word) for word in command], env=environment(**variables), text=True,
                           capture_output=True, timeout=timeout)
 
@@ -87,8 +87,8 @@ def _daemon(log: Path, ready: str, arguments: list[str], **variables: str) -> tu
     with open(log, "w") as file:
         process = subprocess.Popen(
             [str(SPARK / "bin" / "spark-class"), *arguments], stdout=file, stderr=subprocess.STDOUT,
-            env=environment(SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=_QUICK, **variables),
-            start_new_session=True)
+            env=environment(SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=quick_java.options(),
+                            **variables), start_new_session=True)
     deadline = time.monotonic() + _START_S
     while not (found := re.search(ready, log.read_text())):
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
