@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
@@ -118,7 +118,7 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
     limit_s = task.config.decode.hang_timeout_s
     if hangs.count(path(task.folder), task.cut):
         raise InfrastructureError(f"no forward ended within {limit_s:g} s (decode.hang_timeout_s)")
-    dog = Watchdog(limit_s, lambda ids: hangs.note(task, 0, ids, socket.gethostname()))
+    dog = Watchdog(limit_s, partial(hangs.note, task, 0, socket.gethostname()))
     task = task.here()
     context = loading.loaded(task).target.traits.context or np.inf  # the engine refuses longer prompts
     requests = [loading.request(row, task, drafted=False) for row in rows]

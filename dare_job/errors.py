@@ -3,6 +3,8 @@
 The command line turns an error into one line on standard error and the class's exit code.
 """
 
+from collections.abc import Sequence
+
 
 class DareJobError(Exception):
     """Base of every error that a user can cause or mend."""
@@ -32,6 +34,14 @@ class InfrastructureError(DareJobError):
     """Java, Spark, a disk or a device is missing or failed."""
 
     exit_code = 5
+
+
+class DeviceError(InfrastructureError):
+    """A device has failed; ``ids`` are those of the rows that were on it."""
+
+    def __init__(self, message: str, ids: Sequence[str]):
+        super().__init__(message)
+        self.ids = list(ids)
 
 
 class ModelError(DareJobError):
@@ -64,3 +74,11 @@ def exit_code(error: BaseException) -> int:
     if type(error).__name__ == "PoolError":  # the package `pools` knows none of our classes
         return PoolError.exit_code
     return UNEXPECTED
+
+
+def describe(error: Exception) -> str:
+    """One line for a row's ``error`` column."""
+    first = str(error).strip().splitlines()
+    if isinstance(error, RowError):
+        return str(error)
+    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__

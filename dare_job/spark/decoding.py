@@ -1,12 +1,13 @@
 """Rows in, results out: the engine's batches, with every way in which a row can fail kept to that row."""
 
 import logging
+import socket
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from dare_job import errors
 from dare_job.decode import Engine, Request, Result, memory
-from dare_job.errors import DareJobError, InfrastructureError, RowError
+from dare_job.errors import DareJobError, DeviceError, InfrastructureError, RowError, describe
 from dare_job.spark import batch_size, hangs, loading
 from dare_job.spark.task import Task
 from dare_job.spark.watchdog import Watchdog
@@ -16,15 +17,15 @@ _LOG = logging.getLogger("dare_job")
 
 
 def decode(rows: Iterator[dict], task: Task, dog: Watchdog,
-           hung: Mapping[str, int]) -> Iterator[tuple[dict, Result | str]]:
+           hung: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict, Result | str]]:
     """Every row with its result, or with the reason why there is none, in the order of finishing.
 
     Where memory is short, the engine's rows start again in batches of half the size. Another exception in a
     whole batch decodes the rows that the engine had taken one by one: only those that fail alone are lost,
     and the others go on in batches. Rows that timed out, and those on which a worker hung before, come one by
-    one at the end; ``hung`` says how often, and who hung alone is given up. Raises InfrastructureError where
-    no engine can be made, or it fails before it asks for a row: no row is to blame, and a second try would
-    end alike.
+    one at the end; ``hung`` says why each time, and who hung alone is given up. Raises DeviceError where
+    the device failed, and InfrastructureError where no engine can be made, or it fails before it asks for a
+    row: no row is to blame, and a second try would end alike.
     """
     feed, size = _Feed(rows, task, dog, hung), batch_size.of(task)
     while feed.more():
@@ -37,7 +38,7 @@ def decode(rows: Iterator[dict], task: Task, dog: Watchdog,
                 else:
                     yield feed.taken(result.id), result
         except Exception as error:
-            stop_if_fatal(error)
+            stop_if_fatal(error, engine)
             if feed.asked == asked:
                 raise _unusable(error) from error
             short, reason = memory.is_short(error), describe(error)
@@ -64,7 +65,7 @@ def _one_by_one(under_way: list[tuple[dict, Request]], task: Task, dog: Watchdog
         try:
             outcome = next(dog.over(engine, engine.run([request])))
         except Exception as error:
-            stop_if_fatal(error)
+            stop_if_fatal(error, engine)
             short = memory.is_short(error)
             outcome = _does_not_fit(request, error) if short else describe(error)
         if short:
@@ -99,7 +100,7 @@ class _Feed:
     asked  rows asked for so far, each time they were
     """
 
-    def __init__(self, rows: Iterator[dict], task: Task, dog: Watchdog, hung: Mapping[str, int]):
+    def __init__(self, rows: Iterator[dict], task: Task, dog: Watchdog, hung: Mapping[str, Sequence[str]]):
         self._rows, self._task, self._dog, self._hung = rows, task, dog, hung
         self._next: dict | None = None
         self._requests: dict[str, tuple[dict, Request]] = {}
@@ -131,11 +132,10 @@ class _Feed:
 
     def _request(self, row: dict) -> Request | None:
         """What the engine is asked for a row now, if anything."""
-        hangs_so_far = self._hung.get(row["entity_id"], 0)
+        hung = self._hung.get(row["entity_id"], ())
         reason = row["error"]
-        if reason is None and hangs_so_far >= hangs.TWICE:
-            reason = (f"hung {hangs_so_far} times: no forward with this row ended within "
-                      f"{self._task.config.decode.hang_timeout_s:g} s (decode.hang_timeout_s)")
+        if reason is None and len(hung) >= hangs.TWICE:
+            reason = f"ended {len(hung)} workers, the last with this row alone: {hung[-1]}"
         if reason is None:
             try:
                 request = loading.request(row, self._task)
@@ -144,7 +144,7 @@ class _Feed:
                 reason = describe(error)
         if reason is not None:
             self._failed.append((row, reason))
-        elif hangs_so_far:
+        elif hung:
             self._aside.append((row, request))
         else:
             return request
@@ -177,17 +177,15 @@ class _Feed:
         return under_way
 
 
-def stop_if_fatal(error: Exception) -> None:
-    """Raise again, as one of the project's errors, what would fail every row alike."""
+def stop_if_fatal(error: Exception, engine: Engine | None = None) -> None:
+    """Raise again, as one of the project's errors, what would fail every row alike.
+
+    A device that failed over ``engine`` takes its process with it: Spark starts the task anew in another.
+    """
     if isinstance(error, PoolError):
         raise errors.PoolError(str(error)) from error
     if isinstance(error, DareJobError) and not isinstance(error, RowError):
         raise error
-
-
-def describe(error: Exception) -> str:
-    """One line for a row's ``error`` column."""
-    first = str(error).strip().splitlines()
-    if isinstance(error, RowError):
-        return str(error)
-    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
+    if memory.is_device(error):
+        raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}",
+                          engine.in_slots() if engine else ()) from error

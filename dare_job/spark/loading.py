@@ -3,6 +3,7 @@
 Everything here is reached by importing the module in the worker; only ``Task`` travels.
 """
 
+import socket
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.scheduler import MOST, Scheduler
 from dare_job.decode.scoring import Scoring
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, InfrastructureError, describe
 from dare_job.files import path
 from dare_job.local_copy import local_copy
 from dare_job.observe import log
@@ -57,7 +58,14 @@ def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_cod
     logging.set_verbosity_error()
     torch.set_num_threads(threads)
     warm_up()
-    target = Target.load(Path(model), dtype, gpus.take(device, gpu), trust_remote_code)
+    try:
+        target = Target.load(Path(model), dtype, gpus.take(device, gpu), trust_remote_code)
+    except (RuntimeError, MemoryError) as error:
+        if not memory.is_short(error) and not memory.is_device(error):
+            raise
+        raise InfrastructureError(
+            f"{socket.gethostname()}: the model does not fit, or its device failed: {describe(error)}; give "
+            "a task more memory, or a machine fewer tasks at once") from error
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     return Loaded(target, tokenizer)
 

@@ -24,11 +24,11 @@ class Watchdog:
     """Watches the engines of one task.
 
     limit_s  seconds without a forward's end; None: for ever
-    note     is told the ids of the rows that were being decoded, before the process ends
+    note     is told the ids of the rows that were being decoded, and why, before the process ends
     end      ends the process
     """
 
-    def __init__(self, limit_s: float | None, note: Callable[[list[str]], None],
+    def __init__(self, limit_s: float | None, note: Callable[[list[str], str], None],
                  end: Callable[[int], None] = os._exit):
         self._limit_s, self._note, self._end = limit_s, note, end
         self._engine: Engine | None = None  # which is at work
@@ -80,16 +80,15 @@ class Watchdog:
             if state is None or state != last:
                 last, since = state, now
             elif now - since >= self._limit_s:
-                self._bite(engine, now - since)
+                self._bite(engine.in_slots(), now - since)
                 return
 
-    def _bite(self, engine: Engine, seconds: float) -> None:
-        ids = engine.in_slots()
+    def _bite(self, ids: list[str], seconds: float) -> None:
         _LOG.error("no forward of the model has ended for %.0f s (decode.hang_timeout_s = %g): this worker "
                    "ends itself, and Spark starts its task anew; being decoded: %s", seconds, self._limit_s,
                    ", ".join(map(str, ids)) or "nothing yet")
         try:
-            self._note(ids)
+            self._note(ids, f"no forward ended within {self._limit_s:g} s (decode.hang_timeout_s)")
             faulthandler.dump_traceback(sys.__stderr__)
         finally:
             self._end(EXIT_CODE)

@@ -9,12 +9,13 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
 
 from dare_job.decode import Result
-from dare_job.errors import DareJobError, InfrastructureError
+from dare_job.errors import DareJobError, DeviceError, InfrastructureError
 from dare_job.files import AnyPath, is_local, path
 from dare_job.observe import log
 from dare_job.spark import batch_size, chunks, cut, gpus, hangs, loading
@@ -37,8 +38,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
 
     A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
     model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
-    Raises InfrastructureError for what this host lacks (the folder, its GPU, room on a disk or in memory):
-    Spark tries another one, and gives up after ``spark.task.maxFailures``.
+    Raises InfrastructureError for what this host lacks (the folder, its GPU, room on a disk or in memory) or
+    a device that failed: Spark tries another one, and gives up after ``spark.task.maxFailures``.
     """
     folder = path(task.folder)
     if is_local(folder) and not folder.is_dir():
@@ -50,7 +51,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
         return
     shard = first["shard"]
     loading.log_task(task, "generate", shard=shard)
-    dog = Watchdog(task.config.decode.hang_timeout_s, lambda ids: hangs.note(task, shard, ids, _name()))
+    note = partial(hangs.note, task, shard, _name())
+    dog = Watchdog(task.config.decode.hang_timeout_s, note)
     began = time.perf_counter()
     try:
         task = task.here()
@@ -59,12 +61,14 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
         collector = Collector(task)
         with dog.on():
             for row, result in decode(collector.watched(chain([first], rows)), task, dog,
-                                      hangs.times(task, shard)):
+                                      hangs.reasons(task, shard)):
                 yield from collector.add(row, knowledge_row(row, result, task))
             yield from collector.finish()
         _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
     except DareJobError as error:
         _LOG.error("the shard was not finished: %s", error, extra={"error": type(error).__name__})
+        if isinstance(error, DeviceError):
+            note(error.ids, str(error))
         if isinstance(error, InfrastructureError):
             raise
         if cut.goes_on(folder, task.cut):

@@ -77,8 +77,8 @@ def _workers(job: Job, work: cut.Cut, before: set[AnyPath]) -> dict | None:
         _LOG.warning("memory was too short for %d rows at once: workers went down to %d and wrote on; a "
                      "lower decode.batch_size spares them the tries", asked, found["batch_size"])
     if hung:
-        _LOG.warning("workers hung %d times and were started anew (decode.hang_timeout_s): which rows they "
-                     "were decoding is in %s", hung, work.folder / hangs.FOLDER)
+        _LOG.warning("workers hung, or their device failed, %d times, and they were started anew: which rows "
+                     "they were decoding, and what happened, is in %s", hung, work.folder / hangs.FOLDER)
     return found | {"hangs": hung}
 
 
@@ -157,9 +157,10 @@ def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
 def _stats(job: Job, work: cut.Cut, wave: int, write) -> list:
     """STATS of the tasks that write what is left of a wave.
 
-    A row that hangs ends two attempts at its shard before it is given up, so a few of them end Spark's job
-    (``spark.task.maxFailures``). Where workers hung, and rows were noted for it, what is left is therefore
-    tried again, until a shard has had ``hangs.MOST`` of them. Any other failure ends as Spark lets it.
+    A row that hangs, or that a device fails over, ends two attempts at its shard before it is given up, so a
+    few of them end Spark's job (``spark.task.maxFailures``). Where workers ended so, and rows were noted for
+    it, what is left is therefore tried again, until a shard has had ``hangs.MOST`` of them. Any other failure
+    ends as Spark lets it.
     """
     before = seen = hangs.by_shard(work.folder, work.token)
     while True:
@@ -170,7 +171,7 @@ def _stats(job: Job, work: cut.Cut, wave: int, write) -> list:
             found = hangs.by_shard(work.folder, work.token)
             if found == seen or max((found - before).values()) >= hangs.MOST:
                 raise
-            _LOG.warning("workers hung %d times (decode.hang_timeout_s), what is left is tried again: %s",
+            _LOG.warning("workers hung, or their device failed, %d times; what is left is tried again: %s",
                          (found - seen).total(), error)
             seen = found
 

@@ -69,9 +69,9 @@ def test_rows_on_which_a_worker_hung_are_found_again(folder):
     def task(cut: str) -> Task:
         return Task(JobConfig(), "m", "t", str(folder), "p", "", cut, "2026-01-02", "run-1", 1)
 
-    hangs.note(task("cut-1"), 0, ["u01", "u02"], "h:1")
-    hangs.note(task("cut-1"), 0, ["u02"], "h:2")
-    hangs.note(task("cut-1"), 1, ["u03"], "h:2")
-    hangs.note(task("cut-2"), 0, ["u04"], "h:2")
-    assert hangs.times(task("cut-1"), 0) == {"u01": 1, "u02": 2}
+    hangs.note(task("cut-1"), 0, "h:1", ["u01", "u02"], "late")
+    hangs.note(task("cut-1"), 0, "h:2", ["u02"], "late")
+    hangs.note(task("cut-1"), 1, "h:2", ["u03"], "late")
+    hangs.note(task("cut-2"), 0, "h:2", ["u04"], "late")
+    assert hangs.reasons(task("cut-1"), 0) == {"u01": ["late"], "u02": ["late", "late"]}
     assert hangs.count(folder, "cut-1") == 3 and hangs.count(folder / "none", "cut-1") == 0

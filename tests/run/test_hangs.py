@@ -7,14 +7,16 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 
 import pyarrow as pa
 import pytest
+import torch
 from shard_helpers import committed, prepared, prompt, write
 
 from dare_job import baseline
 from dare_job.decode import Engine
-from dare_job.errors import InfrastructureError
+from dare_job.errors import DeviceError, InfrastructureError
 from dare_job.model import embedded_path
 from dare_job.spark import cut, hangs, loading, watchdog
 from dare_job.spark.task import Task
@@ -68,11 +70,12 @@ def test_a_row_that_makes_its_batch_late_is_found_out_alone(tmp_path, monkeypatc
 def test_rows_on_which_a_worker_hung_come_alone_and_last_and_are_given_up_after_two(
         tmp_path, monkeypatch, texts):
     task = prepared(tmp_path)
-    hangs.note(task, 0, ["u01", "u02"], "here:1")
-    hangs.note(task, 0, ["u02"], "here:2")
-    hangs.note(task, 1, ["u03"], "here:3")  # another shard
-    hangs.note(replace(task, cut="cut-0"), 0, ["u01"], "here:4")  # an earlier cut
-    assert hangs.times(task, 0) == Counter(u01=1, u02=2) and hangs.count(tmp_path, task.cut) == 3
+    hangs.note(task, 0, "here:1", ["u01", "u02"], "the first")
+    hangs.note(task, 0, "here:2", ["u02"], "the last")
+    hangs.note(task, 1, "here:3", ["u03"], "")  # another shard
+    hangs.note(replace(task, cut="cut-0"), 0, "here:4", ["u01"], "")  # an earlier cut
+    assert hangs.reasons(task, 0) == {"u01": ["the first"], "u02": ["the first", "the last"]}
+    assert hangs.count(tmp_path, task.cut) == 3
     batches = []
     run = Engine.run
 
@@ -84,7 +87,8 @@ def test_rows_on_which_a_worker_hung_come_alone_and_last_and_are_given_up_after_
     monkeypatch.setattr(Engine, "run", watched)
     rows = write(task, PROMPTS)
     assert batches[-1] == (1, "u01") and Counter(size for size, _ in batches) == {4: 12, 1: 1}
-    assert "hung 2 times" in rows["u02"]["error"] and not rows["u01"]["error"]
+    assert rows["u02"]["error"] == "ended 2 workers, the last with this row alone: the last"
+    assert not rows["u01"]["error"]
     assert {name: row["token_ids"] for name, row in rows.items() if name != "u02"} == {
         name: ids for name, ids in texts.items() if name != "u02"}
 
@@ -98,6 +102,45 @@ def test_chunks_of_an_earlier_attempt_are_not_written_again(tmp_path):
     assert write(task, PROMPTS).keys() == before.keys()
     assert {path: path.stat().st_mtime_ns for path in times if path != lost} == {
         path: at for path, at in times.items() if path != lost}
+
+
+@pytest.mark.parametrize("error", [
+    torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors might be ..."),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasGemmEx")],
+    ids=["context lost", "cublas"])
+def test_a_device_that_fails_over_a_row_fails_the_task_and_at_last_costs_that_row(
+        tmp_path, monkeypatch, texts, error):
+    """Each attempt is a process of its own in Spark, for which a device that has failed is of no more use."""
+    task, forward = prepared(tmp_path), Engine._forward
+
+    def failing(self, *args):
+        if "u05" in self.in_slots():
+            raise error
+        return forward(self, *args)
+
+    monkeypatch.setattr(Engine, "_forward", failing)
+    for attempt in (1, 2):
+        with pytest.raises(DeviceError, match=f"^{gethostname()}: the device failed: .*CUDA error: [^\n]*$"):
+            write(task, PROMPTS)
+        assert hangs.count(tmp_path, task.cut) == attempt
+    assert [len(whys) for whys in hangs.reasons(task, 0).values() if len(whys) > 1] == [2]
+    rows = write(task, PROMPTS)
+    assert "ended 2 workers, the last with this row alone: " in rows["u05"]["error"]
+    assert "the device failed: " in rows["u05"]["error"]
+    assert {name: row["token_ids"] for name, row in rows.items() if not row["error"]} == {
+        name: ids for name, ids in texts.items() if name != "u05"}
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+                                   torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")])
+def test_a_model_that_does_not_get_on_its_device_is_the_hosts_fault(tmp_path, monkeypatch, error):
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr(loading.Target, "load", fail)
+    loading._load.cache_clear()
+    with pytest.raises(InfrastructureError, match=f"its device failed: .*{error}; give a task"):
+        write(prepared(tmp_path), PROMPTS)
 
 
 class Slow:
@@ -122,18 +165,19 @@ class Slow:
     ids=["results come", "steps end", "nothing ends"])
 def test_the_watchdog_ends_the_process_where_nothing_ends(job_log, seconds, steps, bites):
     noted, ended, engine = [], [], Slow()
-    dog = Watchdog(0.4, noted.append, ended.append)
+    dog = Watchdog(0.4, lambda *said: noted.append(said), ended.append)
     with dog.on():
         for _ in dog.over(engine, engine.run(seconds, steps)):
             time.sleep(0.02)
-    assert (noted, ended) == (([["a", "b"]], [EXIT_CODE]) if bites else ([], []))
+    assert ended == [EXIT_CODE] * bites
+    assert noted == [(["a", "b"], "no forward ended within 0.4 s (decode.hang_timeout_s)")] * bites
     assert [("no forward of the model has ended for" in line, line.endswith("being decoded: a, b"))
             for line in job_log] == [(True, True)] * bites
 
 
 def test_the_watchdog_waits_for_rows_and_for_readers():
     ended, engine = [], Slow()
-    dog = Watchdog(0.3, ended.append, ended.append)
+    dog = Watchdog(0.3, print, ended.append)
 
     def results():
         with dog.paused():
@@ -194,8 +238,8 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
     written = committed(task)
     assert sorted(written) == sorted(prompts)
     assert [name for name, row in sorted(written.items()) if row["error"]] == late
-    assert all("hung 2 times: no forward with this row ended within 4 s" in written[name]["error"]
-               for name in late)
+    given_up = "ended 2 workers, the last with this row alone: no forward ended within 4 s"
+    assert all(given_up in written[name]["error"] for name in late)
     assert {name: row["token_ids"] for name, row in written.items() if not row["error"]} == {
         name: ids for name, ids in texts.items() if name in prompts and name not in late}
     found = [json.loads(path.read_text())["ids"] for path in (work.folder / hangs.FOLDER).glob("*.json")]
@@ -211,7 +255,7 @@ def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
 
         from dare_job.spark import hangs
 
-        hangs.note(task, 0, [], "here:1")
+        hangs.note(task, 0, "here:1", [], "")
         os._exit(75)
         yield
 
@@ -220,7 +264,7 @@ def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
     with pytest.raises(InfrastructureError, match="Spark lost .* Python workers .* run it again"):
         generate._write_wave(job, work, 1, task)
     assert hangs.MOST <= hangs.count(work.folder, work.token) < hangs.MOST + 4  # Spark's tries
-    assert [line[:22] for line in job_log if "is tried again" in line] == ["workers hung 4 times ("] * 3
+    assert sum(" failed, 4 times; what is left is tried again" in line for line in job_log) == 3
 
 
 @pytest.mark.spark
@@ -244,7 +288,7 @@ def test_what_fails_without_a_hang_has_the_tries_of_spark_and_no_more(
 
     tries = str(tmp_path / "tries")
     job, work, task = cut_of({"u00": PROMPTS["u00"]})
-    hangs.note(task, 0, ["u00"], "here:1")  # of the run before
+    hangs.note(task, 0, "here:1", ["u00"], "")  # of the run before
     monkeypatch.setattr(generate, "write_shard", fail)
     with pytest.raises(Exception, match=message) as found:
         generate._write_wave(job, work, 1, task)
