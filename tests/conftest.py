@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -28,6 +29,13 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish(session):
     if any(item.get_closest_marker("spark") for item in session.items):
         quick_java.use()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Of torch, whatever a test before has set: more, in two processes at once, wait for each other."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
