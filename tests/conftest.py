@@ -20,10 +20,25 @@ from dare_job.config import JobConfig, SparkSettings  # noqa: E402
 from dare_job.job import Job  # noqa: E402
 from dare_job.workspace import Workspace  # noqa: E402
 
+_ONE_WORKER = ("tests/faults/",)
+
 
 def pytest_collection_modifyitems(items):
     """Those that take long first, so that two workers end at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests stay in one worker, and so do those of a folder that share nights which take long."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in _ONE_WORKER if nodeid.startswith(folder)),
+                        super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish(session):

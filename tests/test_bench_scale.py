@@ -35,7 +35,7 @@ def test_a_stage_is_measured_with_java_and_its_workers_and_not_again(tmp_path, c
 @pytest.mark.spark
 def test_a_whole_night_is_measured_stage_by_stage(tmp_path, capsys):
     command.main(["--users", "2000", "--work", str(tmp_path), "--driver-memory", "1g", "--pools",
-                  "--conf", "spark.sql.shuffle.partitions=8"])
+                  "--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=8"])
     printed = capsys.readouterr().out
     found = json.loads(printed.splitlines()[-1])["sizes"]["2000"]
     assert [step for step in STEPS if step in found] == list(STEPS) and set(STAGES) <= set(STEPS)

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from dare_job.data.readers import identity, read
-from dare_job.files import AnyPath
+from dare_job.files import AnyPath, path
 from dare_job.job import Job
 from dare_job.workspace import committing, digest, is_done
 
@@ -15,7 +15,9 @@ def prepare(job: Job) -> AnyPath:
     """
     settings = job.config.input
     folder = job.space.stage("input")
-    fingerprint = digest([settings.path, settings.format, settings.max_reject_share, identity(settings)])
+    files = identity(settings)
+    place = str(path(settings.path).absolute())  # however it was written
+    fingerprint = digest([place, settings.format, settings.max_reject_share, files])
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:

@@ -20,7 +20,7 @@ SPARK = {  # a quick start and a quiet console
     "spark.driver.memory": "1g", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile="
                                      f"{(ROOT / 'dare_job' / 'spark' / 'log4j2.properties').as_uri()}"}
-CONNECTION = {"conn_type": "spark", "host": "local[2,4]", "extra": {"spark-binary": "spark-submit"}}
+CONNECTION = {"conn_type": "spark", "host": "local[1,4]", "extra": {"spark-binary": "spark-submit"}}
 
 
 @dataclass(frozen=True)

@@ -124,11 +124,14 @@ def test_staleness_by_setting(make_job, inputs):
         assert ("ann" in stale(second)) is expected, (settings, model)
 
 
-def test_a_second_run_does_nothing_and_a_changed_input_runs_again(make_job, inputs, write_input):
+def test_a_second_run_does_nothing_and_a_changed_input_runs_again(
+        make_job, inputs, write_input, tmp_path, monkeypatch):
     job = make_job(inputs)
     first = plan.run(job)
     files = {file: file.stat().st_mtime_ns for file in job.space.work.rglob("*.parquet")}
     assert plan.run(job) == first
+    monkeypatch.chdir(tmp_path)
+    assert plan.run(make_job({"input": {"path": "input"}})) == first  # the same folder, written otherwise
     assert {file: file.stat().st_mtime_ns for file in job.space.work.rglob("*.parquet")} == files
     write_input([*INTERACTIONS, ("new", "i1", 3.0, JAN_2)], USERS, ITEMS)
     assert plan.run(job)["user"]["rows"] == 5
