@@ -22,6 +22,7 @@ import pyarrow as pa
 from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.files import path
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.spark import executors, hangs
 from dare_job.spark.reading import read_parquet
 from dare_job.spark.session import cause
@@ -32,6 +33,7 @@ from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
 ENGINE, GENERATE = "engine", "generate"
+_WHAT = "the rows are written; some are decoded plainly, to compare"
 _STATS = "method string, tokens long, seconds double"
 
 
@@ -52,7 +54,7 @@ def measure(job: Job, cut) -> dict | None:
 
 def _measured(job: Job, cut) -> dict | None:
     try:
-        with executors.failing_plainly():
+        with executors.failing_plainly(), progress.doing(_WHAT):
             return _measure(job, cut)
     except Exception as error:
         known = isinstance(error, DareJobError)

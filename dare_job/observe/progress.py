@@ -96,6 +96,13 @@ def watching(folders: Iterable[AnyPath], rows: int, what: str = "writing") -> It
         yield
 
 
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Say what the running stage is at, where nothing is counted, while the block runs."""
+    with _from(lambda elapsed_s: Reading(elapsed_s, what)):
+        yield
+
+
 class Steps:
     """Counts the steps of a training, in place of a rich progress bar."""
 

@@ -35,7 +35,8 @@ def standalone(airflow, tmp_path_factory):
         home = airflow(settings, AIRFLOW_CONN_TOLD=connection, **one_machine(free_port()))
         home.run("pools", "set", "gpu", "1", "jobs that have the GPUs")
         with running(home):
-            wait(lambda: len(home.rows("select 1 from dag")) == 3, "the DAGs are loaded", home)
+            loaded = "select 1 from dag join serialized_dag using (dag_id)"
+            wait(lambda: len(home.rows(loaded)) == 3, "the DAGs are loaded", home)
             yield home, folder, posted
 
 

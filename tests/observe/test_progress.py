@@ -30,6 +30,8 @@ with log.bound(stage="generate"), progress.of_stage(0.5, [told.append]):
             time.sleep(0.8)
             commit(n, *ids)
         time.sleep(1.2)
+    with progress.doing("something else"):
+        time.sleep(1.2)
 print(len(told), before)
 """
 
@@ -39,7 +41,8 @@ def test_a_stage_says_how_far_it_is_in_lines_with_fields(tmp_path):
                           check=True, timeout=60)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert lines[0]["event"].startswith("generate: still at it, ") and lines[0]["elapsed_s"] >= 2
-    last = lines[-1]
+    assert lines[-1]["event"].startswith("generate: something else") and "rows" not in lines[-1]
+    last = [line for line in lines if "rows" in line][-1]
     assert last["event"].startswith("generate: wave 1 of 2: 5 of 6 rows, 250 tokens")
     assert (last["rows"], last["rows_total"], last["tokens"]) == (5, 6, 250)
     assert (last["accepted_per_step"], last["busy_slots"], last["tokens_per_s"]) == (2.5, 0.5, 166.6667)
