@@ -12,11 +12,10 @@ from dare_job import files, store_errors
 from dare_job.errors import ConfigError, DareJobError, DataError, InfrastructureError
 from dare_job.files import AnyPath
 from dare_job.spark import executors
+from dare_job.spark.session import refused
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR,
          errno.ENAMETOOLONG, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE}
-_JAVA = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Permission denied",
-         "Mkdirs failed", "Input/output error")
 _ENDS_WITHIN_S = 2.0  # a killed process closes its sockets a moment before it has ended
 
 
@@ -49,9 +48,9 @@ def writing(out: AnyPath) -> Iterator[None]:
         if damaged := _damaged(error):
             raise DataError(f"{damaged} is damaged or gone: put a whole copy in its place, or remove its "
                             "folder and run again what writes it") from error
-        reason = _java_reason(error)
-        if reason is None and (refused := store_errors.reason(error)):
-            raise InfrastructureError(f"a store refused the job, which writes to {out}: {refused}") from error
+        reason = refused(error) if _of_spark(error) else None
+        if reason is None and (said := store_errors.reason(error)):
+            raise InfrastructureError(f"a store refused the job, which writes to {out}: {said}") from error
         if reason is None:
             if _of_spark(error):
                 executors.raise_if_lost(error)
@@ -84,12 +83,6 @@ def _damaged(error: Exception) -> str | None:
     said = str(error) if _of_spark(error) else ""
     found = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", said)
     return unquote(found[1]) if found else None
-
-
-def _java_reason(error: Exception) -> str | None:
-    if not _of_spark(error):
-        return None
-    return next((reason for reason in _JAVA if reason in str(error)), None)
 
 
 def _raise_if_java_ended(error: Exception) -> None:

@@ -14,6 +14,8 @@ JAVA_VERSION = 17
 _INSTALL = (f"install a JRE {JAVA_VERSION} (Debian, Ubuntu: "
             f"apt-get install openjdk-{JAVA_VERSION}-jre-headless) or set JAVA_HOME")
 _TASK_FAILURES = 4  # Spark's own default everywhere but in local[N], which never retries
+_REFUSED = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Permission denied",
+            "Mkdirs failed", "Input/output error")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -126,3 +128,8 @@ def cause(error: Exception) -> str:
         return type(error).__name__
     reasons = [line for line in lines if line.startswith((": ", "Caused by: "))]
     return " ".join([lines[0], *reasons[:1]])
+
+
+def refused(error: Exception) -> str | None:
+    """What the system refused Java, where Spark's failure says so."""
+    return next((reason for reason in _REFUSED if reason in str(error)), None)

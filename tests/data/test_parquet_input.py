@@ -5,10 +5,12 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from dare_job.config import InputSettings
 from dare_job.data.readers import identity, read
-from dare_job.errors import DataError
+from dare_job.errors import DataError, InfrastructureError
 
 
 def get(folder, name):
@@ -175,3 +177,21 @@ def test_identity_sees_a_changed_file(tmp_path, write_input):
     assert [name for name, _, _ in before] == ["interactions.parquet", "items.parquet", "users.parquet"]
     write_input([("u", "i", 1.0, 1), ("u", "j", 1.0, 2)])
     assert identity(InputSettings(path=str(folder))) != before
+
+
+@pytest.mark.parametrize(("error", "becomes"), [
+    (Py4JNetworkError("Error while sending or receiving"), Py4JNetworkError),
+    (PySparkException("Job aborted: ... ExecutorLostFailure (executor 1 exited)"), InfrastructureError),
+    (PySparkException("java.io.IOException: No space left on device"), PySparkException),
+    (PySparkException("malformed record"), DataError)], ids=["Java", "executors", "disk", "input"])
+def test_what_is_not_the_inputs_fault_is_not_called_so(
+        spark, tmp_path, write_input, monkeypatch, error, becomes):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr("dare_job.data.readers.checks.write", fail)
+    folder = write_input([("u", "i", 1.0, 5)])
+    with pytest.raises(becomes) as found:
+        read(InputSettings(path=str(folder), format="parquet"), tmp_path / "into", spark)
+    assert type(found.value) is becomes
+    assert becomes is not DataError or f"{folder} could not be read: malformed record" in str(found.value)

@@ -13,6 +13,8 @@ from dare_job.config import InputSettings
 from dare_job.data.readers import amazon, checks, movielens, parquet
 from dare_job.errors import DataError
 from dare_job.files import AnyPath
+from dare_job.spark import executors
+from dare_job.spark.session import cause, refused
 
 _ARCHIVE = ".archive"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # not the archive's fault
@@ -35,9 +37,10 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     """Write ``interactions users items rejects`` (Parquet folders) into ``into``; see ``tables.py``.
 
     Raises DataError where the path is missing, its format is not known, a file or column is damaged or
-    missing, or more rows than ``max_reject_share`` are unusable.
+    missing, or more rows than ``max_reject_share`` are unusable; InfrastructureError where executors were
+    lost; and what pyspark raises where Java has ended or has no room.
     """
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
     if not settings.path:
@@ -52,7 +55,13 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     try:
         counts = checks.write(reader.read(_inner(folder), spark), into, settings.max_reject_share)
     except (PySparkException, Py4JError) as error:
-        raise parquet.explain_damage(_inner(folder), error) from error
+        executors.raise_if_lost(error)
+        if isinstance(error, Py4JNetworkError):
+            raise  # Java has ended
+        damage = parquet.damage(_inner(folder))
+        if damage is None and refused(error):
+            raise  # no room, or the like: nothing is wrong with the input
+        raise damage or DataError(f"{_inner(folder)} could not be read: {cause(error)}") from error
     finally:
         files.remove_tree(into / _ARCHIVE)
     tables = counts.values()

@@ -65,8 +65,8 @@ def read(folder: AnyPath, spark: SparkSession) -> Source:
     return Source(_interactions(paths["interactions"], spark), *others)
 
 
-def explain_damage(path: AnyPath, error: Exception) -> DataError:
-    """What Spark's failure to read means for the user: the damaged file and column, found by reading all."""
+def damage(path: AnyPath) -> DataError | None:
+    """What is damaged where Spark has failed to read: the file and its column, found by reading all."""
     tables = [path] if path.is_file() else [table_path(path, name) for name in _NEEDED]
     for file in [file for table in tables if table for file in parquet_files(table)]:
         if file.suffix != ".parquet":
@@ -75,7 +75,7 @@ def explain_damage(path: AnyPath, error: Exception) -> DataError:
             found = _damage(file, pq.ParquetFile(source))
         if found:
             return found
-    return DataError(f"{path} could not be read: {_first_line(error)}")
+    return None
 
 
 def _damage(file: AnyPath, reader: pq.ParquetFile) -> DataError | None:
