@@ -75,14 +75,14 @@ class Run:
 
 
 def _kind(process: psutil.Process) -> str:
-    line = " ".join(process.cmdline())
+    line, parents = (" ".join(found.cmdline()) for found in (process, process.parent()))
+    if "pyspark.daemon" in line:
+        return "worker" if "pyspark.daemon" in parents else "other"
+    if line == parents:  # Java starts a program, and is a copy of itself for a moment
+        return "other"
     if "CoarseGrainedExecutorBackend" in line:
         return "executor"
-    if "SparkSubmit" in line:
-        return "java"
-    if "pyspark.daemon" in line and "pyspark.daemon" in " ".join(process.parent().cmdline()):
-        return "worker"
-    return "other"
+    return "java" if "SparkSubmit" in line else "other"
 
 
 def kill(run: Run, kind: str, stage: str, chance: random.Random, seconds: dict[str, float]) -> str:
