@@ -28,7 +28,7 @@ def note(task: Task, shard: int, worker: str, ids: list[str], why: str) -> None:
     files.make_folder(folder)
     write_json(folder / f"{shard:05d}-{secrets.token_hex(4)}.json",
                {"cut": task.cut, "shard": shard, "ids": ids, "worker": worker, "why": why,
-                "at_s": round(time.time(), 1)})
+                "at_s": time.time()})
 
 
 def reasons(task: Task, shard: int) -> dict[str, list[str]]:
