@@ -37,9 +37,9 @@ class InfrastructureError(DareJobError):
 
 
 class DeviceError(InfrastructureError):
-    """A device has failed; ``ids`` are those of the rows that were on it."""
+    """A device has failed; ``ids`` are those of the rows that were on it, where the worker itself asks."""
 
-    def __init__(self, message: str, ids: Sequence[str]):
+    def __init__(self, message: str, ids: Sequence[str] = ()):
         super().__init__(message)
         self.ids = list(ids)
 

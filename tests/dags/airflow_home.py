@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import quick_java
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ DAGS = ROOT / "airflow" / "dags"
 NIGHTLY = "dare_job_nightly"
 SPARK = {  # a quick start and a quiet console
     "spark.driver.memory": "1g", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j.configurationFile="
+    "spark.driver.extraJavaOptions": f"{quick_java.OPTIONS} -Dlog4j.configurationFile="
                                      f"{(ROOT / 'dare_job' / 'spark' / 'log4j2.properties').as_uri()}"}
 CONNECTION = {"conn_type": "spark", "host": "local[1,4]", "extra": {"spark-binary": "spark-submit"}}
 

@@ -182,8 +182,9 @@ def test_identity_sees_a_changed_file(tmp_path, write_input):
 @pytest.mark.parametrize(("error", "becomes"), [
     (Py4JNetworkError("Error while sending or receiving"), Py4JNetworkError),
     (PySparkException("Job aborted: ... ExecutorLostFailure (executor 1 exited)"), InfrastructureError),
+    (PySparkException("dare_job.errors.InfrastructureError: host-7 has no disk"), InfrastructureError),
     (PySparkException("java.io.IOException: No space left on device"), PySparkException),
-    (PySparkException("malformed record"), DataError)], ids=["Java", "executors", "disk", "input"])
+    (PySparkException("malformed record"), DataError)], ids=["Java", "executors", "a task", "disk", "input"])
 def test_what_is_not_the_inputs_fault_is_not_called_so(
         spark, tmp_path, write_input, monkeypatch, error, becomes):
     def fail(*arguments):

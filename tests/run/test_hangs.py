@@ -177,7 +177,7 @@ def test_the_watchdog_ends_the_process_where_nothing_ends(job_log, seconds, step
 
 def test_the_watchdog_waits_for_rows_and_for_readers():
     ended, engine = [], Slow()
-    dog = Watchdog(0.3, print, ended.append)
+    dog = Watchdog(0.3, lambda *said: ended.append(said), ended.append)
 
     def results():
         with dog.paused():
@@ -269,19 +269,22 @@ def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("fault", "message"), [
-    ("infrastructure", "^host-7 has lost its GPU$"), ("killed", "Spark lost .* Python workers"),
+    ("infrastructure", "^host-7 has lost its GPU$"), ("device", "^host-7: the device failed$"),
+    ("killed", "Spark lost .* Python workers"),
     ("program", "ZeroDivisionError")])
 def test_what_fails_without_a_hang_has_the_tries_of_spark_and_no_more(
         cut_of, monkeypatch, tmp_path, fault, message):
     def fail(batches, task):
         import os
 
-        from dare_job.errors import InfrastructureError
+        from dare_job.errors import DeviceError, InfrastructureError
 
         with open(tries, "a") as file:
             file.write(fault + "\n")
         if fault == "infrastructure":
             raise InfrastructureError("host-7 has lost its GPU")
+        if fault == "device":
+            raise DeviceError("host-7: the device failed", ["u00"])
         if fault == "killed":
             os.kill(os.getpid(), 9)
         yield 1 / 0

@@ -53,9 +53,9 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     chosen = settings.format if settings.format != "auto" else detect(folder)
     reader = {"parquet": parquet, "movielens": movielens, "amazon": amazon}[chosen]
     try:
-        counts = checks.write(reader.read(_inner(folder), spark), into, settings.max_reject_share)
+        with executors.failing_plainly():
+            counts = checks.write(reader.read(_inner(folder), spark), into, settings.max_reject_share)
     except (PySparkException, Py4JError) as error:
-        executors.raise_if_lost(error)
         if isinstance(error, Py4JNetworkError):
             raise  # Java has ended
         damage = parquet.damage(_inner(folder))
