@@ -198,7 +198,8 @@ class SparkSettings(Section):
 
 class BaselineSettings(Section):
     rows: int = Field(
-        32, ge=0, le=_MOST, description="rows also decoded plainly to measure the gain; 0: none")
+        32, ge=0, le=_MOST, description="rows also decoded plainly to measure the gain, of a small night at "
+        "most a quarter or a batch; 0: none")
     seed: Seed = 0
 
 

@@ -15,16 +15,15 @@ from pathlib import Path
 import pyspark
 
 from dare_job.config import SparkSettings
-from dare_job.spark.session import require_java, session
+from dare_job.spark.session import QUICK_START, require_java, session
 
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")  # of drivers, and of masters and workers
 
 
 def options() -> str:
     """What Java is to be told, the archive among it once it is made."""
     archive = _archive()
-    return f"{OPTIONS} -XX:SharedArchiveFile={archive}" if archive.exists() else OPTIONS
+    return f"{QUICK_START} -XX:SharedArchiveFile={archive}" if archive.exists() else QUICK_START
 
 
 def use() -> None:

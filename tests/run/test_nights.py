@@ -115,6 +115,12 @@ def test_a_baseline_that_cannot_be_measured_costs_its_figure_and_not_the_night(
     assert "it could not be measured" in page
 
 
+@pytest.mark.parametrize(("asked", "rows", "batch", "found"), [
+    (32, 360, 8, 32), (32, 50, 8, 12), (32, 9, 8, 8), (4, 60, 8, 4), (64, 200, 32, 50), (0, 60, 4, 0)])
+def test_a_baseline_is_a_small_part_of_a_small_night(asked, rows, batch, found):
+    assert baseline.sample_size(asked, rows, batch) == found
+
+
 def test_old_text_is_accepted_and_changes_no_text(nights, alone):
     tmp_path = alone(baseline={"rows": 0})[1]
     accepted = {"pools": [0, 0], "alone": [0, 0]}
