@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import quick_java
 import yaml
+
+from dare_job.spark.session import QUICK_START
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "airflow" / "dags"
 NIGHTLY = "dare_job_nightly"
 SPARK = {  # a quick start and a quiet console
     "spark.driver.memory": "1g", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": f"{quick_java.OPTIONS} -Dlog4j.configurationFile="
+    "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j.configurationFile="
                                      f"{(ROOT / 'dare_job' / 'spark' / 'log4j2.properties').as_uri()}"}
 CONNECTION = {"conn_type": "spark", "host": "local[1,4]", "extra": {"spark-binary": "spark-submit"}}
 

@@ -17,9 +17,11 @@ def shelf(tmp_path):
 
 
 def _finds_all(known):
-    assert [known.entry(f"i{n}", 4.0).title for n in range(99)] == [f"Title {n}" for n in range(99)]
-    assert known.entry("i98", None).attributes == {"genre": "2"}
-    assert known.entry("i99", 4.0) is None and known.entry("", 4.0) is None
+    for start in (0, 40):
+        found = known.entries(["", "i99", *(f"i{n}" for n in range(start, 99))])
+        assert [found[f"i{n}"] for n in range(start, 99)] == [
+            (f"Title {n}", {"genre": str(n % 3)}) for n in range(start, 99)]
+        assert found["i99"] is None and found[""] is None
 
 
 def test_an_item_is_found_by_its_id(shelf):
@@ -34,4 +36,12 @@ def test_ids_with_the_same_hash_are_told_apart(shelf, monkeypatch, values):
 
 def test_a_shelf_without_items_finds_nothing(tmp_path):
     pq.write_table(ITEMS.empty_table(), tmp_path / "items.parquet")
-    assert render._Shelf(str(tmp_path / "items.parquet")).entry("i0", None) is None
+    assert render._Shelf(str(tmp_path / "items.parquet")).entries(["i0", "i1"]) == {"i0": None, "i1": None}
+
+
+def test_items_are_read_in_parts_and_forgotten_in_time(shelf, monkeypatch):
+    monkeypatch.setattr(render, "_SOME", 7)
+    monkeypatch.setattr(render, "_KNOWN", 20)
+    known = shelf()
+    _finds_all(known)
+    assert len(known.entries(["i5"])) == 1, "more is kept than was asked for"

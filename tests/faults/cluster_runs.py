@@ -16,11 +16,12 @@ import pyarrow.dataset as ds
 import quick_java
 from fault_nights import BEFORE, NIGHT, PATIENCE_S, ROOT, STAGES, committed, popen, texts
 
+from dare_job.spark.session import QUICK_START
 from dare_job.tables import ENTITIES
 
 CLUSTER = {"master": "local-cluster[2,1,512]", "driver_memory": "512m", "conf": {
     "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m", "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": quick_java.OPTIONS,
+    "spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": QUICK_START,
     "spark.executor.extraJavaOptions": quick_java.options(), "spark.driver.host": "127.0.0.1"}}
 _LOOK_S = 0.02
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import standalone
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, settings
 
 from dare_job import files, pipeline
@@ -52,6 +53,14 @@ def world(tmp_path_factory):
 def _append(path: Path, row: dict) -> None:
     table = pq.read_table(path)
     pq.write_table(pa.concat_tables([table, pa.Table.from_pylist([row], schema=table.schema)]), path)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """A standalone master with two workers, each with one core and one GPU that a script stands in for."""
+    running = standalone.start(tmp_path_factory.mktemp("cluster"))
+    yield running
+    standalone.stop(running)
 
 
 @pytest.fixture(scope="session")

@@ -25,13 +25,6 @@ SHARDS = 6
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    running = standalone.start(tmp_path_factory.mktemp("cluster"))
-    yield running
-    standalone.stop(running)
-
-
-@pytest.fixture(scope="module")
 def folder(nights, tmp_path_factory):
     """The second night's output up to its pools, and a copy of the model."""
     made = tmp_path_factory.mktemp("night")

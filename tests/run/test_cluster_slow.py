@@ -19,13 +19,6 @@ ROOT = Path(__file__).parents[2]
 ONE_GPU_A_TASK = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    running = standalone.start(tmp_path_factory.mktemp("cluster"))
-    yield running
-    standalone.stop(running)
-
-
 def wheel(folder: Path, version: str | None = None) -> Path:
     """The package's wheel as a zip, as Spark unpacks it; with another ``__version__`` where one is given."""
     source = folder / "source"
@@ -43,8 +36,8 @@ def wheel(folder: Path, version: str | None = None) -> Path:
 
 def night(nights, folder: Path, master: str, conf: dict, *options, **variables):
     """``dare-job run`` of the first night on a cluster, with the settings of the local run in ``nights``."""
-    (folder / "job.yaml").write_text(yaml.safe_dump(settings(nights.world, folder / "out",
-                                                             model={"device": "cpu"})))
+    (folder / "job.yaml").write_text(yaml.safe_dump(settings(
+        nights.world, folder / "out", model={"device": "cpu"}, baseline={"rows": 0})))
     return standalone.submit(master, "run", "--config", folder / "job.yaml", "--date", NIGHT_1,
                              conf={**ONE_GPU_A_TASK, **conf}, options=options, **variables)
 

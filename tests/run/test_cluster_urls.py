@@ -13,13 +13,6 @@ from dare_job.tables import ENTITIES
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    running = standalone.start(tmp_path_factory.mktemp("cluster"))
-    yield running
-    standalone.stop(running)
-
-
 def rows(out, entity: str) -> dict[str, dict]:
     folder = out / "knowledge" / f"entity={entity}" / f"dt={NIGHT_2}"
     return {row["entity_id"]: row for row in knowledge.dataset(folder).to_table().to_pylist()}
@@ -33,7 +26,7 @@ def test_a_night_without_a_shared_disk(store, nights, cluster, tmp_path):
         night = f"knowledge/entity={entity}/dt={NIGHT_1}"
         files.upload(nights.out / night, out / night)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(
-        settings(nights.world, tmp_path / "unused", model={"device": "cpu"})))
+        settings(nights.world, tmp_path / "unused", model={"device": "cpu"}, baseline={"rows": 0})))
     given = {f"spark.executorEnv.{name}": value for name, value in os.environ.items()
              if name.startswith("AWS_")}
     done = standalone.submit(
