@@ -68,6 +68,12 @@ def manifest(folder: AnyPath) -> dict:
         raise DataError(f"{path} is damaged ({error}): publish that date again") from None
 
 
+def identity(job: Job, entity: str) -> list:
+    """Which text an entity type starts from: its place, below OUT where it is there, and who published it."""
+    old = old_folder(job, entity)
+    return [str(old).removeprefix(f"{job.space.out}/"), manifest(old).get("run_id") if old else None]
+
+
 def writer(job: Job) -> dict:
     """Who writes tonight, as a manifest says it: model, hashes of tokenizer and prompts, new tokens."""
     from dare_job import prompts

@@ -32,8 +32,9 @@ def run(job: Job) -> dict:
     """Check tonight's rows; returns the findings by entity type and check (``Finding``).
 
     Raises ThresholdError naming every check that failed; the next run tries failed rows again where there
-    were too many. Raises DataError where rows are gone or damaged.
+    were too many. Raises DataError where rows are gone or damaged, or the text before is another by now.
     """
+    upstream.require_plan(job)
     generated = written.require(job)
     folder, fingerprint = job.space.stage("gate"), _fingerprint(job, generated)
     if not is_done(folder, fingerprint):

@@ -32,7 +32,7 @@ def run(job: Job) -> dict:
     Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, those of each wave,
     and the baseline's.
     """
-    _require_planned_model(job)
+    upstream.require_plan(job)
     work = prepare(job)
     tally = chunks.Tally(work.entities)
     before, files = tally.update().rows, busy.files(work)
@@ -48,15 +48,6 @@ def run(job: Job) -> dict:
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
-
-
-def _require_planned_model(job: Job) -> None:
-    """Raise DataError where the model changed after the plan: its texts would have the other one's keys."""
-    planned = upstream.require(job, "plan").get("model")  # older plans do not say
-    if planned not in (None, job.model_hash):
-        raise errors.DataError(f"model {job.config.model.name} is another than {job.space.stage('plan')} was "
-                               "made for: run `dare-job run`, or `dare-job plan` and the stages behind it, "
-                               f"with --date {job.space.dt}")
 
 
 def prepare(job: Job) -> cut.Cut:

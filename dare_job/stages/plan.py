@@ -7,7 +7,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dare_job import files, prompts
+from dare_job import files, knowledge, prompts
 from dare_job.data import render
 from dare_job.data.history import end_of_day, histories
 from dare_job.data.prepare import prepare
@@ -37,7 +37,8 @@ def run(job: Job) -> dict:
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
-        record: dict = {"input": _counts(done_record(source)), "model": job.model_hash}
+        record: dict = {"input": _counts(done_record(source)), "model": job.model_hash,
+                        "before": {entity: knowledge.identity(job, entity) for entity in ENTITIES}}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
                 table = (_users if entity == "user" else _items)(job, source)

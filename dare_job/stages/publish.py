@@ -38,8 +38,8 @@ def run(job: Job) -> dict:
 
     They are as they were where nothing changed. A report that cannot be written is a warning.
 
-    Raises DataError where the gate has not looked at tonight's rows or an id would be there twice,
-    ThresholdError where the gate failed.
+    Raises DataError where the gate has not looked at tonight's rows, the text before is another than the
+    plan's, or an id would be there twice; ThresholdError where the gate failed.
     """
     manifests = _publish(job)
     report.write_or_warn(job.space.out, job.space.dt)
@@ -48,6 +48,7 @@ def run(job: Job) -> dict:
 
 def _publish(job: Job) -> dict:
     began = time.perf_counter()
+    upstream.require_plan(job)
     generated = written.require(job)
     gates = gate.passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}

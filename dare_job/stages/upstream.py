@@ -2,6 +2,7 @@
 
 from pyspark.sql import DataFrame
 
+from dare_job import knowledge
 from dare_job.errors import DataError
 from dare_job.files import AnyPath
 from dare_job.job import Job
@@ -23,6 +24,29 @@ def require(job: Job, stage: str) -> dict:
         raise DataError(f"{folder} {what} {stage}: run `dare-job {_COMMANDS.get(stage, stage)}` "
                         f"with --date {job.space.dt} first")
     return record
+
+
+def require_plan(job: Job) -> dict:
+    """The done-record of plan. Raises DataError where the model, or the text before, is another by now.
+
+    Texts would have the other model's keys. Rows that the plan left out as fresh would be missing from a
+    snapshot that starts from another date's.
+    """
+    record, what = require(job, "plan"), None
+    if record.get("model") not in (None, job.model_hash):  # older plans do not say
+        what = f"model {job.config.model.name}"
+    for entity, before in record.get("before", {}).items():
+        if (now := knowledge.identity(job, entity)) != before:
+            what = f"the text of {entity}s from before ({_shown(now)} now, {_shown(before)} then)"
+    if what:
+        raise DataError(f"{what} is another than {job.space.stage('plan')} was made for: run `dare-job run`, "
+                        f"or `dare-job plan` and the stages behind it, with --date {job.space.dt}")
+    return record
+
+
+def _shown(identity: list) -> str:
+    place, run_id = identity
+    return f"{place} of run {run_id}" if run_id else "none" if place == "None" else place
 
 
 def table(job: Job, stage: str, entity: str) -> DataFrame:

@@ -47,6 +47,4 @@ def identity(job: Job, entity: str) -> list:
     """What a snapshot is made from: tonight's files, and the text before with the run that published it."""
     found = parts(job, entity)
     rows = [[path.name, version] for path, (_, version) in zip(found, files.identities(found), strict=True)]
-    old = knowledge.old_folder(job, entity)
-    place = str(old).removeprefix(f"{job.space.out}/")
-    return [rows, place, knowledge.manifest(old).get("run_id") if old else None]
+    return [rows, *knowledge.identity(job, entity)]

@@ -1,0 +1,39 @@
+"""The date before is rolled back, or published again, under a night that started from it."""
+
+import json
+
+import pytest
+from fault_nights import BEFORE, NIGHT, last_line, published, rows, texts
+
+from dare_job.tables import ENTITIES
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_date_rolled_back_under_a_night_costs_it_no_row(finished, folders, dare_job):
+    """Stage by stage, as Airflow runs them: rows that the plan left out as fresh would be missing."""
+    options, out = finished
+    before = published(out, NIGHT)
+    (out / "away").mkdir()
+    for entity in ENTITIES:
+        (out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}").rename(out / "away" / entity)
+    for stage in ("generate", "gate", "publish"):
+        code, said = dare_job(stage, *options)
+        assert code == 4 and "the text of users from before (none now, knowledge/entity=user/dt=" in said
+        assert "`dare-job plan`" in last_line(said) and published(out, NIGHT) == before
+    for entity in ENTITIES:
+        (out / "away" / entity).rename(out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}")
+    assert dare_job("publish", *options)[0] == 0 and published(out, NIGHT) == before
+
+
+def test_a_date_published_again_under_a_night_is_planned_from_anew(finished, folders, dare_job):
+    options, out = finished
+    for entity in ENTITIES:
+        manifest = out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}" / "_manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"run_id": "another"}))
+    code, said = dare_job("publish", *options)
+    assert code == 4 and "dt=2026-01-01 of run another now" in last_line(said), said
+    assert dare_job("run", *options)[0] == 0
+    assert texts(out) == texts(folders.undisturbed)
+    assert {row["source_run_id"] for row in rows(out, "user").values()} == {
+        row["source_run_id"] for row in rows(folders.undisturbed, "user").values()}, "texts were written twice"
