@@ -10,7 +10,7 @@ from dare_job.data.text_key import text_salt
 from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.observe import redact, times
-from dare_job.spark import chunks
+from dare_job.spark import chunks, cut
 from dare_job.spark.parts import Part
 from dare_job.stages import upstream
 from dare_job.tables import PLAN, SCHEMA_VERSION
@@ -25,11 +25,12 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
     gates        what the stage gate found of the entity type, by check
     """
     counts, totals, kinds = _count(job, entity, [folder / part.file for part in files])
-    read = upstream.require(job, "plan")["input"]
+    plan, work = upstream.require(job, "plan"), cut.read(job.space.stage("generate"))
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
         "published": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": times.read(job.space),
-        "fingerprint": fingerprint, "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
+        "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
+        "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
         "verify": job.config.verify.rule, **_writer(job),
         "text_settings": text_salt(job.config, job.model_hash),
@@ -40,7 +41,7 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
         "gates": gates,
         "busy_s": generated.get("busy_s"), "workers": generated.get("workers"),
         "waves": generated.get("waves", {}).get(entity, []),
-        "rejects": {"broken": read["broken"], "duplicate": read["duplicates"]},
+        "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
         "previous": str(knowledge.old_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
                               "bytes": (folder / part.file).stat().st_size} for part in files},

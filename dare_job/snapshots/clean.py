@@ -18,13 +18,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date
 
-from dare_job import lock, swap
+from dare_job import knowledge, lock, swap
 from dare_job.errors import DataError, InfrastructureError
 from dare_job.files import AnyPath, is_local, listing
 from dare_job.snapshots import removal
 from dare_job.spark import cut
 from dare_job.tables import ENTITIES
-from dare_job.workspace import DONE, MANIFEST, Workspace
+from dare_job.workspace import DONE, MANIFEST, Workspace, done_record
+
+_AGAIN = "was begun again and is not published since"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
             found |= dict.fromkeys(space.reads(), f"{reads} {busy}")
         elif _unpublished(space):
             found |= dict.fromkeys(space.reads(), f"{reads} is not published yet")
+        elif _begun_again(space):
+            found |= dict.fromkeys(space.reads(), f"{reads} {_AGAIN}")
         elif dt == newest:
             found |= {old: f"{reads} may be run again" for old in space.reads() if old not in found}
     return found
@@ -104,6 +108,8 @@ def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | No
     if _unpublished(space):
         return (f"it is not published: end it by `dare-job run --date {space.dt}` with its settings, or "
                 f"remove {space.work} by hand")
+    if _begun_again(space):
+        return f"it {_AGAIN}: end it by `dare-job run --date {space.dt}` with its settings"
     foreign = [str(folder) for folder in map(space.knowledge, ENTITIES)
                if folder.exists() and not (folder / MANIFEST).exists()]
     return f"{foreign[0]} has no manifest, so no run wrote it" if foreign else read
@@ -122,6 +128,19 @@ def _unpublished(space: Workspace) -> bool:
     begun = (space.stage("plan") / DONE, space.stage("generate") / cut.RECORD)
     unpublished = not space.published(space.dt) and not removal.is_begun(space)
     return unpublished and any(path.exists() for path in begun)
+
+
+def _begun_again(space: Workspace) -> bool:
+    """True where stages of a published date ran again and publish has not: each is a command of its own."""
+    work = cut.read(space.stage("generate"))
+    try:
+        found = knowledge.manifest(space.knowledge(ENTITIES[-1]))
+        if work and found.get("cut", work.token) != work.token:
+            return True
+        planned = done_record(space.stage("plan"))["fingerprint"]
+    except (OSError, ValueError, KeyError, DataError):
+        return False
+    return found.get("plan", planned) != planned
 
 
 def _move(out: AnyPath, verdict: Verdict) -> Verdict:

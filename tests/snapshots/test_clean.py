@@ -18,6 +18,7 @@ from dare_job import errors, lock, pipeline
 from dare_job.config import JobConfig
 from dare_job.job import Job
 from dare_job.snapshots.clean import clean
+from dare_job.tables import ENTITIES
 from dare_job.workspace import Workspace
 
 DAYS = [f"2026-01-{day:02d}" for day in range(1, 7)]
@@ -109,6 +110,24 @@ def test_a_cut_off_run_keeps_its_texts_and_what_it_started_from(out):
     found = kept(clean(out, 2))
     assert list(found) == [*DAYS[1:3], *DAYS[4:]]
     assert f"dare-job run --date {DAYS[2]}" in found[DAYS[2]] and "not published yet" in found[DAYS[1]]
+
+
+@pytest.mark.parametrize("made", ["plan", "cut"])
+def test_a_published_date_that_is_run_again_stage_by_stage_is_safe(out, made):
+    """Between two stages nobody holds its lock; until publish has shown what they made, all stays."""
+    space = Workspace(out, date.fromisoformat(DAYS[2]))
+    plan, cut = space.work / "plan" / "_done.json", space.work / "generate" / "_cut.json"
+    plan.write_text(json.dumps({"fingerprint": "p"}))
+    cut.write_text(json.dumps({"fingerprint": "g", "shards": 1, "rows": 1, "kept": 0, "token": "c"}))
+    for entity in ENTITIES:
+        manifest = space.knowledge(entity) / "_manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"plan": "p", "cut": "c"}))
+    assert DAYS[1] not in kept(clean(out, 2, dry_run=True))
+    changed = plan if made == "plan" else cut
+    changed.write_text(changed.read_text().replace('"p"', '"q"').replace('"c"', '"d"'))
+    reasons = kept(clean(out, 2))
+    assert "begun again" in reasons[DAYS[2]] and f"read by {DAYS[2]}" in reasons[DAYS[1]]
+    assert days(out) == [DAYS[1], DAYS[2], *DAYS[4:]]
 
 
 def test_what_a_run_noted_to_read_stays_though_a_nearer_date_came_since(out, holder):
