@@ -99,9 +99,14 @@ class StageOperator(SparkSubmitOperator):
     def on_kill(self) -> None:
         """End spark-submit, and with it the Python process that it started, which would go on by itself.
 
-        That one gives its date's lock back, so that the next try can be on any host.
+        That one gives its date's lock back, so that the next try can be on any host. A driver in the cluster
+        comes first: the hook asks for its end only while spark-submit is there.
         """
         submitted = self._hook and self._hook._submit_sp
+        if submitted and self._hook._connection["deploy_mode"] == "cluster":
+            super().on_kill()
+            end_group(submitted)
+            return
         if submitted:
             end_group(submitted)
         super().on_kill()
@@ -117,15 +122,22 @@ class StageOperator(SparkSubmitOperator):
 
 
 def end_group(leader: subprocess.Popen, patience_s: float = 20.0) -> None:
-    """SIGTERM to a process and the group that it leads; after a while SIGKILL to who is still there."""
+    """SIGTERM to a process and the group that it leads; after a while SIGKILL to who is still there.
+
+    A process of its own sends the latter: Airflow kills a task that is marked as failed after five seconds.
+    """
     with suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGTERM)
-        over = time.monotonic() + patience_s
-        while time.monotonic() < over:
-            leader.poll()  # takes note of its end: till then it counts as there
-            os.killpg(leader.pid, 0)
-            time.sleep(0.1)
-        os.killpg(leader.pid, signal.SIGKILL)
+        later = subprocess.Popen(["sh", "-c", f"sleep {patience_s}; kill -KILL -{leader.pid}"],
+                                 start_new_session=True, stderr=subprocess.DEVNULL)
+        try:
+            while later.poll() is None:
+                leader.poll()  # takes note of its end: till then it counts as there
+                os.killpg(leader.pid, 0)
+                time.sleep(0.1)
+        except ProcessLookupError:  # all have ended
+            os.killpg(later.pid, signal.SIGKILL)
+            later.wait()
 
 
 def application(path: str | None) -> str:
