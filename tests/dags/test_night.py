@@ -82,8 +82,12 @@ def test_the_input_of_the_configuration_files_is_awaited_too(tmp_path):
     second.write_text("out: /out\ninput: {format: parquet}\n")
     assert night(config=[str(first), str(second)]).awaited() == ["/in/a"]
     second.write_text("input: {path: '/in/{date}'}\n")
-    assert night(config=[str(first), str(second)]).awaited() == ["/in/2026-01-02"]
+    dated = night(config=[str(first), str(second)])
+    assert dated.awaited() == ["/in/2026-01-02"]
+    assert dated.arguments("plan")[-2:] == ["--input", "/in/2026-01-02"], "the stage would read another"
     assert night(config=[str(first)], input="/in").awaited() == ["/in"]
+    assert night(input="/in/{date}").arguments("plan")[-2:] == ["--input", "/in/2026-01-02"]
+    assert "--input" not in night(config=[str(first)]).arguments("plan")
 
 
 def test_a_tuning_at_a_url_is_refused():

@@ -32,10 +32,11 @@ class Night:
                              "run with --conf '{\"config\": [\"/path/nightly.yaml\"]}'")
         given = [command, *_each("--config", configs), "--date", self.date]
         given += _each("--set", self.params["set"])
-        for name in ("input", "out", "model", "limit"):
-            if self.params[name] is not None:
-                given += [f"--{name}", str(self.params[name])]
-        return given
+        named = {name: self.params[name] for name in ("input", "out", "model", "limit")}
+        if "{date}" in (asked := self._input() or ""):
+            named["input"] = self._dated(asked)
+        return given + [word for name, value in named.items() if value is not None
+                        for word in (f"--{name}", str(value))]
 
     def configs(self) -> list[str]:
         """The files that were named, then the newest tuned one."""
@@ -70,6 +71,9 @@ class Night:
             return None
 
     def _input(self) -> str | None:
+        """The job's input as it was named: the parameter, or what the last configuration file says."""
+        if self.params["input"]:
+            return self.params["input"]
         given = [(settings.get("input") or {}).get("path") for settings in self._settings() or []]
         return next((path for path in reversed(given) if path), None)
 
@@ -81,8 +85,11 @@ class Night:
 
     def awaited(self) -> list[str]:
         """Paths that must be there before the night starts: those of ``wait_for``, else the job's input."""
-        paths = self.params["wait_for"] or [path for path in (self.params["input"] or self._input(),) if path]
-        return [path.replace("{date}", self.date) for path in paths]
+        paths = self.params["wait_for"] or [path for path in (self._input(),) if path]
+        return [self._dated(path) for path in paths]
+
+    def _dated(self, path: str) -> str:
+        return path.replace("{date}", self.date)
 
 
 def night_of(logical: datetime | None, run_after: datetime, timezone: str) -> str:
