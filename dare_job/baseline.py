@@ -24,6 +24,7 @@ from dare_job.files import path
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.spark import executors, hangs
+from dare_job.spark.placing import task_slots
 from dare_job.spark.reading import read_parquet
 from dare_job.spark.session import cause
 from dare_job.spark.task import Task
@@ -72,7 +73,7 @@ def _measure(job: Job, cut) -> dict | None:
     order = F.xxhash64(F.lit(settings.seed), "entity", "entity_id")
     asked = sample_size(settings.rows, cut.rows, batch)
     sample = rows.orderBy(order, "entity_id").limit(asked)
-    workers = max(1, min(job.spark.sparkContext.defaultParallelism, asked // (2 * batch)))
+    workers = max(1, min(task_slots(job.spark), asked // (2 * batch)))
 
     def decode(batches):
         yield from decode_plainly(batches, task)

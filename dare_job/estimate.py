@@ -7,6 +7,7 @@ from dare_job import knowledge
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
 from dare_job.spark import loading
+from dare_job.spark.placing import task_slots
 from dare_job.stages import plan, upstream
 from dare_job.tables import ENTITIES, PLAN
 
@@ -29,7 +30,7 @@ def estimate(job: Job) -> dict:
     rows are decoded plainly in this process, which is an upper bound.
     """
     rows = {entity: _todo(job, entity) for entity in ENTITIES}
-    workers = job.spark.sparkContext.defaultParallelism
+    workers = task_slots(job.spark)
     tokens = seconds = 0.0
     bases = []
     for entity, table in rows.items():

@@ -35,8 +35,7 @@ def observed(job: Job, command: str, counted: bool = True) -> Iterator[None]:
             _failed(error, code, time.monotonic() - began)
             raise
         finally:
-            if counted:
-                _tell(job, command, code)
+            _tell(job, command, code if counted else None)
         _LOG.info("%s finished", command, extra={
             "exit_code": 0, "seconds": round(time.monotonic() - began, 1), "printed": True})
 
@@ -49,9 +48,13 @@ def _failed(error: BaseException, code: int, seconds: float) -> None:
         "exit_code": code, "error": type(error).__name__, "seconds": round(seconds, 1), "printed": True})
 
 
-def _tell(job: Job, command: str, code: int) -> None:
+def _tell(job: Job, command: str, code: int | None) -> None:
+    """``code``: None where the command is not counted, and has shown its progress alone."""
     try:
-        Metrics(job).ended(command, code)
+        if code is None:
+            Metrics(job).idle()
+        else:
+            Metrics(job).ended(command, code)
     except Exception as error:  # of figures, which must not hide how the command ended
         _LOG.warning("no metrics of this run: %s: %s", type(error).__name__, error)
 

@@ -5,7 +5,7 @@ Neither ever fails a run: a file that cannot be written and a gateway that is do
 
 import base64
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -41,6 +41,11 @@ class Metrics:
         found = figures.of_run(self._job, command, exit_code)
         if self._settings.file:
             self._write(found, Path(self._settings.file))
+        self.idle(found)
+
+    def idle(self, found: Sequence[Figure] = ()) -> None:
+        """Nothing runs any more; ``found`` is pushed with it."""
+        if self._settings.file:
             self._progress_file.unlink(missing_ok=True)
         if self._settings.push:
             self._push([*found, Figure("progress_running", 0)])

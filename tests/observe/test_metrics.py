@@ -92,7 +92,8 @@ def test_a_failed_run_keeps_the_last_success_and_has_the_rows_that_are_finished(
     assert ("rows", ("entity", "item")) not in found and ("baseline_ratio",) not in found
 
 
-def test_progress_has_a_file_of_its_own_while_the_command_runs(tmp_path):
+@pytest.mark.parametrize("counted", [True, False])  # a dry run is not
+def test_progress_has_a_file_of_its_own_while_the_command_runs(tmp_path, counted):
     with gateway() as (address, came):
         job = job_of(tmp_path, file=str(tmp_path / "dare.prom"), push=f"http://{address}")
         fields = {"tokens": 900, "all_tokens_per_s": 30.0, "eta_s": 90.0}
@@ -104,10 +105,13 @@ def test_progress_has_a_file_of_its_own_while_the_command_runs(tmp_path):
         assert (found["progress_eta_seconds", stage], found["progress_elapsed_seconds", stage]) == (90, 30)
         assert ("progress_accepted_per_step", stage) not in found and came[0][3] == found
         assert found["progress_running",] == 1
-        with observed(job, "generate"):
+        with observed(job, "generate", counted=counted):
             pass
-        assert not (tmp_path / "dare.progress.prom").exists()
-        assert ("last_success_timestamp_seconds",) not in samples((tmp_path / "dare.prom").read_text())
+        assert not (tmp_path / "dare.progress.prom").exists() and came[-1][3]["progress_running",] == 0
+        assert (tmp_path / "dare.prom").exists() == counted
+        if counted:
+            ended = samples((tmp_path / "dare.prom").read_text())
+            assert ("last_success_timestamp_seconds",) not in ended
 
 
 @pytest.mark.parametrize("where", ["nobody", "refusing", "a folder that is not there"])

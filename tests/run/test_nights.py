@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, NIGHT_3, files, snapshot
 
-from dare_job import baseline, errors, pipeline, report, show
+from dare_job import baseline, errors, estimate, pipeline, report, show
 from dare_job.spark import loading
 from dare_job.stages import generate, old_text
 from dare_job.tables import ENTITIES, KNOWLEDGE
@@ -200,7 +200,7 @@ def test_a_night_on_which_only_the_failed_rows_are_left_is_published(nights, job
     assert (summary["written"], summary["errors"]) == (0, 2)
 
 
-def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path):
+def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path, monkeypatch):
     found = pipeline.dry_run(job_of(tmp_path / "out", NIGHT_2, limit=10))
     assert (found["users"], found["items"]) == (10, 10)
     assert found["tokens"] > 20 and found["seconds"] > 0
@@ -210,6 +210,10 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert again["users"] == 0 and again["items"] == 1
     same = pipeline.dry_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
     assert same["users"] > 5 and f"figures of {NIGHT_2}" in same["basis"]
+    monkeypatch.setattr(estimate, "task_slots", lambda spark: 8)  # tasks of several cores, or of a GPU
+    on_gpus = pipeline.dry_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
+    assert on_gpus["workers"] == 8
+    assert on_gpus["seconds"] == pytest.approx(same["seconds"] * same["workers"] / 8, abs=0.1)
     shorter = pipeline.dry_run(job_of(nights.out, NIGHT_3, decode={"max_new_tokens": 8}))
     assert shorter["users"] == 37 - 1 and "decoded plainly" in shorter["basis"]
     assert shorter["tokens"] <= 8 * (shorter["users"] + shorter["items"])
