@@ -2,8 +2,7 @@
 
 A disk's lock is known to be dead by its process. Here the next run is often on another host (a new
 container, say), so a lock that is held is written again every minute, and one that stayed the same for
-``STALE_S`` by the store's own clock is dead, whoever held it. Who was silent for so long and lives has lost
-the lock, and learns it from ``require_held``, which comes before all that makes work final.
+``lease.STALE_S`` by the store's own clock is dead, whoever held it (``lease``).
 """
 
 import json
@@ -13,15 +12,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import datetime
 
-from dare_job import files, store_errors
+from dare_job import files, lease, store_errors
 from dare_job.errors import InfrastructureError
 from dare_job.files import AnyPath
 
-RENEW_S = 60.0
-STALE_S = 600.0
 _LOG = logging.getLogger("dare_job")
 
 
@@ -36,56 +32,22 @@ def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
     mine = _Lease(path, signature)
     if not files.create(path, mine.content()):
         _take_over(path, mine, ended, refusal)
-    thread = threading.Thread(target=mine.keep, daemon=True)
-    thread.start()
-    outer = _HELD.set((*_HELD.get(), mine))
-    try:
+    with lease.holding(mine):
         yield
-    finally:
-        _HELD.reset(outer)
-        mine.stop.set()
-        thread.join()
-        mine.release()
-
-
-def require_held() -> None:
-    """Renew each lock object that blocks around the caller hold.
-
-    Raises InfrastructureError where one is another's by now. What the store answers is passed on.
-    """
-    for lease in _HELD.get():
-        lease.renew()
 
 
 class _Lease:
     """One holder's lock object: each writing of it names the lease, and has another version."""
 
     def __init__(self, path: AnyPath, signature: dict):
-        self._path, self._signature = path, {**signature, "lease": uuid.uuid4().hex}
+        self.path, self._signature = path, {**signature, "lease": uuid.uuid4().hex}
         self._turn = threading.Lock()
-        self.stop = threading.Event()
 
     def content(self) -> bytes:
         return json.dumps({**self._signature, "renewal": uuid.uuid4().hex}).encode()
 
     def wrote(self, owner: dict) -> bool:
         return owner.get("lease") == self._signature["lease"]
-
-    def keep(self) -> None:
-        """Renew until told to stop, or until the lock is lost; a store that is away is asked again sooner."""
-        wait_s = RENEW_S
-        while not self.stop.wait(wait_s):
-            try:
-                self.renew()
-                wait_s = RENEW_S
-            except InfrastructureError as error:
-                _LOG.error("%s", error)
-                return
-            except Exception as error:
-                if wait_s == RENEW_S:
-                    _LOG.warning("%s could not be renewed and is tried again: %s", self._path,
-                                 store_errors.reason(error) or error)
-                wait_s = RENEW_S / 6
 
     def renew(self) -> None:
         """Write the object anew. Raises InfrastructureError where it is another's, or gone.
@@ -94,29 +56,23 @@ class _Lease:
         earlier try was lost.
         """
         with self._turn:
-            if not files.swap_content(self._path, self._found(), self.content()):
+            if not files.swap_content(self.path, self._found(), self.content()):
                 self._found()
 
     def release(self) -> None:
         with store_errors.ignored(OSError, InfrastructureError):
             self._found()
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def _found(self) -> str:
         """The object's version. Raises InfrastructureError where it is not this lease's."""
         try:
-            version, owner = files.version_of(self._path), _content(self._path)
+            version, owner = files.version_of(self.path), _content(self.path)
         except FileNotFoundError:
             version, owner = "", {}
         if not self.wrote(owner):
-            raise InfrastructureError(
-                f"{self._path} is no longer this command's: somebody removed it, or another command took it "
-                f"over after {STALE_S / 60:.0f} minutes without a sign of life of this one, which changes "
-                "nothing more; run it again once the other one has ended")
+            raise lease.lost(self.path)
         return version
-
-
-_HELD: ContextVar[tuple[_Lease, ...]] = ContextVar("held", default=())
 
 
 def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
@@ -130,7 +86,7 @@ def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
     if mine.wrote(owner):  # the answer to its first put was lost
         return
     silent_s = _silent_s(path)
-    if not ended(owner) and silent_s < STALE_S:
+    if not ended(owner) and silent_s < lease.STALE_S:
         raise refusal(path, owner)
     if not files.swap_content(path, version, mine.content()):
         _require_own(path, mine, refusal)
@@ -147,7 +103,7 @@ def _require_own(path: AnyPath, mine: _Lease, refusal: Callable[[AnyPath, dict],
 def is_alive(path: AnyPath) -> bool:
     """False where a lock object has been silent for so long that the next command takes it over."""
     try:
-        return _silent_s(path) < STALE_S
+        return _silent_s(path) < lease.STALE_S
     except FileNotFoundError:  # given back just now
         return False
 

@@ -25,5 +25,5 @@ def test_the_second_run_of_a_date_is_refused_and_a_killed_ones_lock_is_taken_ove
     assert lock.exists()
     code, said = command("publish", *options)  # has nothing to publish, but takes the lock first
     assert f"left by process {first.pid}, which has ended: taken over" in " ".join(said.split())
-    assert code == 4 and "run `dare-job generate`" in last_line(said), said
+    assert code == 4 and "run `dare-job plan`" in last_line(said), said
     assert not lock.exists()

@@ -12,7 +12,7 @@ from datetime import date
 
 import pytest
 
-from dare_job import files, knowledge, lock, lock_object, swap
+from dare_job import files, knowledge, lease, lock, lock_object, swap
 from dare_job.errors import InfrastructureError
 from dare_job.stages import publish
 from dare_job.tables import ENTITIES
@@ -45,7 +45,7 @@ def test_a_second_writer_is_refused_and_the_lock_goes_with_the_first(folder):
 
 @pytest.mark.parametrize("changes", [{}, {"pid": os.getpid()}])
 def test_the_lock_of_a_dead_process_is_taken_over(folder, changes, caplog, monkeypatch):
-    monkeypatch.setattr(lock_object._LOG, "propagate", True)
+    monkeypatch.setattr(lease._LOG, "propagate", True)
     leave(folder, **changes)
     with lock.held(folder):
         assert json.loads((folder / lock.NAME).read_text())["since"] != "then"
@@ -56,7 +56,7 @@ def test_another_hosts_lock_is_taken_over_once_it_is_silent_for_long(folder, mon
     leave(folder, host="elsewhere")
     with pytest.raises(InfrastructureError, match="on elsewhere, since then"), lock.held(folder):
         pass
-    monkeypatch.setattr(lock_object, "STALE_S", 1.0)
+    monkeypatch.setattr(lease, "STALE_S", 1.0)
     time.sleep(2.1)  # the store tells seconds
     with lock.held(folder):
         pass
@@ -64,8 +64,8 @@ def test_another_hosts_lock_is_taken_over_once_it_is_silent_for_long(folder, mon
 
 
 def test_a_lock_that_is_held_is_renewed_and_never_stale(folder, monkeypatch):
-    monkeypatch.setattr(lock_object, "RENEW_S", 0.3)
-    monkeypatch.setattr(lock_object, "STALE_S", 2.0)
+    monkeypatch.setattr(lease, "RENEW_S", 0.3)
+    monkeypatch.setattr(lease, "STALE_S", 2.0)
     monkeypatch.setattr(lock, "has_ended", lambda owner: False)
     with lock.held(folder):
         time.sleep(3.2)
@@ -105,8 +105,8 @@ def fails_once(monkeypatch, name: str, call: int, afterwards: bool) -> list[str]
     ("swap_content", 1, True), ("swap_content", 2, True)])
 def test_a_lock_survives_one_error_of_the_store(folder, monkeypatch, caplog, name, call, afterwards):
     """Before, between and after the requests of a renewal; also an answer that is lost on its way."""
-    monkeypatch.setattr(lock_object._LOG, "propagate", True)
-    monkeypatch.setattr(lock_object, "RENEW_S", 0.1)
+    monkeypatch.setattr(lease._LOG, "propagate", True)
+    monkeypatch.setattr(lease, "RENEW_S", 0.1)
     with lock.held(folder):
         failed = fails_once(monkeypatch, name, call, afterwards)
         time.sleep(0.8)
@@ -138,7 +138,7 @@ def test_a_put_that_is_sent_twice_because_its_answer_was_lost_is_no_loss(folder,
 
 
 def test_a_store_that_is_away_is_asked_again_well_before_the_lock_is_lost(folder, monkeypatch):
-    monkeypatch.setattr(lock_object, "RENEW_S", 1.2)
+    monkeypatch.setattr(lease, "RENEW_S", 1.2)
     with lock.held(folder):
         before, asked, until = renewal(folder), [], time.monotonic() + 2.5
         version_of = files.version_of
@@ -158,10 +158,10 @@ def test_a_store_that_is_away_is_asked_again_well_before_the_lock_is_lost(folder
 def in_the_meantime(monkeypatch):
     """Factory: this process is silent for too long, and another command has the lock and does something."""
     def run(folder, does) -> None:
-        monkeypatch.setattr(lock_object, "STALE_S", 0.0)
+        monkeypatch.setattr(lease, "STALE_S", 0.0)
         with ThreadPoolExecutor(1) as threads:  # which shares no context with this thread
             threads.submit(does).result()
-        monkeypatch.setattr(lock_object, "STALE_S", 600.0)
+        monkeypatch.setattr(lease, "STALE_S", 600.0)
     return run
 
 
@@ -231,8 +231,8 @@ def test_who_lost_the_lock_publishes_nothing_and_leaves_the_others_files(folder,
 
 
 def test_a_lost_lock_is_told_as_soon_as_it_is_known(folder, monkeypatch, caplog):
-    monkeypatch.setattr(lock_object._LOG, "propagate", True)
-    monkeypatch.setattr(lock_object, "RENEW_S", 0.1)
+    monkeypatch.setattr(lease._LOG, "propagate", True)
+    monkeypatch.setattr(lease, "RENEW_S", 0.1)
     with lock.held(folder):
         (folder / lock.NAME).unlink()
         time.sleep(0.5)

@@ -1,19 +1,24 @@
 """Two commands on one date: the second is refused, a dead one's lock is taken over."""
 
 import json
+import logging
 import os
 import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from datetime import date
 
 import kill_points
 import pytest
 
-from dare_job import lock, pipeline
+from dare_job import lease, lock, lock_owner, pipeline
 from dare_job.config import JobConfig
 from dare_job.errors import InfrastructureError
 from dare_job.job import Job
+from dare_job.lock_owner import has_ended, signature
 from dare_job.workspace import Workspace
 
 
@@ -38,7 +43,7 @@ def test_a_second_writer_is_refused_and_the_lock_goes_with_the_first(tmp_path):
 @pytest.mark.parametrize("changes", [{}, {"pid": os.getpid()}])
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path, caplog, monkeypatch, changes):
     """Also where its number belongs to another process now."""
-    monkeypatch.setattr(lock._LOG, "propagate", True)
+    monkeypatch.setattr(logging.getLogger("dare_job"), "propagate", True)
     leave(tmp_path / lock.NAME, **changes)
     with lock.held(tmp_path):
         assert json.loads((tmp_path / lock.NAME).read_text())["since"] != "then"
@@ -53,28 +58,81 @@ def test_a_lock_of_another_host_or_a_half_written_one_stays(tmp_path, content):
     assert (tmp_path / lock.NAME).read_text() == content
 
 
+def leave_elsewhere(path, silent_s: float) -> str:
+    """A lock of a process on another host, which showed that it lives so long ago."""
+    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": "then", "lease": "theirs"}))
+    os.utime(path, times=(time.time() - silent_s,) * 2)
+    return path.read_text()
+
+
+def test_a_lock_of_another_host_is_taken_over_once_it_was_silent_for_ten_minutes(tmp_path, caplog):
+    content = leave_elsewhere(tmp_path / lock.NAME, 580)
+    with pytest.raises(InfrastructureError, match="on elsewhere, since then"), lock.held(tmp_path):
+        pass
+    assert (tmp_path / lock.NAME).read_text() == content and lock.held_by(tmp_path)["pid"] == 1
+    leave_elsewhere(tmp_path / lock.NAME, 620)
+    assert lock.held_by(tmp_path) is None
+    with lock.held(tmp_path):
+        assert json.loads((tmp_path / lock.NAME).read_text())["pid"] == os.getpid()
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_many_that_find_a_silent_lock_one_gets_it(tmp_path):
+    leave_elsewhere(tmp_path / lock.NAME, 700)
+    start, got = threading.Barrier(8), []
+
+    def take() -> None:
+        start.wait()
+        with suppress(InfrastructureError), lock.held(tmp_path):
+            got.append(1)
+            time.sleep(0.5)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_held_lock_shows_that_it_lives_and_one_that_was_lost_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "RENEW_S", 0.1)
+    path = tmp_path / lock.NAME
+    with lock.held(tmp_path):
+        os.utime(path, times=(0, 0))
+        until = time.monotonic() + 30
+        while path.stat().st_mtime < 1 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert path.stat().st_mtime > 1e9
+        lock.require_held()
+        theirs = leave_elsewhere(path, 0)
+        with pytest.raises(InfrastructureError, match="no longer this command's"):
+            lock.require_held()
+    assert path.read_text() == theirs, "the other one's lock was removed, or touched"
+
+
 def test_a_process_is_looked_up_where_its_number_is_its_own(monkeypatch):
     """A live process elsewhere may have a number that is nobody's here, or a dead one's may be somebody's."""
-    monkeypatch.setattr(lock, "_namespace", lambda: {"boot": "this", "pid_ns": 1})
-    alive = lock._signature()
+    monkeypatch.setattr(lock_owner, "_namespace", lambda: {"boot": "this", "pid_ns": 1})
+    alive = signature()
     dead = {**alive, "born": "1"}
-    assert lock.has_ended(dead) and not lock.has_ended(alive)
-    assert lock.has_ended({**alive, "boot": "earlier"}) and lock.has_ended({**dead, "boot": "earlier"})
-    assert lock.has_ended({**alive, "boot": "earlier", "pid_ns": 2})
-    assert not lock.has_ended({**dead, "pid_ns": 2})
-    assert not lock.has_ended({**dead, "boot": "earlier", "host": "elsewhere"})
+    assert has_ended(dead) and not has_ended(alive)
+    assert has_ended({**alive, "boot": "earlier"}) and has_ended({**dead, "boot": "earlier"})
+    assert has_ended({**alive, "boot": "earlier", "pid_ns": 2})
+    assert not has_ended({**dead, "pid_ns": 2})
+    assert not has_ended({**dead, "boot": "earlier", "host": "elsewhere"})
     older = {name: value for name, value in dead.items() if name not in ("boot", "pid_ns")}
-    assert lock.has_ended(older) and not lock.has_ended({**older, "born": alive["born"]})
-    monkeypatch.setattr(lock, "_namespace", dict)  # a system without /proc
-    assert lock.has_ended({**dead, "pid_ns": 2}) and not lock.has_ended({**alive, "boot": "earlier"})
+    assert has_ended(older) and not has_ended({**older, "born": alive["born"]})
+    monkeypatch.setattr(lock_owner, "_namespace", dict)  # a system without /proc
+    assert has_ended({**dead, "pid_ns": 2}) and not has_ended({**alive, "boot": "earlier"})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_a_lock_names_boot_and_pid_namespace_and_another_containers_stays(tmp_path):
     with lock.held(tmp_path):
         owner = json.loads((tmp_path / lock.NAME).read_text())
-    asked = subprocess.run([sys.executable, "-c", "from dare_job import lock; print(lock._namespace())"],
-                           capture_output=True, text=True, check=True).stdout
+    program = "from dare_job import lock_owner; print(lock_owner._namespace())"
+    asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert asked.strip() == str({name: owner[name] for name in ("boot", "pid_ns")})
     leave(tmp_path / lock.NAME, boot=owner["boot"], pid_ns=owner["pid_ns"] + 1)
     with pytest.raises(InfrastructureError, match="remove"), lock.held(tmp_path):
