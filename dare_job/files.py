@@ -69,8 +69,8 @@ def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
 
         import_module({"s3": "s3fs", "hdfs": "pyarrow.fs"}[scheme])
     except ImportError as error:
-        raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: "
-                          f"pip install 'dare-job[{_EXTRAS[scheme]}]'") from None
+        raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: install dare-job with its "
+                          f"extra {_EXTRAS[scheme]} (docs/urls.md)") from None
     found = UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])
     try:
         found.fs  # noqa: B018  made now, so that all paths made from this one share its connections
