@@ -23,7 +23,8 @@ SMALLER = {
     "dare-job replay": "--held-out 5",
     "dare-job tune": "--held-out 5",
 }
-BY_HAND = {"make test": "it runs this test", "make airflow": "it runs until it is stopped; tests/dags has it"}
+BY_HAND = {"make test": "it runs this test",
+           "make airflow": "it runs until it is stopped: tests/dags/test_make_airflow.py"}
 
 
 def commands() -> list[str]:

@@ -1,5 +1,6 @@
 """A night's date, configuration files and arguments."""
 
+import json
 import sys
 from datetime import UTC, datetime
 
@@ -62,12 +63,25 @@ def test_the_output_folder_is_the_parameter_or_what_the_last_file_says(tmp_path)
     assert night(config=["/not/here.yaml"]).out() is None
 
 
-def test_tuning_says_that_it_reads_no_text_at_a_url():
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_tuning_reads_the_newest_published_texts_of_users_from_a_disk_or_a_url(tmp_path, scheme):
     from airflow.sdk.exceptions import AirflowFailException
     from dare_dags.tuning import newest
 
-    with pytest.raises(AirflowFailException, match="tune.params.out = s3://b/o is a URL.*tune.params.text"):
-        newest("s3://b/o")
+    out, copies = f"{scheme}{tmp_path}/out", tmp_path / "copies"
+    with pytest.raises(AirflowFailException, match="no published texts of users yet"):
+        newest(out, copies)
+    for date, published in (("2026-01-01", True), ("2026-01-02", True), ("2026-01-03", False)):
+        folder = tmp_path / "out" / "knowledge" / "entity=user" / f"dt={date}"
+        folder.mkdir(parents=True)
+        (folder / "part-0.parquet").write_text(f"texts of {date}")
+        (folder / "part-old.parquet").write_text("of another publication")
+        if published:
+            (folder / "_manifest.json").write_text(json.dumps({"files": {"part-0.parquet": {}}}))
+    copies.mkdir()
+    found = newest(out, copies)
+    assert (found / "part-0.parquet").read_text() == "texts of 2026-01-02"
+    assert not scheme or [path.name for path in found.iterdir()] == ["part-0.parquet"]
 
 
 def test_a_run_waits_for_the_paths_of_its_date_or_for_its_input():

@@ -1,11 +1,15 @@
 """Runs ``dare-job tune`` on this worker and leaves its file complete or not at all."""
 
+import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+from airflow.sdk import ObjectStoragePath
 from airflow.sdk.exceptions import AirflowFailException
 
 from dare_dags.operators import application
@@ -27,26 +31,29 @@ def run(params: dict, day: str, spark: dict) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     partial, file = folder / f".{day}.yaml.partial", folder / f"{day}.yaml"
     python = spark["env"].get("PYSPARK_PYTHON", sys.executable)
-    command = [python, script, *arguments(params, script), "--out", str(partial)]
-    _LOG.info("running %s", command)
     outcome = Outcome()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env={**os.environ, **spark["env"]}) as process:
-        try:
-            for line in outcome.listen(process.stdout):
-                _LOG.info(line.rstrip())
-        except BaseException:  # a timeout, or the task was stopped
-            process.kill()
-            raise
+    with tempfile.TemporaryDirectory() as copies:
+        command = [python, script, *arguments(params, script, Path(copies)), "--out", str(partial)]
+        _LOG.info("running %s", command)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env={**os.environ, **spark["env"]}) as process:
+            try:
+                for line in outcome.listen(process.stdout):
+                    _LOG.info(line.rstrip())
+            except BaseException:  # a timeout, or the task was stopped
+                process.kill()
+                raise
     if process.returncode:
         raise outcome.failure("tune", process.returncode)
     os.replace(partial, file)
     return str(file)
 
 
-def arguments(params: dict, script: str) -> list[str]:
-    """Of ``dare-job tune``, but for its output."""
-    text = params["text"] or newest(_given(params, "out", "the nights' output folder, or give text"))
+def arguments(params: dict, script: str, copies: Path) -> list[str]:
+    """Of ``dare-job tune``, but for its output. ``copies``: an empty folder for texts from a URL."""
+    text = params["text"]
+    if not text:
+        text = newest(_given(params, "out", "the nights' output folder, or give text"), copies)
     tokenizer = params["tokenizer"] or str(Path(script).parent / "model" / "embedded")
     given = ["tune", "--text", str(text), "--column", params["column"], "--tokenizer", tokenizer]
     for name, option in (("id_column", "--id-column"), ("latency", "--latency"), ("model", "--model")):
@@ -55,15 +62,22 @@ def arguments(params: dict, script: str) -> list[str]:
     return [*given, *params["options"]]
 
 
-def newest(out: str) -> Path:
-    """Folder of the newest published texts of users. Raises AirflowFailException where there are none."""
-    if "://" in out:
-        raise AirflowFailException(f"tune.params.out = {out} is a URL, and tuning reads texts from a disk: "
-                                   "copy a date's folder of users there and name it in tune.params.text")
-    dates = sorted(Path(out).glob("knowledge/entity=user/dt=*/_manifest.json"))
+def newest(out: str, copies: Path) -> Path:
+    """Folder of the newest published texts of users: from a URL those that the manifest names, as copies.
+
+    Raises AirflowFailException where there are none.
+    """
+    dates = [folder for folder in ObjectStoragePath(f"{out}/knowledge/entity=user").glob("dt=*")
+             if (folder / "_manifest.json").exists()]
     if not dates:
         raise AirflowFailException(f"{out} has no published texts of users yet: run the nightly DAG first")
-    return dates[-1].parent
+    found = max(dates, key=lambda folder: folder.name)
+    if "://" not in out:
+        return Path(out, "knowledge", "entity=user", found.name)
+    for name in json.loads((found / "_manifest.json").read_text())["files"]:
+        with (found / name).open("rb") as source, open(copies / name, "wb") as copy:
+            shutil.copyfileobj(source, copy)
+    return copies
 
 
 def _given(params: dict, name: str, meaning: str) -> str:
