@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -80,6 +81,21 @@ def submit(master: str, *arguments, conf: dict[str, str] | None = None, options:
                "--driver-java-options", quick_java.options(), *given, *options, entry, *arguments]
     return subprocess.run([str(word) for word in command], env=environment(**variables), text=True,
                           capture_output=True, timeout=timeout)
+
+
+def wheel(folder: Path, version: str | None = None) -> Path:
+    """The package's wheel as a zip, as Spark unpacks it; with another ``__version__`` where one is given."""
+    source = folder / "source"
+    for name in ("dare_job", "pools"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    if version:
+        (source / "dare_job" / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w",
+                    folder, source], check=True, timeout=240)
+    (made,) = folder.glob("*.whl")
+    return made.rename(folder / "dare_job.zip")
 
 
 def _daemon(log: Path, ready: str, arguments: list[str], **variables: str) -> tuple[subprocess.Popen, str]:

@@ -1,10 +1,7 @@
-"""The whole job on clusters: a standalone one with the package as a wheel, and Spark's local-cluster."""
+"""The whole job on Spark's local-cluster, and what a standalone one refuses."""
 
 import json
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,21 +14,6 @@ from dare_job.tables import ENTITIES
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 ONE_GPU_A_TASK = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
-
-
-def wheel(folder: Path, version: str | None = None) -> Path:
-    """The package's wheel as a zip, as Spark unpacks it; with another ``__version__`` where one is given."""
-    source = folder / "source"
-    for name in ("dare_job", "pools"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    if version:
-        (source / "dare_job" / "__init__.py").write_text(f'__version__ = "{version}"\n')
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w",
-                    folder, source], check=True, timeout=240)
-    (made,) = folder.glob("*.whl")
-    return made.rename(folder / "dare_job.zip")
 
 
 def night(nights, folder: Path, master: str, conf: dict, *options, **variables):
@@ -56,17 +38,9 @@ def check(done, nights, folder: Path) -> list[dict]:
     return [json.loads(line) for line in lines.splitlines()]
 
 
-def test_a_standalone_cluster_runs_the_wheel_that_was_sent(cluster, nights, tmp_path):
-    archives = ("--archives", f"{wheel(tmp_path)}#package")
-    conf = {"spark.executorEnv.PYTHONPATH": "package"}
-    tasks = check(night(nights, tmp_path, cluster.url, conf, *archives), nights, tmp_path)
-    assert {task["gpu"] for task in tasks} == set(standalone.GPUS)
-    assert len({task["worker"] for task in tasks}) == 2 and {task["loads"] for task in tasks} == {1}
-
-
 def test_another_version_on_the_executors_is_refused(cluster, nights, tmp_path):
     """Which shows too that executors import what was sent, not what is installed."""
-    archives = ("--archives", f"{wheel(tmp_path, '9.9.9')}#package")
+    archives = ("--archives", f"{standalone.wheel(tmp_path, '9.9.9')}#package")
     done = night(nights, tmp_path, cluster.url, {"spark.executorEnv.PYTHONPATH": "package"}, *archives)
     assert done.returncode == 5 and "has dare-job 9.9.9, the driver" in standalone.said(done)
 

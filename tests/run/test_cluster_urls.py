@@ -1,5 +1,8 @@
-"""A night on a standalone cluster without a shared disk: input, output, pools at s3://, the model shipped."""
+"""A night on a standalone cluster without a shared disk: input, output and pools at s3://, the model and the
+package (as a wheel) sent along.
+"""
 
+import json
 import os
 
 import pytest
@@ -7,7 +10,8 @@ import standalone
 import yaml
 from run_helpers import NIGHT_1, NIGHT_2, settings
 
-from dare_job import files, knowledge
+from dare_job import files, knowledge, swap
+from dare_job.stages.generate import TASKS
 from dare_job.tables import ENTITIES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -19,7 +23,7 @@ def rows(out, entity: str) -> dict[str, dict]:
 
 
 def test_a_night_without_a_shared_disk(store, nights, cluster, tmp_path):
-    """Texts are those of a local night; credentials come to executors as the document says."""
+    """Texts are those of a local night; wheel and credentials come to executors as the documents say."""
     world, out = files.path(f"{store}/cluster/world"), files.path(f"{store}/cluster/out")
     files.upload(nights.world, world)
     for entity in ENTITIES:
@@ -32,8 +36,14 @@ def test_a_night_without_a_shared_disk(store, nights, cluster, tmp_path):
     done = standalone.submit(
         cluster.url, "run", "--config", tmp_path / "job.yaml", "--date", NIGHT_2, "--input", world,
         "--out", out,
-        conf={"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1", **given})
-    assert done.returncode == 0, standalone.said(done)
+        conf={"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1",
+              "spark.executorEnv.PYTHONPATH": "package", **given},
+        options=("--archives", f"{standalone.wheel(tmp_path)}#package"))
+    assert done.returncode == 0, done.stderr[-5000:]
+    tasks = swap.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / TASKS
+    lines = [json.loads(line) for line in tasks.read_text().splitlines()]
+    assert {task["gpu"] for task in lines} == set(standalone.GPUS)
+    assert len({task["worker"] for task in lines}) == 2 and {task["loads"] for task in lines} == {1}
     for entity in ENTITIES:
         ours, local = rows(out, entity), rows(nights.out, entity)
         assert ours.keys() == local.keys() and len(ours) >= 25
