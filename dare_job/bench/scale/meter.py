@@ -4,6 +4,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def run(command: Sequence[str], log: Path, env: dict[str, str]) -> tuple[Cost, i
             while process.poll() is None:
                 sampled = time.perf_counter()
                 cost.take(root)
-                time.sleep(max(_EVERY_S, (time.perf_counter() - sampled) / _SHARE))
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(_EVERY_S, (time.perf_counter() - sampled) / _SHARE))
         except BaseException:
             process.terminate()
             process.wait()
