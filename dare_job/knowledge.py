@@ -69,9 +69,14 @@ def manifest(folder: AnyPath) -> dict:
 
 
 def identity(job: Job, entity: str) -> list:
-    """Which text an entity type starts from: its place, below OUT where it is there, and who published it."""
+    """Which text an entity type starts from: its place, below OUT where it is there, and who published it.
+
+    The same for every way in which the place is written, so from every folder that a command is run in.
+    """
     old = old_folder(job, entity)
-    return [str(old).removeprefix(f"{job.space.out}/"), manifest(old).get("run_id") if old else None]
+    if old is None:
+        return [None, None]
+    return [str(old.absolute()).removeprefix(f"{job.space.out.absolute()}/"), manifest(old).get("run_id")]
 
 
 def writer(job: Job) -> dict:

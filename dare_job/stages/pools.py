@@ -25,8 +25,9 @@ def run(job: Job) -> dict:
     tokenizer = tokenizer_hash(job.model_path)
     folder = job.space.stage("pools")
     fingerprint = digest([
-        "pools", {entity: (str(path), _state(path)) for entity, path in old.items()}, tokenizer,
-        job.config.pools.model_dump(), job.config.decode.mode, upstream.require(job, "route")["fingerprint"]])
+        "pools", {entity: (knowledge.identity(job, entity), _state(path)) for entity, path in old.items()},
+        tokenizer, job.config.pools.model_dump(), job.config.decode.mode,
+        upstream.require(job, "route")["fingerprint"]])
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:

@@ -46,7 +46,7 @@ def require_plan(job: Job) -> dict:
 
 def _shown(identity: list) -> str:
     place, run_id = identity
-    return f"{place} of run {run_id}" if run_id else "none" if place == "None" else place
+    return f"{place} of run {run_id}" if run_id else place or "none"
 
 
 def table(job: Job, stage: str, entity: str) -> DataFrame:

@@ -10,7 +10,7 @@ import pytest
 
 from dare_job import tables
 from dare_job.errors import DataError
-from dare_job.stages import embed, group, plan, route
+from dare_job.stages import embed, group, plan, route, upstream
 from dare_job.workspace import MANIFEST
 
 DAY = 86_400
@@ -136,6 +136,20 @@ def test_a_second_run_does_nothing_and_a_changed_input_runs_again(
     write_input([*INTERACTIONS, ("new", "i1", 3.0, JAN_2)], USERS, ITEMS)
     assert plan.run(job)["user"]["rows"] == 5
     assert "Toy Story" in rows(job, "user")["new"]["prompt"]
+
+
+def test_a_place_written_otherwise_is_the_same_place(make_job, inputs, tmp_path, monkeypatch):
+    job = make_job(inputs)
+    came_with = tmp_path / "input" / "knowledge" / "entity=user" / "dt=2026-01-01"
+    came_with.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([{"entity_id": "ann", "knowledge": "text"}]), came_with / "a.parquet")
+    plan.run(job)
+    monkeypatch.chdir(tmp_path)
+    written_otherwise = make_job({"input": {"path": "input"}, "out": "out"})
+    assert upstream.require_plan(written_otherwise)["before"]["user"] == [str(came_with), None]
+    came_with.rename(came_with.with_name("dt=2025-12-31"))
+    with pytest.raises(DataError, match="users from before .*dt=2025-12-31 now, .*dt=2026-01-01 then"):
+        upstream.require_plan(written_otherwise)
 
 
 def test_todo_takes_the_first_stale_rows_that_have_a_prompt(make_job, inputs):
