@@ -79,7 +79,16 @@ def _snapshot(name: str, revision: str | None, wanted: list[str]) -> Path:
 
 
 def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
-    """Token ids that a model knows, by its configuration. Raises ModelError where that does not say."""
+    """Token ids that a model knows, by its configuration. Raises ModelError where that does not say.
+
+    Only a configuration of several models, or of other names, needs transformers, which is slow to import.
+    """
+    try:
+        fields = json.loads((Path(path) / "config.json").read_text("utf-8"))
+        if not any(isinstance(value, dict) and "vocab_size" in value for value in fields.values()):
+            return int(fields["vocab_size"])
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        pass  # transformers knows more names, and says what is wrong
     from transformers import AutoConfig
 
     try:

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow.compute as pc
 from rich.console import Console
@@ -141,15 +142,19 @@ def _reason(out: AnyPath, entity: str, row: dict, written: str) -> str:
 
 def tokenizer_of(out: AnyPath, entity: str, written: str):
     """Tokenizer of the model that wrote on a date, or None where its folder is gone or has changed."""
-    from transformers import AutoTokenizer
-
-    from dare_job.model_files import tokenizer_hash
+    from dare_job import model_files
 
     try:
         writer = knowledge.manifest(out / "knowledge" / f"entity={entity}" / f"dt={written}")
         path = writer["model"]["path"]
-        if tokenizer_hash(path) != writer["tokenizer"]:
+        if model_files.tokenizer_hash(path) != writer["tokenizer"]:
             return None
+        if (Path(path) / "tokenizer.json").is_file():  # ids to words needs no more, and no torch
+            from transformers import PreTrainedTokenizerFast
+
+            return PreTrainedTokenizerFast.from_pretrained(path)
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(path)
     except (KeyError, DareJobError, OSError, ValueError):
         return None

@@ -2,16 +2,19 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from decode_models import tiny
+from transformers import AutoConfig
 
 from dare_job import file_digests
 from dare_job.errors import InfrastructureError, ModelError
-from dare_job.model_files import fingerprint, resolve, tokenizer_hash
+from dare_job.model_files import fingerprint, resolve, tokenizer_hash, vocabulary
 
 
 @pytest.fixture
@@ -212,3 +215,23 @@ def test_a_job_downloads_code_only_where_it_is_trusted(monkeypatch):
         settings = {"name": "owner/model", "revision": "v2", "trust_remote_code": trust}
         job = Job(JobConfig.model_validate({"out": "o", "model": settings}), None, "run")
         assert job.model_path == ("owner/model", "v2", trust)
+
+
+@pytest.mark.parametrize(("kind", "fields", "torch_needed"), [
+    ("llama", {"vocab_size": 123}, False), ("xlm", {"n_words": 123}, True),
+    ("gemma3", {"text_config": {"vocab_size": 123}, "vocab_size": 77}, True)])
+def test_the_vocabulary_is_that_of_the_text_model(tmp_path, kind, fields, torch_needed):
+    """Read from the file itself where it is unmistakable: a driver of Spark has no other use for torch."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **fields}))
+    assert AutoConfig.from_pretrained(tmp_path).get_text_config(decoder=True).vocab_size == 123
+    asked = ("import sys; from dare_job.model_files import vocabulary; "
+             "print(vocabulary(sys.argv[1]), 'torch' in sys.modules)")
+    told = subprocess.run([sys.executable, "-c", asked, tmp_path], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["123", str(torch_needed)]
+
+
+@pytest.mark.parametrize("config", ["[]", "{", '{"model_type": "none"}', '{"vocab_size": null}'])
+def test_a_configuration_without_a_vocabulary_is_one_line(tmp_path, config):
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ModelError, match="its configuration names no vocab_size"):
+        vocabulary(tmp_path)
