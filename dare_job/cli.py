@@ -41,6 +41,8 @@ Limit = Annotated[int | None, typer.Option(
     "--limit", min=0, metavar="N", help="Only the first N stale rows of each entity type.")]
 DryRun = Annotated[bool, typer.Option(
     "--dry-run", help="Only count rows and tokens and estimate the time; nothing is published.")]
+First = Annotated[str | None, typer.Option(
+    "--from", metavar="STAGE", help="Run the stages from this one on too, in the same Spark application.")]
 Set = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Override a setting, as in decode.batch_size=16; repeatable.")]
 
@@ -75,14 +77,14 @@ def run(config: Config, date: Day, input: Input = None, out: Out = None, model: 
 
 def _stage_command(name: str):
     def command(config: Config, date: Day, input: Input = None, out: Out = None, model: Model = None,
-                limit: Limit = None, set_: Set = None) -> None:
+                limit: Limit = None, set_: Set = None, first: First = None) -> None:
         from dare_job import pipeline
         from dare_job.observe.command import observed
         from dare_job.output import writing
 
         job = _job(config, date, input, out, model, limit, set_)
         with observed(job, name), writing(job.space.out):
-            result = pipeline.run_stage(job, name)
+            result = pipeline.run_stage(job, name, first)
         _print_json(result)
 
     return command

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from dare_job import knowledge, lock, show, swap
+from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.observe import log, progress, times
 from dare_job.observe.metrics import Metrics
@@ -32,10 +33,17 @@ def run(job: Job) -> dict:
     return summary
 
 
-def run_stage(job: Job, stage: str) -> dict:
-    """One stage, and one line on standard error: what was done and how long it took."""
+def run_stage(job: Job, stage: str, first: str | None = None) -> dict:
+    """One stage, or all from ``first`` up to it: one line each on standard error; the last one's report.
+
+    Raises ConfigError, before anything is done, where ``first`` is no stage before this one.
+    """
+    before = STAGES[:STAGES.index(stage) + 1]
+    if first is not None and first not in before:
+        known = f"one of {', '.join(before[:-1])}" if len(before) > 1 else "left out: nothing comes before"
+        raise ConfigError(f"--from {first}: for {stage} it must be {known}")
     with _writing(job):
-        return _run_stage(job, stage)
+        return [_run_stage(job, name) for name in before[before.index(first or stage):]][-1]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dare_job.config import JobConfig, SparkSettings  # noqa: E402
 from dare_job.job import Job  # noqa: E402
 from dare_job.workspace import Workspace  # noqa: E402
 
-_ONE_WORKER = ("tests/faults/", "tests/run/")
+_ONE_WORKER = ("tests/faults/", "tests/run/", "tests/dags/")
 
 
 def pytest_collection_modifyitems(items):

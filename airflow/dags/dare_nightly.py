@@ -1,6 +1,6 @@
-"""The nightly DAG of dare-job: wait for the input, one task a stage, then a message. Airflow 3.
+"""The nightly DAG of dare-job: wait for the input, the stages as tasks, then a message. Airflow 3.
 
-Each stage is a spark-submit of one command, leaves its complete output or none, and can be run again at any
+Each task is a spark-submit of one command, leaves its complete output or none, and can be run again at any
 time. A date starts once the date before is published. docs/airflow.md says how to set it up and run it.
 """
 

@@ -99,9 +99,14 @@ def _check_model(folder: str, expected: str) -> None:
 
 
 def threads(job: Job) -> int:
-    """Cores that one task owns: this machine's over the slots for a local master, else spark.task.cpus."""
+    """Cores that one task owns: spark.task.cpus, or on a local master this machine's over the slots.
+
+    Of the latter no more than OMP_NUM_THREADS, where that is set: other work has the rest.
+    """
     context = job.spark.sparkContext
     own = int(job.spark.conf.get("spark.task.cpus", "1"))
     if not is_local(context.master):
         return own
-    return max(own, len(os.sched_getaffinity(0)) // context.defaultParallelism)
+    share = len(os.sched_getaffinity(0)) // context.defaultParallelism
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]  # "4,2": of nested teams
+    return max(own, min(share, int(asked)) if asked.isdigit() else share)

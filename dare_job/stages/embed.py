@@ -58,7 +58,7 @@ def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:
 
 def _learn(graph: pairs.Pairs, settings: EmbedSettings, staging: AnyPath) -> dict:
     """Train without a few users' last pairs, so that the same vectors can be judged on them."""
-    from dare_job.embed import lightgcn  # torch and torch_geometric: seconds that ready-made vectors spare
+    from dare_job.embed import lightgcn  # torch: seconds that ready-made vectors spare
 
     out = pairs.held_out(graph, settings.seed)
     asked, wanted = graph.user[out], graph.item[out]

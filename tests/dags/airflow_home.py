@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,11 +18,13 @@ from dare_job.spark.session import QUICK_START
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "airflow" / "dags"
-NIGHTLY = "dare_job_nightly"
+NIGHTLY, NIGHT = "dare_job_nightly", "2026-01-02"
+STAGES = ("plan", "embed", "group_and_route", "pools", "generate", "gate", "publish")
 SPARK = {  # a quick start and a quiet console
     "spark.driver.memory": "1g", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j.configurationFile="
                                      f"{(ROOT / 'dare_job' / 'spark' / 'log4j2.properties').as_uri()}"}
+DEADLINE_S = 1200
 CONNECTION = {"conn_type": "spark", "host": "local[1,4]", "extra": {"spark-binary": "spark-submit"}}
 
 
@@ -58,6 +61,16 @@ class Airflow:
         said = done.stdout + done.stderr
         assert (done.returncode == 0) == succeeds, said[-6000:]
         return said
+
+    def run_unlocked(self, *arguments: str, tries: int = 10) -> str:
+        """``run`` beside a running Airflow, whose SQLite refuses commands that read first and then write."""
+        for _ in range(tries - 1):
+            try:
+                return self.run(*arguments)
+            except AssertionError as error:
+                if "database is locked" not in str(error):
+                    raise
+        return self.run(*arguments)
 
     def said(self) -> str:
         """What started commands said until now."""
@@ -107,3 +120,24 @@ def webhook():
     address = f"http://127.0.0.1:{server.server_port}/hook-3141"
     yield json.dumps({"conn_type": "http", "password": address}), posted
     server.shutdown()
+
+
+def wait(reached, what: str, home: Airflow | None = None, run: subprocess.Popen | None = None) -> None:
+    """Until ``reached()``; AssertionError where it takes too long, or ``run`` has ended before."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not reached():
+        said = home.said()[-6000:] if home else ""
+        assert run is None or run.poll() is None, f"{what}: the run ended before; {said}"
+        assert time.monotonic() < deadline, f"{what}: {said}"
+        time.sleep(0.05 if run else 1)
+
+
+def chunks(out: Path) -> dict[str, tuple[int, bytes]]:
+    """The finished chunks of NIGHT, as ``files``."""
+    return files(out / "_work" / f"dt={NIGHT}" / "generate", "entity=*/part-*.parquet")
+
+
+def files(folder: Path, pattern: str = "**/*") -> dict[str, tuple[int, bytes]]:
+    """Modification time and content of the files below a folder."""
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes())
+            for path in sorted(folder.glob(pattern)) if path.is_file()}

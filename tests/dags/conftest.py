@@ -1,10 +1,17 @@
-"""The DAGs as Airflow loads them, and Airflow homes for runs."""
+"""The DAGs as Airflow loads them, Airflow homes for runs, and one night that several tests go on from."""
 
+import json
 import os
+import signal
 import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-from airflow_home import Airflow, load_dags
+from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, Airflow, chunks, load_dags, small, wait, webhook
+
+from dare_job import lock
+from dare_job.data.world import write_world
 
 # Airflow makes its home when it is imported, by default in the user's.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="dare-airflow-")
@@ -15,7 +22,7 @@ def bag():
     return load_dags()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def airflow(tmp_path_factory):
     """Factory: an Airflow home with a database, whose DAGs have these settings."""
     def make(settings: dict, **environment: str) -> Airflow:
@@ -23,3 +30,34 @@ def airflow(tmp_path_factory):
         made.run("db", "migrate")
         return made
     return make
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    write_world(folder, users=24, items=16, seed=5)
+    return folder
+
+
+@dataclass(frozen=True)
+class Killed:
+    """NIGHT, run by ``airflow dags test``, whose stage generate was killed after its first chunks."""
+
+    home: Airflow
+    out: Path
+    before: dict  # the chunks that were there then
+    posted: list[dict]
+
+
+@pytest.fixture(scope="session")
+def killed(airflow, world, tmp_path_factory) -> Killed:
+    out = tmp_path_factory.mktemp("night") / "out"
+    with webhook() as (connection, posted):
+        home = airflow(small(world, out, notify="told"), AIRFLOW_CONN_TOLD=connection)
+        run = home.start("dags", "test", NIGHTLY, NIGHT)
+        wait(lambda: len(chunks(out)) >= 2, "the first chunks", home, run)
+        driver = json.loads((out / "_work" / f"dt={NIGHT}" / lock.NAME).read_text())["pid"]
+        os.kill(driver, signal.SIGKILL)
+        before = chunks(out)
+        assert run.wait(DEADLINE_S) == 0, home.said()[-6000:]
+        yield Killed(home, out, before, posted)

@@ -1,28 +1,15 @@
 """Airflow runs the nightly DAG on a local Spark: wrong settings, a kill, a second run, a failed gate."""
 
 import json
-import os
-import signal
-import time
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from airflow_home import NIGHTLY, small, webhook
+from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, STAGES, chunks, files, small, wait, webhook
 
-from dare_job import lock, pipeline
-from dare_job.data.world import write_world
+from dare_job import lock
 
 pytestmark = pytest.mark.spark
-NIGHT = "2026-01-02"
-_DEADLINE_S = 900
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world")
-    write_world(folder, users=24, items=16, seed=5)
-    return folder
 
 
 def test_a_wrong_setting_fails_the_first_stage_at_once_and_is_told(airflow, world, tmp_path):
@@ -32,36 +19,21 @@ def test_a_wrong_setting_fails_the_first_stage_at_once_and_is_told(airflow, worl
         said = home.run("dags", "test", NIGHTLY, NIGHT, succeeds=False)
     tasks = home.tasks()
     assert tasks["plan"] == ("failed", 1)  # of three
-    assert {tasks[name][0] for name in (*pipeline.STAGES[1:], "notify")} == {"upstream_failed"}
+    assert {tasks[name][0] for name in (*STAGES[1:], "notify")} == {"upstream_failed"}
     assert len(posted) == 1
     text = posted[0]["text"]
     assert "plan ended with exit code 2 (settings): " in text and "decode.batch_size" in text
     assert "hook-3141" not in said  # the address is a secret
 
 
-@pytest.fixture(scope="module")
-def killed(airflow, world, tmp_path_factory):
-    """A night whose stage generate was killed after its first chunks, and what was there then."""
-    out = tmp_path_factory.mktemp("night") / "out"
-    with webhook() as (connection, posted):
-        home = airflow(small(world, out, notify="told"), AIRFLOW_CONN_TOLD=connection)
-        run = home.start("dags", "test", NIGHTLY, NIGHT)
-        wait(lambda: len(chunks(out)) >= 2, run)
-        driver = json.loads((out / "_work" / f"dt={NIGHT}" / lock.NAME).read_text())["pid"]
-        os.kill(driver, signal.SIGKILL)
-        before = chunks(out)
-        assert run.wait(_DEADLINE_S) == 0, home.said()[-6000:]
-        yield home, out, before, posted
-
-
 @pytest.mark.slow
 def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, world):
-    home, out, before, posted = killed
+    home, out, posted = killed.home, killed.out, killed.posted
     tasks = home.tasks()
-    assert set(tasks) == {"inputs", *pipeline.STAGES, "notify"}
+    assert set(tasks) == {"inputs", *STAGES, "notify"}
     assert tasks.pop("generate") == ("success", 2)
     assert set(tasks.values()) == {("success", 1)}
-    assert before.items() <= chunks(out).items()
+    assert killed.before.items() <= chunks(out).items()
     assert len(posted) == 1 and f"{NIGHT} is published in {out}: 24 users (24 written" in posted[0]["text"]
     assert posted[0]["text"].endswith(f". Report: {out}/reports/dt={NIGHT}/index.html")
     assert ids(out, "user") == sorted(ds.dataset(world / "users.parquet").to_table()["user_id"].to_pylist())
@@ -69,12 +41,13 @@ def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, worl
 
 @pytest.mark.slow
 def test_the_same_night_again_writes_nothing_and_waits_for_the_lock_of_another_command(killed):
-    home, out, _, posted = killed
+    home, out, posted = killed.home, killed.out, killed.posted
     written, published = chunks(out), files(out / "knowledge")
     with lock.held(out / "_work" / f"dt={NIGHT}"):  # a person runs dare-job by hand
         run = home.start("dags", "test", NIGHTLY, NIGHT)
-        wait(lambda: "plan ended with exit code 5 (Java, Spark or disk): another" in home.said(), run)
-    assert run.wait(_DEADLINE_S) == 0, home.said()[-6000:]
+        refused = "plan ended with exit code 5 (Java, Spark or disk): another"
+        wait(lambda: refused in home.said(), "a refused plan", home, run)
+    assert run.wait(DEADLINE_S) == 0, home.said()[-6000:]
     assert chunks(out) == written and files(out / "knowledge") == published
     assert "0 of 40 rows written now" in home.said().rpartition("exit code 5")[2]
     assert home.rows("select count(*) from asset_event") == [(2,)]
@@ -86,7 +59,7 @@ def test_the_same_night_again_writes_nothing_and_waits_for_the_lock_of_another_c
 
 @pytest.mark.slow
 def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed):
-    home, out, _, posted = killed
+    home, out, posted = killed.home, killed.out, killed.posted
     published = files(out / "knowledge")
     strict = {"set": [*home.settings["params"]["set"], "gates.max_cut_off_share=0.0"]}
     home.run("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(strict), succeeds=False)
@@ -99,24 +72,6 @@ def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed
     for words in ("gate ended with exit code 3 (quality gate): ",
                   "nothing was published", "more than gates.max_cut_off_share = 0.0", "failing_rows.parquet"):
         assert words in posted[2]["text"]
-
-
-def wait(reached, run) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not reached():
-        assert run.poll() is None, "the run ended before it was reached"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def chunks(out: Path) -> dict:
-    return files(out / "_work" / f"dt={NIGHT}" / "generate", "entity=*/part-*.parquet")
-
-
-def files(folder: Path, pattern: str = "**/*") -> dict[str, tuple[int, bytes]]:
-    """Modification time and content of the files below a folder."""
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes())
-            for path in sorted(folder.glob(pattern)) if path.is_file()}
 
 
 def ids(out: Path, entity: str) -> list[str]:

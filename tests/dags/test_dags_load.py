@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 import yaml
-from airflow_home import DAGS, NIGHTLY, ROOT, load_dags
+from airflow_home import DAGS, NIGHTLY, ROOT, STAGES, load_dags
 
 from dare_job import pipeline
 
@@ -61,18 +61,19 @@ def test_the_settings_that_the_document_shows_exist_and_a_stage_has_its_own_of_s
 def test_each_stage_of_the_job_is_a_task_in_its_order(bag):
     assert not bag.import_errors
     dag = bag.dags[NIGHTLY]
-    wanted = ["inputs", *pipeline.STAGES, "notify"]
+    wanted = ["inputs", *STAGES, "notify"]
     assert sorted(dag.task_ids) == sorted(wanted), \
-        "dare_job.pipeline.STAGES and `stages` in airflow/dags/dare_dags/defaults.yaml have to name the same"
+        "airflow_home.STAGES and `stages` in airflow/dags/dare_dags/defaults.yaml have to name the same"
+    assert tuple(name for task in STAGES for name in task.split("_and_")) == pipeline.STAGES
     for task, after in zip(wanted, wanted[1:], strict=False):
         assert after in dag.get_task(task).downstream_task_ids
-    assert all(dag.get_task(name).stage == name for name in pipeline.STAGES)
+    assert all(dag.get_task(name).stage == name for name in STAGES)
 
 
 def test_retries_timeouts_and_pools_are_those_of_the_settings(bag):
     settings = yaml.safe_load((DAGS / "dare_dags" / "defaults.yaml").read_text())["stages"]
     dag = bag.dags[NIGHTLY]
-    for name in pipeline.STAGES:
+    for name in STAGES:
         task = dag.get_task(name)
         assert task.retries == settings[name]["retries"] > 0
         assert task.execution_timeout == timedelta(hours=settings[name]["timeout_h"])

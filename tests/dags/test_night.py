@@ -10,6 +10,7 @@ from airflow_home import DAGS
 sys.path.append(str(DAGS))
 
 from dare_dags.night import Night, night_of  # noqa: E402
+from dare_dags.operators import arguments  # noqa: E402
 
 PARAMS = {"date": None, "config": ["a.yaml"], "input": None, "out": None, "model": None, "set": [],
           "limit": None, "wait_for": [], "tuned": None}
@@ -116,3 +117,8 @@ def test_the_report_is_named_where_it_was_written(tmp_path):
     page.touch()
     assert night(out=str(tmp_path)).report() == str(page)
     assert night(config=["/not/here.yaml"]).report() is None
+
+
+def test_a_task_of_several_stages_is_the_last_one_from_the_first_on():
+    assert arguments(night(), "group") == night().arguments("group")
+    assert arguments(night(), "group_and_route") == [*night().arguments("route"), "--from", "group"]

@@ -36,9 +36,9 @@ def test_adjacency_and_loss_of_two_pairs_by_hand(tmp_path):
     assert matrix.layout == torch.sparse_csr
     torch.testing.assert_close(matrix.to_dense(), expected)
 
-    model = lightgcn.model_of(4, EmbedSettings(dim=2, layers=1), torch.Generator().manual_seed(0))
+    model = lightgcn.LightGCN(4, EmbedSettings(dim=2, layers=1), torch.Generator().manual_seed(0))
     start = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [-1.0, 1.0]])
-    model.embedding.weight.data.copy_(start)
+    model.weight.data.copy_(start)
     e = (start + expected @ start) / 2
     nodes = torch.tensor([[0, 1], [2, 2], [3, 3]])  # a prefers x to y, b prefers x to y
     margins = [float(e[user] @ (e[2] - e[3])) for user in (0, 1)]
@@ -51,13 +51,13 @@ def test_adjacency_and_loss_of_two_pairs_by_hand(tmp_path):
 def test_gradient_equals_autograd_through_a_dense_matrix(tmp_path):
     graph = made(tmp_path, [("a", "x", 1), ("b", "x", 1), ("b", "y", 1)])
     matrix = lightgcn.adjacency(graph)
-    model = lightgcn.model_of(4, EmbedSettings(dim=3, layers=2), torch.Generator().manual_seed(1))
+    model = lightgcn.LightGCN(4, EmbedSettings(dim=3, layers=2), torch.Generator().manual_seed(1))
     weight = torch.arange(12.0).reshape(4, 3)
-    (model.get_embedding(matrix) * weight).sum().backward()
-    x = model.embedding.weight.detach().clone().requires_grad_()
+    (model(matrix) * weight).sum().backward()
+    x = model.weight.detach().clone().requires_grad_()
     dense = matrix.to_dense()
     (((x + dense @ x + dense @ (dense @ x)) / 3) * weight).sum().backward()
-    torch.testing.assert_close(model.embedding.weight.grad, x.grad)
+    torch.testing.assert_close(model.weight.grad, x.grad)
 
 
 def clustered(tmp_path, users=120, items=60, communities=4, each=8):
@@ -90,5 +90,5 @@ def test_it_beats_popularity_and_is_the_same_twice(tmp_path):
 
 def test_another_seed_is_another_start():
     random = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
-    weights = [lightgcn.model_of(5, EmbedSettings(dim=4), g).embedding.weight for g in random]
+    weights = [lightgcn.LightGCN(5, EmbedSettings(dim=4), g).weight for g in random]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])

@@ -1,10 +1,13 @@
-"""Folders whose names look like patterns."""
+"""Folders whose names look like patterns; types from a footer, which are those that Spark finds."""
+
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job.spark.reading import read_parquet
+from dare_job import tables
+from dare_job.spark.reading import read_parquet, write_parquet
 
 
 @pytest.mark.parametrize("name", ["o[1]{x}", "a*b?", "back\\slash", "plain"])
@@ -16,3 +19,40 @@ def test_a_path_is_no_pattern(spark, tmp_path, name):
     assert read_parquet(spark, folder / "part-0.parquet").count() == 1
     read_parquet(spark, folder).write.parquet(str(folder / "again"))
     assert read_parquet(spark, folder / "again").count() == 1
+
+
+def jobs(spark) -> int:
+    """How many jobs Spark has run, or begun."""
+    return spark.sparkContext._jsc.sc().dagScheduler().nextJobId()
+
+
+@pytest.mark.parametrize("name", ["INTERACTIONS", "ITEMS", "PLAN", "GROUPS", "VECTORS", "KNOWLEDGE"])
+@pytest.mark.parametrize("writer", ["arrow", "spark"])
+def test_types_of_our_tables_take_no_job_and_are_sparks(spark, tmp_path, name, writer):
+    folder = tmp_path / "table"
+    folder.mkdir()
+    pq.write_table(getattr(tables, name).empty_table(), folder / "part-0.parquet")
+    if writer == "spark":
+        write_parquet(spark.read.parquet(str(folder)), tmp_path / "by-spark")
+        folder = tmp_path / "by-spark"
+    asked, before = spark.read.parquet(str(folder)).schema, jobs(spark)
+    assert read_parquet(spark, folder).schema == asked
+    assert jobs(spark) == before
+
+
+def test_other_types_and_partitions_are_as_spark_finds_them(spark, tmp_path):
+    at = pa.array([datetime(2026, 1, 2)], pa.timestamp("us"))
+    kind = pa.array(["a"]).dictionary_encode()
+    found = pa.table({"small": pa.array([1], pa.uint8()), "at": at, "kind": kind})
+    pq.write_table(found, tmp_path / "odd.parquet")
+    spark.read.parquet(str(tmp_path / "odd.parquet")).write.partitionBy("kind").parquet(str(tmp_path / "by"))
+    for place in (tmp_path / "odd.parquet", tmp_path / "by"):
+        table = read_parquet(spark, place)
+        assert table.schema == spark.read.parquet(str(place)).schema
+        assert table.select("small", "at", "kind").collect() == [(1, datetime(2026, 1, 2), "a")]
+
+
+def test_a_file_that_is_none_is_named(spark, tmp_path):
+    (tmp_path / "part-0.parquet").write_text("this is no Parquet")
+    with pytest.raises(Exception, match="part-0.parquet"):
+        read_parquet(spark, tmp_path).collect()

@@ -28,7 +28,7 @@ def chunks(out) -> dict:
     return {name: file for name, file in committed(out).items() if "/generate/" in name}
 
 
-@pytest.mark.parametrize("damage", [cut_short, pytest.param(torn, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("damage", [cut_short, torn])
 def test_a_damaged_input_file_is_named_and_the_night_goes_on_once_it_is_whole(
         night, folders, tmp_path, dare_job, damage):
     _, out = night
@@ -43,7 +43,7 @@ def test_a_damaged_input_file_is_named_and_the_night_goes_on_once_it_is_whole(
     assert dare_job("plan", *options)[0] == 0
 
 
-@pytest.mark.parametrize("damage", [torn, pytest.param(cut_short, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("damage", [torn, cut_short])
 def test_yesterdays_table_damaged_is_named(night, dare_job, damage):
     options, out = night
     (file,) = (out / "knowledge" / "entity=user" / f"dt={BEFORE}").glob("*.parquet")
@@ -53,7 +53,6 @@ def test_yesterdays_table_damaged_is_named(night, dare_job, damage):
     assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
 
 
-@pytest.mark.slow
 def test_a_finished_chunk_cut_short_is_written_again_and_no_other(finished, folders, dare_job):
     options, out = finished
     done = chunks(out)
@@ -65,7 +64,6 @@ def test_a_finished_chunk_cut_short_is_written_again_and_no_other(finished, fold
     assert texts(out) == texts(folders.undisturbed)
 
 
-@pytest.mark.slow
 def test_a_truncated_pool_costs_one_run_and_no_text(finished, folders, dare_job):
     options, out = finished
     work = out / "_work" / f"dt={NIGHT}"

@@ -59,7 +59,6 @@ def test_the_last_second_of_a_day_counts_and_the_next_does_not(make_job, write_i
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.parametrize(("zone", "day"), [
     ("America/New_York", "2026-03-08"), ("Europe/Berlin", "2026-10-25"), ("Pacific/Auckland", "2026-04-05")])
 def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(dare_job, tmp_path, zone, day):
@@ -88,7 +87,6 @@ def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(dare_jo
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_clock_that_was_set_back_starts_nothing_anew(night, folders, dare_job):
     """The night before was written a month ahead of what the clock says now."""
     options, out = night
@@ -104,7 +102,6 @@ def test_a_clock_that_was_set_back_starts_nothing_anew(night, folders, dare_job)
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_date_earlier_than_all_others_touches_none_of_them(finished, folders, dare_job):
     options, out = finished
     before = published(out, BEFORE) | published(out, NIGHT)

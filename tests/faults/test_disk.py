@@ -45,8 +45,7 @@ def before(disk, folders, tmp_path, dare_job):
     return make
 
 
-@pytest.mark.parametrize("stage", [
-    stage if stage == "generate" else pytest.param(stage, marks=pytest.mark.slow) for stage in FULL])
+@pytest.mark.parametrize("stage", FULL)
 def test_a_full_disk_ends_a_stage_and_the_same_command_ends_the_night(
         disk, before, folders, dare_job, stage):
     options, out = before(stage)
@@ -70,7 +69,6 @@ def test_a_full_disk_ends_a_stage_and_the_same_command_ends_the_night(
     assert texts(out) == texts(folders.undisturbed) and leftovers(out) == []
 
 
-@pytest.mark.slow
 def test_a_read_only_output_is_one_line_and_can_still_be_read(disk, before, folders, dare_job):
     options, out = before("generate")
     old, done = published(out), committed(out)

@@ -25,7 +25,6 @@ def world(folders, tmp_path):
     return made
 
 
-@pytest.mark.slow
 def test_over_the_limit_nothing_is_published_and_below_it_no_text_is_written_again(
         night, world, tmp_path, dare_job):
     _, out = night

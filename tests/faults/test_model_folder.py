@@ -44,7 +44,6 @@ def test_a_missing_shard_is_named_before_anything_is_made(night, folders, model,
     assert dare_job("plan", *options)[0] == 0
 
 
-@pytest.mark.slow
 def test_texts_of_another_tokenizer_are_written_anew_and_their_ids_never_used(
         night, folders, model, tmp_path, dare_job):
     _, out = night
@@ -66,7 +65,6 @@ def test_texts_of_another_tokenizer_are_written_anew_and_their_ids_never_used(
     assert published(out) == before
 
 
-@pytest.mark.slow
 def test_a_tokenizer_that_changes_between_two_stages_is_refused(night, folders, model, tmp_path, dare_job):
     _, out = night
     options = configured(tmp_path, folders.world, out, model={"name": str(model)})

@@ -45,6 +45,26 @@ def test_a_missing_configuration_and_an_unknown_option_exit_with_2(monkeypatch, 
     assert run(monkeypatch, capsys, "run", "--nonsense")[0] == 2
 
 
+@pytest.mark.parametrize("command, first, message", [
+    ("route", "publish", "--from publish: for route it must be one of plan, embed, group"),
+    ("plan", "grup", "--from grup: for plan it must be left out: nothing comes before")])
+def test_an_impossible_first_stage_is_named_before_anything_is_done(
+        monkeypatch, capsys, tmp_path, config, command, first, message):
+    options = "--config", config, "--date", "2026-01-02", "--set", "log.format=text"
+    code, out, err = run(monkeypatch, capsys, command, *options, "--from", first)
+    assert (code, out, err) == (2, "", f"dare-job: {message}\n")
+    assert not list(tmp_path.rglob("_lock")) and not list(tmp_path.rglob("_done.json"))
+
+
+def test_stages_from_an_earlier_one_on_run_in_their_order(monkeypatch, capsys, config):
+    done = []
+    monkeypatch.setattr("dare_job.pipeline._run_stage", lambda job, name: done.append(name) or {"name": name})
+    code, out, _ = run(monkeypatch, capsys, "pools", "--config", config, "--date", "2026-01-02",
+                       "--from", "embed")
+    assert (code, done) == (0, ["embed", "group", "route", "pools"])
+    assert out.splitlines()[-1] == '{"name": "pools"}'
+
+
 @pytest.mark.parametrize("error, code", [
     (errors.ThresholdError, 3), (errors.DataError, 4), (errors.InfrastructureError, 5),
     (errors.ModelError, 6), (errors.PoolError, 7)])
@@ -93,7 +113,7 @@ def test_options_lie_over_the_file(monkeypatch, capsys, config, tmp_path):
 
 def test_a_later_configuration_wins_key_by_key(monkeypatch, capsys, config, tmp_path):
     seen = {}
-    monkeypatch.setattr("dare_job.pipeline.run_stage", lambda job, name: seen.update(job=job) or {})
+    monkeypatch.setattr("dare_job.pipeline.run_stage", lambda job, *_: seen.update(job=job) or {})
     (tmp_path / "tuned.yaml").write_text("decode: {nodes: 5}\n")
     both = ("--config", config, "--config", str(tmp_path / "tuned.yaml"), "--date", "2026-01-02")
     assert run(monkeypatch, capsys, "plan", *both)[0] == 0

@@ -16,7 +16,7 @@ from dare_job import __version__, model_files
 from dare_job.errors import InfrastructureError, ModelError
 from dare_job.model import embedded_path
 from dare_job.spark import executors, gpus, shipping
-from dare_job.spark.task import Task
+from dare_job.spark.task import Task, threads
 
 A, B = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
 SCRIPT = Path(__file__).parents[2] / "conf" / "gpu_discovery.sh"
@@ -217,3 +217,23 @@ def test_lost_executors_are_no_fault_of_the_program():
     with pytest.raises(InfrastructureError, match="too often.*run it again.*Task 0 in stage 1.0 failed 4"), \
             executors.failing_plainly():
         raise Py4JError(lost)
+
+
+@pytest.mark.parametrize(("master", "asked", "expected"), [
+    ("local[1,4]", None, 8), ("local[4,4]", None, 2), ("local[16,4]", None, 1), ("local[1,4]", "3", 3),
+    ("local[4,4]", "5,2", 2), ("local[1,4]", "many", 8), ("spark://h:7077", "3", 1)])
+def test_a_worker_has_its_share_of_a_machine_and_no_more_than_it_is_allowed(
+        make_job, monkeypatch, master, asked, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    slots = int(master[6:].split(",")[0]) if master.startswith("local") else 2
+
+    class Spark:
+        sparkContext = type("Context", (), {"master": master, "defaultParallelism": slots})
+        conf = {"spark.task.cpus": "1"}
+
+    job = make_job()
+    job.__dict__["spark"] = Spark
+    assert threads(job) == expected

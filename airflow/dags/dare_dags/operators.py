@@ -52,7 +52,7 @@ def _exists(path: str) -> bool:
 class StageOperator(SparkSubmitOperator):
     """One stage of the job for one night.
 
-    stage     a command of dare-job
+    stage     a command of dare-job, or FIRST_and_LAST: the stages from one to the other, in one application
     settings  all settings of the DAGs
 
     A failed stage raises with its exit code and the job's own words; one that would fail again the same way
@@ -75,7 +75,7 @@ class StageOperator(SparkSubmitOperator):
         self.application = application(self.installed)
         self.name = f"dare-job {self.stage} {night.date}"
         try:
-            self.application_args = night.arguments(self.stage)
+            self.application_args = arguments(night, self.stage)
         except (ValueError, OSError) as error:
             raise AirflowFailException(str(error)) from error
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of a driver that runs here
@@ -138,6 +138,12 @@ def end_group(leader: subprocess.Popen, patience_s: float = 20.0) -> None:
         except ProcessLookupError:  # all have ended
             os.killpg(later.pid, signal.SIGKILL)
             later.wait()
+
+
+def arguments(night: Night, stage: str) -> list[str]:
+    """Of the command for a stage, or for FIRST_and_LAST. Raises as ``Night.arguments``."""
+    first, _, last = stage.rpartition("_and_")
+    return night.arguments(last) + (["--from", first] if first else [])
 
 
 def application(path: str | None) -> str:
