@@ -23,7 +23,7 @@ from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.files import path
 from dare_job.job import Job
 from dare_job.observe import progress
-from dare_job.spark import executors, hangs
+from dare_job.spark import executors, hangs, model_workers
 from dare_job.spark.placing import task_slots
 from dare_job.spark.reading import read_parquet
 from dare_job.spark.session import cause
@@ -78,7 +78,7 @@ def _measure(job: Job, cut) -> dict | None:
     def decode(batches):
         yield from decode_plainly(batches, task)
 
-    stats = sample.repartition(workers).mapInArrow(decode, _STATS).collect()
+    stats = model_workers.map_rows(sample.repartition(workers), decode, _STATS).collect()
     rates = {}
     for method in (ENGINE, GENERATE):
         tokens = sum(row.tokens for row in stats if row.method == method)

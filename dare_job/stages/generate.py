@@ -13,7 +13,7 @@ from dare_job.files import AnyPath, path, writing
 from dare_job.job import Job
 from dare_job.local_copy import local_copy
 from dare_job.observe import progress
-from dare_job.spark import busy, chunks, cut, executors, gpus, hangs
+from dare_job.spark import busy, chunks, cut, executors, gpus, hangs, model_workers
 from dare_job.spark.task import STATS, Task
 from dare_job.stages import old_text, upstream, waves
 from dare_job.tables import ENTITIES, GLOBAL
@@ -157,7 +157,7 @@ def _stats(job: Job, work: cut.Cut, wave: int, write) -> list:
     while True:
         try:
             with executors.failing_plainly():
-                return cut.remaining(job, work, wave).mapInArrow(write, STATS).collect()
+                return model_workers.map_rows(cut.remaining(job, work, wave), write, STATS).collect()
         except errors.InfrastructureError as error:
             found = hangs.by_shard(work.folder, work.token)
             if found == seen or max((found - before).values()) >= hangs.MOST:
