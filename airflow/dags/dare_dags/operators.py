@@ -91,6 +91,8 @@ class StageOperator(SparkSubmitOperator):
 
     def _get_hook(self):
         hook = super()._get_hook()
+        if hook._connection["deploy_mode"] != "cluster":
+            hook._env = hook._env_vars  # which the hook forgets where the master is Kubernetes
         process = hook._process_spark_submit_log
         hook._process_spark_submit_log = lambda lines: process(self._outcome.listen(lines))
         hook.submit = partial(hook.submit, start_new_session=True)  # for on_kill
