@@ -1,51 +1,60 @@
-"""Tonight's rows that failed, those that come back every night left out."""
+"""Tonight's rows that failed, those that fail every night apart."""
 
 import re
 from collections import Counter
+from collections.abc import Collection
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job import knowledge
 from dare_job.job import Job
+from dare_job.quality.findings import OF_ERRORS
 
 _COMMONEST = 10
 
 
 class Failures:
-    """Counts the failed rows of both entity types.
+    """Counts the failed rows of both entity types; those without a prompt (no history, no title) are none.
 
-    Rows that come back every night do not count, or a quiet night could never be published: those without a
-    prompt (an empty history, no title), and those that the snapshot before has with the same error.
+    Rows that the snapshot before has with the same error count apart (``again``): held against the few rows
+    of a quiet night they would keep it from being published, held against all rows of the date they tell of
+    a fault that stays.
     """
 
     def __init__(self):
-        self.asked: Counter[str] = Counter()  # rows with a prompt, by entity type
+        self.asked: Counter[str] = Counter()  # tonight's rows with a prompt but ``again``, by entity type
         self.failed: Counter[str] = Counter()
-        self._reasons: Counter[str] = Counter()
+        self.again: Counter[str] = Counter()
+        self._reasons: dict[str, Counter[str]] = {check: Counter() for check in OF_ERRORS}
         self._examples: dict[str, str] = {}
 
-    def add(self, entity: str, batch: pa.RecordBatch, known: dict[str, str]) -> pa.RecordBatch:
-        """Count a batch; returns the rows that failed anew.
+    def add(self, entity: str, batch: pa.RecordBatch, known: dict[str, str]
+            ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Count a batch; returns the rows that failed anew, and those that failed again.
 
         known  errors by id of the snapshot before
         """
         batch = batch.filter(pc.is_valid(batch["prompt_sha256"]))
         failed = batch.filter(pc.is_valid(batch["error"]))
         found = zip(failed["entity_id"].to_pylist(), failed["error"].to_pylist(), strict=True)
-        anew = failed.filter(pa.array([known.get(name) != reason for name, reason in found], pa.bool_()))
-        self.asked[entity] += batch.num_rows - failed.num_rows + anew.num_rows
+        is_new = pa.array([known.get(name) != reason for name, reason in found], pa.bool_())
+        anew, again = failed.filter(is_new), failed.filter(pc.invert(is_new))
+        self.asked[entity] += batch.num_rows - again.num_rows
         self.failed[entity] += anew.num_rows
-        for reason in anew["error"].to_pylist():
-            kind = re.sub(r"\d+", "0", reason)  # a reason may name the row's own number of tokens
-            self._reasons[kind] += 1
-            self._examples.setdefault(kind, reason)
-        return anew
+        self.again[entity] += again.num_rows
+        for check, rows in zip(OF_ERRORS, (anew, again), strict=True):
+            for reason in rows["error"].to_pylist():
+                kind = re.sub(r"\d+", "0", reason)  # a reason may name the row's own number of tokens
+                self._reasons[check][kind] += 1
+                self._examples.setdefault(kind, reason)
+        return anew, again
 
-    def commonest(self) -> str:
-        """The ten commonest reasons with their counts; numbers in them are the first row's."""
-        return "; ".join(f"{count} x {self._examples[kind]}"
-                         for kind, count in self._reasons.most_common(_COMMONEST))
+    def commonest(self, checks: Collection[str] = OF_ERRORS) -> str:
+        """The ten commonest reasons of some checks with their counts; numbers in them are the first row's."""
+        reasons = sum((self._reasons[check] for check in checks), Counter())
+        found = reasons.most_common(_COMMONEST)
+        return "; ".join(f"{count} x {self._examples[kind]}" for kind, count in found)
 
 
 def known_errors(job: Job, entity: str) -> dict[str, str]:

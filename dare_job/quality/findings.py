@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 
 CHECKS = {  # in the order of reports; each with its words in a message and the setting of its limit
     "errors": ("rows with a prompt failed", "limits.max_error_share"),
+    "errors_again": ("rows failed as the night before", "limits.max_error_share"),
     "empty": ("texts are empty", "gates.max_empty_share"),
     "short": ("texts are too short", "gates.max_short_share"),
     "cut_off": ("texts are cut off", "gates.max_cut_off_share"),
@@ -13,6 +14,7 @@ CHECKS = {  # in the order of reports; each with its words in a message and the 
     "length_ratio": ("median length against the same entities' texts before", "gates.max_length_ratio"),
     "length_distance": ("distance of the lengths from those before", "gates.max_length_distance"),
 }
+OF_ERRORS = ("errors", "errors_again")
 OF_LENGTHS = ("length_ratio", "length_distance")
 FIRST = 5  # ids kept for the message
 

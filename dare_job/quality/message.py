@@ -4,7 +4,7 @@
 from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.quality.failures import Failures
-from dare_job.quality.findings import CHECKS, Finding
+from dare_job.quality.findings import CHECKS, OF_ERRORS, Finding
 
 _ADVICE = ("Either mend what wrote them (model, prompts, decode, verify: what a change concerns is written "
            "anew) and run again; or, if they are right, raise the setting and run again: no finished text is "
@@ -18,17 +18,22 @@ def of(job: Job, failures: Failures, found: dict[str, dict[str, Finding]], liste
     """
     failed = [(entity, check, finding) for entity, checks in found.items()
               for check, finding in checks.items() if finding.failed]
-    parts = [_words(*each) for each in failed if each[1] != "errors"]
+    parts = [_words(*each) for each in failed if each[1] not in OF_ERRORS]
     if len(parts) < len(failed):
-        parts.insert(0, _errors(job, failures))
+        checks = [check for check in OF_ERRORS if any(check == each[1] for each in failed)]
+        parts.insert(0, _errors(job, failures, checks, found))
     return (f"the quality gate failed and nothing was published: {'. '.join(parts)}. "
             f"The rows are in {listed}. {_ADVICE}")
 
 
-def _errors(job: Job, failures: Failures) -> str:
-    return (f"{failures.failed.total()} of {failures.asked.total()} rows with a prompt failed, more than "
-            f"limits.max_error_share = {job.config.limits.max_error_share}; the next run tries these rows "
-            f"again. Commonest: {failures.commonest()}")
+def _errors(job: Job, failures: Failures, checks: list[str], found: dict[str, dict[str, Finding]]) -> str:
+    """Both entity types together."""
+    counts = {"errors": (failures.failed.total(), failures.asked.total()),
+              "errors_again": (failures.again.total(), sum(of["errors_again"].of for of in found.values()))}
+    said = " and ".join(f"{counts[check][0]} of {counts[check][1]} {CHECKS[check][0]}"
+                        for check in checks)
+    return (f"{said}, more than limits.max_error_share = {job.config.limits.max_error_share}; the next run "
+            f"tries these rows again. Commonest: {failures.commonest(checks)}")
 
 
 def _words(entity: str, check: str, finding: Finding) -> str:

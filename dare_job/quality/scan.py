@@ -12,7 +12,7 @@ from dare_job.errors import DataError
 from dare_job.files import AnyPath
 from dare_job.quality import texts
 from dare_job.quality.failures import Failures
-from dare_job.quality.findings import CHECKS, FIRST, Finding
+from dare_job.quality.findings import CHECKS, FIRST, OF_ERRORS, Finding
 from dare_job.quality.lengths import Sample
 from dare_job.quality.listing import Listing
 from dare_job.quality.texts import Texts
@@ -35,8 +35,8 @@ class Scan:
 
     def add(self, batch: pa.RecordBatch, failures: Failures, known: dict[str, str]) -> None:
         """Count a batch of ``texts.COLUMNS``; known: see ``Failures.add``."""
-        failed = failures.add(self._entity, batch, known)
-        self.note("errors", failed["entity_id"], None, failed["error"])
+        for check, failed in zip(OF_ERRORS, failures.add(self._entity, batch, known), strict=True):
+            self.note(check, failed["entity_id"], None, failed["error"])
         good = Texts.of(batch)
         self.texts += len(good)
         self.tokens += int(good.tokens.sum())

@@ -8,6 +8,7 @@ they were made from: after a change of any the gate looks again, and no text is 
 """
 
 import time
+from collections import Counter
 
 from dare_job import swap
 from dare_job.errors import DataError, ThresholdError
@@ -15,7 +16,7 @@ from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.quality import drift, lengths, message, scan
 from dare_job.quality.failures import Failures, known_errors
-from dare_job.quality.findings import Finding, records
+from dare_job.quality.findings import OF_ERRORS, Finding, records
 from dare_job.quality.listing import NAME, Listing
 from dare_job.quality.progress import Counting, counted
 from dare_job.quality.scan import Scan
@@ -25,7 +26,7 @@ from dare_job.tables import ENTITIES
 from dare_job.workspace import committing, digest, done_record, is_done, write_json
 
 _OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "relaxed")
-_VERSION = 1  # of the checks: one more where they count otherwise
+_VERSION = 2  # of the checks: one more where they count otherwise
 
 
 def run(job: Job) -> dict:
@@ -34,17 +35,17 @@ def run(job: Job) -> dict:
     Raises ThresholdError naming every check that failed; the next run tries failed rows again where there
     were too many. Raises DataError where rows are gone or damaged, or the text before is another by now.
     """
-    upstream.require_plan(job)
+    plan = upstream.require_plan(job)
     generated = written.require(job)
     folder, fingerprint = job.space.stage("gate"), _fingerprint(job, generated)
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
             began = time.perf_counter()
-            record |= _look(job, generated["rows"], staging, swap.final(staging, folder) / NAME)
+            record |= _look(job, plan, generated["rows"], staging, swap.final(staging, folder) / NAME)
             record["seconds"] = round(time.perf_counter() - began, 3)
     record = done_record(folder)
-    if any(record[entity]["errors"]["failed"] for entity in ENTITIES):
+    if any(record[entity][check]["failed"] for entity in ENTITIES for check in OF_ERRORS):
         write_json(job.space.stage("generate") / cut.RETRY, {"run_id": job.run_id})
     _raise_if_failed(record)
     return upstream.report(record)
@@ -73,7 +74,7 @@ def _fingerprint(job: Job, generated: dict) -> str:
                    job.config.limits.max_error_share, [written.identity(job, entity) for entity in ENTITIES]])
 
 
-def _look(job: Job, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
+def _look(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
     """The record of a gate: findings by entity type, which checks failed, and what is said about them."""
     failures, found, scans = Failures(), {}, {}
     with Listing.below(staging) as listing, counted(rows, "checking texts") as counting:
@@ -84,7 +85,7 @@ def _look(job: Job, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
             found[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
             found[entity] |= drift.compared(job, entity, sample.table(), checked)
     for entity, checked in scans.items():
-        found[entity]["errors"] = _errors(job, entity, failures, checked)
+        found[entity] |= _errors(job, entity, failures, checked, plan)
     failed = [f"{entity} {check}" for entity, checks in found.items()
               for check, finding in checks.items() if finding.failed]
     said = message.of(job, failures, found, listed) if failed else None
@@ -100,10 +101,14 @@ def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Co
         checked.add(batch, failures, known)
 
 
-def _errors(job: Job, entity: str, failures: Failures, checked: Scan) -> Finding:
+def _errors(job: Job, entity: str, failures: Failures, checked: Scan, plan: dict) -> dict[str, Finding]:
     """The limit holds for both entity types together; the share shown is of one."""
-    limit = job.config.limits.max_error_share
-    rows, asked = failures.failed[entity], failures.asked[entity]
-    too_many = limit is not None and failures.failed.total() > limit * failures.asked.total()
-    return Finding(rows, asked, rows / asked if asked else None, limit, too_many and rows > 0,
-                   checked.first.get("errors", []))
+    limit, found = job.config.limits.max_error_share, {}
+    planned = Counter({each: plan[each]["rows"] - plan[each]["errors"] for each in ENTITIES})
+    counts = ((failures.failed, failures.asked), (failures.again, planned))
+    for check, (failed, of) in zip(OF_ERRORS, counts, strict=True):
+        too_many = limit is not None and failed.total() > limit * of.total()
+        rows, whole = failed[entity], of[entity]
+        found[check] = Finding(rows, whole, rows / whole if whole else None, limit, too_many and rows > 0,
+                               checked.first.get(check, []))
+    return found

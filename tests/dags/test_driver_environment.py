@@ -25,7 +25,7 @@ def submitted(monkeypatch, tmp_path):
         from airflow.providers.apache.spark.hooks import spark_submit
         from dare_dags.operators import StageOperator
 
-        monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)  # of a provider that only drivers' ends need
+        monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)  # to end drivers with
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(
             {"conn_type": "spark", "host": master, "extra": {"deploy-mode": mode}}))
         settings = yaml.safe_load((DAGS / "dare_dags" / "defaults.yaml").read_text())

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pyarrow.dataset as ds
 import quick_java
-from fault_nights import BEFORE, NIGHT, PATIENCE_S, ROOT, STAGES, committed, popen, texts
+from fault_nights import BEFORE, NIGHT, PATIENCE_S, ROOT, STAGES, committed, popen, require_whole, texts
 
 from dare_job.spark.session import QUICK_START
 from dare_job.tables import ENTITIES
@@ -166,7 +166,7 @@ def play(options: list[str], out: Path, undisturbed: Path, seed: int, seconds: d
                 _check_end(code, said, kills, done)
                 kept = _grown(kept, out)
         assert watch.wrong is None and watch.reads > 10, watch.wrong
-        assert texts(out) == texts(undisturbed)
+        require_whole(out, undisturbed)
         assert psutil.wait_procs(list(killed), timeout=120)[1] == [], "processes were left behind"
     except AssertionError as error:
         raise AssertionError(f"seed {seed}, killed so far: {done}: {error}") from error

@@ -1,6 +1,7 @@
 """A small night, what it leaves, and its commands as an operator would give them."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import yaml
 
 from dare_job.tables import ENTITIES
@@ -82,6 +84,23 @@ def texts(out: Path, day: str = NIGHT) -> dict[tuple[str, str], tuple]:
     """What a date says: text, token ids and error by entity type and id."""
     return {(entity, name): (row["knowledge"], row["token_ids"], row["error"])
             for entity in ENTITIES for name, row in rows(out, entity, day).items()}
+
+
+def require_whole(out: Path, undisturbed: Path, day: str = NIGHT) -> None:
+    """Fail unless a date says in ``out`` what it says elsewhere, and nothing unfinished is left there.
+
+    Ids, texts and errors, the counts of its manifests, and its files by the checksums that these name.
+    """
+    assert texts(out, day) == texts(undisturbed, day)
+    for entity in ENTITIES:
+        folder, other = (at / "knowledge" / f"entity={entity}" / f"dt={day}" for at in (out, undisturbed))
+        found, wanted = (json.loads((at / "_manifest.json").read_text()) for at in (folder, other))
+        assert found["counts"] == wanted["counts"]
+        assert found["files"].keys() == {file.name for file in folder.glob("*.parquet")}
+        for name, file in found["files"].items():
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == file["sha256"], folder / name
+            assert pq.read_metadata(folder / name).num_rows == file["rows"], folder / name
+    assert leftovers(out) == []
 
 
 def checksums(*folders: Path) -> dict[str, tuple[int, str]]:

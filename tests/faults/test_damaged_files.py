@@ -4,7 +4,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
-from fault_nights import BEFORE, NIGHT, committed, configured, last_line, published, texts
+from fault_nights import BEFORE, NIGHT, committed, configured, last_line, published, require_whole
 
 pytestmark = pytest.mark.spark
 
@@ -40,17 +40,25 @@ def test_a_damaged_input_file_is_named_and_the_night_goes_on_once_it_is_whole(
     assert published(out) == before and committed(out) == {}
     assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
     shutil.copy(folders.world / "interactions.parquet", world)
-    assert dare_job("plan", *options)[0] == 0
+    assert dare_job("run", *options)[0] == 0
+    require_whole(out, folders.undisturbed)
+    assert published(out) == before
 
 
 @pytest.mark.parametrize("damage", [torn, cut_short])
-def test_yesterdays_table_damaged_is_named(night, dare_job, damage):
+def test_yesterdays_table_damaged_is_named_and_the_night_goes_on_once_it_is_restored(
+        night, folders, dare_job, damage):
     options, out = night
     (file,) = (out / "knowledge" / "entity=user" / f"dt={BEFORE}").glob("*.parquet")
+    whole = file.read_bytes()
     damage(file)
     code, said = dare_job("run", *options)
     assert code == 4 and str(file.parent) in last_line(said), said
     assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
+    file.write_bytes(whole)
+    assert dare_job("run", *options)[0] == 0
+    require_whole(out, folders.undisturbed)
+    require_whole(out, folders.before, BEFORE)
 
 
 def test_a_finished_chunk_cut_short_is_written_again_and_no_other(finished, folders, dare_job):
@@ -61,7 +69,7 @@ def test_a_finished_chunk_cut_short_is_written_again_and_no_other(finished, fold
     code, said = dare_job("run", *options)
     assert code == 0 and f"{chunk} cannot be read and is written again" in said, said
     assert {name for name, file in chunks(out).items() if done.get(name) != file} == {str(chunk)}
-    assert texts(out) == texts(folders.undisturbed)
+    require_whole(out, folders.undisturbed)
 
 
 def test_a_truncated_pool_costs_one_run_and_no_text(finished, folders, dare_job):
@@ -76,4 +84,4 @@ def test_a_truncated_pool_costs_one_run_and_no_text(finished, folders, dare_job)
     assert dare_job("run", *options)[0] == 0
     after = chunks(out)
     assert sum(after[name] != file for name, file in kept.items()) == 1
-    assert texts(out) == texts(folders.undisturbed)
+    require_whole(out, folders.undisturbed)

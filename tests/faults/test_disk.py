@@ -12,8 +12,8 @@ from fault_nights import (
     last_line,
     leftovers,
     published,
+    require_whole,
     rows,
-    texts,
 )
 from small_disk import small_disk
 
@@ -66,7 +66,7 @@ def test_a_full_disk_ends_a_stage_and_the_same_command_ends_the_night(
     code, said = dare_job("run", *options)
     assert code == 0, said
     assert committed(out).items() >= done.items() and published(out) == old
-    assert texts(out) == texts(folders.undisturbed) and leftovers(out) == []
+    require_whole(out, folders.undisturbed)
 
 
 def test_a_read_only_output_is_one_line_and_can_still_be_read(disk, before, folders, dare_job):
@@ -82,4 +82,4 @@ def test_a_read_only_output_is_one_line_and_can_still_be_read(disk, before, fold
         disk.read_only(False)
     assert published(out) == old and committed(out) == done
     assert dare_job("run", *options)[0] == 0
-    assert texts(out) == texts(folders.undisturbed)
+    require_whole(out, folders.undisturbed)

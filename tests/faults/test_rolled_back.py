@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fault_nights import BEFORE, NIGHT, last_line, published, rows, texts
+from fault_nights import BEFORE, NIGHT, last_line, published, require_whole, rows
 
 from dare_job.tables import ENTITIES
 
@@ -34,6 +34,6 @@ def test_a_date_published_again_under_a_night_is_planned_from_anew(finished, fol
     code, said = dare_job("publish", *options)
     assert code == 4 and "dt=2026-01-01 of run another now" in last_line(said), said
     assert dare_job("run", *options)[0] == 0
-    assert texts(out) == texts(folders.undisturbed)
+    require_whole(out, folders.undisturbed)
     wrote = [{row["source_run_id"] for row in rows(at, "user").values()} for at in (out, folders.undisturbed)]
     assert wrote[0] == wrote[1], "texts were written twice"

@@ -4,26 +4,36 @@ import os
 import signal
 import time
 
-from fault_nights import NIGHT, PATIENCE_S, command, last_line, popen
+from fault_nights import NIGHT, PATIENCE_S, command, last_line, popen, published, require_whole
+
+from dare_job import lock_owner
 
 
-def test_the_second_run_of_a_date_is_refused_and_a_killed_ones_lock_is_taken_over(night):
+def begun(options, out):
+    """A run that holds its date's lock."""
+    run, deadline = popen("run", *options), time.monotonic() + PATIENCE_S
+    while lock_owner.read(out / "_work" / f"dt={NIGHT}" / "_lock").get("pid") != run.pid:
+        assert run.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    return run
+
+
+def test_a_killed_runs_lock_is_taken_over_and_another_run_is_refused_till_the_date_is_whole(night, folders):
     options, out = night
-    lock = out / "_work" / f"dt={NIGHT}" / "_lock"
-    first = popen("run", *options)
+    before, killed = published(out), begun(options, out)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert lock_owner.read(out / "_work" / f"dt={NIGHT}" / "_lock")["pid"] == killed.pid
+    run = begun(options, out)
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not lock.exists():
-            assert first.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
         code, said = command("run", *options)
-        assert code == 5 and f"another command writes this date (process {first.pid}" in last_line(said), said
-        assert first.poll() is None and lock.exists(), "the first run was disturbed"
+        assert code == 5 and f"another command writes this date (process {run.pid}" in last_line(said), said
+        assert run.poll() is None, "the run was disturbed"
+        said = run.communicate(timeout=PATIENCE_S)[1]
     finally:
-        os.killpg(first.pid, signal.SIGKILL)
-        first.communicate()
-    assert lock.exists()
-    code, said = command("publish", *options)  # has nothing to publish, but takes the lock first
-    assert f"left by process {first.pid}, which has ended: taken over" in " ".join(said.split())
-    assert code == 4 and "run `dare-job plan`" in last_line(said), said
-    assert not lock.exists()
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+    assert f"left by process {killed.pid}, which has ended: taken over" in " ".join(said.split())
+    assert run.returncode == 0, said[-4000:]
+    require_whole(out, folders.undisturbed)
+    assert published(out) == before

@@ -29,8 +29,12 @@ def failed(identifier: str, reason: str, prompt: str | None = "s") -> dict:
 
 
 def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[dict] = (),
-          fingerprint: str = "g", **manifest) -> Job:
-    """Write a night's tables; ``old``: users of the date before, by tonight's writer but for ``manifest``."""
+          fingerprint: str = "g", fresh: int = 0, **manifest) -> Job:
+    """Write a night's tables.
+
+    old    users of the date before, by tonight's writer but for ``manifest``
+    fresh  how many more users the plan counts, which are not written tonight
+    """
     rows = {"user": users, "item": items}
     for entity in ENTITIES:
         plan = [{"entity_id": row["entity_id"], "stale": True, "strict": False, "interactions": 1}
@@ -40,8 +44,11 @@ def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[di
         before = job.space.knowledge(entity, BEFORE)
         _write(before, old if entity == "user" else [], KNOWLEDGE)
         write_json(before / "_manifest.json", {"run_id": "before"} | knowledge.writer(job) | manifest)
+    more = {"user": fresh, "item": 0}
+    counts = {entity: {"rows": len(rows[entity]) + more[entity], "stale": len(rows[entity]), "errors": 0}
+              for entity in ENTITIES}
     write_json(job.space.stage("plan") / "_done.json",
-               {"fingerprint": "p", "input": {"broken": 0, "duplicates": 0}})
+               {"fingerprint": "p", "input": {"broken": 0, "duplicates": 0}, **counts})
     write_json(job.space.stage("generate") / "_done.json",
                {"fingerprint": fingerprint, "rows": len(users) + len(items), "tokens_per_s": 1.0,
                 "baseline": None})

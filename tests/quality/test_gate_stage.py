@@ -138,6 +138,28 @@ def test_errors_that_come_back_every_night_do_not_count(job_of):
     assert (found["rows"], found["of"], found["first"]) == (1, 6, ["other"])
 
 
+def test_a_fault_that_stays_does_not_hide_behind_the_night_before(job_of):
+    """Held against all rows of the date, of which a quiet night writes few."""
+    old = [text(f"x{n}") | {"error": "out of memory"} for n in range(6)]
+    rows = texts(94) + [failed(f"x{n}", "out of memory") for n in range(6)]
+    job = night(job_of(limits={"max_error_share": 0.06}), rows, old=old)
+    found = gate.run(job)["user"]
+    assert found["errors"]["rows"] == 0 and not found["errors_again"]["failed"]
+    assert (found["errors_again"]["rows"], found["errors_again"]["of"]) == (6, 100)
+    assert ("user", "x0", "errors_again", None, "out of memory") in listed(job)
+    job = job_of()
+    message = refused(job)
+    assert "6 of 100 rows failed as the night before, more than limits.max_error_share = 0.05" in message
+    assert "Commonest: 6 x out of memory" in message
+    assert (job.space.stage("generate") / cut.RETRY).exists()
+    both = refused(night(job_of(), rows + [failed(f"y{n}", "broke") for n in range(6)], old=old,
+                         fingerprint="h"))
+    assert "6 of 100 rows with a prompt failed and 6 of 106 rows failed as the night before, more" in both
+    quiet = gate.run(night(job_of(), rows[-6:] + texts(2), old=old, fingerprint="i", fresh=200))["user"]
+    assert (quiet["errors_again"]["rows"], quiet["errors_again"]["of"]) == (6, 208)
+    assert not quiet["errors_again"]["failed"]
+
+
 OLD = texts(60, tokens=100)
 
 
