@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -15,9 +16,11 @@ import pytest
 import s3_server
 import yaml
 from run_helpers import NIGHT_1, NIGHT_2, settings
+from standalone import ROOT
 
-from dare_job import cli, errors, files, knowledge, pipeline, report, show
+from dare_job import cli, errors, files, knowledge, pipeline, report, show, swap
 from dare_job.errors import InfrastructureError
+from dare_job.spark import chunks
 from dare_job.tables import ENTITIES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -216,3 +219,57 @@ def test_a_killed_run_is_refused_company_and_goes_on(at_url, store, job_of, nigh
 
 def chunk_keys() -> list[str]:
     return [key for key in s3_server.keys(f"out/killed/_work/dt={NIGHT_1}/generate/") if "/part-0" in key]
+
+
+def write_version(out, version: str) -> None:
+    """Let tonight's texts end with a word, as if the model had written them so."""
+    for path in (swap.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
+        with files.source(path) as source:
+            table = pq.read_table(source)
+        words = [None if text is None else f"{text.partition(' Version-')[0]} {version}"
+                 for text in table["knowledge"].to_pylist()]
+        place = table.schema.get_field_index("knowledge")
+        chunks.write(path, table.set_column(place, table.schema.field(place), [words]))
+
+
+def read_on(program, size: int, stop: threading.Event, seen: list) -> None:
+    """Read as the document says until told to stop; ``seen``: the versions read, last what was wrong."""
+    while not stop.is_set():
+        found: dict = {}
+        try:
+            exec(program, found)
+        except FileNotFoundError:  # replaced since the manifest was read
+            continue
+        table = found["table"].to_pylist()
+        versions = {row["knowledge"].rpartition(" ")[2] for row in table
+                    if row["generated_dt"] == NIGHT_2 and row["knowledge"]}
+        if len({row["entity_id"] for row in table}) != size or len(table) != size or len(versions) != 1:
+            seen.append(f"{len(table)} rows of {size}, versions {versions}")
+            return
+        seen += versions
+
+
+def test_a_reader_of_the_manifest_never_sees_a_part_or_a_mix_of_a_date(runs, at_url, job_at):
+    """The document's own program, over and over, while the date is published again and again."""
+    out, named = at_url[1], ("Version-A.", "Version-B.", "Version-C.")
+    document = (ROOT / "docs" / "urls.md").read_text(encoding="utf-8")
+    block, = (found for found in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "names" in found)
+    ours = f"{str(out).partition('://')[2]}/knowledge/entity=user/dt={NIGHT_2}"
+    program = compile(re.sub(r'folder = ".*"', f'folder = "{ours}"', block), "urls.md", "exec")
+    size, stop, seen = len(rows(out, "user", NIGHT_2)), threading.Event(), []
+    write_version(out, named[0])
+    for stage in ("gate", "publish"):
+        pipeline.run_stage(job_at(NIGHT_2), stage)
+    reader = threading.Thread(target=read_on, args=(program, size, stop, seen))
+    reader.start()
+    try:
+        for version in named[1:]:
+            write_version(out, version)
+            for stage in ("gate", "publish"):
+                pipeline.run_stage(job_at(NIGHT_2), stage)
+    finally:
+        while reader.is_alive() and named[-1] not in seen and len(seen) < 1000:
+            time.sleep(0.1)
+        stop.set()
+        reader.join()
+    assert list(dict.fromkeys(seen)) == list(named) and len(seen) > 2 * len(named), seen
