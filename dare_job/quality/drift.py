@@ -1,5 +1,6 @@
 """Are tonight's texts as long as those of the same entities before? Only where the same writer wrote both."""
 
+import numpy as np
 import pyarrow as pa
 
 from dare_job import knowledge
@@ -22,24 +23,23 @@ def compared(job: Job, entity: str, sample: pa.Table, checked: Scan) -> dict[str
             why = f"{len(pairs.new)} pairs, fewer than gates.min_length_pairs = {gates.min_length_pairs}"
     if why is not None:
         return {check: Finding(0, 0, None, limits[check], why=why) for check in OF_LENGTHS}
-    first = _listed(pairs, gates.max_length_ratio, checked)
-    ratio, distance = pairs.median_ratio(), pairs.distance()
-    rows, found = checked.rows["length_ratio"], {}
+    ratio, distance, found = pairs.median_ratio(), pairs.distance(), {}
+    if gates.max_length_ratio is not None:
+        _list("length_ratio", pairs, pairs.outside(gates.max_length_ratio), checked)
     for check, value, held in (("length_ratio", ratio, max(ratio, 1 / ratio)),
                                ("length_distance", distance, distance)):
         over = limits[check] is not None and held > limits[check]
-        found[check] = Finding(rows, len(pairs.new), value, limits[check], over, first)
+        if over and check == "length_distance":
+            _list(check, pairs, pairs.farthest(distance), checked)
+        found[check] = Finding(checked.rows[check], len(pairs.new), value, limits[check], over,
+                               checked.first.get(check, []))
     return found
 
 
-def _listed(pairs: lengths.Pairs, most: float | None, checked: Scan) -> list[str]:
-    """List the rows whose own ratio is over the limit; the first ids."""
-    if most is None:
-        return []
-    outside = pairs.outside(most)
-    rows = pa.array(outside)
-    checked.note("length_ratio", pairs.ids.filter(rows), pairs.ratio[outside], pairs.texts.filter(rows))
-    return checked.first["length_ratio"]
+def _list(check: str, pairs: lengths.Pairs, bad: np.ndarray, checked: Scan) -> None:
+    """List the rows of a mask with their own ratio."""
+    rows = pa.array(bad)
+    checked.note(check, pairs.ids.filter(rows), pairs.ratio[bad], pairs.texts.filter(rows))
 
 
 def _incomparable(job: Job, entity: str) -> str | None:

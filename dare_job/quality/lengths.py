@@ -64,7 +64,17 @@ class Pairs:
 
     def outside(self, most: float) -> np.ndarray:
         """(N,) bool: more than ``most`` times as long as before, or as short."""
-        return np.maximum(self.ratio, 1 / self.ratio) > most
+        return self._change() > most
+
+    def farthest(self, share: float) -> np.ndarray:
+        """(N,) bool: the share of the texts whose length changed most."""
+        bad = np.zeros(len(self.ratio), bool)
+        count = int(np.ceil(share * len(bad) - 1e-9))
+        bad[np.argsort(-self._change(), kind="stable")[:count]] = True
+        return bad
+
+    def _change(self) -> np.ndarray:
+        return np.maximum(self.ratio, 1 / self.ratio)
 
 
 def pair(sample: pa.Table, before: Iterator[pa.RecordBatch]) -> Pairs:

@@ -48,7 +48,7 @@ def write_parquet(table: DataFrame, folder: AnyPath, mode: str = "error") -> Non
 
 def _schema(path: Path) -> StructType | None:
     """What Spark would find in the first file's footer by a job of its own; None: that is to be asked."""
-    file = path if path.is_file() else min(path.glob("*.parquet"), default=None)
+    file = path if path.is_file() else min(path.glob("[!._]*.parquet"), default=None)
     try:
         found = pq.read_schema(file) if file and file.is_file() else None
     except (pa.ArrowException, OSError):

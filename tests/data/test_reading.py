@@ -56,3 +56,11 @@ def test_a_file_that_is_none_is_named(spark, tmp_path):
     (tmp_path / "part-0.parquet").write_text("this is no Parquet")
     with pytest.raises(Exception, match="part-0.parquet"):
         read_parquet(spark, tmp_path).collect()
+
+
+def test_a_hidden_file_lends_a_table_no_types(spark, tmp_path):
+    """Spark leaves out what begins with a point or a line below, and so does who looks for a footer."""
+    pq.write_table(pa.table({"x": [7]}), tmp_path / "part-0.parquet")
+    for name in (".part.parquet", "_part.parquet"):
+        pq.write_table(pa.table({"y": ["other"]}), tmp_path / name)
+    assert read_parquet(spark, tmp_path).collect() == [(7,)]

@@ -180,7 +180,9 @@ def test_the_median_length_may_not_leave_its_bounds_either_way(job_of, tokens, f
 def test_a_third_of_the_texts_halved_moves_the_distance_and_not_the_median(job_of):
     rows = texts(60, tokens=100)
     rows[:21] = texts(21, tokens=50)
-    message = refused(night(job_of(), rows, old=OLD))
+    job = night(job_of(gates={"max_length_ratio": None}), rows, old=OLD)
+    message = refused(job)
+    assert [row[:4] for row in listed(job)] == [("user", f"u{n}", "length_distance", 0.5) for n in range(21)]
     assert "distance of the lengths from those before is 0.35 (60 texts)" in message
     assert "gates.max_length_distance = 0.3; first: u0" in message and "median" not in message
     rows[18:21] = OLD[18:21]
