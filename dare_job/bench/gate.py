@@ -71,6 +71,9 @@ def _write(job: Job, rows: int, tokens: int, file_rows: int, old: bool) -> None:
         if old:
             write_json(job.space.knowledge(entity, BEFORE) / MANIFEST,
                        {"run_id": "before", **knowledge.writer(job)})
+    counts = {entity: {"rows": rows if entity == "user" else 0, "errors": 0} for entity in ENTITIES}
+    job.space.stage("plan").mkdir()
+    write_json(job.space.stage("plan") / "_done.json", {"fingerprint": "bench", **counts})
     write_json(job.space.stage("generate") / "_done.json", {"fingerprint": "bench", "rows": rows})
 
 

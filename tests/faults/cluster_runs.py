@@ -166,8 +166,8 @@ def play(options: list[str], out: Path, undisturbed: Path, seed: int, seconds: d
                 _check_end(code, said, kills, done)
                 kept = _grown(kept, out)
         assert watch.wrong is None and watch.reads > 10, watch.wrong
-        require_whole(out, undisturbed)
         assert psutil.wait_procs(list(killed), timeout=120)[1] == [], "processes were left behind"
+        require_whole(out, undisturbed)
     except AssertionError as error:
         raise AssertionError(f"seed {seed}, killed so far: {done}: {error}") from error
     return done

@@ -45,7 +45,7 @@ def test_a_plan_of_an_input_at_hdfs_is_that_of_the_same_files_on_a_disk(make_job
 
 def test_a_model_at_hdfs_is_copied_whole(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = local_copy(files.path(f"hdfs://{embedded_path()}"), "version")
+    found = local_copy(files.path(f"hdfs://{embedded_path()}"), "version", kept=True)
     ours, theirs = ({path.name: path.read_bytes()
                      for path in Path(root).iterdir()} for root in (found, embedded_path()))
     assert ours == theirs and len(ours) > 3

@@ -130,7 +130,7 @@ def test_errors_share_one_limit_and_have_their_rows_tried_again(job_of):
         "rows": 1, "of": 4, "value": 0.25, "limit": None, "failed": False, "first": ["x"], "why": None}
 
 
-def test_errors_that_come_back_every_night_do_not_count(job_of):
+def test_errors_that_come_back_every_night_count_apart(job_of):
     rows = texts(5) + [failed("lost", "empty history", None), failed("long", "too long"),
                        failed("other", "out of memory")]
     old = [text("long") | {"error": "too long"}, text("other") | {"error": "too long"}]

@@ -46,8 +46,9 @@ def prepared(make_job):
                 folder.mkdir(parents=True, exist_ok=True)
                 pq.write_table(pa.Table.from_pylist(list(content), schema=schema), folder / "part-0.parquet")
             write_json(job.space.knowledge(entity, BEFORE) / "_manifest.json", {"run_id": "before"})
+        counts = {entity: {"rows": len(plan) if entity == "user" else 0, "errors": 0} for entity in ENTITIES}
         write_json(job.space.stage("plan") / "_done.json",
-                   {"fingerprint": "p", "input": {"broken": 3, "duplicates": 2}})
+                   {"fingerprint": "p", "input": {"broken": 3, "duplicates": 2}, **counts})
         write_json(job.space.stage("generate") / "_done.json",
                    {"fingerprint": "g", "rows": len(new), "tokens_per_s": 10.0, "baseline": None})
         return job
@@ -136,9 +137,10 @@ def test_rows_without_a_prompt_never_count_as_failed(prepared):
 
 
 def test_a_row_that_fails_every_night_is_counted_once(prepared):
-    """A prompt beyond the model's context would stop every night on which little else is stale."""
+    """Against the rows of a quiet night a prompt beyond the model's context would be most of them."""
     old = text("long", "old", BEFORE) | {"error": "too long"}
-    job = prepared({"long": True}, [failed("long", "too long")], [old])
+    many = dict.fromkeys([f"fresh{n}" for n in range(30)], False)
+    job = prepared({"long": True, **many}, [failed("long", "too long")], [old])
     assert gated(job)["user"]["counts"]["errors"] == 1
     other = prepared({"long": True}, [failed("long", "out of memory")], [old])
     with pytest.raises(errors.ThresholdError, match="1 of 1 rows with a prompt failed"):

@@ -44,8 +44,9 @@ def prepare(out: Path, words: str) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             pq.write_table(pa.Table.from_pylist(content, schema=schema), folder / "part-0.parquet")
         write_json(space.knowledge(entity, BEFORE) / "_manifest.json", {"run_id": "run-1"})
+    counts = dict.fromkeys(ENTITIES, {"rows": len(IDS), "errors": 0})
     write_json(space.stage("plan") / "_done.json",
-               {"fingerprint": "p", "input": {"broken": 0, "duplicates": 0}})
+               {"fingerprint": "p", "input": {"broken": 0, "duplicates": 0}, **counts})
     write_json(space.stage("generate") / "_done.json",
                {"fingerprint": "g", "rows": 2 * len(IDS), "tokens_per_s": 1.0, "baseline": None})
     gate.run(job_of(out))
