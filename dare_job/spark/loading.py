@@ -16,6 +16,7 @@ from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.scheduler import MOST, Scheduler
 from dare_job.decode.scoring import Scoring
+from dare_job.decode.warm_up import warm_up
 from dare_job.errors import ConfigError, InfrastructureError, describe
 from dare_job.files import path
 from dare_job.local_copy import local_copy
@@ -23,7 +24,7 @@ from dare_job.observe import log
 from dare_job.spark import gpus
 from dare_job.spark.task import Task
 from dare_job.tables import ENTITIES, GLOBAL
-from pools.draft import DraftSettings, warm_up
+from pools.draft import DraftSettings
 from pools.index import Index
 from pools.lengths import usual_length
 from pools.store import Store, open_pool

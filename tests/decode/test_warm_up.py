@@ -1,0 +1,52 @@
+"""After the warm-up a worker's first rows compile nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import sys
+import numpy as np, torch
+sys.path.insert(0, sys.argv[1])
+from numba.core.dispatcher import Dispatcher
+from decode_models import tiny
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.cost import Curve
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.scheduler import Scheduler
+from dare_job.decode.warm_up import warm_up
+from pools.draft import DraftSettings
+from pools.index import Index
+
+def compiled():
+    return {(name, kernel.py_func.__name__, str(signature))
+            for name, module in list(sys.modules.items()) if name.startswith(("dare_job.", "pools."))
+            for kernel in vars(module).values() if isinstance(kernel, Dispatcher)
+            for signature in kernel.signatures}
+
+target = Target(tiny("llama"))
+before = compiled()
+torch.manual_seed(3)
+warm_up()
+print("SEED", torch.equal(torch.rand(4), torch.manual_seed(3) and torch.rand(4)))
+known = compiled()
+print("WARM", len(known - before) > 10)
+text = np.tile(np.arange(3, 40, dtype=np.int32), 3)
+curve = Curve.of({"1": {"1": 1.0, "17": 1.2}, "3": {"1": 1.0, "17": 1.2}}, "x")
+for rule in ("strict", "relaxed", "ratio"):
+    for scheduler in (Scheduler(curve, 8), None):
+        settings = EngineSettings(rule=rule, batch_size=3, nodes=8, max_new_tokens=24)
+        engine = Engine(target, settings, RetrievalDrafter(DraftSettings()), scheduler=scheduler)
+        rows = [Request(n, text[:4 + n], (Index.build([text]),), old_ids=text[5:30] if n % 2 else None)
+                for n in range(6)]
+        print("ROWS", len(list(engine.run(rows))))
+print("NEW", sorted(compiled() - known))
+"""
+
+
+def test_first_rows_compile_nothing_and_a_seed_stays():
+    done = subprocess.run([sys.executable, "-c", CODE, str(Path(__file__).parent)], capture_output=True,
+                          text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout.splitlines()
+    assert said == ["SEED True", "WARM True", *["ROWS 6"] * 6, "NEW []"]
