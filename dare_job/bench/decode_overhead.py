@@ -4,8 +4,9 @@
 
 Users of a sample world; what its grammar writes for other users drafts, so that about as much is accepted as
 on a night. ``auto``: the scheduler gives the nodes out. All that a step does is counted: drafting, the tree,
-its mask, verification, writing, moving the cache. Ceiling: the forwards alone. On a CPU with one thread all
-times are that thread's own, so that other work on the machine counts less; else they are wall times.
+its mask, verification, writing, moving the cache. Ceiling: the forwards alone. Parts are timed in a run of
+their own, as it takes time to read the clock sixteen times a step. On a CPU with one thread all times are
+that thread's own, so that other work on the machine counts less; else they are wall times.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from transformers import AutoTokenizer
 
 from dare_job import prompts
 from dare_job.data.world.simulate import DAYS, simulate, user_examples
-from dare_job.decode import Engine, EngineSettings, Request, Target, engine, step_cost
+from dare_job.decode import Engine, EngineSettings, Request, Result, Target, engine, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.rows import Rows
@@ -55,12 +56,13 @@ class _Timed:
 
 
 class _Timers:
-    """Timers in place of a step's parts, while it is entered."""
+    """Timers in place of a step and of these parts of it, while it is entered."""
 
-    def __init__(self, target: Target, decoder: Engine, clock):
-        self._places = {"draft": (decoder, "_drafts"), "tree": (engine, "build"), "mask": (target, "forward"),
-                        "forward": (target, "_forward"), "verify": (decoder, "_verdict"),
-                        "write": (Rows, "write"), "cache": (target, "keep")}
+    def __init__(self, target: Target, decoder: Engine, clock, parts: tuple[str, ...]):
+        places = {"draft": (decoder, "_drafts"), "tree": (engine, "build"), "mask": (target, "forward"),
+                  "forward": (target, "_forward"), "verify": (decoder, "_verdict"),
+                  "write": (Rows, "write"), "cache": (target, "keep"), "step": (decoder, "_step")}
+        self._places = {part: places[part] for part in (*parts, "step")}
         self._clock = clock
 
     def __enter__(self) -> dict[str, _Timed]:
@@ -95,42 +97,50 @@ def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace)
         decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
                          scheduler=scheduler)
         list(decoder.run(requests))  # compiled, and the cache allocated as a run of many rows does once
-        lines.append(_once(target, decoder, requests, clock))
+        lines.append(_parts(target, decoder, requests, clock) | _whole(target, decoder, requests, clock))
     medians = {key: round(float(np.median([line[key] for line in lines])), 3) for key in lines[0]}
     return {"batch": batch, "nodes": nodes, **medians, "allowed_us": STEP_US + ROW_US * batch}
 
 
-def _once(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
-    """Microseconds a step of each part, the prompts' forward and its verdict left out."""
-    step, decoder._step = decoder._step, _Timed(decoder._step, clock)
-    steps = decoder._step
-    with _Timers(target, decoder, clock) as timers:
-        prompts = timers["forward"], timers["verify"]
+def _whole(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
+    """Microseconds a step outside the forward, and what the run came to."""
+    spent, results, seconds = _run(target, decoder, requests, clock, ("forward",))
+    return {"outside_us": spent["step"] - spent["forward"],
+            "accepted_per_step": sum(r.accepted_tokens for r in results) / sum(
+                r.target_steps for r in results),
+            "tokens_per_s": sum(len(result.token_ids) for result in results) / seconds}
+
+
+def _parts(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
+    """Microseconds a step of each part; other: what is left, the timers' own time included."""
+    spent, *_ = _run(target, decoder, requests, clock, _PARTS)
+    spent["mask"] -= spent["forward"]
+    whole = spent.pop("step")
+    return {**{f"{part}_us": us for part, us in spent.items()}, "other_us": whole - sum(spent.values())}
+
+
+def _run(target: Target, decoder: Engine, requests: list[Request], clock,
+         parts: tuple[str, ...]) -> tuple[dict[str, float], list[Result], float]:
+    """Microseconds a step of these parts and of "step", the prompts' forwards and verdicts left out; the
+    results, and seconds of the whole run.
+    """
+    with _Timers(target, decoder, clock, parts) as timers:
         prefill = decoder._prefill
 
         def outside(*args):  # its forward is no step's
-            before = [(timer.seconds, timer.calls) for timer in prompts]
+            before = [(timer, timer.seconds) for timer in timers.values()]
             found = prefill(*args)
-            for timer, (seconds, calls) in zip(prompts, before, strict=True):
-                timer.seconds, timer.calls = seconds, calls
+            for timer, seconds in before:
+                timer.seconds = seconds
             return found
 
         decoder._prefill = outside
         started = clock()
         results = list(decoder.run(requests))
         seconds = clock() - started
-        decoder._prefill = prefill
-    decoder._step = step
-    parts = {part: 1e6 * timers[part].seconds / steps.calls for part in _PARTS}
-    parts["mask"] -= parts["forward"]
-    whole = 1e6 * steps.seconds / steps.calls
-    tokens = sum(len(result.token_ids) for result in results)
-    return {"outside_us": whole - parts["forward"],
-            **{f"{part}_us": spent for part, spent in parts.items()},
-            "other_us": whole - sum(parts.values()),
-            "accepted_per_step": sum(r.accepted_tokens for r in results) / sum(
-                r.target_steps for r in results),
-            "tokens_per_s": tokens / seconds}
+        del decoder._prefill
+    steps = timers["step"].calls
+    return {part: 1e6 * timer.seconds / steps for part, timer in timers.items()}, results, seconds
 
 
 def _requests(model: str, rows: int) -> list[Request]:

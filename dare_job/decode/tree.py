@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import torch
 
-from pools.tree import DraftBatch
+from pools.tree import ROOT, DraftBatch
 
 
 class Tree:
@@ -14,7 +14,7 @@ class Tree:
 
     host    int64 arrays: tokens, parents, depths (T,), starts (R + 1,). A query's parent is a query that
             stands before it, a root's is the root itself; a root's depth is 0; row r has the queries from
-            starts[r] up to starts[r + 1]
+            starts[r] up to starts[r + 1], those of its likeliest branch first
     width   W: queries of the row that has the most
     depth   of the deepest node
     scores  float32 (T,): estimated probability that the path to a node is accepted; root 1
@@ -104,26 +104,35 @@ def _root_only(rows: int) -> tuple[np.ndarray, ...]:
 
 @numba.njit(cache=True)
 def _lay_out(roots, deepest, draft_tokens, draft_parents, sizes, draft_scores, host, scores, starts):
-    """Queries without those that are too deep; return the widest row's and the greatest depth."""
+    """Queries without those that are too deep; return the widest row's and the greatest depth.
+
+    A row's root, its first child, that one's first child and so on come first: of drafts that come with
+    falling scores the likeliest branch, whose accepted nodes stand in the cache where they belong.
+    """
     tokens, parents, depths = host
     at, width, depth = 0, 1, 0
-    places = np.empty(draft_tokens.shape[1] + 1, np.int64)  # of the root and of each node; -1: left out
+    places = np.empty(draft_tokens.shape[1] + 1, np.int64)  # of the root and of each node; -1: none
     for r in range(len(roots)):
         starts[r] = at
         tokens[at], parents[at], depths[at], scores[at] = roots[r], at, 0, 1
-        places[0] = at
+        places[0], places[1 : sizes[r] + 1] = at, -1
         at += 1
-        for i in range(sizes[r]):
-            parent = places[draft_parents[r, i] + 1]
-            if parent < 0 or depths[parent] >= deepest[r]:
-                places[i + 1] = -1
-                continue
-            tokens[at], parents[at] = draft_tokens[r, i], parent
-            scores[at] = draft_scores[r, i]
-            depths[at] = depths[parent] + 1
-            depth = max(depth, depths[at])
-            places[i + 1] = at
-            at += 1
+        tip = ROOT
+        for rest in (False, True):
+            for i in range(sizes[r]):
+                up = draft_parents[r, i]
+                parent = places[up + 1]
+                if places[i + 1] >= 0 or (up != tip and not rest):
+                    continue
+                if parent < 0 or depths[parent] >= deepest[r]:
+                    continue
+                tokens[at], parents[at] = draft_tokens[r, i], parent
+                scores[at] = draft_scores[r, i]
+                depths[at] = depths[parent] + 1
+                depth = max(depth, depths[at])
+                places[i + 1] = at
+                at += 1
+                tip = i
         width = max(width, at - starts[r])
     starts[len(roots)] = at
     return width, depth
