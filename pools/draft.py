@@ -71,20 +71,20 @@ class Sources:
     @staticmethod
     def of(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
         numbers: dict[int, int] = {}
-        addresses = []
+        addresses, row_pools, row_kinds = [], [], []
         slots = max(1, max(map(len, pools), default=0))
-        row_pools = np.full((len(pools), slots), -1, np.int32)
-        row_kinds = np.zeros((len(pools), slots), np.uint8)
-        for r, sources in enumerate(pools):
-            for s, index in enumerate(sources):
-                number = numbers.get(id(index))
-                if number is None:
-                    number = numbers[id(index)] = len(addresses)
+        for sources in pools:
+            for index in sources:
+                if id(index) not in numbers:
+                    numbers[id(index)] = len(addresses)
                     addresses.append(index.addresses)
-                row_pools[r, s] = number
-                row_kinds[r, s] = index.source
+            rest = slots - len(sources)
+            row_pools.append([numbers[id(index)] for index in sources] + [-1] * rest)
+            row_kinds.append([index.source for index in sources] + [0] * rest)
         table = np.array(addresses, np.int64) if addresses else np.zeros((1, 12), np.int64)
-        return Sources(pools, table, row_pools, row_kinds)
+        shape = len(pools), slots
+        return Sources(pools, table, np.array(row_pools, np.int32).reshape(shape),
+                       np.array(row_kinds, np.uint8).reshape(shape))
 
 
 class Prepared:

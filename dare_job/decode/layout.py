@@ -4,8 +4,6 @@ What a model does with one token at a time needs no padding. Attention does: the
 and rows with fewer queries than the widest one repeat their root.
 """
 
-import numba
-import numpy as np
 import torch
 
 from dare_job.decode.tree import Tree
@@ -28,7 +26,7 @@ class Layout:
 
     @classmethod
     def of(cls, tree: Tree) -> "Layout":
-        queries, places = map(torch.from_numpy, _places(tree.starts, tree.width))
+        queries, places = map(torch.from_numpy, tree.side)
         if (device := tree.tokens.device).type != "cpu":
             queries, places = queries.to(device), places.to(device)
         return cls(len(tree.starts) - 1, tree.width, queries, places)
@@ -52,16 +50,3 @@ class Layout:
             wide = mask[:, :, None].expand(-1, -1, times, -1, -1)
             known = self._repeated[id(mask)] = mask, wide.reshape(rows, 1, times * queries, columns)
         return known[1]
-
-
-@numba.njit(cache=True)
-def _places(starts, width):
-    rows = len(starts) - 1
-    queries, places = np.empty(rows * width, np.int64), np.empty(starts[rows], np.int64)
-    for r in range(rows):
-        for i in range(width):
-            own = starts[r] + i < starts[r + 1]
-            queries[r * width + i] = starts[r] + i if own else starts[r]
-            if own:
-                places[starts[r] + i] = r * width + i
-    return queries, places

@@ -147,7 +147,8 @@ class Target:
         if layout is None:
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
         if self.in_line:
-            return attention.uneven(layout, self._forward, tree.tokens[None], positions[None], mask, cache)[0]
+            in_line = tree.tokens.unsqueeze(0), positions.unsqueeze(0)
+            return attention.uneven(layout, self._forward, *in_line, mask, cache).squeeze(0)
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.in_line(self._forward(tokens, positions, mask, cache))
 

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import torch
 
-from pools.tree import ROOT, DraftBatch
+from pools.tree import DraftBatch
 
 
 class Tree:
@@ -14,32 +14,28 @@ class Tree:
 
     host    int64 arrays: tokens, parents, depths (T,), starts (R + 1,). A query's parent is a query that
             stands before it, a root's is the root itself; a root's depth is 0; row r has the queries from
-            starts[r] up to starts[r + 1], those of its likeliest branch first
+            starts[r] up to starts[r + 1]
     width   W: queries of the row that has the most
     depth   of the deepest node
     scores  float32 (T,): estimated probability that the path to a node is accepted; root 1
+    side    int64 arrays, for rows that stand side by side in R times W places: the query in each place
+            (R * W,), a root where a row has fewer, and the place of each query (T,)
+    even    whether all rows have as many queries
     """
 
     def __init__(self, host: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], width: int, depth: int,
-                 scores: np.ndarray):
-        self.host, self.width, self.depth, self.scores = host, width, depth, scores
+                 scores: np.ndarray, side: tuple[np.ndarray, np.ndarray]):
+        self.host, self.width, self.depth, self.scores, self.side = host, width, depth, scores, side
+        self.starts = host[3]
+        self.even = len(side[0]) == len(side[1])
         self._original: Tree | None = None  # of a tree that was moved to a device: what it was made of
 
     def __len__(self) -> int:
         return len(self.host[0])
 
     @property
-    def starts(self) -> np.ndarray:
-        return self.host[3]
-
-    @property
     def on_cpu(self) -> "Tree":
         return self if self._original is None else self._original
-
-    @property
-    def even(self) -> bool:
-        """Whether all rows have as many queries."""
-        return len(self) == (len(self.starts) - 1) * self.width
 
     @cached_property
     def tokens(self) -> torch.Tensor:
@@ -70,7 +66,7 @@ class Tree:
         """The same tree with its tensors on another device."""
         if device.type == "cpu":
             return self
-        moved = Tree(self.host, self.width, self.depth, self.scores)
+        moved = Tree(self.host, self.width, self.depth, self.scores, self.side)
         moved._original = self
         for name in ("tokens", "parents", "depths", "rows", "ancestors"):
             setattr(moved, name, getattr(self, name).to(device, non_blocking=True))
@@ -84,58 +80,63 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
     """
     rows = len(roots)
     if not drafts.nodes:
-        return Tree((roots.astype(np.int64), *_root_only(rows)), 1, 0, np.ones(rows, np.float32))
+        host, side, scores = _root_only(rows)
+        return Tree((roots.astype(np.int64), *host), 1, 0, scores, side)
     most = rows * (1 + drafts.nodes)
-    host = np.empty((3, most), np.int64)
+    host = np.empty((5, most), np.int64)
     starts, scores = np.empty(rows + 1, np.int64), np.empty(most, np.float32)
     given = drafts.scores if drafts.scores is not None else np.ones(drafts.tokens.shape, np.float32)
     width, depth = _lay_out(roots, deepest, drafts.tokens, drafts.parents, drafts.sizes, given, host, scores,
                             starts)
     total = starts[-1]
-    tokens, parents, depths = host[:, :total]
-    return Tree((tokens, parents, depths, starts), width, depth, scores[:total])
+    tokens, parents, depths, places = host[:4, :total]
+    return Tree((tokens, parents, depths, starts), width, depth, scores[:total],
+                (host[4, : rows * width], places))
 
 
 @lru_cache(maxsize=8)
-def _root_only(rows: int) -> tuple[np.ndarray, ...]:
-    """Parents, depths and starts of trees without drafts: nobody writes to them."""
-    return np.arange(rows), np.zeros(rows, np.int64), np.arange(rows + 1)
+def _root_only(rows: int) -> tuple:
+    """Of trees without drafts parents, depths and starts, ``side`` and scores: nobody writes to them."""
+    each = np.arange(rows)
+    return (each, np.zeros(rows, np.int64), np.arange(rows + 1)), (each, each), np.ones(rows, np.float32)
 
 
 @numba.njit(cache=True)
 def _lay_out(roots, deepest, draft_tokens, draft_parents, sizes, draft_scores, host, scores, starts):
-    """Queries without those that are too deep; return the widest row's and the greatest depth.
-
-    A row's root, its first child, that one's first child and so on come first: of drafts that come with
-    falling scores the likeliest branch, whose accepted nodes stand in the cache where they belong.
-    """
-    tokens, parents, depths = host
+    """Queries without those that are too deep; return the widest row's and the greatest depth."""
+    tokens, parents, depths, side_places, side_queries = host
     at, width, depth = 0, 1, 0
-    places = np.empty(draft_tokens.shape[1] + 1, np.int64)  # of the root and of each node; -1: none
+    places = np.empty(draft_tokens.shape[1] + 1, np.int64)  # of the root and of each node; -1: left out
     for r in range(len(roots)):
         starts[r] = at
         tokens[at], parents[at], depths[at], scores[at] = roots[r], at, 0, 1
-        places[0], places[1 : sizes[r] + 1] = at, -1
+        places[0] = at
         at += 1
-        tip = ROOT
-        for rest in (False, True):
-            for i in range(sizes[r]):
-                up = draft_parents[r, i]
-                parent = places[up + 1]
-                if places[i + 1] >= 0 or (up != tip and not rest):
-                    continue
-                if parent < 0 or depths[parent] >= deepest[r]:
-                    continue
-                tokens[at], parents[at] = draft_tokens[r, i], parent
-                scores[at] = draft_scores[r, i]
-                depths[at] = depths[parent] + 1
-                depth = max(depth, depths[at])
-                places[i + 1] = at
-                at += 1
-                tip = i
+        for i in range(sizes[r]):
+            parent = places[draft_parents[r, i] + 1]
+            if parent < 0 or depths[parent] >= deepest[r]:
+                places[i + 1] = -1
+                continue
+            tokens[at], parents[at] = draft_tokens[r, i], parent
+            scores[at] = draft_scores[r, i]
+            depths[at] = depths[parent] + 1
+            depth = max(depth, depths[at])
+            places[i + 1] = at
+            at += 1
         width = max(width, at - starts[r])
     starts[len(roots)] = at
+    _stand_side_by_side(starts, width, side_places, side_queries)
     return width, depth
+
+
+@numba.njit
+def _stand_side_by_side(starts, width, places, queries):
+    for r in range(len(starts) - 1):
+        start, own = starts[r], starts[r + 1] - starts[r]
+        for i in range(width):
+            queries[r * width + i] = start + i if i < own else start
+            if i < own:
+                places[start + i] = r * width + i
 
 
 @numba.njit(cache=True)
