@@ -13,7 +13,7 @@ from rich.table import Table
 
 from dare_job.decode import EngineSettings, Target, step_cost
 from dare_job.decode.cost import Curve
-from dare_job.decode.scheduler import MOST
+from dare_job.decode.scheduler import most
 from dare_job.errors import ConfigError
 from dare_job.model_files import resolve
 from dare_job.replay import budgets, latency, sources, texts
@@ -30,7 +30,7 @@ class Options(Source):
     model: str | None = None
     save: Path | None = None
     batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    nodes: Sequence[int] = (0, 1, 2, 4, 8, 16, 32, 64)
+    nodes: Sequence[int] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def run(options: Options) -> dict:
@@ -55,7 +55,7 @@ def run(options: Options) -> dict:
         begun = time.perf_counter()
         runs = {n: budgets.fixed(corpus.test, pools, batch, n, settings) for n in options.nodes}
         for name, curve in curves.items():
-            found = budgets.scheduled(corpus.test, pools, batch, MOST, settings, curve)
+            found = budgets.scheduled(corpus.test, pools, batch, most(batch), settings, curve)
             rows.append({"curve": name, "batch": batch, **_compared(found, runs, curve)})
         print(f"batch {batch}: {len(runs)} fixed budgets and {len(curves)} curves in "
               f"{time.perf_counter() - begun:.0f} s", flush=True)
@@ -71,7 +71,7 @@ def _measured(options: Options) -> dict[str, Curve]:
         return {}
     torch.set_num_threads(1)
     target = Target.load(resolve(options.model))
-    table = step_cost.measure(target, EngineSettings(batch_size=max(options.batches), nodes=MOST))
+    table = step_cost.measure(target, EngineSettings(batch_size=max(options.batches), nodes=most(1)))
     if options.save:
         about = (f"{options.model}, {target.dtype} on {step_cost.device_name(target.device)}, one thread: "
                  "measured by dare-job bench budget")

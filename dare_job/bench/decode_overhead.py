@@ -26,7 +26,7 @@ from dare_job.decode import Engine, EngineSettings, Request, Result, Target, eng
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.rows import Rows
-from dare_job.decode.scheduler import MOST, Scheduler
+from dare_job.decode.scheduler import Scheduler, most
 from dare_job.model_files import resolve
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
@@ -87,13 +87,13 @@ class _Timers:
 def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace) -> dict:
     """One line of the table: medians over the repeats."""
     requests = _requests(options.model, batch)
-    most = MOST if nodes == "auto" else int(nodes)
-    settings = EngineSettings(max_new_tokens=options.new_tokens, batch_size=batch, nodes=most)
+    limit = most(batch) if nodes == "auto" else int(nodes)
+    settings = EngineSettings(max_new_tokens=options.new_tokens, batch_size=batch, nodes=limit)
     clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
     curve = step_cost.curve(target, settings) if nodes == "auto" else None
     lines = []
     for _ in range(options.repeats):
-        scheduler = Scheduler(curve, MOST) if curve else None
+        scheduler = Scheduler(curve, limit) if curve else None
         decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
                          scheduler=scheduler)
         list(decoder.run(requests))  # compiled, and the cache allocated as a run of many rows does once

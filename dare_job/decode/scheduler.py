@@ -21,10 +21,13 @@ from dare_job.decode.tree import Tree
 from dare_job.decode.verify.verdict import Verdict
 from pools.tree import DraftBatch
 
-MOST = 64  # nodes of one row, where nothing else is said
+_MOST, _MOST_OF_FORWARD = 64, 512  # nodes: of a row in any company, and together where rows are few
+_FIRST_WIDTH, _LEAST_WIDTH = 64, 16
+_KEPT_WIDTH = 0.9  # a step, of the widest row
 _BINS = 24  # of scores, two an octave
 _PRIOR = 2.0  # accepted nodes that a bin's scores are trusted like
 _WINDOW = 500.0  # expected accepted nodes of a bin after which older ones count half
+_KEPT_LINE = 0.99  # of what drafting a node takes, a step
 _FORGET = 0.9995  # a step: what has not been drafted for long is tried again
 _KEPT = 0.95  # of averages, a step
 _KEPT_OVER = 0.8  # of what steps with so many drafts take over the curve: they are few
@@ -33,6 +36,11 @@ _KEPT_RESTING = 0.7  # of what drafting gains, where it was tried after a rest
 _LONGEST_REST = 32  # steps
 _LEAST = 1e-3  # score of a node that is ever wanted
 _MARGIN = 0.7  # of the last step's least probability: nodes under it are not looked for in the next one
+
+
+def most(rows: int) -> int:
+    """Nodes of one row at most, where nothing else is said: of a GPU's forward hundreds are free."""
+    return max(_MOST, _MOST_OF_FORWARD // rows)
 
 
 class Scheduler:
@@ -45,9 +53,11 @@ class Scheduler:
         self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
         self._tokens, self._drafts = 1.0, 0.0  # of a row and step, on average
         self._draft_ms = 0.0  # of a row, where it drafts
+        self._drafting = Line()  # of nodes drafted and milliseconds, both of a row
         self._bound = 0.0  # least probability that the last step took, about
         self._gains: dict[int, float] = {}  # net, of a step that drafts, in tokens; by octaves of rows
         self._octave = self._rest = self._resting = 0
+        self._widest = _FIRST_WIDTH / 2  # nodes of the row that got the most, of late
         # Milliseconds over the curve, by octaves of rows and of nodes (0: none); nan: never seen.
         self._beyond: dict[int, np.ndarray] = {}
 
@@ -59,8 +69,16 @@ class Scheduler:
             self._resting -= 1
             return None
         ms, cheapest = self._costs(rows)
-        least = max(self._rho(ms, rows) * cheapest, _MARGIN * self._bound)
+        least = max(self._rho(ms, rows) * (cheapest + self._drafting.slope), _MARGIN * self._bound)
         return max(_LEAST, _least(least, self._expected, self._accepted))
+
+    @property
+    def width(self) -> int:
+        """Nodes of a row to draft, at most: the more are asked for, the more is read of its pools."""
+        room = _LEAST_WIDTH
+        while room < 1.5 * self._widest:
+            room *= 2
+        return min(room, self.nodes)
 
     def cut(self, drafts: DraftBatch, draft_ms: float) -> DraftBatch:
         """The nodes that are worth their place; ``draft_ms``: what drafting took."""
@@ -68,9 +86,11 @@ class Scheduler:
         ms, _ = self._costs(rows)
         rho = self._rho(ms, rows)
         sizes = np.zeros(rows, np.int32)
-        net, self._bound = _cut(drafts.scores, drafts.sizes, self._expected, self._accepted, ms, rho,
-                                self._over(self._octave), sizes)
+        net, self._bound, widest = _cut(drafts.scores, drafts.sizes, self._expected, self._accepted, ms, rho,
+                                        self._over(self._octave), sizes)
+        self._widest = max(widest, _KEPT_WIDTH * self._widest)
         self._draft_ms += (1 - _KEPT) * (draft_ms / rows - self._draft_ms)
+        self._drafting.add(sum(drafts.sizes.tolist()) / rows, draft_ms / rows)
         net -= rho * self._draft_ms * rows
         gain, kept = self._gains.get(self._octave, net), _KEPT if self._rest == 0 else _KEPT_RESTING
         gain = self._gains[self._octave] = kept * gain + (1 - kept) * net
@@ -112,6 +132,29 @@ class Scheduler:
         """Tokens a millisecond with so many rows."""
         forward = ms[min(len(ms) - 1, round(rows * self._drafts))]
         return rows * self._tokens / (forward + rows * self._draft_ms)
+
+
+class Line:
+    """A line through points of late: least squares, of weights that fall with age."""
+
+    def __init__(self):
+        self._x = self._y = self._xx = self._xy = 0.0  # means, and of deviations from them
+        self._points = 0
+
+    def add(self, x: float, y: float) -> None:
+        self._points += 1
+        share = max(1 - _KEPT_LINE, 1 / self._points)
+        dx, dy = x - self._x, y - self._y
+        self._x, self._y = self._x + share * dx, self._y + share * dy
+        self._xx = (1 - share) * (self._xx + share * dx * dx)
+        self._xy = (1 - share) * (self._xy + share * dx * dy)
+
+    @property
+    def slope(self) -> float:
+        """Not below 0, and no steeper than from the origin to the mean."""
+        if self._xx <= 0 or self._x <= 0:
+            return 0.0
+        return min(max(0.0, self._xy / self._xx), self._y / self._x)
 
 
 @numba.njit(cache=True)
@@ -157,7 +200,8 @@ def _learn(beyond, octave, over):
 @numba.njit(cache=True)
 def _cut(scores, sizes, expected, accepted, ms, rho, beyond, kept):
     """Sizes (R,) of the best prefixes of the rows' nodes into ``kept``, which holds zeros; returns tokens
-    gained net of cost, and the least probability that was taken, half of it where no node was left out.
+    gained net of cost, the least probability that was taken, half of it where no node was left out, and the
+    greatest size.
 
     A row's nodes come with falling scores, so that those over a bound are a prefix, and a tree.
     """
@@ -179,11 +223,11 @@ def _cut(scores, sizes, expected, accepted, ms, rho, beyond, kept):
         if net > best:
             best, count = net, n + 1
     if count == 0:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0
     bound = order[count - 1]
     if count == len(order):
         kept[:] = sizes
-        return best, 0.5 * bound
+        return best, 0.5 * bound, kept.max()
     equal = count - np.searchsorted(-order, -bound)  # of the bound itself, so many
     at = 0
     for r in range(rows):
@@ -194,7 +238,7 @@ def _cut(scores, sizes, expected, accepted, ms, rho, beyond, kept):
                 kept[r] += 1
                 equal -= 1
             at += 1
-    return best, bound
+    return best, bound, kept.max()
 
 
 @numba.njit(cache=True)

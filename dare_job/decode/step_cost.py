@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import platform
 import time
@@ -30,7 +31,7 @@ _SHARES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of the
 _CHAIN = 6  # nodes of the rows that have some, where there are few
 _ROUNDS = 6
 _SECONDS = 4.0  # of one batch size, after which it has no further round
-_VERSION = 4  # of what is kept on disk
+_VERSION = 5  # of what is kept on disk
 _LOG = logging.getLogger("dare_job")
 
 
@@ -92,10 +93,11 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
     A step that takes as many times as long as one without drafts as it can write tokens cannot pay: nothing
     is measured behind it, nor behind one for which there is no memory.
     """
-    limit = target.traits.longest or CONTEXT + settings.nodes + 2
-    context = max(1, min(CONTEXT, limit - settings.nodes - 2))
+    limit = target.traits.longest or math.inf
+    context = max(1, min(CONTEXT, limit // 2))
     totals = sorted({0, *(max(1, int(batch * share)) for share in _SHARES if share <= settings.nodes)})
-    trees = {nodes: _tree(batch, nodes) for nodes in totals}
+    trees = {nodes: _tree(batch, nodes, settings.depth) for nodes in totals}
+    trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= limit}
     cache, step, found, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
     too_long: dict[int, int] = {}
     for number in range(-1, _ROUNDS):  # the first round warms up
@@ -119,16 +121,18 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
     return {f"{1 + nodes / batch:.6g}": round(found[nodes], 4) for nodes in trees}
 
 
-def _tree(batch: int, nodes: int) -> Tree:
+def _tree(batch: int, nodes: int, depth: int) -> Tree:
     """Chains: few nodes stand in few rows, many in all, in some three times as many as in others."""
     sizes = np.clip(nodes - _CHAIN * np.arange(batch), 0, _CHAIN)
     if nodes > _CHAIN * batch:
         sizes = np.where(np.arange(batch) % 2, 0.5, 1.5) * nodes / batch if batch > 1 else np.array([nodes])
     sizes = sizes.astype(np.int32)
     shape = (batch, int(sizes.max()))
-    chain = np.tile(np.arange(ROOT, shape[1] - 1, dtype=np.int32), (batch, 1))
-    drafts = DraftBatch(np.zeros(shape, np.int32), chain, sizes, None, np.zeros(shape, np.uint8))
-    return build(np.zeros(batch, np.int64), drafts, np.full(batch, nodes + 1))
+    above = np.arange(shape[1], dtype=np.int32) - 1
+    above[::depth] = ROOT
+    drafts = DraftBatch(np.zeros(shape, np.int32), np.tile(above, (batch, 1)), sizes, None,
+                        np.zeros(shape, np.uint8))
+    return build(np.zeros(batch, np.int64), drafts, np.full(batch, depth))
 
 
 def _step(target: Target, settings: EngineSettings):

@@ -91,7 +91,8 @@ def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,
     room = (sizes - known - 1).astype(np.int32)  # a step's last token is the model's own
     if least is None or not nodes:
         return empty(len(known))
-    budgets = np.where(room > 0, nodes, 0).astype(np.int32)
+    most = nodes if scheduler is None else scheduler.width
+    budgets = np.where(room > 0, most, 0).astype(np.int32)
     return draft(context, known.astype(np.int32), budgets, pools, settings, room, least=least)
 
 

@@ -14,7 +14,7 @@ from dare_job import swap
 from dare_job.decode import Engine, EngineSettings, Request, Target, memory, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
-from dare_job.decode.scheduler import MOST, Scheduler
+from dare_job.decode.scheduler import Scheduler, most
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.warm_up import warm_up
 from dare_job.errors import ConfigError, InfrastructureError, describe
@@ -163,7 +163,7 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
                           "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
                           "verify.reproducible=false")
     key = task.model, mode, settings.rule, settings.batch_size
-    shared = decode.nodes == "auto" and settings.nodes == MOST
+    shared = decode.nodes == "auto" and settings.nodes == most(decode.batch_size)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))  # fewer rows too
     scheduler = _scheduler(key, target, measured) if shared else None
     return Engine(target, settings, None if plain else RetrievalDrafter(drafts), _scoring(key), scheduler)
@@ -175,7 +175,7 @@ def _nodes(task: Task, settings: EngineSettings) -> int:
     if asked != "auto":
         return asked
     fixed = task.config.verify.reproducible and settings.rule != "strict"
-    return settings.nodes if fixed else MOST
+    return settings.nodes if fixed else most(task.config.decode.batch_size)
 
 
 def _score(task: Task, mode: str) -> str:

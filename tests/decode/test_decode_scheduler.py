@@ -17,11 +17,11 @@ from dare_job.decode import Engine, EngineSettings, Request, Target, masks, step
 from dare_job.decode.cost import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.layout import Layout
-from dare_job.decode.scheduler import Scheduler
+from dare_job.decode.scheduler import Scheduler, most
 from dare_job.decode.support import Traits
 from dare_job.decode.tree import build
 from dare_job.decode.verify.verdict import Verdict
-from dare_job.replay import budgets
+from dare_job.replay import budgets, latency
 from pools.draft import DraftSettings
 from pools.index import Index
 from pools.tree import ROOT, DraftBatch
@@ -284,6 +284,43 @@ def test_replay_by_the_scheduler_is_not_behind_the_best_fixed_budget(batch):
         assert found.tokens.sum() == sum(text.size - 1 for text in texts) == runs[0].tokens.sum()
         rates = [without_drafting(steps).tokens_per_s(curve) for steps in (found, *runs)]
         assert rates[0] >= 0.95 * max(rates[1:])
+
+
+@pytest.mark.parametrize("name", ["cpu-embedded", "h100-mistral-7b", "a100-mistral-7b"])
+@pytest.mark.parametrize(("batch", "fixed"), [
+    (1, (0, 8, 64, 256)), (4, (0, 4, 16, 64)), (32, (0, 2, 8)), (128, (0, 1, 4)), (256, (0, 1, 2))])
+def test_on_a_published_curve_it_is_not_behind_the_best_fixed_budget(name, batch, fixed):
+    curve = latency.read(Path(__file__).parents[2] / "conf" / "latency" / f"{name}.json")
+    rng = np.random.default_rng(0)
+    texts, pool = _texts(rng, max(40, 2 * batch)), Index.build(_texts(rng, 60))
+    pools, settings = [(pool,)] * len(texts), DraftSettings(threads=1)
+    found = budgets.scheduled(texts, pools, batch, most(batch), settings, curve)
+    for nodes in fixed:
+        other = budgets.fixed(texts, pools, batch, nodes, settings)
+        assert (without_drafting(found).tokens_per_s(curve)
+                >= 0.95 * without_drafting(other).tokens_per_s(curve)), nodes
+
+
+def test_rows_that_are_few_may_have_many_nodes_and_are_asked_for_no_more_than_they_use():
+    assert [most(rows) for rows in (1, 2, 4, 8, 300)] == [512, 256, 128, 64, 64]
+    scheduler, widths = Scheduler(FLAT, 512), []
+    for size in (64, 128, 256, *[3] * 40):
+        widths.append(scheduler.width)
+        step(scheduler, drafts_of(np.full((1, size), 0.9)), 1)
+    assert widths[:4] == [64, 128, 256, 512] and widths[-1] == 16
+    assert Scheduler(FLAT, 4).width == 4
+
+
+def test_what_a_node_takes_to_be_drafted_counts_too():
+    leasts = []
+    for ms in (0.002, 0.3):
+        scheduler = Scheduler(FLAT, 64)
+        for size in (4, 8, 12, 16) * 5:
+            scheduler.least(1)
+            scheduler.cut(drafts_of(np.full((1, size), 0.02)), 0.05 + ms * size)
+        assert scheduler._drafting.slope == pytest.approx(ms)
+        leasts.append(scheduler.least(1))
+    assert leasts[1] > 1.5 * leasts[0]
 
 
 def without_drafting(steps: budgets.Steps) -> budgets.Steps:

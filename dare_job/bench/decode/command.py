@@ -14,7 +14,7 @@ from dare_job.bench.decode.methods import METHODS, Budget, Learned
 from dare_job.bench.decode.report import Found
 from dare_job.bench.profiles.train import Settings
 from dare_job.decode import Target
-from dare_job.decode.scheduler import MOST
+from dare_job.decode.scheduler import most
 from dare_job.errors import ConfigError
 from pools.draft import warm_up
 
@@ -80,7 +80,7 @@ def _run(options: Options, work: Path) -> dict:
 
 def _budgets(options: Options, work: Path) -> dict[int, Budget]:
     """By batch size."""
-    asked = options.nodes or [MOST] * len(options.batch)
+    asked = options.nodes or [most(batch) for batch in options.batch]
     curves = None if options.nodes else work / "latency"
     return {batch: Budget(batch, nodes, options.tokens, options.threads, curves)
             for batch, nodes in zip(options.batch, asked, strict=True)}

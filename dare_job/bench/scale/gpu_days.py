@@ -8,7 +8,7 @@ import numpy as np
 
 from dare_job.bench import decode_overhead
 from dare_job.decode import Target
-from dare_job.decode.scheduler import MOST
+from dare_job.decode.scheduler import most
 from dare_job.model_files import resolve
 from dare_job.replay import budgets, latency, roofline
 from dare_job.replay.sources import Corpus
@@ -56,7 +56,7 @@ def gpu_days(night: Night, name: str, corpus: Corpus, batches: Sequence[int],
     for batch in batches:
         prompt_s = roofline.forward_ms(device, model, batch, night.prompt, 0) / batch / 1e3
         ways = {"plain": budgets.fixed(corpus.test, near, batch, 0, settings),
-                "dare": budgets.scheduled(corpus.test, near, batch, MOST, settings, curve)}
+                "dare": budgets.scheduled(corpus.test, near, batch, most(batch), settings, curve)}
         days, hosted = {}, {}
         for way, steps in ways.items():
             written = steps.tokens.sum()
