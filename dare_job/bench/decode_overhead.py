@@ -1,6 +1,7 @@
 """Where a decoding step's time goes: inside the target's forward and outside it, part by part.
 
     python -m dare_job.bench.decode_overhead [--model NAME_OR_DIR] [--batches 1,8,32] [--nodes 0,16,auto]
+        [--rule entropy] [--repetition-penalty 1.05] [--no-repeat-ngram-size 4]
 
 Users of a sample world; what its grammar writes for other users drafts, so that about as much is accepted as
 on a night. ``auto``: the scheduler gives the nodes out. All that a step does is counted: drafting, the tree,
@@ -25,6 +26,7 @@ from dare_job.data.world.simulate import DAYS, simulate, user_examples
 from dare_job.decode import Engine, EngineSettings, Request, Result, Target, engine, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
+from dare_job.decode.request import RULES
 from dare_job.decode.rows import Rows
 from dare_job.decode.scheduler import Scheduler, most
 from dare_job.model_files import resolve
@@ -88,7 +90,8 @@ def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace)
     """One line of the table: medians over the repeats."""
     requests = _requests(options.model, batch)
     limit = most(batch) if nodes == "auto" else int(nodes)
-    settings = EngineSettings(max_new_tokens=options.new_tokens, batch_size=batch, nodes=limit)
+    settings = EngineSettings(max_new_tokens=options.new_tokens, batch_size=batch, nodes=limit,
+                              rule=options.rule)
     clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
     curve = step_cost.curve(target, settings) if nodes == "auto" else None
     lines = []
@@ -105,7 +108,8 @@ def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace)
 def _whole(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
     """Microseconds a step outside the forward, and what the run came to."""
     spent, results, seconds = _run(target, decoder, requests, clock, ("forward",))
-    return {"outside_us": spent["step"] - spent["forward"],
+    outside = spent["step"] - spent["forward"]
+    return {"outside_us": outside, "outside_us_a_row": outside / decoder.settings.batch_size,
             "accepted_per_step": sum(r.accepted_tokens for r in results) / sum(
                 r.target_steps for r in results),
             "tokens_per_s": sum(len(result.token_ids) for result in results) / seconds}
@@ -161,6 +165,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--nodes", default="0,16,auto")
+    parser.add_argument("--rule", default="strict", choices=RULES)
+    parser.add_argument("--repetition-penalty", type=float)
+    parser.add_argument("--no-repeat-ngram-size", type=int)
     parser.add_argument("--new-tokens", type=int, default=80)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
@@ -168,7 +175,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     warm_up()
     target = Target.load(resolve(options.model), options.dtype, options.device)
-    target.generation_config.eos_token_id = None  # every text has the same length
+    target.generation_config.update(eos_token_id=None,  # every text has the same length
+                                    repetition_penalty=options.repetition_penalty,
+                                    no_repeat_ngram_size=options.no_repeat_ngram_size)
     rows = []
     for batch in map(int, options.batches.split(",")):
         for nodes in options.nodes.split(","):
@@ -176,7 +185,10 @@ def main() -> None:
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()))
     print(json.dumps({
         "rows": rows, "model": options.model, "dtype": options.dtype, "device": options.device,
-        "threads": options.threads, "cores": os.cpu_count(), "machine": platform.machine(),
+        "threads": options.threads, "rule": options.rule,
+        "repetition_penalty": options.repetition_penalty,
+        "no_repeat_ngram_size": options.no_repeat_ngram_size, "cores": os.cpu_count(),
+        "machine": platform.machine(),
         "torch": torch.__version__, "transformers": transformers.__version__,
     }))
 

@@ -50,7 +50,7 @@ class Engine:
         self.rules = generation.rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
         self._verify = verifier(settings, eos)
-        self._scorer = Scorer(self.rules)
+        self._scorer = Scorer(self.rules, target.vocabulary)
         self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
         self._is_eos[list(self.rules.eos)] = True
         self.clock_s = 0.0  # all forwards so far, drafting included
@@ -152,8 +152,9 @@ class Engine:
         scores = logits if logits.dtype == torch.float32 else logits.float()
         if not self._scorer.idle(rows, slots):
             processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-            scores = self._scorer(scores, tree, rows.tokens[slots], rows.length[slots], rows.least[slots],
-                                  processors)
+            scores, seen = self._scorer(scores, tree, rows.tokens[slots], rows.length[slots],
+                                        rows.least[slots], processors)
+            return self._verify(scores, tree, self._strict(rows, slots, tree), seen)
         return self._verify(scores, tree, self._strict(rows, slots, tree))
 
     def _strict(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:

@@ -16,12 +16,12 @@ from dare_job.errors import ModelError
 
 LENGTHS = {"max_length", "max_new_tokens", "min_length", "min_new_tokens", "eos_token_id"}
 
-# Applied by the engine for all nodes at once.
-NATIVE = {"repetition_penalty"}
+# Applied by the engine for all nodes at once, unless one of PROCESSORS is set too.
+NATIVE = {"repetition_penalty", "no_repeat_ngram_size"}
 
 # Applied by the objects that transformers builds for them, to each node's own prefix.
 PROCESSORS = {
-    "sequence_bias", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "sequence_bias", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size",
     "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "renormalize_logits",
 }
@@ -49,7 +49,7 @@ WITHOUT_EFFECT = {
     "target_lookbehind", "assistant_ensemble_weight", "speculation_type", "transformers_version",
 }
 
-_NEUTRAL = {"encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
+_NEUTRAL = {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
             "remove_invalid_values": False, "renormalize_logits": False}
 
 _LEAST = {"max_length": 1, "max_new_tokens": 1, "min_length": 0, "min_new_tokens": 0,
@@ -60,15 +60,17 @@ _LEAST = {"max_length": 1, "max_new_tokens": 1, "min_length": 0, "min_new_tokens
 class Rules:
     """What a generation config asks of greedy decoding.
 
-    config              the config itself
-    eos                 end-of-text tokens
-    repetition_penalty  1.0: none
-    processors          fields of PROCESSORS that are set
+    config      the config itself
+    eos         end-of-text tokens
+    penalty     of repetition; 1.0: none
+    ngram       tokens of which no run comes twice; 0: none
+    processors  fields of PROCESSORS that are set
     """
 
     config: GenerationConfig
     eos: tuple[int, ...]
-    repetition_penalty: float
+    penalty: float
+    ngram: int
     processors: tuple[str, ...]
 
 
@@ -88,7 +90,7 @@ def rules(config: GenerationConfig) -> Rules:
                          "token in the model's generation_config.json, or remove the penalty")
     penalty = getattr(config, "repetition_penalty", None)
     return Rules(config, _tokens(config.eos_token_id), 1.0 if penalty is None else float(penalty),
-                 _set_processors(config))
+                 getattr(config, "no_repeat_ngram_size", None) or 0, _set_processors(config))
 
 
 def _tokens(value) -> tuple:

@@ -6,41 +6,53 @@ import numpy as np
 import torch
 from transformers import LogitsProcessorList
 
+from dare_job.decode.bans import bans
 from dare_job.decode.generation import Rules
 from dare_job.decode.rows import Rows
 from dare_job.decode.tree import Tree
+from dare_job.decode.verify.seen import NOTHING, Seen
 
 
 class Scorer:
     """Applies a generation config's rules to the logits of whole trees."""
 
-    def __init__(self, rules: Rules):
+    def __init__(self, rules: Rules, vocabulary: int):
+        """vocabulary: what the model has scores of."""
         self._rules = rules
         self._writable: torch.Tensor | None = None
+        self._stamps = np.zeros(vocabulary + 1, np.int64)
         self.slow = bool(rules.processors)
 
     def idle(self, rows: Rows, slots: np.ndarray) -> bool:
         """Whether it would leave the scores of the rows in these slots (R,) as they are."""
         early = rows.held_back and self._rules.eos and (rows.length[slots] < rows.least[slots]).any()
-        return not (self.slow or self._rules.repetition_penalty != 1.0 or early)
+        return not (self.slow or self._rules.penalty != 1.0 or self._rules.ngram or early)
 
     def __call__(self, scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
-                 least: np.ndarray, processors: Sequence[LogitsProcessorList | None]) -> torch.Tensor:
-        """Scores float32 (T, V) of logits float32 (T, V), which may be overwritten.
+                 least: np.ndarray,
+                 processors: Sequence[LogitsProcessorList | None]) -> tuple[torch.Tensor, Seen]:
+        """Scores float32 (T, V) of logits float32 (T, V), which may be overwritten, and what verification has
+        yet to do to those that it reads: on a CPU a penalty waits, as most nodes are never read.
 
         context int32 (R, L) text padded on the right, lengths (R,) with the root, least (R,) length before
         which no text ends, processors of each row (None unless ``slow``).
         """
         if self.slow:
-            return _by_objects(scores, tree, context, lengths, processors)
-        if self._rules.repetition_penalty != 1.0:
-            _penalise(scores, tree, context, lengths, self._rules.repetition_penalty)
+            return _by_objects(scores, tree, context, lengths, processors), NOTHING
+        seen, penalty = NOTHING, self._rules.penalty
+        if penalty != 1.0 and scores.device.type == "cpu":
+            seen = Seen(context, lengths, self._stamps, penalty)
+        elif penalty != 1.0:
+            _penalise(scores, tree, context, lengths, penalty)
+        if self._rules.ngram:
+            banned = bans(tree, context, lengths, self._rules.ngram, scores.shape[1])
+            scores[tuple(torch.from_numpy(part).to(scores.device) for part in banned)] = -torch.inf
         if self._rules.eos and (lengths < least).any():
             room = torch.from_numpy(least - lengths).to(scores.device)
             early = tree.depths < room[tree.rows]
             ends = self._ends(scores.shape[1], scores.device)
             scores[:, ends] = scores[:, ends].masked_fill(early[:, None], -torch.inf)
-        return scores
+        return scores, seen
 
     def _ends(self, vocabulary: int, device: torch.device) -> torch.Tensor:
         """End-of-text tokens that the model can write: a config may name others."""

@@ -35,6 +35,7 @@ def _configured(**fields):
     {"eos_token_id": COMMON[0]},
     {"eos_token_id": COMMON[:3], "min_new_tokens": 10},
     {"eos_token_id": COMMON[:3], "min_length": 25},
+    {"no_repeat_ngram_size": 1},
     {"no_repeat_ngram_size": 2},
     {"bad_words_ids": [[COMMON[0]], [COMMON[1], COMMON[2]]], "eos_token_id": 1},
     {"suppress_tokens": COMMON},
@@ -46,6 +47,7 @@ def _configured(**fields):
     {"encoder_repetition_penalty": 1.5},
     {"encoder_no_repeat_ngram_size": 1},
     {"remove_invalid_values": True, "renormalize_logits": True},
+    {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "suppress_tokens": COMMON[:2]},
     {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "eos_token_id": COMMON[:2], "min_new_tokens": 9},
 ], ids=lambda fields: "+".join(fields))
 def test_honoured_like_generate(fields):

@@ -205,8 +205,11 @@ def test_the_reference_tells_known_wrong_rules(case, what, rule, monkeypatch):
 def test_sums_over_the_vocabulary_are_those_of_numpy(width, spread):
     line = (spread * np.random.default_rng(width).normal(0, 1, width)).astype(np.float32)
     line[1:][::7] = -np.inf
-    exact = np.exp(line.astype(np.float64) - line.max()).sum()
-    assert passing._exponentials(line, line.max()) == pytest.approx(exact, rel=2e-6)
+    x = line.astype(np.float64) - line.max()
+    shares = np.exp(x)
+    total, moment = passing._exponentials(line, line.max())
+    assert total == pytest.approx(shares.sum(), rel=2e-6)
+    assert moment == pytest.approx((shares * np.maximum(x, -87)).sum(), rel=2e-6, abs=1e-30)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.rule in ("ratio", "entropy")], ids=_name)

@@ -8,6 +8,7 @@ import torch
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.tree import Tree
 from dare_job.decode.verify import passing, relaxed, strict
+from dare_job.decode.verify.seen import NOTHING, Seen
 from dare_job.decode.verify.verdict import Verdict, longest, strictly, undrafted
 
 Verifier = Callable[..., Verdict]  # of scores, tree, and which nodes are strict whatever the rule
@@ -19,14 +20,15 @@ def verifier(settings: EngineSettings, eos: torch.Tensor) -> Verifier:
     rule = partial(relaxed.judge_tree, settings=settings, eos=eos) if by_rule else strict.judge_tree
     bounds, ends = passing.bounds(settings), eos.cpu().numpy()
 
-    def verify(scores: torch.Tensor, tree: Tree, strict_nodes: torch.Tensor | None = None) -> Verdict:
+    def verify(scores: torch.Tensor, tree: Tree, strict_nodes: torch.Tensor | None = None,
+               seen: Seen = NOTHING) -> Verdict:
         """scores float32 (T, V) and the tree on one device; strict_nodes bool (T,): nodes that pass as first
-        choices alone (None: none).
+        choices alone (None: none); seen: of a penalty that the scores have not had yet, on a CPU.
         """
         if scores.device.type == "cpu":
             if by_rule and tree.depth:
-                return relaxed.on_cpu(scores, tree, strict_nodes, bounds, ends)
-            return strictly(tree, scores)
+                return relaxed.on_cpu(scores, tree, strict_nodes, bounds, ends, seen)
+            return strictly(tree, scores, seen)
         return longest(tree, rule(scores, tree, strict_nodes)) if tree.depth else undrafted(scores)
 
     return verify

@@ -6,6 +6,8 @@ On a CPU a node's first choice is looked up when a branch reaches the node, and 
 import numba
 import numpy as np
 
+from dare_job.decode.verify.seen import distinct, penalise
+
 _BLOCK = 256  # scores
 _LOWEST, _INFINITE, _MAGNITUDE = np.int32(-(2**31)), np.int32(0x7F800000), np.int32(2**31 - 1)
 _SIGN = np.int32(31)
@@ -51,15 +53,18 @@ def first_choice(line):
 
 
 @numba.njit(cache=True)
-def branch(scores, tokens, parents, starts, counts, paths, out, relaxed, finite, sound):
+def branch(scores, tokens, parents, starts, seen, counts, paths, out, relaxed, finite, sound):
     """Fill in the strict verdict of scores float32 (T, V); whether all rows are sound.
 
-    Siblings are distinct: one branch passes at most.
+    seen: ``Seen`` of the rows, for what is still to be done to the scores. Siblings are distinct: one branch
+    passes at most.
     """
     paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
+        known = distinct(r, scores.shape[1], seen)
+        penalise(scores[node], known, root, node, tokens, parents, seen)
         choice, number = first_choice(scores[node])
         sound[r] = number
         for t in range(root + 1, end):  # a node's children stand behind it
@@ -68,6 +73,7 @@ def branch(scores, tokens, parents, starts, counts, paths, out, relaxed, finite,
                 node = t
                 depth += 1
                 paths[r, depth] = node - root
+                penalise(scores[node], known, root, node, tokens, parents, seen)
                 choice, number = first_choice(scores[node])
                 sound[r] &= number
         out[r, depth] = choice

@@ -8,6 +8,7 @@ import torch
 
 from dare_job.decode.tree import Tree
 from dare_job.decode.verify import compiled
+from dare_job.decode.verify.seen import Seen
 
 NO_LOGP = np.zeros(0, np.float32)
 
@@ -75,11 +76,12 @@ def longest(tree: Tree, judgement: Judgement) -> Verdict:
     return Verdict(*found, compiled.longest(*tree.host, *judgement.numpy(), *found))
 
 
-def strictly(tree: Tree, scores: torch.Tensor) -> Verdict:
+def strictly(tree: Tree, scores: torch.Tensor, seen: Seen) -> Verdict:
     """On a CPU: the strict verdict, which is every rule's where nothing is drafted. scores float32 (T, V)."""
     found = blank(tree)
     tokens, parents, _, starts = tree.host
-    return Verdict(*found, compiled.branch(scores.contiguous().numpy(), tokens, parents, starts, *found))
+    return Verdict(*found, compiled.branch(scores.contiguous().numpy(), tokens, parents, starts, seen,
+                                           *found))
 
 
 def judge(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,35 @@
+"""``python -m dare_job.bench.decode_overhead``: where a step's time goes, and how much of it may be ours."""
+
+import json
+import subprocess
+import sys
+
+PARTS = ("draft", "tree", "mask", "verify", "write", "cache", "other")
+
+
+def call(*options: str) -> dict:
+    done = subprocess.run([sys.executable, "-m", "dare_job.bench.decode_overhead", "--new-tokens", "8",
+                           "--repeats", "1", *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    found = json.loads(lines[-1])
+    assert len(lines) == 1 + len(found["rows"])
+    return found
+
+
+def test_every_batch_size_and_budget_has_its_parts_and_its_allowance():
+    found = call("--batches", "1,3", "--nodes", "0,4,auto")
+    assert [(row["batch"], row["nodes"]) for row in found["rows"]] == [
+        (batch, nodes) for batch in (1, 3) for nodes in ("0", "4", "auto")]
+    for row in found["rows"]:
+        assert row["allowed_us"] == 500 + 20 * row["batch"]
+        assert row["forward_us"] > 0 < row["outside_us"]
+        assert abs(row["outside_us_a_row"] * row["batch"] - row["outside_us"]) < 0.01
+        assert all(row[f"{part}_us"] > 0 for part in PARTS if part not in ("draft", "cache", "other"))
+        assert (row["accepted_per_step"] > 0) == (row["nodes"] != "0") or row["nodes"] == "auto"
+
+
+def test_rules_and_processors_can_be_asked_for():
+    found = call("--batches", "2", "--nodes", "4", "--rule", "entropy", "--repetition-penalty", "1.1",
+                 "--no-repeat-ngram-size", "3")
+    assert (found["rule"], found["repetition_penalty"], found["no_repeat_ngram_size"]) == ("entropy", 1.1, 3)
