@@ -1,7 +1,7 @@
 """Where a decoding step's time goes: inside the target's forward and outside it, part by part.
 
     python -m dare_job.bench.decode_overhead [--model NAME_OR_DIR] [--batches 1,8,32] [--nodes 0,16,auto]
-        [--rule entropy] [--repetition-penalty 1.05] [--no-repeat-ngram-size 4]
+        [--rule entropy] [--repetition-penalty 1.05] [--no-repeat-ngram-size 4] [--profile FILE]
 
 Users of a sample world; what its grammar writes for other users drafts, so that about as much is accepted as
 on a night. ``auto``: the scheduler gives the nodes out. All that a step does is counted: drafting, the tree,
@@ -11,9 +11,11 @@ that thread's own, so that other work on the machine counts less; else they are 
 """
 
 import argparse
+import cProfile
 import json
 import os
 import platform
+import pstats
 import time
 
 import numpy as np
@@ -34,6 +36,7 @@ from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 
 _WORLD = 7  # its seed; the embedded model was not trained on it
+_PROFILED = 30  # functions
 STEP_US, ROW_US = 500, 20  # what may be spent outside the forward
 
 # Part of a step: the object that does it, and its name there. "mask": what Target.forward does beside the
@@ -94,15 +97,26 @@ def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace)
                               rule=options.rule)
     clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
     curve = step_cost.curve(target, settings) if nodes == "auto" else None
-    lines = []
+    lines, decoder = [], None
     for _ in range(options.repeats):
         scheduler = Scheduler(curve, limit) if curve else None
         decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
                          scheduler=scheduler)
         list(decoder.run(requests))  # compiled, and the cache allocated as a run of many rows does once
         lines.append(_parts(target, decoder, requests, clock) | _whole(target, decoder, requests, clock))
+    if options.profile:
+        _profile(decoder, requests, options.profile, f"{batch} rows, {nodes} draft nodes")
     medians = {key: round(float(np.median([line[key] for line in lines])), 3) for key in lines[0]}
     return {"batch": batch, "nodes": nodes, **medians, "allowed_us": STEP_US + ROW_US * batch}
+
+
+def _profile(decoder: Engine, requests: list[Request], file: str, title: str) -> None:
+    """Append what each function of a run took by itself; a profiled call takes about a microsecond more."""
+    profile = cProfile.Profile()
+    profile.runcall(list, decoder.run(requests))
+    with open(file, "a", encoding="utf-8") as out:
+        print(title, file=out)
+        pstats.Stats(profile, stream=out).strip_dirs().sort_stats("tottime").print_stats(_PROFILED)
 
 
 def _whole(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
@@ -171,6 +185,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=80)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--profile", help="append a profile by functions of each line's last run")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     warm_up()
