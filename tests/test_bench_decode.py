@@ -210,6 +210,22 @@ def test_a_row_differs_where_any_repeat_of_a_strict_method_does():
                              (methods.STRICT, 1): both}) == 2
 
 
+def test_targets_are_held_against_what_was_measured():
+    rates = {methods.GENERATE: 100.0, methods.LOOKUP: 50.0, methods.AUTOREGRESSIVE: 110.0,
+             methods.OWN_LOOKUP: 107.0, methods.STRICT: 225.0, methods.RELAXED: 260.0}
+    rows = [{"method": method, "batch": batch, "tokens_per_s": rate, "ratio_to_generate": rate / 100,
+             "ratio_to_plain": rate / 110} for batch in (1, 4, 8) for method, rate in rates.items()
+            if batch == 1 or method != methods.LOOKUP]
+    found = {one["target"]: one for one in report.targets(rows)}
+    assert found["batch 1: dare strict over generate, at least"] == {
+        "target": "batch 1: dare strict over generate, at least", "bound": 2.2, "measured": 2.25, "met": True}
+    assert found["batch 8: dare strict over generate, at least"]["bound"] == 1.8
+    assert not found["batch 1: relaxed over strict, at least"]["met"]
+    assert not any(one["met"] for name, one in found.items() if "prompt lookup (engine) over" in name)
+    assert found["batch 4: autoregressive over plain, at least"]["measured"] == 1
+    assert not any("(generate)" in name or "batch 4: dare strict over generate" in name for name in found)
+
+
 @pytest.mark.parametrize("nodes", ["8,4", "auto"])
 def test_the_command_ends_with_its_figures(folder, work, short, nodes):
     result = CliRunner().invoke(app, [
