@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import make_dataclass
 
 import numpy as np
 import pytest
 import tokenizers
 import torch
 
-from dare_job.bench.gpu import command, replay, report, shapes, texts
+from dare_job.bench.gpu import command, peers, replay, report, shapes, texts
 from dare_job.bench.gpu.recorded import RecordedTarget
 from dare_job.bench.gpu.task import Task, accepted
 from dare_job.decode import Engine, EngineSettings, Target
@@ -43,11 +44,19 @@ def test_the_whole_command_without_the_jobs_other_packages():
     for batch in (1, 3):
         assert ways[batch, "plain"]["accepted_per_step"] == 0
         assert ways[batch, "drafted"]["accepted_per_step"] > 0.5
-        for way in ("plain", "drafted", "scheduled", "generate"):
+        for way in ("plain", "drafted", "scheduled", "generate", "generate_batch"):
             assert ways[batch, way]["tokens_per_s"] > 0, ways[batch, way]
-        assert "generate_batch" in {way for at, way in ways if at == batch}
     assert found["energy"] == "no GPU: not measured"
-    assert len(found["targets"]) >= 3 and found["seconds"] > 0
+    assert [line["target"] for line in found["targets"]] == [
+        "small: a step of 1 token over its floor, at most", "small: 64 queries over a step of 1, at most",
+        "batch 1: scheduled drafts over plain, at least", "batch 1: scheduled drafts over generate, above",
+        "batch 1: scheduled drafts over generate_batch, above",
+        "batch 3: scheduled drafts over generate, above",
+        "batch 3: scheduled drafts over generate_batch, above"]
+    for line in found["targets"]:
+        assert line["verdict"] in ("met", "missed", "not measured"), line
+        assert line.get("why") if line["verdict"] == "not measured" else line["measured"] > 0, line
+    assert found["seconds"] > 0
 
 
 @pytest.mark.parametrize("static", [True, False])
@@ -106,17 +115,46 @@ def test_options_that_cannot_be(changes, message):
         command.run(command.Options(device="cpu", **changes))
 
 
+@pytest.mark.parametrize("size", ["page_size", "block_size"])
+def test_pages_are_set_by_the_name_that_transformers_has(monkeypatch, size):
+    """block_size: 5.17."""
+    fields = (size, "num_blocks", "max_batch_tokens", "max_requests_per_batch")
+    monkeypatch.setattr(peers, "ContinuousBatchingConfig", make_dataclass("Config", fields))
+    target = Target(shapes.large("small", CPU, torch.float32), check=False)
+    room = peers._room(target, Task.of(texts.made_up(3, 40, 512), 9, 512))
+    assert getattr(room, size) == 32 and room.num_blocks == 2 * 3 * 3 and room.max_requests_per_batch == 3
+
+
 def test_targets_are_held_against_what_was_measured():
     curve = [{"model": "m", "context": c, "rows": 1, "queries": q, "ms": ms, "floor_ms": 4.0}
              for c, q, ms in ((256, 1, 4.8), (256, 64, 6.6), (1024, 1, 9.0))]
     lines = [{"batch": 32, "way": way, "tokens_per_s": speed} for way, speed in
              (("plain", 100.0), ("scheduled", 250.0), ("generate", 300.0))]
     lines += [{"batch": 32, "way": "generate_batch", "error": "it does not run"}]
-    met = {line["target"]: (line["measured"], line["met"]) for line in report.targets(curve, lines)}
-    assert met == {"m: a step of 1 token over its floor, at most": (1.2, True),
-                   "m: 64 queries over a step of 1, at most": (1.375, False),
-                   "batch 32: scheduled drafts over plain, at least": (2.5, True),
-                   "batch 32: scheduled drafts over generate, above": (0.833, False)}
+    found = report.targets(curve, lines, ["m"], [32])
+    assert {line["target"]: (line.get("measured"), line["verdict"], line.get("why")) for line in found} == {
+        "m: a step of 1 token over its floor, at most": (1.2, "met", None),
+        "m: 64 queries over a step of 1, at most": (1.375, "missed", None),
+        "batch 32: scheduled drafts over plain, at least": (2.5, "met", None),
+        "batch 32: scheduled drafts over generate, above": (0.833, "missed", None),
+        "batch 32: scheduled drafts over generate_batch, above": (
+            None, "not measured", "generate_batch: it does not run")}
     assert report.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
     assert replay.LABEL.startswith("replay at full cost")
+
+
+def test_a_target_without_a_measurement_is_listed_and_says_why():
+    curve = [{"model": "m", "context": 256, "rows": 1, "queries": 1, "ms": 4.8, "floor_ms": 4.0}]
+    found = report.targets(curve, [], ["m", "n"], [1, 4])
+    assert [line["verdict"] for line in found] == ["met"] + ["not measured"] * 8
+    lacks = "its latency curve has no step of one row with so many queries:"
+    assert [(line["target"], line["why"]) for line in found[1:]] == [
+        ("m: 64 queries over a step of 1, at most", f"{lacks} 64"),
+        ("n: a step of 1 token over its floor, at most", f"{lacks} 1, 64"),
+        ("n: 64 queries over a step of 1, at most", f"{lacks} 1, 64"),
+        *((f"batch {batch}: scheduled drafts over {way}", f"scheduled: not run; {way.split(',')[0]}: not run")
+          for batch, way in ((1, "plain, at least"), (1, "generate, above"), (1, "generate_batch, above"),
+                             (4, "generate, above"), (4, "generate_batch, above")))]
+    table = report.table(found, ("target", "measured", "verdict", "why"))
+    assert "|  | not measured | its latency curve" in table

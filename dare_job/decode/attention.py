@@ -1,5 +1,6 @@
 """Attention for token trees: torch's fused kernel without repeating the key and value heads."""
 
+import logging
 from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from transformers import AttentionInterface
 
 from dare_job.decode.layout import Layout
 
+_LOG = logging.getLogger("dare_job")
 NAME = "dare_tree_sdpa"
 _UNEVEN: ContextVar[Layout | None] = ContextVar("uneven", default=None)
 
@@ -68,6 +70,10 @@ def use(model: torch.nn.Module) -> bool:
     """Switch a model that runs torch's fused attention to ours; False where it must keep its own."""
     if model.config._attn_implementation != "sdpa":
         return False
+    if cap := getattr(model.config.get_text_config(decoder=True), "attn_logit_softcapping", None):
+        _LOG.warning("%s has attn_logit_softcapping %g, which generate of this transformers leaves out, and "
+                     "so does the engine (transformers 5.21 and later honour that of Gemma 2)",
+                     type(model).__name__, cap)
     # No mask function is registered under this name, so transformers builds no mask of its own.
     AttentionInterface.register(NAME, tree_sdpa)
     model.set_attn_implementation(NAME)

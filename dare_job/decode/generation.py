@@ -2,14 +2,19 @@
 
 Every field of ``GenerationConfig`` is in exactly one of the tables below; a test fails when a new release
 of transformers adds one. Source: ``GenerationMixin._get_logits_processor``, ``_get_stopping_criteria`` and
-``_prepare_generated_length`` of transformers 5.23.
+``_prepare_generated_length`` of transformers 5.17 to 5.23.
 """
 
 import copy
 from dataclasses import dataclass
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import (
+    EncoderRepetitionPenaltyLogitsProcessor,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
 
 from dare_job.decode.request import EngineSettings
 from dare_job.errors import ModelError
@@ -154,10 +159,27 @@ def limits(rules: Rules, settings: EngineSettings, prompt: int, max_new: int | N
 
 def processors(rules: Rules, model, prompt_ids: torch.Tensor, longest: int,
                least: int) -> LogitsProcessorList:
-    """The objects that ``generate`` would run for one row. prompt_ids int64 (1, P) on the device."""
+    """The objects that ``generate`` would run for one row; called with any number of its prefixes at once.
+
+    prompt_ids int64 (1, P) on the device.
+    """
     config = copy.deepcopy(rules.config)
     config.do_sample, config.max_length, config.min_length = False, longest, least
     config.min_new_tokens = None
     device = prompt_ids.device
     config._eos_token_tensor = torch.tensor(rules.eos, device=device) if rules.eos else None
-    return model._get_logits_processor(config, prompt_ids.shape[1], prompt_ids, device=device)
+    found = model._get_logits_processor(config, prompt_ids.shape[1], prompt_ids, device=device)
+    return LogitsProcessorList(
+        _OfOnePrompt(each, prompt_ids) if isinstance(each, EncoderRepetitionPenaltyLogitsProcessor) else each
+        for each in found)
+
+
+class _OfOnePrompt(LogitsProcessor):
+    """Gives every prefix the prompt's ids: before transformers 5.19 only the first would be changed."""
+
+    def __init__(self, processor: EncoderRepetitionPenaltyLogitsProcessor, prompt_ids: torch.Tensor):
+        self._processor, self._prompt_ids = processor, prompt_ids
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._processor.encoder_input_ids = self._prompt_ids.expand(len(scores), -1)
+        return self._processor(input_ids, scores)

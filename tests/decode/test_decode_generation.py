@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 from decode_models import VOCABULARY, generate, oracle, prompts, tiny, write
-from transformers import GenerationConfig
+from transformers import EncoderRepetitionPenaltyLogitsProcessor, GenerationConfig
 
 from dare_job.decode import Engine, EngineSettings, Target, generation
 from dare_job.errors import ModelError
@@ -63,6 +64,30 @@ def test_honoured_like_generate(fields):
         for row, text in enumerate(expected):
             assert np.array_equal(results[row].token_ids, text), row
     assert sum(r.accepted_tokens for r in results.values()) > 20
+
+
+def _before_5_19(self, input_ids, scores):
+    """How the prompt's tokens were changed: in as many rows as ids were given for."""
+    score = torch.gather(scores, 1, self.encoder_input_ids)
+    score = torch.where(score < 0, score * self.penalty, score / self.penalty)
+    return scores.scatter(1, self.encoder_input_ids, score)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_the_prompts_tokens_are_changed_for_every_prefix(monkeypatch, older):
+    if older:
+        monkeypatch.setattr(EncoderRepetitionPenaltyLogitsProcessor, "__call__", _before_5_19)
+    rules = generation.rules(GenerationConfig(encoder_repetition_penalty=1.5))
+    prompt = torch.tensor([[3, 5, 5, 8]])
+    found = generation.processors(rules, MODEL, prompt, 40, 0)
+    rng = torch.Generator().manual_seed(0)
+    for count in (3, 1, 7):
+        ids = torch.randint(VOCABULARY, (count, 9), generator=rng)
+        scores = torch.randn((count, VOCABULARY), generator=rng)
+        expected = scores.clone()
+        tokens = expected[:, [3, 5, 8]]
+        expected[:, [3, 5, 8]] = torch.where(tokens < 0, tokens / 1.5, tokens * 1.5)
+        assert torch.allclose(found(ids, scores), expected)
 
 
 @pytest.mark.parametrize("fields", [{}, {"max_new_tokens": 13}, {"max_length": 33}])

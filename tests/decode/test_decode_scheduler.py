@@ -143,8 +143,10 @@ def test_what_drafts_cost_beside_the_forward_counts():
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEEP], ids=["flat", "linear", "steep"])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2-window", "gpt2"])
 def test_strict_text_is_that_of_generate(name, curve):
-    """Uneven trees: in line where a model can, padded where it cannot (gemma2)."""
+    """Uneven trees: in line where a model can, padded where it cannot (gemma2, whose attention has a cap)."""
     model = tiny(name)
+    if name == "gemma2":  # chosen by transformers itself from 5.21 on
+        model.set_attn_implementation("eager")
     expected = [generate(model, text) for text in TEXTS]
     target = Target(model)
     assert target.in_line == (name != "gemma2")

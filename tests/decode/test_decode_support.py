@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from decode_models import GROUPED, SIZES, VOCABULARY, generate, oracle, prompts, tiny, write
+from decode_models import GROUPED, SIZES, VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 
 from dare_job.config import JobConfig
 from dare_job.decode import Target, attention, support
@@ -156,14 +156,37 @@ def test_rotary_types(rope):
         assert "longrope" in write(target, [np.full(65, 5)])[0].error
 
 
-def test_attention_is_ours_only_where_it_is_equal():
-    model = tiny("llama")
+@pytest.mark.parametrize(("name", "own"), [
+    ("llama", None), ("llama", "eager"), ("gpt_oss", None), ("gemma2", None), ("gemma2", "eager")])
+def test_attention_is_ours_only_where_it_is_equal(name, own):
+    """None: what transformers chooses, which for Gemma 2 was torch's attention before 5.21."""
+    model = tiny(name)
+    if own is not None:
+        model.set_attn_implementation(own)
+    own = model.config._attn_implementation
+    plain = [generate(model, text) for text in prompts()]
     target = Target(model)
-    assert target.fused and model.config._attn_implementation == NAME
+    assert target.fused == (own == "sdpa")
+    running = NAME if target.fused else own
+    assert model.config._attn_implementation == running
     with target.as_transformers():
-        assert model.config._attn_implementation == "sdpa"
-    assert model.config._attn_implementation == NAME
-    assert not Target(tiny("gemma2")).fused and not Target(tiny("gpt_oss")).fused
+        assert model.config._attn_implementation == own
+    assert model.config._attn_implementation == running
+    assert_written(write(target, prompts(), oracle(plain)), plain)
+
+
+def test_attention_is_ours_for_a_plain_llama():
+    assert Target(tiny("llama")).fused
+
+
+def test_a_cap_that_the_attention_leaves_out_is_said(caplog):
+    model = tiny("llama")
+    attention.use(model)
+    assert not caplog.records
+    model = tiny("llama")
+    model.config.attn_logit_softcapping = 3.0
+    attention.use(model)
+    assert "LlamaForCausalLM has attn_logit_softcapping 3, which generate" in caplog.text
 
 
 def test_bfloat16_leaves_generate_only_at_near_ties():

@@ -71,7 +71,9 @@ def _room(target: Target, task) -> ContinuousBatchingConfig:
         return ContinuousBatchingConfig()
     count = len(task.requests)
     pages = -(-(len(task.requests[0].prompt_ids) + len(task.texts[0])) // 32)
-    return ContinuousBatchingConfig(page_size=32, num_blocks=2 * count * (pages + 1), max_batch_tokens=256,
+    # transformers 5.17 calls it block_size.
+    size = "page_size" if "page_size" in ContinuousBatchingConfig.__dataclass_fields__ else "block_size"
+    return ContinuousBatchingConfig(**{size: 32}, num_blocks=2 * count * (pages + 1), max_batch_tokens=256,
                                     max_requests_per_batch=count)
 
 
