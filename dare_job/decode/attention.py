@@ -11,6 +11,7 @@ from transformers import AttentionInterface
 from dare_job.decode.layout import Layout
 
 NAME = "dare_tree_sdpa"
+_REPLACED = "sdpa"  # the one attention that ours stands in for
 _UNEVEN: ContextVar[Layout | None] = ContextVar("uneven", default=None)
 
 
@@ -64,9 +65,15 @@ def _attend_folded(query, key, value, attention_mask, scaling):
     return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
 
 
+def chosen(model: torch.nn.Module) -> str:
+    """The attention that transformers chose for a model, whether or not it was switched to ours since."""
+    name = model.config._attn_implementation
+    return _REPLACED if name == NAME else name
+
+
 def use(model: torch.nn.Module) -> bool:
     """Switch a model that runs torch's fused attention to ours; False where it must keep its own."""
-    if model.config._attn_implementation != "sdpa":
+    if chosen(model) != _REPLACED:
         return False
     # No mask function is registered under this name, so transformers builds no mask of its own.
     AttentionInterface.register(NAME, tree_sdpa)
