@@ -72,9 +72,10 @@ def gpu(
 ) -> None:
     """The engine on a GPU with random weights, in one run of under 8 minutes.
 
-    Strict equality with generate; latency curves beside the ceilings measured in the same run; recorded text
-    replayed at full cost, beside generate and generate_batch; joules a token. The last line of standard
-    output is one JSON object. `python -m dare_job.bench.gpu` is the same with torch and transformers alone.
+    Strict equality with generate; latency curves beside the ceilings measured in the same run; text, recorded
+    or made up, replayed at full cost, beside generate and generate_batch; joules a token. The last line of
+    standard output is one JSON object. `python -m dare_job.bench.gpu` is the same with torch and
+    transformers alone.
     """
     from dare_job.bench.gpu.command import Options, run
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from dare_job import cli
 from dare_job.bench.dare import adverts, frameworks, groups, measure, models, rows, tables
-from dare_job.data.world.simulate import simulate
+from dare_job.data.world.simulate import DAYS, simulate, user_examples
 from dare_job.model import embedded_path
 from dare_job.prompts import HistoryItem
 
@@ -47,7 +47,8 @@ def test_a_run_from_nothing_ends_with_every_cell_and_goes_on_where_it_stopped(mo
     lines = json.loads(out.splitlines()[-1])["rows"]
     cells = Counter((line["prompts"], line["side"], line["batch"]) for line in lines)
     assert cells == {(*cell, batch): 4 for batch in (1, 8)
-                     for cell in (("kar", "user"), ("kar", "item"), ("advertisement", "item"))}
+                     for cell in (("kar", "user"), ("kar", "item"), ("advertisement", "user"),
+                                  ("advertisement", "item"))}
     for line in lines:
         assert set(line) == FIGURES and line["rows"] == 3 and line["tokens_per_s"] > 0
         if line["method"] != "dare relaxed":
@@ -126,15 +127,28 @@ def test_analyses_say_what_title_and_attributes_say():
         adverts.analysis("Toy Story (1995)", {"genre": "comedy", "decade": "1990s", "country": "Italy"})
 
 
-def test_lessons_hold_every_framework():
+def test_advice_says_what_was_seen():
+    world = simulate(30, 60, 5)
+    examples = list(user_examples(world, frameworks.find(["advertisement"])[0].prompts, DAYS))
+    texts = [adverts.advice(world.people.attributes[example.row], example.titles) for example in examples]
+    assert len(examples) >= 25 and len(set(texts)) == len(texts)
+    for example, text in zip(examples, texts, strict=True):
+        attributes = world.people.attributes[example.row]
+        assert attributes["occupation"] in text and attributes["age"] in text and "{" not in text
+        assert all(title in text for title in (*example.titles[:4], example.titles[-1]))
+    with pytest.raises(KeyError):
+        adverts.advice(world.people.attributes[0], ["Toy Story (1995)"])
+
+
+def test_lessons_hold_both_sides_of_every_framework():
     asked = frameworks.find([])
     lesson = next(frameworks.lessons(asked, 0))
     for framework in asked:
-        first = {framework.prompts.item("X", {}).splitlines()[0]}
-        first |= {framework.prompts.user({}, [HistoryItem("X")]).splitlines()[0]}
-        assert any(example.prompt.splitlines()[0] in first for example in lesson)
-
-
+        assert framework.sides == ("user", "item")
+        for side, first in (("user", framework.prompts.user({}, [HistoryItem("X")])),
+                            ("item", framework.prompts.item("X", {}))):
+            assert any(example.entity == side and example.prompt.splitlines()[0] == first.splitlines()[0]
+                       for example in lesson), (framework.name, side)
 
 
 def test_ml_1m_is_read_by_the_jobs_own_reader(monkeypatch, tmp_path, spark):

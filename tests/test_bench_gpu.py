@@ -1,4 +1,4 @@
-"""``dare-job bench gpu`` in tiny shapes on a CPU: all of it but graphs and joules."""
+"""``dare-job bench gpu`` in tiny shapes on a CPU: all but graphs and joules (``test_bench_gpu_power``)."""
 
 import json
 import subprocess
@@ -19,6 +19,16 @@ from dare_job.errors import ConfigError, DataError
 from pools.draft import DraftSettings
 
 CPU = torch.device("cpu")
+WORDS = [f"w{n}" for n in range(30)]
+
+
+def words_tokenizer(folder):
+    """The folder with a tokenizer of one token a word."""
+    model = tokenizers.models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="w0")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
 
 
 def test_the_whole_command_without_the_jobs_other_packages():
@@ -35,7 +45,8 @@ def test_the_whole_command_without_the_jobs_other_packages():
     found = json.loads(last)
     foreign, extra = json.loads(imported)
     assert not extra and "typer" not in foreign and "pyspark" not in foreign, (foreign, extra)
-    assert "recorded text" in found["label"] and found["small"]
+    assert found["label"] in out.stdout.replace(last, "") and found["small"]
+    assert found["label"].endswith(f"follows {found['texts']}") and found["texts"].startswith("made-up text ")
     assert found["ceilings"]["bandwidth"] > 0 and found["ceilings"]["flops"] > 0
     assert all(line["equal"] == line["texts"] > 0 for line in found["equality"])
     assert found["curves"] and all(line["ms"] > 0 and line["floor_ms"] > 0 for line in found["curves"])
@@ -77,6 +88,23 @@ def test_the_replay_writes_the_recorded_texts_and_runs_the_model(static):
     assert counted == pytest.approx(accepted(task, 8), rel=0.35) and counted > 0.5
 
 
+def test_the_label_says_whether_texts_are_recorded(monkeypatch, tmp_path):
+    """Of the command as a whole, whatever it was given: no figure of made-up texts passes for another."""
+    for part in (command.curves, command.replay):
+        monkeypatch.setattr(part, "measure", lambda *_: [])
+    monkeypatch.setattr(command.curves, "ways", lambda *_: [])
+    monkeypatch.setattr(command.equality, "measure", lambda *_: [])
+    file, tokenizer = tmp_path / "profiles.jsonl", words_tokenizer(tmp_path)
+    file.write_text("\n".join(json.dumps({"say": " ".join(WORDS)}) for _ in range(9)))
+    for given, source in (({}, "made-up text with the repetition of recorded profiles, seed 0"),
+                          ({"texts": file, "column": "say", "tokenizer": tokenizer},
+                           "recorded text, column say of profiles.jsonl")):
+        found = command.run(command.Options(device="cpu", small=True, **given))
+        assert found["texts"] == source and found["label"] == (
+            "replay at full cost: every forward is run, weights and prompts are random, and which draft "
+            f"tokens pass follows {source}")
+
+
 def test_costs_of_a_forward():
     model = shapes.large("small", CPU, torch.float32)
     weights = sum(p.numel() for p in model.parameters()) - 512 * 64  # looked up, not multiplied with
@@ -87,15 +115,13 @@ def test_costs_of_a_forward():
 
 
 def test_texts_from_a_file(tmp_path):
-    words = [f"w{n}" for n in range(30)]
-    model = tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="w0")
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    words_tokenizer(tmp_path)
     file = tmp_path / "texts.jsonl"
-    lines = [{"say": " ".join(words[start : start + 12])} for start in range(6)] + [{"say": "w1 w2"}, {}]
+    lines = [{"say": " ".join(WORDS[start : start + 12])} for start in range(6)] + [{"say": "w1 w2"}, {}]
     file.write_text("\n".join(map(json.dumps, lines)))
     found = texts.from_file(file, "say", tmp_path, 2, 10, 512)
+    assert replay.label(found).endswith("pass follows recorded text, column say of texts.jsonl")
+    assert "made" not in replay.label(found)
     assert [text.tolist() for text in found.new] == [list(range(4, 14)), list(range(5, 15))]
     assert sorted(map(len, found.old)) == [2, 12, 12, 12, 12]
     with pytest.raises(DataError, match="2 texts|0 texts|6 texts"):
@@ -141,7 +167,6 @@ def test_targets_are_held_against_what_was_measured():
             None, "not measured", "generate_batch: it does not run")}
     assert report.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
-    assert replay.LABEL.startswith("replay at full cost")
 
 
 def test_a_target_without_a_measurement_is_listed_and_says_why():

@@ -13,6 +13,7 @@ from dare_job.decode.layout import Layout
 
 _LOG = logging.getLogger("dare_job")
 NAME = "dare_tree_sdpa"
+_REPLACED = "sdpa"  # the one attention that ours stands in for
 _UNEVEN: ContextVar[Layout | None] = ContextVar("uneven", default=None)
 
 
@@ -66,9 +67,15 @@ def _attend_folded(query, key, value, attention_mask, scaling):
     return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
 
 
+def chosen(model: torch.nn.Module) -> str:
+    """The attention that transformers chose for a model, whether or not it was switched to ours since."""
+    name = model.config._attn_implementation
+    return _REPLACED if name == NAME else name
+
+
 def use(model: torch.nn.Module) -> bool:
     """Switch a model that runs torch's fused attention to ours; False where it must keep its own."""
-    if model.config._attn_implementation != "sdpa":
+    if chosen(model) != _REPLACED:
         return False
     if cap := getattr(model.config.get_text_config(decoder=True), "attn_logit_softcapping", None):
         _LOG.warning("%s has attn_logit_softcapping %g, which generate of this transformers leaves out, and "

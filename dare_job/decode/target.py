@@ -54,7 +54,7 @@ class Target:
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
         self.dtype, self.device = model.dtype, model.device
         self._shapes = selfcheck.cache_shapes(model)
-        self._original_attention = model.config._attn_implementation
+        self._original_attention = attention.chosen(model)
         self.fused = attention.use(model)
         self.packing = Packing(model)
         self.prefixes = Prefixes()

@@ -203,7 +203,7 @@ def test_a_forward_that_cannot_be_recorded_costs_speed_alone(caplog, monkeypatch
         raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
 
     monkeypatch.setattr("dare_job.decode.static.forward.fused", lambda model: nullcontext())
-    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr("dare_job.decode.static.recording.pool", lambda: (0, 1))
     monkeypatch.setattr(StaticForward, "_record_one", refuse)
     target.static = StaticForward(model, target.traits, record=True, fuse=True)
     assert_written(write(target, prompts(), oracle(expected)), expected)

@@ -189,6 +189,22 @@ def test_a_cap_that_the_attention_leaves_out_is_said(caplog):
     assert "LlamaForCausalLM has attn_logit_softcapping 3, which generate" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral-window", "gemma3", "gpt_oss"])
+def test_a_model_that_another_target_has_wrapped_is_wrapped_again(name):
+    """Compared with attention as transformers chose it, which the first target has replaced."""
+    model, texts = tiny(name), prompts((5, 17, 30))
+    expected = [generate(model, text) for text in texts]
+    first, again = Target(model), Target(model)
+    assert (again.fused, again.in_line) == (first.fused, first.in_line) == (name != "gpt_oss",) * 2
+    for target in (again, first):
+        results = write(target, texts, oracle(expected))
+        assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
+        with target.as_transformers():
+            assert model.config._attn_implementation != NAME
+            assert all(np.array_equal(generate(model, prompt), text)
+                       for prompt, text in zip(texts, expected, strict=True))
+
+
 def test_bfloat16_leaves_generate_only_at_near_ties():
     model = tiny("llama", dtype=torch.bfloat16)
     target, texts = Target(model), prompts()

@@ -1,6 +1,6 @@
 """The rows of the tables: every prompt set of the package, and the advertisement's."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,14 +9,14 @@ import numpy as np
 from dare_job import prompts
 from dare_job.bench.dare import adverts
 from dare_job.data.world.foreign import foreign_examples
-from dare_job.data.world.simulate import DAYS, Example, item_examples, simulate
+from dare_job.data.world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.errors import ConfigError
 from dare_job.model.corpus import FIRST_TRAINING_SEED, worlds
 from dare_job.prompts import PromptSet
 from dare_job.tables import ENTITIES
 
 ADVERTISEMENT = "advertisement"
-_ITEMS, _FOREIGN = 300, 400
+_USERS, _ITEMS, _FOREIGN = 200, 300, 400
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def find(names: Sequence[str]) -> list[Framework]:
 def _framework(name: str) -> Framework:
     advertised = name == ADVERTISEMENT
     source = str(Path(__file__).with_name(f"{ADVERTISEMENT}.yaml")) if advertised else name
-    return Framework(name, source, prompts.load(source), ("item",) if advertised else ENTITIES)
+    return Framework(name, source, prompts.load(source), ENTITIES)
 
 
 def lessons(frameworks: Sequence[Framework], seed: int) -> Iterator[list[Example]]:
@@ -52,13 +52,18 @@ def lessons(frameworks: Sequence[Framework], seed: int) -> Iterator[list[Example
 
 
 def _adverts(framework: Framework, seed: int) -> Iterator[list[Example]]:
-    """Items of fresh worlds and made-up ones with an analysis each, as ``corpus.worlds`` has descriptions."""
+    """Users and items of fresh worlds and made-up ones with a text each, as ``corpus.worlds`` has them."""
     rng = np.random.default_rng((FIRST_TRAINING_SEED, seed))
     while True:
-        world = simulate(1, _ITEMS, FIRST_TRAINING_SEED + int(rng.integers(2**40)))
-        attributes = world.catalogue.attributes
-        known = [replace(example, text=adverts.analysis(example.titles[0], attributes[example.row]))
-                 for example in item_examples(world, framework.prompts, DAYS)]
-        made_up = [example for example in foreign_examples(_FOREIGN, framework.prompts, rng)
-                   if example.entity == "item"]
-        yield known + made_up
+        world = simulate(_USERS, _ITEMS, FIRST_TRAINING_SEED + int(rng.integers(2**40)))
+        attributes = {"user": world.people.attributes, "item": world.catalogue.attributes}
+        asked = [*user_examples(world, framework.prompts, int(rng.integers(2, DAYS + 1))),
+                 *item_examples(world, framework.prompts, DAYS)]
+        yield [*(replace(example, text=_text(example, attributes[example.entity][example.row]))
+                 for example in asked), *foreign_examples(_FOREIGN, framework.prompts, rng)]
+
+
+def _text(example: Example, attributes: Mapping[str, str]) -> str:
+    if example.entity == "user":
+        return adverts.advice(attributes, example.titles)
+    return adverts.analysis(example.titles[0], attributes)

@@ -53,7 +53,7 @@ def check(names: Sequence[str]) -> None:
 def trained(name: str, frameworks: Sequence[Framework], steps: int, work: Path) -> Path:
     """Folder of the architecture's model, trained for ``steps`` updates where ``work`` has none like it."""
     folder = work / "models" / name
-    taught = [[framework.name, framework.prompts.version_hash] for framework in frameworks]
+    taught = [[framework.name, framework.prompts.version_hash, framework.sides] for framework in frameworks]
     made_of = digest([vars(SHAPES[name]), steps, taught])
     if not is_done(folder, made_of):
         record: dict = {"steps": steps}

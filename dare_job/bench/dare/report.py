@@ -24,7 +24,7 @@ def show(lines: Sequence[dict]) -> None:
                [line for line in plain if line["architecture"] == first])
         _table(f"Tables 4 and 7, {data}: architectures, {main}", ("architecture", "side"),
                [line for line in plain if line["prompts"] == main])
-        _table(f"Table 5, {data}: advertisements", ("architecture",),
+        _table(f"Table 5, {data}: advertisements", ("architecture", "side"),
                [line for line in own if line["prompts"] == ADVERTISEMENT])
 
 

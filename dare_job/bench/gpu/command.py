@@ -52,7 +52,7 @@ def run(options: Options) -> dict:
     names, batches = options.shapes.split(","), _numbers(options.batches)
     device, budget = loading.device(options.device), Budget(options.seconds)
     recorded = _recorded(options, names[0], max(2 * min(batches[-1], 64), *batches, 4))
-    found = {"label": replay.LABEL, "small": options.small, "machine": machine.describe(device)}
+    found = {"label": replay.label(recorded), "small": options.small, "machine": machine.describe(device)}
     print(json.dumps(found["machine"]))
     limits, meter = machine.ceilings(device, options.small), Meter(device)
     found |= {"ceilings": asdict(limits), "energy": meter.source}
@@ -91,7 +91,7 @@ def _measure_model(found: dict, target: Target, place: int, options: Options, ba
         until = budget.spent + 0.7 * budget.left
         found["replay"] = replay.measure(target, recorded, batches, options.prompt_tokens, budget, until,
                                          meter, options.small)
-        print(f"{name}: {replay.LABEL}; texts: {recorded.source}\n")
+        print(f"{name}: {replay.label(recorded)}\n")
         print(table(found["replay"], _REPLAY) + "\n")
 
 
@@ -144,8 +144,8 @@ def main() -> None:
 
 
 HELP = ("Measure the engine on a GPU with random weights: strict equality with generate, latency curves "
-        "beside ceilings measured in the same run, replay of recorded text at full cost, joules. Takes about "
-        "--seconds; ends with one JSON line.")
+        "beside ceilings measured in the same run, replay of recorded or made-up text at full cost, joules. "
+        "Takes about --seconds; ends with one JSON line.")
 ARGUMENTS = {
     "device": (str, "auto, cpu or cuda."),
     "small": (bool, "Tiny shapes: exercises the command on a CPU, measures nothing of interest."),

@@ -1,8 +1,8 @@
 """Replay at full cost: texts written again with every forward run at its real price.
 
-Weights are random, so which nodes pass follows recorded text (``recorded``); drafting, forwards, verification
-and keeping what passed are those of the job. Beside it, on the same prompts and as many tokens: the engine's
-own plain decoding, ``generate`` and ``generate_batch`` of transformers.
+Weights are random, so which nodes pass follows texts that are given (``recorded``); drafting, forwards,
+verification and keeping what passed are those of the job. Beside it, on the same prompts and as many tokens:
+the engine's own plain decoding, ``generate`` and ``generate_batch`` of transformers.
 """
 
 import time
@@ -23,10 +23,14 @@ from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.scheduler import Scheduler
 from pools.draft import DraftSettings, warm_up
 
-LABEL = ("replay at full cost: every forward is run, weights are random, and which draft tokens pass follows "
-         "recorded text")
 NODES = (1, 2, 4, 8, 15, 31, 63)
 _RUNS = 3  # of an engine at most, where each still records graphs
+
+
+def label(recorded: Recorded) -> str:
+    """What every line of the replay is."""
+    return ("replay at full cost: every forward is run, weights and prompts are random, and which draft "
+            f"tokens pass follows {recorded.source}")
 
 
 def costs(target: Target, batch: int, context: int, most: int, repeats: int) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Recorded texts to be written again: from a file, or made up with the repetition that such texts have."""
+"""Texts to be written again: recorded ones of a file, or made up with the repetition that such texts have."""
 
 import gzip
 import json
@@ -14,7 +14,10 @@ POOL = 400  # made-up texts that drafts come from
 
 @dataclass(frozen=True)
 class Recorded:
-    """Texts int32 (tokens,) each, to be written and of old; ``source`` says what they are."""
+    """Texts int32 (tokens,) each, to be written and of old.
+
+    source  what they are, in words that begin with "recorded text" or "made-up text"
+    """
 
     new: list[np.ndarray]
     old: list[np.ndarray]
@@ -43,7 +46,8 @@ def made_up(count: int, tokens: int, vocabulary: int, seed: int = 0) -> Recorded
             length += len(parts[-1]) + len(parts[-2])
             at = (at + 1) % len(phrases) if rng.random() < 0.7 else int(rng.integers(len(phrases)))
         texts.append(np.concatenate(parts)[:tokens].astype(np.int32))
-    return Recorded(texts[:count], texts[count:], "made up with the repetition of recorded profiles, seed 0")
+    return Recorded(texts[:count], texts[count:],
+                    f"made-up text with the repetition of recorded profiles, seed {seed}")
 
 
 def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int, vocabulary: int) -> Recorded:
@@ -67,7 +71,7 @@ def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int,
     chosen = set(long_enough[-count:])
     return Recorded([texts[number][:tokens] for number in sorted(chosen)],
                     [text for number, text in enumerate(texts) if number not in chosen],
-                    f"column {column} of {path.name}")
+                    f"recorded text, column {column} of {path.name}")
 
 
 def _read(path: Path, column: str) -> list[str]:

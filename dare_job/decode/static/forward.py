@@ -2,8 +2,9 @@
 
 A row's queries write their keys and values directly behind the row's own text, so that what moves from step
 to step (lengths, trees) is data in ``Inputs`` and never a shape. First choices are taken in the graph; one
-small copy to the host is all that a strict step waits for. Without recording the same code runs on a CPU,
-where it is tested; shapes that follow the trees are faster there (``Target.forward``).
+small copy to the host is all that a strict step waits for. The same code runs on a CPU, where it is tested,
+with recordings of another kind and without any; shapes that follow the trees are faster there
+(``Target.forward``).
 """
 
 import logging
@@ -16,6 +17,7 @@ import torch
 from dare_job.decode import attention, masks
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.layout import Layout
+from dare_job.decode.static import recording
 from dare_job.decode.static.buckets import Shape
 from dare_job.decode.static.fusion import fused
 from dare_job.decode.static.inputs import Inputs
@@ -83,7 +85,7 @@ class StaticForward:
         All graphs of a cache share their memory.
         """
         if cache.pool is None:
-            cache.pool = torch.cuda.graph_pool_handle()
+            cache.pool = recording.pool()
         while True:
             try:
                 with fused(self._model) if self._fuse else nullcontext():
@@ -103,20 +105,14 @@ class StaticForward:
         """Two runs before the recording: in the first, libraries allocate and compile; in the second, what
         waits for the device is an error, which within a recording would leave torch's state in disorder.
         """
-        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            self._run(shape, program.inputs, cache)
-            mode = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                self._run(shape, program.inputs, cache)
-            finally:
-                torch.cuda.set_sync_debug_mode(mode)
-        current.wait_stream(side)
-        program.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(program.graph, pool=cache.pool, capture_error_mode="thread_local"):
-            program.answer = self._run(shape, program.inputs, cache)
+        def run() -> Answer:
+            return self._run(shape, program.inputs, cache)
+
+        with recording.aside():
+            run()
+            with recording.without_waiting():
+                run()
+        program.graph, program.answer = recording.record(run, cache.pool)
 
     def _run(self, shape: Shape, inputs: Inputs, cache: TreeCache) -> Answer:
         """Everything that a graph holds; no shape in it depends on the inputs' content."""

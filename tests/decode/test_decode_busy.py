@@ -1,0 +1,67 @@
+"""How many slots hold a row while the sample world is written: counted in steps, whatever they take."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from dare_job import prompts
+from dare_job.data.world.simulate import DAYS, item_examples, simulate, user_examples
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.prompt import prompt_ids
+from dare_job.model import embedded_path
+from pools.draft import DraftSettings
+from pools.index import Index
+
+PART, WHOLE = (104, 104), (400, 300)  # users and items; the whole is what ``dare-job sample`` writes
+
+
+@cache
+def model() -> Target:
+    return Target.load(embedded_path(), device="cpu")
+
+
+@cache
+def night(users: int, items: int) -> list[Request]:
+    """All rows that the sample can ask about, users first, with their old text and everybody's."""
+    tokenizer = AutoTokenizer.from_pretrained(embedded_path())
+    world, asked = simulate(users, items, 0), prompts.load("kar")
+
+    def ids(text: str) -> np.ndarray:
+        return np.array([*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id],
+                        np.int32)
+
+    requests = []
+    for examples in (user_examples, item_examples):
+        old = {example.row: ids(example.text) for example in examples(world, asked, DAYS - 1)}
+        pool = Index.build(list(old.values()))
+        for example in examples(world, asked, DAYS):
+            own = old.get(example.row)
+            pools = (pool,) if own is None else (Index.build([own], kind="own"), pool)
+            prompt = prompt_ids(tokenizer, example.prompt)
+            requests.append(Request((example.entity, example.row), prompt, pools, old_ids=own))
+    return requests
+
+
+@pytest.mark.parametrize(("size", "batch_size", "score"), [
+    (PART, 8, "never"), (PART, 8, "always"), (PART, 32, "never"), (WHOLE, 32, "always")],
+    ids=lambda value: str(value).replace(", ", "x"))
+def test_refill_keeps_nine_slots_in_ten_busy(size, batch_size, score):
+    """Rows take from 0 to 40 steps; slots that waited for the last row of their batch would stand empty.
+
+    Where old text is scored, half of the rows end in the prompt's forward, so that few others take all the
+    steps and slots run empty at the end for longer: at batch 32 that takes more rows.
+    """
+    requests = night(*size)
+    assert len(requests) >= 200
+    settings = EngineSettings(max_new_tokens=192, batch_size=batch_size, nodes=8, score=score)
+    results = list(Engine(model(), settings, RetrievalDrafter(DraftSettings(threads=1))).run(iter(requests)))
+    assert len(results) == len(requests) and not any(result.error for result in results)
+    steps = {result.id: result.target_steps for result in results}
+    assert sum(steps.values()) / sum(result.slot_steps for result in results) >= 0.9
+    in_order = [steps[request.id] for request in requests]
+    batches = [in_order[first : first + batch_size] for first in range(0, len(in_order), batch_size)]
+    waiting = sum(in_order) / sum(batch_size * max(batch) for batch in batches)
+    assert waiting < 0.75, "rows so alike need no refill"

@@ -1,0 +1,33 @@
+"""More rows at once than the other tests have: each still writes what ``generate`` does."""
+
+import numpy as np
+import pytest
+from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+
+SLOTS, ROWS, MOST = 96, 110, 14
+
+
+@pytest.mark.parametrize(("name", "static"), [
+    ("llama", False), ("mistral-window", False), ("gpt2", False), ("mixtral", False), ("phi", False),
+    ("llama", True), ("qwen2-window", True)], ids=str)
+def test_strict_equals_generate_in_a_batch_of_96(name, static):
+    """More rows than slots and texts of different lengths, so that rows move and slots are filled again."""
+    rng = np.random.default_rng(3)
+    model, texts = tiny(name), prompts(rng.integers(1, 18, ROWS))
+    most = rng.integers(MOST // 2, MOST + 1, ROWS).tolist()
+    expected = [generate(model, text, max_new_tokens=n) for text, n in zip(texts, most, strict=True)]
+    assert len({token for text in expected for token in text}) > VOCABULARY / 3
+    target, sizes = Target(model, static=static), []
+    keep = target.keep
+    target.keep = lambda cache, lengths, *rest: (sizes.append(len(lengths)), keep(cache, lengths, *rest))[1]
+    for nodes in (0, 7):
+        engine = Engine(target, EngineSettings(batch_size=SLOTS, nodes=nodes), oracle(expected, seed=nodes))
+        requests = [Request(row, text, max_new_tokens=n)
+                    for row, (text, n) in enumerate(zip(texts, most, strict=True))]
+        results = {result.id: result for result in engine.run(requests)}
+        assert_written(results, expected)
+        assert max(sizes) == SLOTS and sum(size > 64 for size in sizes) >= 3
+    assert sum(result.accepted_tokens for result in results.values()) > ROWS
+    assert (target.static is not None) == static

@@ -1,0 +1,119 @@
+"""Forwards recorded once and replayed, as a GPU has them: a tape stands in for CUDA's graphs."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
+from tape import Recorder
+
+from dare_job.decode import Target
+from dare_job.decode.static import StaticForward, forward
+from dare_job.decode.static.buckets import COLUMNS
+from dare_job.decode.tree import build
+from pools.tree import ROOT, DraftBatch
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    found = Recorder()
+    monkeypatch.setattr(forward, "recording", found)
+    return found
+
+
+def recorded(model) -> Target:
+    target = Target(model, static=False)
+    target.static = StaticForward(model, target.traits, record=True, fuse=False)
+    return target
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2-window", "gpt2", "phi", "mixtral"])
+def test_replayed_forwards_write_what_generate_writes(name, recorder):
+    """Lengths, trees, rows and slots move from step to step, and nothing but the tapes runs."""
+    model, texts = tiny(name), prompts()
+    expected = [generate(model, text) for text in texts]
+    target, steps = recorded(model), 0
+    for batch_size, nodes in ((3, 0), (3, 15), (8, 9)):
+        results = write(target, texts, oracle(expected, seed=nodes), batch_size=batch_size, nodes=nodes)
+        assert_written(results, expected)
+        steps += sum(result.target_steps for result in results.values()) // batch_size
+    assert target.static is not None and all(map(len, recorder.tapes))
+    assert len(recorder.tapes) < steps / 2, "hardly anything was replayed"
+
+
+def test_each_bucket_is_run_twice_before_it_is_recorded(recorder):
+    model = tiny("llama")
+    target, runs = recorded(model), []
+    run = target.static._run
+    target.static._run = lambda *args: (runs.append(len(recorder.log)), run(*args))[1]
+    write(target, prompts(), batch_size=3, nodes=0)
+    count = len(recorder.tapes)
+    assert recorder.log == ["aside", "without waiting", "record"] * count and count > 1
+    assert runs == list(range(1, 3 * count + 1)), "a bucket that was known was run again"
+
+
+def test_a_run_that_waits_for_the_device_is_found_before_the_recording(recorder, caplog):
+    """It leaves nothing half recorded: the engine goes on without, and writes the same."""
+    model = tiny("llama")
+    expected = [generate(model, text) for text in prompts()]
+    target = recorded(model)
+    layer = model.model.norm.forward
+    model.model.norm.forward = lambda states: layer(states) * (1.0 if states.sum().item() else 1.0)
+    assert_written(write(target, prompts(), oracle(expected)), expected)
+    assert target.static is None and not recorder.tapes and "record" not in recorder.log
+    assert "cannot be recorded as a CUDA graph (aten.item.default waits" in caplog.text
+
+
+def test_what_python_chose_while_it_was_recorded_is_in_every_replay(recorder):
+    """The tape is no second run of the code: a model that counts its calls is frozen at the recording's."""
+    model = tiny("gpt2")
+    target, calls = recorded(model), []
+    layer = model.transformer.ln_f.forward
+    model.transformer.ln_f.forward = lambda states: (calls.append(1), layer(states))[1]
+    write(target, prompts((5,)), batch_size=1, nodes=0)
+    assert len(recorder.tapes) == 1 and len(calls) == 1 + 3  # the prompt, two runs, the recording
+
+
+def test_answers_of_all_graphs_stand_in_one_buffer_and_a_grown_cache_forgets_graphs(recorder):
+    model = tiny("llama", max_position_embeddings=1024)
+    texts = prompts((9, 30, 12))
+    expected = [generate(model, text) for text in texts]
+    target = recorded(model)
+    assert_written(write(target, texts, oracle(expected), nodes=9), expected)
+    cache, few = target.spare, len(recorder.tapes)
+    answers = [program.answer.logits for program in cache.programs.values()]
+    assert len(answers) == few > 1 and len(cache.logits) == max(map(len, answers))
+    long = prompts((COLUMNS + 3, 5, 40), seed=1)
+    longer = [generate(model, text) for text in long]
+    assert_written(write(target, long, oracle(longer), nodes=9), longer)
+    assert target.spare is cache and cache.capacity > COLUMNS
+    assert len(recorder.tapes) > few and len(cache.programs) == len(recorder.tapes) - few
+
+
+def test_the_graph_not_used_for_longest_goes(recorder, monkeypatch):
+    model, texts = tiny("llama"), prompts()
+    expected = [generate(model, text) for text in texts]
+    monkeypatch.setattr(forward, "_HELD", 2)
+    target = recorded(model)
+    assert_written(write(target, texts, oracle(expected), nodes=15), expected)
+    assert len(target.spare.programs) == 2 < len(recorder.tapes)
+
+
+def test_logits_of_a_replay_are_those_of_a_run(recorder):
+    model, rng = tiny("qwen3"), np.random.default_rng(0)
+    target = recorded(model)
+    plain = Target(model, static=True)
+    for seed in range(4):
+        lengths = rng.integers(3, 60, 3)
+        ids = rng.integers(0, VOCABULARY, (3, lengths.max()))
+        parents = np.array([[int(rng.integers(ROOT, i)) for i in range(9)] for _ in range(3)], np.int32)
+        drafts = DraftBatch(rng.integers(0, VOCABULARY, (3, 9)).astype(np.int32), parents,
+                            np.array([9, 4, 7 + seed % 2], np.int32), None, None)
+        tree = build(ids[:, 0], drafts, np.full(3, 99))
+        found = []
+        for one in (target, plain):
+            cache = one.take_cache(4)
+            one.spare = cache
+            one.prefill(cache, np.arange(3), ids, lengths)
+            found.append(one.forward(cache, tree, lengths))
+        assert torch.allclose(*found, atol=1e-5), seed
+    assert 1 <= len(recorder.tapes) < 4
