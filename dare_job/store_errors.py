@@ -1,4 +1,4 @@
-"""What an object store says when it refuses, as one line that names the setting and the fix."""
+"""What an object store or HDFS says when it refuses, as one line that names the setting and the fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
