@@ -140,7 +140,7 @@ def report(
     from dare_job.report import write_again
 
     log.to_stderr()
-    folder = files.writable(out, "out")
+    folder = files.path(out, "out")
     with writing(folder):
         print(write_again(folder, _day(date).isoformat() if date else None))
 
@@ -218,7 +218,7 @@ def _job(config, day, input_path, out, model, limit, overrides):
 
     given = {"input.path": ("--input", input_path), "out": ("--out", out), "model.name": ("--model", model)}
     settings = load(config, overrides, {key: flag for key, flag in given.items() if flag[1] is not None})
-    space = Workspace(files.writable(settings.out, "out"), _day(day))
+    space = Workspace(files.path(settings.out, "out"), _day(day))
     return Job(settings, space, _run_id(space.dt), limit)
 
 

@@ -1,8 +1,8 @@
 """Paths of the job: on a disk (pathlib, as ever), or URLs, through fsspec (universal_pathlib's UPath).
 
-A path of either kind is made by ``path`` and read like any pathlib path. Here is also what differs: a file on
-an object store is one object, which is there whole or not at all, and whose writing one request can make
-depend on what was there before; a folder is only a part of names, and cannot be renamed.
+A path of either kind is made by ``path`` and read like any pathlib path. Here is also what differs: a file at
+a URL is there whole or not at all, and its writing can be made to depend on what was there before; a folder
+is only a part of names, and is not renamed.
 """
 
 import hashlib
@@ -10,12 +10,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from dare_job.errors import ConfigError, InfrastructureError
+from dare_job.errors import ConfigError
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -27,6 +27,7 @@ else:
 _EXTRAS = {"s3": "s3", "hdfs": "hdfs"}  # scheme: extra of pyproject.toml
 _OPTIONS: dict[str, dict[str, Any]] = {  # a listing must be what is there now
     "s3": {"use_listings_cache": False}, "hdfs": {}}
+_NEEDS = {"s3": "s3fs", "hdfs": "hdfs_native"}
 _THREADS = 16  # requests at once: each waits some ten milliseconds for the store
 T, R = TypeVar("T"), TypeVar("R")
 
@@ -34,8 +35,8 @@ T, R = TypeVar("T"), TypeVar("R")
 def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
     """A path from a setting's text: a local one, file://, s3:// or hdfs://.
 
-    Raises ConfigError naming the setting: another scheme, a package that is missing, a secret in the URL;
-    InfrastructureError where Hadoop's client is missing.
+    Raises ConfigError naming the setting: another scheme, a package that is missing, a secret in the URL, a
+    cluster that HADOOP_CONF_DIR does not name.
     """
     if not isinstance(text, str) or "://" not in text:
         return Path(text) if isinstance(text, str) else text
@@ -65,27 +66,21 @@ def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
     from importlib import import_module
 
     try:
+        import_module(_NEEDS[scheme])
+        from fsspec import register_implementation
         from upath import UPath
-
-        import_module({"s3": "s3fs", "hdfs": "pyarrow.fs"}[scheme])
     except ImportError as error:
         raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: install dare-job with its "
                           f"extra {_EXTRAS[scheme]} (docs/urls.md)") from None
+    if scheme == "hdfs":
+        register_implementation("hdfs", "dare_job.hdfs.HdfsFileSystem", clobber=True)
     found = UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])
     try:
         found.fs  # noqa: B018  made now, so that all paths made from this one share its connections
     except OSError as error:
-        raise InfrastructureError(f"{setting} = {found}: {str(error).splitlines()[0]}; hdfs:// needs Hadoop's"
-                                  " native client (libhdfs, JAVA_HOME, HADOOP_HOME, CLASSPATH)") from error
+        raise ConfigError(f"{setting} = {found}: {error}; HADOOP_CONF_DIR must name the folder of "
+                          "core-site.xml and hdfs-site.xml, with the cluster as fs.defaultFS") from error
     return found
-
-
-def writable(text: str, setting: str) -> AnyPath:
-    """``path`` of a folder that is written to. Raises ConfigError where nothing could be written safely."""
-    if text.startswith("hdfs:"):
-        raise ConfigError(f"{setting} = {text}: hdfs:// can only be read here, as it offers no way to create "
-                          "a lock in one step; name a folder that every host mounts, or s3://BUCKET/folder")
-    return path(text, setting)
 
 
 def is_local(path: AnyPath | str) -> bool:
@@ -165,12 +160,21 @@ def upload(folder: Path, to: AnyPath) -> None:
 
 
 def create(path: AnyPath, content: bytes) -> bool:
-    """Write an object of a URL unless it is there, in one step; False where it was."""
+    """Write a file of a URL unless it is there, in one step; False where it was."""
+    if path.protocol == "hdfs":
+        with suppress(FileExistsError):
+            path.fs.pipe_file(path.path, content, mode="create")
+            return True
+        return False
     return _put(path, content, IfNoneMatch="*")
 
 
 def swap_content(path: AnyPath, version: str, content: bytes) -> bool:
-    """Write an object that still has a version (``version_of``), in one step; False where it has another."""
+    """Write a file that still has a version (``version_of``), in one step; False where it has another."""
+    if path.protocol == "hdfs":
+        from dare_job import lock_turn
+
+        return lock_turn.swap_content(path, version, content)
     return _put(path, content, IfMatch=version)
 
 
@@ -234,14 +238,30 @@ def remove_tree(folder: AnyPath) -> None:
     if is_local(folder):
         shutil.rmtree(folder, ignore_errors=True)
         return
-    remove_below(folder, listing(folder))
+    if folder.protocol == "hdfs":
+        folder.fs.rm(folder.path, recursive=True)
+    else:
+        remove_below(folder, listing(folder))
 
 
 def remove_below(folder: AnyPath, names: Iterable[str]) -> None:
-    """Delete objects of ``listing``, many with one request."""
-    found = [folder.fs._strip_protocol(str(folder / name)) for name in names]
-    if found:
-        folder.fs.rm(found)
+    """Delete files of ``listing``, many with one request, and folders that are empty then."""
+    names = list(names)
+    if names:
+        folder.fs.rm([folder.fs._strip_protocol(str(folder / name)) for name in names])
+        remove_empty(folder, names)
+
+
+def remove_empty(folder: AnyPath, names: Iterable[str] = ()) -> None:
+    """Remove a URL's folder, and those in it that these files were in, unless there is something in them."""
+    if folder.protocol != "hdfs":  # a folder of S3 is gone with its last file
+        return
+    found = {folder}
+    for name in names:
+        found.update((folder / name).parents[:name.count("/")])
+    for empty in sorted(found, key=lambda path: -len(path.parts)):
+        with suppress(OSError):
+            empty.fs.rmdir(empty.path)
 
 
 def each(function: Callable[[T], R], paths: Iterable[T]) -> list[R]:

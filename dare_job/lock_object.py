@@ -1,4 +1,4 @@
-"""The lock of a date at a URL: an object that one conditional request creates, takes over or keeps alive.
+"""The lock of a date at a URL: an object that one conditional step creates, takes over or keeps alive.
 
 A disk's lock is known to be dead by its process. Here the next run is often on another host (a new
 container, say), so a lock that is held is written again every minute, and one that stayed the same for
@@ -8,13 +8,11 @@ container, say), so a lock that is held is written again every minute, and one t
 import json
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 
-from dare_job import files, lease, store_errors
+from dare_job import files, lease, lock_turn, store_errors
 from dare_job.errors import InfrastructureError
 from dare_job.files import AnyPath
 
@@ -32,6 +30,7 @@ def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
     mine = _Lease(path, signature)
     if not files.create(path, mine.content()):
         _take_over(path, mine, ended, refusal)
+    lock_turn.sweep(path)
     with lease.holding(mine):
         yield
 
@@ -63,6 +62,7 @@ class _Lease:
         with store_errors.ignored(OSError, InfrastructureError):
             self._found()
             self.path.unlink(missing_ok=True)
+            files.remove_empty(self.path.parent)
 
     def _found(self) -> str:
         """The object's version. Raises InfrastructureError where it is not this lease's."""
@@ -85,7 +85,7 @@ def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
         return
     if mine.wrote(owner):  # the answer to its first put was lost
         return
-    silent_s = _silent_s(path)
+    silent_s = lock_turn.age_s(path)
     if not ended(owner) and silent_s < lease.STALE_S:
         raise refusal(path, owner)
     if not files.swap_content(path, version, mine.content()):
@@ -103,24 +103,9 @@ def _require_own(path: AnyPath, mine: _Lease, refusal: Callable[[AnyPath, dict],
 def is_alive(path: AnyPath) -> bool:
     """False where a lock object has been silent for so long that the next command takes it over."""
     try:
-        return _silent_s(path) < lease.STALE_S
+        return lock_turn.age_s(path) < lease.STALE_S
     except FileNotFoundError:  # given back just now
         return False
-
-
-def _silent_s(path: AnyPath) -> float:
-    """Seconds since the lock was written, by the store's clock."""
-    probe = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    files.create(probe, b"")
-    try:
-        return _written(probe) - _written(path)
-    finally:
-        probe.unlink(missing_ok=True)
-
-
-def _written(path: AnyPath) -> float:
-    found = path.fs.info(path.path).get("LastModified")
-    return found.timestamp() if isinstance(found, datetime) else time.time()
 
 
 def _content(path: AnyPath) -> dict:

@@ -1,4 +1,4 @@
-"""What an object store says when it refuses, as one line that names the setting and the fix."""
+"""What an object store or HDFS says when it refuses, as one line that names the setting and the fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from dare_job import files
 from dare_job.errors import ConfigError, InfrastructureError
 from dare_job.files import AnyPath
 
-_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "s3fs")
+_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "s3fs", "dare_job.hdfs")
 
 
 def require(path: AnyPath, setting: str) -> None:
@@ -59,7 +59,7 @@ def reason(error: Exception) -> str | None:
         kind = text.partition(":")[0].rpartition(".")[2]
     else:
         kind = type(error).__name__
-        if type(error).__module__.split(".")[0] not in _PACKAGES and not isinstance(error, PermissionError):
+        if not type(error).__module__.startswith(_PACKAGES) and not isinstance(error, PermissionError):
             return None
     if not text:
         return None

@@ -73,7 +73,7 @@ def sweep_snapshot(folder: AnyPath) -> None:
     with suppress(FileNotFoundError, ValueError, KeyError):
         named = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         files.remove_below(folder, [name for name in there if name == REMOVED or (
-            name.endswith(".parquet") and name not in named)])
+            name.endswith((".parquet", ".partial")) and name not in named)])
 
 
 def hide(folder: AnyPath) -> None:

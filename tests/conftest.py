@@ -6,6 +6,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
+import hdfs_server
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -71,6 +72,16 @@ def store(spark):
     import s3_server
 
     with s3_server.running(spark) as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=["s3", *(f"hdfs-{kind}" for kind in hdfs_server.KINDS)])
+def any_store(request, spark, tmp_path_factory):
+    """URL of an empty place on each kind of store in turn, which this process and Spark's workers reach."""
+    if request.param == "s3":
+        yield request.getfixturevalue("store")
+        return
+    with hdfs_server.running(request.param[5:], spark, tmp_path_factory.mktemp("hdfs")) as url:
         yield url
 
 

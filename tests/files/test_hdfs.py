@@ -1,40 +1,44 @@
-"""What is read at hdfs:// goes through fsspec and pyarrow, here and in Spark's workers.
+"""The file layer at hdfs://: what a reader sees of a file, answers that are lost, folders that are empty.
 
-There is no HDFS to run on: below fsspec's class, pyarrow's local files stand in for those of ``libhdfs``.
+On this machine's disk in place of HDFS, and on a NameNode and a DataNode where DARE_HDFS_JARS names jars.
 """
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import hdfs_server
 import pyarrow.parquet as pq
 import pytest
-from fsspec.registry import _registry, known_implementations
 
-from dare_job import files
+from dare_job import files, store_errors
+from dare_job.errors import InfrastructureError
 from dare_job.local_copy import local_copy
 from dare_job.model import embedded_path
 from dare_job.stages import plan
 from dare_job.tables import ENTITIES
 
 pytestmark = pytest.mark.spark
-STAND_IN = Path(__file__).with_name("hdfs_on_disk")
 
 
-@pytest.fixture(autouse=True)
-def hdfs(spark, monkeypatch):
-    """Workers of another environment are other processes, which begin with the stand-in."""
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    monkeypatch.setitem(known_implementations, "hdfs", {"class": "hdfs_on_disk.OnDisk"})
-    monkeypatch.delitem(_registry, "hdfs", raising=False)
-    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(STAND_IN))
-    yield
-    _registry.pop("hdfs", None)
+@pytest.fixture(scope="module", params=hdfs_server.KINDS)
+def url(request, spark, tmp_path_factory):
+    with hdfs_server.running(request.param, spark, tmp_path_factory.mktemp("hdfs")) as url:
+        yield url
 
 
-def test_a_plan_of_an_input_at_hdfs_is_that_of_the_same_files_on_a_disk(make_job, write_input, tmp_path):
-    folder = write_input([("ann", "i1", 4.0, 1), ("ann", "i2", 5.0, 2), ("bob", "i2", 3.0, 3)],
-                         [("ann", None), ("bob", None)], [("i1", "Toy Story", None), ("i2", "Heat", None)])
+@pytest.fixture
+def folder(url, request):
+    return files.path(f"{url}/{request.node.originalname}")
+
+
+def test_a_plan_of_an_input_at_hdfs_is_that_of_a_disk(make_job, write_input, tmp_path, folder):
+    world = write_input([("ann", "i1", 4.0, 1), ("ann", "i2", 5.0, 2), ("bob", "i2", 3.0, 3)],
+                        [("ann", None), ("bob", None)], [("i1", "Toy Story", None), ("i2", "Heat", None)])
+    files.upload(world, folder)
     plans = {}
-    for name, place in {"disk": str(folder), "hdfs": f"hdfs://{folder}"}.items():
+    for name, place in {"disk": str(world), "hdfs": str(folder)}.items():
         job = make_job({"input": {"path": place}, "out": str(tmp_path / name)})
         assert plan.run(job)["user"]["rows"] == 2
         plans[name] = [pq.read_table(job.space.stage("plan") / f"entity={entity}").sort_by("entity_id")
@@ -43,9 +47,99 @@ def test_a_plan_of_an_input_at_hdfs_is_that_of_the_same_files_on_a_disk(make_job
     assert "Toy Story" in plans["hdfs"][0]["prompt"][0].as_py()
 
 
-def test_a_model_at_hdfs_is_copied_whole(tmp_path, monkeypatch):
+def test_a_model_at_hdfs_is_copied_whole(tmp_path, monkeypatch, folder):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = local_copy(files.path(f"hdfs://{embedded_path()}"), "version", kept=True)
+    files.upload(Path(embedded_path()), folder)
+    found = local_copy(folder, "version", kept=True)
     ours, theirs = ({path.name: path.read_bytes()
                      for path in Path(root).iterdir()} for root in (found, embedded_path()))
     assert ours == theirs and len(ours) > 3
+
+
+def test_a_large_file_is_read_by_parts(folder):
+    content = os.urandom(9 << 20)
+    with files.writing(folder / "large", "") as file:
+        file.write(content)
+    with (folder / "large").open("rb") as file:
+        file.seek(8 << 20)
+        assert file.read(10) == content[8 << 20:(8 << 20) + 10]
+        file.seek(0)
+        assert file.read() == content
+
+
+def test_who_reads_a_file_that_is_replaced_sees_one_content(folder):
+    path, ended, seen = folder / "x.json", threading.Event(), set()
+    contents = [bytes([65 + n]) * 5000 for n in range(12)]
+    path.write_bytes(contents[0])
+
+    def loop() -> None:
+        while not ended.is_set():
+            seen.add(path.read_bytes())
+
+    with ThreadPoolExecutor(2) as threads:
+        readers = [threads.submit(loop) for _ in range(2)]
+        try:
+            for content in contents[1:]:
+                with files.writing(path, "") as file:
+                    file.write(content)
+        finally:
+            ended.set()
+        for reader in readers:
+            reader.result()
+    assert seen <= set(contents) and files.listing(folder).keys() == {"x.json"}
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_rename_whose_answer_is_lost_was_done(folder, monkeypatch, overwrite):
+    """The client asks the NameNode again by itself, which finds the source gone."""
+    path = folder / f"lost-{overwrite}"
+    client, rename = path.fs.client, path.fs.client.rename
+
+    def twice(*arguments) -> None:
+        rename(*arguments)
+        rename(*arguments)
+
+    monkeypatch.setattr(client, "rename", twice)
+    path.fs.pipe_file(path.path, b"content", mode="overwrite" if overwrite else "create")
+    assert path.read_bytes() == b"content"
+    assert not files.create(path, b"content") and path.read_bytes() == b"content"
+
+
+def test_a_write_that_fails_leaves_what_was_there(folder, monkeypatch):
+    path = folder / "x"
+    path.write_bytes(b"before")
+    monkeypatch.setattr(path.fs.client, "rename", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        path.fs.pipe_file(path.path, b"after")
+    assert path.read_bytes() == b"before" and files.listing(folder).keys() == {"x"}
+
+
+def test_folders_go_with_their_last_file(folder):
+    for name in ("a/b/c/x", "a/b/y", "d/z"):
+        (folder / name).write_text("x")
+    files.remove_below(folder, ["a/b/c/x"])
+    assert not (folder / "a/b/c").exists() and (folder / "a/b/y").exists()
+    files.remove_below(folder, ["a/b/y", "gone"])
+    assert [path.name for path in folder.glob("*")] == ["d"]
+    files.remove_tree(folder)
+    files.remove_tree(folder)
+    assert not folder.exists() and folder.parent.fs.exists("/")
+
+
+def test_what_hdfs_refuses_is_one_line_and_no_missing_file(folder, monkeypatch):
+    said = 'RPCError("org.apache.hadoop.ipc.RetriableException", "It is in safe mode.\\n\\tat org.apache'
+
+    def refuse(*_):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(folder.fs.client, "get_file_info", refuse)
+    with pytest.raises(OSError, match="safe mode"):
+        folder.exists()
+    with pytest.raises(InfrastructureError, match="out = hdfs:///.* cannot be used: .*safe mode") as refused:
+        store_errors.require(folder, "out")
+    assert "tat org" not in str(refused.value)
+    monkeypatch.setattr(folder.fs.client, "get_file_info", lambda *_: 1 / 0)
+    said = said.replace("RetriableException", "AccessControlException")
+    monkeypatch.setattr(folder.fs.client, "get_file_info", refuse)
+    with pytest.raises(InfrastructureError, match="permission denied"):
+        store_errors.require(folder, "out")

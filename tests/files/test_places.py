@@ -39,7 +39,7 @@ for name in ("pipeline", "cli", "snapshots.diff", "snapshots.clean", "report.pag
     importlib.import_module(f"dare_job.{{name}}")
 from dare_job import files
 files.identities(files.path({str(tmp_path)!r}).iterdir())
-print(*{{"upath", "s3fs", "botocore", "dare_job.spark.remote"}} & set(sys.modules))
+print(*{{"upath", "s3fs", "botocore", "hdfs_native", "dare_job.spark.remote"}} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
@@ -56,21 +56,19 @@ def test_local_paths_are_those_of_pathlib():
     ("file://elsewhere/x", "out: file://elsewhere/x names the host elsewhere"),
     ("s3:///x", "out = s3:///x: write s3://BUCKET/folder"),
     ("s3://b/x*", "out = s3://b/x*: a URL here is one place"),
-    ("hdfs:///x", "out = hdfs:///x: hdfs:// can only be read")])
+    ("hdfs://name:8020/x", "out = hdfs://name:8020/x: write hdfs:///folder; which cluster, HADOOP")])
 def test_a_url_that_cannot_be_used_is_named_with_its_setting(text, said):
     with pytest.raises(ConfigError) as caught:
-        files.writable(text, "out")
+        files.path(text, "out")
     assert str(caught.value).startswith(said)
 
 
-def test_hdfs_without_hadoops_client_says_what_is_missing():
-    """As on this machine; with one, the path is what it was."""
-    with pytest.raises(ConfigError, match="write hdfs:///folder; which cluster, HADOOP_CONF_DIR says"):
-        files.path("hdfs://name:8020/x", "input.path")
-    try:
-        assert str(files.path("hdfs:///data/x", "input.path")) == "hdfs:///data/x"
-    except InfrastructureError as error:
-        assert "input.path = hdfs:///data/x: " in str(error) and "libhdfs" in str(error)
+def test_hdfs_without_a_cluster_says_where_one_is_named(monkeypatch):
+    pytest.importorskip("hdfs_native")
+    for name in ("HADOOP_CONF_DIR", "HADOOP_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="out = hdfs:///x: .*; HADOOP_CONF_DIR must name the folder of"):
+        files.path("hdfs:///x", "out")
 
 
 @pytest.mark.parametrize("text", [
@@ -85,6 +83,9 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(ConfigError, match="out: s3:// needs the package s3fs: install .* extra s3"):
         files.path("s3://bucket/x", "out")
+    monkeypatch.setitem(sys.modules, "hdfs_native", None)
+    with pytest.raises(ConfigError, match="out: hdfs:// needs the package hdfs_native: .* extra hdfs"):
+        files.path("hdfs:///x", "out")
 
 
 @pytest.mark.spark

@@ -20,9 +20,9 @@ DAYS = [f"2026-01-{day:02d}" for day in range(1, 6)]
 
 
 @pytest.fixture
-def out(store, request, tmp_path):
+def out(any_store, request, tmp_path):
     """Five published dates with working files."""
-    folder = files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
+    folder = files.path(f"{any_store}/{re.sub('[^a-z_]', '-', request.node.name)}")
     for day in DAYS:
         publish(tmp_path / "out", day, files={"part-00000.parquet": {}})
     files.upload(tmp_path / "out", folder)

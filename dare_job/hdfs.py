@@ -1,0 +1,218 @@
+"""HDFS as fsspec has it, through the package ``hdfs-native``, which needs neither Java nor Hadoop.
+
+It behaves like a store of objects: a file appears whole, by a rename that the NameNode does in one step, and
+a folder is there with its first file. libhdfs (pyarrow) can neither create a file only where there is none
+nor rename without replacing, which the lock is built on.
+"""
+
+import io
+import secrets
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
+
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from hdfs_native import Client, WriteOptions
+
+_PART_BYTES = 4 << 20  # a smaller file is read at once
+_TRIES = 3
+_THREADS = 16
+
+
+class HdfsError(OSError):
+    """What HDFS refused, in its first line."""
+
+
+def _told(method: Callable) -> Callable:
+    """Errors of HDFS as OSError, without the NameNode's Java lines."""
+    @wraps(method)
+    def call(*arguments, **options):
+        try:
+            return method(*arguments, **options)
+        except (FileNotFoundError, FileExistsError, PermissionError, HdfsError):
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            said = str(error).replace("\\n", "\n").splitlines() or [type(error).__name__]
+            kind = PermissionError if "AccessControlException" in said[0] else HdfsError
+            raise kind(said[0]) from error
+    return call
+
+
+class HdfsFileSystem(AbstractFileSystem):
+    """The cluster that ``fs.defaultFS`` in HADOOP_CONF_DIR's core-site.xml names."""
+
+    protocol = "hdfs"
+    root_marker = "/"
+
+    @_told
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.client = Client("hdfs://")
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return "/" + str(path).removeprefix("hdfs://").strip("/")
+
+    @_told
+    def info(self, path: str, **_) -> dict:
+        return _entry(self.client.get_file_info(self._strip_protocol(path)))
+
+    def exists(self, path: str, **_) -> bool:
+        return self._kind(path) is not None
+
+    def isdir(self, path: str) -> bool:
+        return self._kind(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        return self._kind(path) == "file"
+
+    def _kind(self, path: str) -> str | None:
+        """None where there is nothing; a NameNode that does not answer is an error."""
+        try:
+            return self.info(path)["type"]
+        except FileNotFoundError:
+            return None
+
+    @_told
+    def ls(self, path: str, detail: bool = True, **_) -> list:
+        found = [_entry(status) for status in self.client.list_status(self._strip_protocol(path), False)]
+        return found if detail else [entry["name"] for entry in found]
+
+    @_told
+    def find(self, path, maxdepth=None, withdirs=False, detail=False, **options):
+        if maxdepth is not None or withdirs:
+            return super().find(path, maxdepth, withdirs, detail, **options)
+        try:
+            found = {status.path: _entry(status) for status in
+                     self.client.list_status(self._strip_protocol(path), True) if not status.isdir}
+        except FileNotFoundError:
+            found = {}
+        return dict(sorted(found.items())) if detail else sorted(found)
+
+    def mkdir(self, path: str, create_parents: bool = True, **_) -> None:
+        """Nothing: a folder is there with its first file."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Nothing, too."""
+
+    @_told
+    def rmdir(self, path: str) -> None:
+        """Remove a folder. Raises HdfsError where anything is in it."""
+        self.client.delete(self._strip_protocol(path), False)
+
+    @_told
+    def rm(self, path, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Remove a file, several, or a folder with what is in it; what is missing is no error."""
+        names = self._strip_protocol(path)
+        with ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(lambda name: self.client.delete(name, recursive),
+                             names if isinstance(names, list) else [names]))
+
+    def rm_file(self, path: str) -> None:
+        self.rm(path)
+
+    @_told
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_) -> bytes:
+        """Read again where it was replaced meanwhile: the blocks of the file before are deleted soon."""
+        name = self._strip_protocol(path)
+        for left in reversed(range(_TRIES)):
+            try:
+                reader = self.client.read(name)
+                first, last, _ = slice(start, end).indices(len(reader))
+                return bytes(reader.read_range(first, max(0, last - first)))
+            except FileNotFoundError:
+                raise
+            except (OSError, RuntimeError):
+                if not left:
+                    raise
+        raise AssertionError
+
+    @_told
+    def _open(self, path: str, mode: str = "rb", block_size=None, autocommit=True, cache_options=None, **_):
+        if mode == "wb":
+            return _Written(self, path)
+        if mode != "rb":
+            raise ValueError(f"mode {mode}: a file of HDFS is read or written here, as a whole")
+        size = self.info(path)["size"]
+        if size <= _PART_BYTES:
+            return io.BytesIO(self.cat_file(path))
+        return _File(self, path, block_size=_PART_BYTES, size=size)
+
+    @_told
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_) -> None:
+        """Raises FileExistsError with the mode "create" where there is a file."""
+        self._write(path, [value], overwrite=mode != "create")
+
+    @_told
+    def put_file(self, lpath: str, rpath: str, **_) -> None:
+        with open(lpath, "rb") as file:
+            self._write(rpath, iter(lambda: file.read(_PART_BYTES), b""))
+
+    def _write(self, path: str, parts: Iterable[bytes], overwrite: bool = True) -> None:
+        folder, _, name = self._strip_protocol(path).rpartition("/")
+        partial = f"{folder}/.{name}.{secrets.token_hex(6)}.partial"
+        try:
+            writer = self.client.create(partial, WriteOptions())
+            for part in parts:
+                writer.write(part)
+            writer.close()
+            self._rename(partial, f"{folder}/{name}", overwrite)
+        except BaseException:
+            with suppress(OSError, RuntimeError):
+                self.client.delete(partial, False)
+            raise
+
+    def _rename(self, partial: str, path: str, overwrite: bool) -> None:
+        """One step at the NameNode. The client asks again where an answer was lost: then it was done."""
+        written = self.client.get_file_info(partial)
+        try:
+            self.client.rename(partial, path, overwrite)
+        except (FileNotFoundError, FileExistsError):
+            if not self._was_moved(partial, path, written):
+                raise
+
+    def _was_moved(self, partial: str, path: str, written) -> bool:
+        with suppress(FileNotFoundError):
+            now = self.client.get_file_info(path)
+            if (now.modification_time, now.length) == (written.modification_time, written.length):
+                self.client.get_file_info(partial)  # raises where it was moved
+            return False
+        return self.exists(path)
+
+
+def _entry(status) -> dict:
+    """What a listing says of a file, by the names that S3's has."""
+    written = datetime.fromtimestamp(status.modification_time / 1000, UTC)
+    return {"name": status.path, "size": status.length, "type": "directory" if status.isdir else "file",
+            "LastModified": written, "ETag": f"{status.modification_time}-{status.length}"}
+
+
+class _File(AbstractBufferedFile):
+    """A large file, read by the parts that are asked for."""
+
+    def __init__(self, fs: HdfsFileSystem, path: str, **options):
+        super().__init__(fs, path, "rb", **options)
+        self._reader = fs.client.read(path)
+
+    @_told
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return bytes(self._reader.read_range(start, end - start))
+
+
+class _Written(io.BytesIO):
+    """Content that is put as a whole when it is closed."""
+
+    def __init__(self, fs: HdfsFileSystem, path: str):
+        super().__init__()
+        self._place = fs, path
+
+    def close(self) -> None:
+        if not self.closed:
+            fs, path = self._place
+            fs.pipe_file(path, self.getvalue())
+        super().close()

@@ -1,0 +1,63 @@
+"""Replaces a file of HDFS only while it has a version, for which the NameNode has no request of its own.
+
+Who wants to replace version V first creates ``<name>.V.turn``, which one of many can, looks whether the file
+still is V, and puts its content in place by a rename. Nobody else replaces V meanwhile; who comes later finds
+another version. A turn whose taker died is taken over like a lock: silent for ``lease.STALE_S``, it is itself
+replaced in this way. A taker that is suspended for so long, between looking and renaming, is not noticed.
+"""
+
+import uuid
+from contextlib import suppress
+
+from dare_job import files, lease
+from dare_job.errors import InfrastructureError
+from dare_job.files import AnyPath
+
+
+def swap_content(path: AnyPath, version: str, content: bytes) -> bool:
+    """Write a file that still has a version; False where it has another, or another one replaces it now."""
+    turn, mine = path.with_name(f"{path.name}.{version}.turn"), uuid.uuid4().hex.encode()
+    if not (files.create(turn, mine) or _taken_over(turn, mine)):
+        return False
+    try:
+        if files.version_of(path) != version:
+            return False
+        path.fs.pipe_file(path.path, content)
+        return True
+    except FileNotFoundError:
+        return False
+    finally:
+        turn.unlink(missing_ok=True)
+
+
+def _taken_over(turn: AnyPath, content: bytes) -> bool:
+    try:
+        version = files.version_of(turn)
+        if turn.fs.cat_file(turn.path) == content:  # the answer to its creation was lost
+            return True
+        return age_s(turn) >= lease.STALE_S and swap_content(turn, version, content)
+    except FileNotFoundError:  # done just now
+        return False
+
+
+def age_s(path: AnyPath) -> float:
+    """Seconds since a file at a URL was written, by the store's clock. Raises FileNotFoundError."""
+    probe = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    files.create(probe, b"")
+    try:
+        now, written = (file.fs.info(file.path)["LastModified"] for file in (probe, path))
+        return (now - written).total_seconds()
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def sweep(path: AnyPath) -> None:
+    """Remove what killed processes left beside a lock that was taken just now."""
+    if path.protocol != "hdfs":
+        return
+    with suppress(OSError, InfrastructureError):
+        now = path.fs.info(path.path)["LastModified"]
+        for entry in path.fs.ls(path.parent.path):
+            name, age = entry["name"].rpartition("/")[2], now - entry["LastModified"]
+            if name.lstrip(".").startswith(f"{path.name}.") and age.total_seconds() >= lease.STALE_S:
+                path.fs.rm_file(entry["name"])
