@@ -1,6 +1,7 @@
 """HDFS for tests: a NameNode and a DataNode where there are jars of them, else this machine's disk.
 
-    pip download --no-deps --no-binary :all: pyspark==2.4.8    # whose jars hold those of Hadoop 2.7.3
+    echo 'pypandoc<1.6' > /tmp/older                            # its setup.py needs it
+    PIP_CONSTRAINT=/tmp/older pip download --no-deps --no-binary :all: pyspark==2.4.8   # jars of Hadoop 2.7.3
     export DARE_HDFS_JARS=FOLDER                               # its deps/jars, unpacked
 
 Processes find either by variables, which the workers that Spark starts meanwhile have too.
