@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dare_job.bench.decode import night
 from dare_job.bench.edits import distance
-from dare_job.bench.pools import cells, command, figures, groups
+from dare_job.bench.pools import cells, command, figures, groups, report
 from dare_job.bench.pools.cells import PLAIN, Cell
 from dare_job.bench.pools.command import Options
 from dare_job.bench.pools.measure import Bench, Budget, along
@@ -23,8 +23,8 @@ from dare_job.errors import ConfigError
 TEXT_TOKENS = 40
 SIZES = (5, 10)
 LINE = {"block", "pool", "retrieval", "rule", "pool_texts", "accepted_per_step", "retrieval_us_per_step",
-        "retrieval_share", "tokens_per_s", "ratio_to_plain", "ratio_by_processor", "mean_tokens",
-        "seconds_a_text", "relaxed_share", "edit_distance", "differ", "cut"}
+        "retrieval_ms_a_text", "retrieval_share", "tokens_per_s", "ratio_to_plain", "ratio_by_processor",
+        "mean_tokens", "seconds_a_text", "relaxed_share", "edit_distance", "differ", "cut"}
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +207,29 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
         {PLAIN: measured(2.0), cell: measured(1.0)}])
     assert line["ratio_to_plain"] == 3 and line["tokens_per_s"] == 5 and line["accepted_per_step"] == 1.25
     assert line["retrieval_us_per_step"] == 25_000 and line["retrieval_share"] == 0.05
+    assert line["retrieval_ms_a_text"] == 100
+
+
+def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
+    """Figure 2 as a share and for a step, table 3 for a text too, of relaxed lines as of strict ones."""
+    tables = []
+    monkeypatch.setattr(report.Console, "print", lambda console, what: tables.append(what))
+    measured = {"rows": 2, "tokens": 20, "steps": 4, "accepted": 5, "relaxed": 0, "seconds": 2.0,
+                "processor": 2.0, "edit_distance": 0.0, "differ": 0, "pool_texts": 3.0, "cut": 0}
+    taken = {PLAIN: 0.0, Cell(GRP, 3): 0.3, Cell(GRP, 3, rule="relaxed"): 0.5}
+    seen = [{cell: {**measured, "retrieval": seconds} for cell, seconds in taken.items()}]
+    lines = figures.lines({block: seen for block in ("size-3", cells.SOURCES, cells.RULES)})
+    report.show(lines, [{"of": BLEND, "over": GLOBAL}], "")
+    found = [{column.header: list(column.cells) for column in table.columns} for table in tables[:3]]
+    assert [table.title.split("(")[-1] for table in tables[:2]] == ["figure 2)", "table 3)"]
+    figure_2, table_3, sources = found
+    assert figure_2["rule"] == ["strict"]
+    assert figure_2["retrieval us per step"] == ["75000.0"] and figure_2["retrieval share"] == ["0.15"]
+    for table in (table_3, sources):
+        assert table["rule"] == ["plain decoding", "strict", "relaxed k=2 p=0.1"]
+        assert table["retrieval us per step"] == ["0.0", "75000.0", "125000.0"]
+        assert table["retrieval share"] == ["0.0", "0.15", "0.25"]
+    assert table_3["retrieval ms a text"] == ["0.0", "150.0", "250.0"]
 
 
 def test_rules_are_named_with_what_they_read():
