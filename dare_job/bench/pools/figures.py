@@ -17,9 +17,9 @@ def lines(seen: Seen) -> list[dict]:
 
     Times are medians over repeats; a ratio is to plain decoding of the same block and repeat.
     retrieval_us_per_step, retrieval_ms_a_text (table 3): by the engine's clock, all that drafting takes
-    between two forwards; retrieval_share: of all the time (figure 2). accepted_along and
-    retrieval_median_us (of the call alone): of strict cells, along known texts. differ: rows with another
-    text than plain decoding's; cut: rows that had not ended at the most tokens.
+    between two forwards; retrieval_share: of all the time (figure 2). accepted_along and retrieval_median_us
+    (of the call alone): of strict cells, along known texts. differ: rows with another text than plain
+    decoding's; cut: rows that had not ended at the most tokens.
     """
     return [_line(block, cell, repeats) for block, repeats in seen.items() for cell in repeats[0]]
 
