@@ -20,7 +20,7 @@ from dare_job.decode.scoring import Scoring
 from dare_job.decode.target import Target
 from dare_job.errors import RowError
 
-_BATCHES, _LEAST = 4, 32  # taken ahead: so many batches, and so many requests at least
+_BATCHES, _LEAST = 8, 32  # taken ahead: so many batches, and so many requests at least
 
 
 class Refill:
