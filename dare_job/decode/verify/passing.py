@@ -109,7 +109,10 @@ def _holds(line, choice, token, bounds, sums):
     own = line[token]
     if not (np.isfinite(own) and np.float32(line[choice] - own) <= np.float32(bounds.gap)):
         return False
-    if bounds.logp > -np.inf and own - line[choice] <= bounds.logp:  # as the sum is no less than its largest
+    least = bounds.logp
+    if not np.isnan(bounds.epsilon):  # no entropy is over log V
+        least = min(bounds.epsilon, bounds.delta - math.log(len(line)))
+    if least > -np.inf and own - line[choice] <= least:  # as the sum is no less than its largest
         return False
     if bounds.k > 0:
         higher = 0
@@ -117,7 +120,6 @@ def _holds(line, choice, token, bounds, sums):
             higher += line[v] > own
         if higher >= bounds.k:
             return False
-    least = bounds.logp
     if not np.isnan(bounds.epsilon):
         _sum(line, choice, sums)
         least = min(bounds.epsilon, bounds.delta - sums[1])
