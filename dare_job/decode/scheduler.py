@@ -28,10 +28,12 @@ _BINS = 24  # of scores, two an octave
 _PRIOR = 2.0  # accepted nodes that a bin's scores are trusted like
 _WINDOW = 500.0  # expected accepted nodes of a bin after which older ones count half
 _KEPT_LINE = 0.99  # of what drafting a node takes, a step
+_FIRST_POINTS, _MOST_OF_LATE = 3, 4.0
 _FORGET = 0.9995  # a step: what has not been drafted for long is tried again
 _KEPT = 0.95  # of averages, a step
 _KEPT_OVER = 0.8  # of what steps with so many drafts take over the curve: they are few
 _OCTAVES = 16  # of drafts in all
+_KEPT_GAIN = 0.8  # of what drafting gains, a step
 _KEPT_RESTING = 0.7  # of what drafting gains, where it was tried after a rest
 _LONGEST_REST = 32  # steps
 _LEAST = 1e-3  # score of a node that is ever wanted
@@ -52,7 +54,6 @@ class Scheduler:
         self._curve, self._ms = curve, {}
         self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
         self._tokens, self._drafts = 1.0, 0.0  # of a row and step, on average
-        self._draft_ms = 0.0  # of a row, where it drafts
         self._drafting = Line()  # of nodes drafted and milliseconds, both of a row
         self._bound = 0.0  # least probability that the last step took, about
         self._gains: dict[int, float] = {}  # net, of a step that drafts, in tokens; by octaves of rows
@@ -73,6 +74,11 @@ class Scheduler:
         return max(_LEAST, _least(least, self._expected, self._accepted))
 
     @property
+    def _draft_ms(self) -> float:
+        """Of a row, where it drafts."""
+        return self._drafting.late if self._drafting.late < math.inf else 0.0
+
+    @property
     def width(self) -> int:
         """Nodes of a row to draft, at most: the more are asked for, the more is read of its pools."""
         room = _LEAST_WIDTH
@@ -89,10 +95,9 @@ class Scheduler:
         net, self._bound, widest = _cut(drafts.scores, drafts.sizes, self._expected, self._accepted, ms, rho,
                                         self._over(self._octave), sizes)
         self._widest = max(widest, _KEPT_WIDTH * self._widest)
-        self._draft_ms += (1 - _KEPT) * (draft_ms / rows - self._draft_ms)
         self._drafting.add(sum(drafts.sizes.tolist()) / rows, draft_ms / rows)
-        net -= rho * self._draft_ms * rows
-        gain, kept = self._gains.get(self._octave, net), _KEPT if self._rest == 0 else _KEPT_RESTING
+        net = max(net - rho * self._draft_ms * rows, -rows * self._tokens)  # a slow moment is soon forgotten
+        gain, kept = self._gains.get(self._octave, net), _KEPT_GAIN if self._rest == 0 else _KEPT_RESTING
         gain = self._gains[self._octave] = kept * gain + (1 - kept) * net
         self._rest = 0 if gain > 0 else min(_LONGEST_REST, 2 * self._rest + 1)
         self._resting = self._rest
@@ -135,15 +140,25 @@ class Scheduler:
 
 
 class Line:
-    """A line through points of late: least squares, of weights that fall with age."""
+    """A line through points of late: least squares, of weights that fall with age.
+
+    late  mean y of fewer points. Noise is what takes longer: the first point, which makes what stays, is left
+          out, of the next ones the least counts, and of later ones no more than some times the mean
+    """
 
     def __init__(self):
+        self.late = math.inf
         self._x = self._y = self._xx = self._xy = 0.0  # means, and of deviations from them
         self._points = 0
 
     def add(self, x: float, y: float) -> None:
         self._points += 1
-        share = max(1 - _KEPT_LINE, 1 / self._points)
+        if self._points <= _FIRST_POINTS:
+            self.late = self.late if self._points == 1 else min(self.late, y)
+            return
+        y = min(y, _MOST_OF_LATE * self.late)
+        self.late += (1 - _KEPT) * (y - self.late)
+        share = max(1 - _KEPT_LINE, 1 / (self._points - _FIRST_POINTS))
         dx, dy = x - self._x, y - self._y
         self._x, self._y = self._x + share * dx, self._y + share * dy
         self._xx = (1 - share) * (self._xx + share * dx * dx)

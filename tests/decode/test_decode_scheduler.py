@@ -294,7 +294,7 @@ def test_replay_by_the_scheduler_is_not_behind_the_best_fixed_budget(batch):
 def test_on_a_published_curve_it_is_not_behind_the_best_fixed_budget(name, batch, fixed):
     curve = latency.read(Path(__file__).parents[2] / "conf" / "latency" / f"{name}.json")
     rng = np.random.default_rng(0)
-    texts, pool = _texts(rng, max(40, 2 * batch)), Index.build(_texts(rng, 60))
+    texts, pool = _texts(rng, max(40, 4 * batch)), Index.build(_texts(rng, 60))
     pools, settings = [(pool,)] * len(texts), DraftSettings(threads=1)
     found = budgets.scheduled(texts, pools, batch, most(batch), settings, curve)
     for nodes in fixed:
