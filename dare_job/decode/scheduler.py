@@ -33,7 +33,6 @@ _FORGET = 0.9995  # a step: what has not been drafted for long is tried again
 _KEPT = 0.95  # of averages, a step
 _KEPT_OVER = 0.8  # of what steps with so many drafts take over the curve: they are few
 _OCTAVES = 16  # of drafts in all
-_KEPT_GAIN = 0.8  # of what drafting gains, a step
 _KEPT_RESTING = 0.7  # of what drafting gains, where it was tried after a rest
 _LONGEST_REST = 32  # steps
 _LEAST = 1e-3  # score of a node that is ever wanted
@@ -97,7 +96,7 @@ class Scheduler:
         self._widest = max(widest, _KEPT_WIDTH * self._widest)
         self._drafting.add(sum(drafts.sizes.tolist()) / rows, draft_ms / rows)
         net = max(net - rho * self._draft_ms * rows, -rows * self._tokens)  # a slow moment is soon forgotten
-        gain, kept = self._gains.get(self._octave, net), _KEPT_GAIN if self._rest == 0 else _KEPT_RESTING
+        gain, kept = self._gains.get(self._octave, net), _KEPT if self._rest == 0 else _KEPT_RESTING
         gain = self._gains[self._octave] = kept * gain + (1 - kept) * net
         self._rest = 0 if gain > 0 else min(_LONGEST_REST, 2 * self._rest + 1)
         self._resting = self._rest

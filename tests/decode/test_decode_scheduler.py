@@ -293,8 +293,8 @@ def test_replay_by_the_scheduler_is_not_behind_the_best_fixed_budget(batch):
     (1, (0, 8, 64, 256)), (4, (0, 4, 16, 64)), (32, (0, 2, 8)), (128, (0, 1, 4)), (256, (0, 1, 2))])
 def test_on_a_published_curve_it_is_not_behind_the_best_fixed_budget(name, batch, fixed):
     curve = latency.read(Path(__file__).parents[2] / "conf" / "latency" / f"{name}.json")
-    rng = np.random.default_rng(0)
-    texts, pool = _texts(rng, max(40, 4 * batch)), Index.build(_texts(rng, 60))
+    alike = _texts(np.random.default_rng(0), 60 + max(40, 4 * batch))  # of the same phrases
+    texts, pool = alike[60:], Index.build(alike[:60])
     pools, settings = [(pool,)] * len(texts), DraftSettings(threads=1)
     found = budgets.scheduled(texts, pools, batch, most(batch), settings, curve)
     for nodes in fixed:
