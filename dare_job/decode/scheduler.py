@@ -133,9 +133,9 @@ class Scheduler:
         return found
 
     def _rho(self, ms: np.ndarray, rows: int) -> float:
-        """Tokens a millisecond with so many rows."""
+        """Tokens a millisecond with so many rows, not below those of steps without drafts."""
         forward = ms[min(len(ms) - 1, round(rows * self._drafts))]
-        return rows * self._tokens / (forward + rows * self._draft_ms)
+        return rows * max(self._tokens / (forward + rows * self._draft_ms), 1 / ms[0])
 
 
 class Line:
