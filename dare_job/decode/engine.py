@@ -83,7 +83,7 @@ class Engine:
         """One forward over the trees of all rows, which stand in the first slots."""
         started = time.perf_counter()
         slots = _first(rows.active)
-        nodes = self.scheduler.width if self.scheduler else self.settings.nodes
+        nodes = min(self.scheduler.width, self.settings.nodes) if self.scheduler else self.settings.nodes
         plan = rows.plan(self.settings.depth, nodes, self.target.traits.columns)
         drafts = self._drafts(rows, plan)
         drafted = time.perf_counter()

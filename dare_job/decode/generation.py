@@ -8,6 +8,7 @@ of transformers adds one. Source: ``GenerationMixin._get_logits_processor``, ``_
 import copy
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from transformers import (
     EncoderRepetitionPenaltyLogitsProcessor,
@@ -111,7 +112,8 @@ def _check_values(config: GenerationConfig) -> None:
                              "model's generation_config.json")
 
     for field in ("repetition_penalty", "encoder_repetition_penalty"):
-        demand(field, lambda x: _number(x) and 0 < x < float("inf"), "a number above 0")
+        demand(field, lambda x: _number(x) and 0 < np.float32(x) < float("inf"),
+               "a number above 0 that float32 can hold")
     for field, least in _LEAST.items():
         demand(field, lambda x, least=least: _whole(x, least), f"a whole number from {least}")
     demand("eos_token_id", lambda x: all(_whole(token, 0) for token in _tokens(x)), "a token id or several")

@@ -17,7 +17,7 @@ class Scorer:
     """Applies a generation config's rules to the logits of whole trees."""
 
     def __init__(self, rules: Rules, vocabulary: int):
-        """vocabulary: what the model has scores of."""
+        """vocabulary: tokens that the model can read."""
         self._rules = rules
         self._writable: torch.Tensor | None = None
         self._stamps = np.zeros(vocabulary + 1, np.int64)
@@ -41,6 +41,8 @@ class Scorer:
             return _by_objects(scores, tree, context, lengths, processors), NOTHING
         seen, penalty = NOTHING, self._rules.penalty
         if penalty != 1.0 and scores.device.type == "cpu":
+            if len(self._stamps) <= scores.shape[1]:  # a head that is wider than the embedding
+                self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
             seen = Seen(context, lengths, self._stamps, penalty)
         elif penalty != 1.0:
             _penalise(scores, tree, context, lengths, penalty)

@@ -93,11 +93,11 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
     A step that takes as many times as long as one without drafts as it can write tokens cannot pay: nothing
     is measured behind it, nor behind one for which there is no memory.
     """
-    limit = target.traits.longest or math.inf
-    context = max(1, min(CONTEXT, limit // 2))
+    room = _room(target)
+    context = max(1, int(min(CONTEXT, room / 2)))
     totals = sorted({0, *(max(1, int(batch * share)) for share in _SHARES if share <= settings.nodes)})
     trees = {nodes: _tree(batch, nodes, settings.depth) for nodes in totals}
-    trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= limit}
+    trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= room}
     cache, step, found, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
     too_long: dict[int, int] = {}
     for number in range(-1, _ROUNDS):  # the first round warms up
@@ -119,6 +119,13 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
         if number > 0 and time.perf_counter() - started > _SECONDS:
             break
     return {f"{1 + nodes / batch:.6g}": round(found[nodes], 4) for nodes in trees}
+
+
+def _room(target: Target) -> float:
+    """Columns that a row's text and tree may take together."""
+    traits = target.traits
+    return min(math.inf if traits.longest is None else traits.longest - 1,
+               math.inf if traits.columns is None else traits.columns)
 
 
 def _tree(batch: int, nodes: int, depth: int) -> Tree:

@@ -125,7 +125,8 @@ def test_refused_by_name(field):
 
 @pytest.mark.parametrize(("field", "value"), [
     ("repetition_penalty", "1.1"), ("repetition_penalty", -1.0), ("repetition_penalty", 0),
-    ("repetition_penalty", float("nan")), ("encoder_repetition_penalty", True), ("eos_token_id", "2"),
+    ("repetition_penalty", float("nan")), ("repetition_penalty", 1e-50),
+    ("encoder_repetition_penalty", True), ("eos_token_id", "2"),
     ("eos_token_id", [1, -1]), ("eos_token_id", 2.0), ("max_new_tokens", "5"), ("max_length", -1),
     ("min_new_tokens", 1.5), ("no_repeat_ngram_size", "2"),
 ])

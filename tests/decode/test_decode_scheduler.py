@@ -241,6 +241,23 @@ def test_nothing_is_measured_behind_what_can_pay_and_one_slow_moment_cuts_nothin
     assert seen.count(64) <= 1 < seen.count(8)
 
 
+@pytest.mark.parametrize("kind", ["gpt_neo", "gpt2", "llama"])
+@pytest.mark.parametrize(("positions", "batch", "depth"), [
+    (32, 1, 12), (48, 8, 64), (128, 1, 64), (128, 2, 12)])
+def test_a_model_of_few_positions_is_measured_as_far_as_they_reach(kind, positions, batch, depth):
+    target = Target(tiny(kind, max_position_embeddings=positions), check=False)
+    table = step_cost.measure(target, EngineSettings(batch_size=batch, nodes=most(batch), depth=depth))
+    assert all("1" in times for times in table.values()) and str(batch) in table
+
+
+def test_steps_of_very_many_drafts_are_known_too():
+    scheduler = Scheduler(FLAT, 64)
+    for nodes in (0, 2**15, 2**22):
+        scheduler.took(512, nodes, 30.0)
+    known = scheduler._over(512 .bit_length())
+    assert np.flatnonzero(~np.isnan(known)).tolist() == [0, 16, 23]
+
+
 def test_what_memory_does_not_hold_is_not_in_the_curve(monkeypatch):
     target = Target(tiny("llama"), check=False)
     forward = target.forward
