@@ -84,6 +84,13 @@ def renewal(folder) -> str:
     return lock_object._content(folder / lock.NAME)["renewal"]
 
 
+def wait_for(reached) -> None:
+    until = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def fails_once(monkeypatch, name: str, call: int, afterwards: bool) -> list[str]:
     """The call of ``files.<name>`` with this number fails; ``afterwards``: once the store has done it."""
     function, calls, failed = getattr(files, name), [], []
@@ -109,10 +116,9 @@ def test_a_lock_survives_one_error_of_the_store(folder, monkeypatch, caplog, nam
     monkeypatch.setattr(lease, "RENEW_S", 0.1)
     with lock.held(folder):
         failed = fails_once(monkeypatch, name, call, afterwards)
-        time.sleep(0.8)
+        wait_for(lambda: failed)
         before = renewal(folder)
-        time.sleep(0.5)
-        assert failed and renewal(folder) != before, "not renewed any more"
+        wait_for(lambda: renewal(folder) != before)
         lock.require_held()
         with pytest.raises(InfrastructureError, match="another command writes"), lock.held(folder):
             pass
