@@ -92,15 +92,21 @@ class HdfsFileSystem(AbstractFileSystem):
 
     def _files(self, path: str) -> Iterator:
         """Folder by folder, as the client does; its own recursion fails as a whole where one is removed."""
-        try:
-            there = list(self.client.list_status(path, False))
-        except FileNotFoundError:
-            return
-        for status in there:
+        for status in self._there(path):
             if status.isdir:
                 yield from self._files(status.path)
             else:
                 yield status
+
+    def _there(self, path: str) -> list:
+        """What is in a folder; again where it is there all the same, made anew."""
+        for _ in range(_TRIES):
+            try:
+                return list(self.client.list_status(path, False))
+            except FileNotFoundError:
+                if not self.exists(path):
+                    return []
+        raise HdfsError(f"{path} is there, but its files could not be listed")
 
     def mkdir(self, path: str, create_parents: bool = True, **_) -> None:
         """Nothing: a folder is there with its first file."""

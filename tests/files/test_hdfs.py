@@ -132,6 +132,23 @@ def test_a_listing_has_all_that_is_there_while_folders_in_it_are_removed(folder,
     assert files.listing(folder / "none") == {}
 
 
+def test_a_folder_that_is_there_is_not_listed_as_empty(folder, monkeypatch):
+    (folder / "x").write_text("x")
+    client, list_status, failures = folder.fs.client, folder.fs.client.list_status, [1]
+
+    def failing(path, recursive=False):
+        if failures:
+            failures.pop()
+            raise FileNotFoundError(path)
+        return list_status(path, recursive)
+
+    monkeypatch.setattr(client, "list_status", failing)
+    assert files.listing(folder).keys() == {"x"}
+    failures.extend([1] * 9)
+    with pytest.raises(OSError, match="could not be listed"):
+        files.listing(folder)
+
+
 def test_a_stream_is_put_when_it_is_closed_and_never_after_an_error_or_when_dropped(folder, monkeypatch):
     path = folder / "x"
     with pytest.raises(ZeroDivisionError), path.open("wb") as file:
