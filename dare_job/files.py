@@ -169,12 +169,15 @@ def create(path: AnyPath, content: bytes) -> bool:
     return _put(path, content, IfNoneMatch="*")
 
 
-def swap_content(path: AnyPath, version: str, content: bytes) -> bool:
-    """Write a file that still has a version (``version_of``), in one step; False where it has another."""
+def swap_content(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
+    """Write a file that still has a version (``version_of``), in one step; False where it has another.
+
+    False also where another one is about to replace it. ``owner``: see ``lock_turn``.
+    """
     if path.protocol == "hdfs":
         from dare_job import lock_turn
 
-        return lock_turn.swap_content(path, version, content)
+        return lock_turn.swap_content(path, version, content, owner)
     return _put(path, content, IfMatch=version)
 
 

@@ -7,7 +7,7 @@ nor rename without replacing, which the lock is built on.
 
 import io
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -87,12 +87,26 @@ class HdfsFileSystem(AbstractFileSystem):
     def find(self, path, maxdepth=None, withdirs=False, detail=False, **options):
         if maxdepth is not None or withdirs:
             return super().find(path, maxdepth, withdirs, detail, **options)
-        try:
-            found = {status.path: _entry(status) for status in
-                     self.client.list_status(self._strip_protocol(path), True) if not status.isdir}
-        except FileNotFoundError:
-            found = {}
+        found = {status.path: _entry(status) for status in self._files(self._strip_protocol(path))}
         return dict(sorted(found.items())) if detail else sorted(found)
+
+    def _files(self, path: str) -> Iterator:
+        """Folder by folder, as the client does; its own recursion fails as a whole where one is removed."""
+        for status in self._there(path):
+            if status.isdir:
+                yield from self._files(status.path)
+            else:
+                yield status
+
+    def _there(self, path: str) -> list:
+        """What is in a folder; again where it is there all the same, made anew."""
+        for _ in range(_TRIES):
+            try:
+                return list(self.client.list_status(path, False))
+            except FileNotFoundError:
+                if not self.exists(path):
+                    return []
+        raise HdfsError(f"{path} is there, but its files could not be listed")
 
     def mkdir(self, path: str, create_parents: bool = True, **_) -> None:
         """Nothing: a folder is there with its first file."""
@@ -138,10 +152,10 @@ class HdfsFileSystem(AbstractFileSystem):
             return _Written(self, path)
         if mode != "rb":
             raise ValueError(f"mode {mode}: a file of HDFS is read or written here, as a whole")
-        size = self.info(path)["size"]
-        if size <= _PART_BYTES:
+        reader = self.client.read(self._strip_protocol(path))
+        if len(reader) <= _PART_BYTES:
             return io.BytesIO(self.cat_file(path))
-        return _File(self, path, block_size=_PART_BYTES, size=size)
+        return _File(self, path, reader)
 
     @_told
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_) -> None:
@@ -195,9 +209,9 @@ def _entry(status) -> dict:
 class _File(AbstractBufferedFile):
     """A large file, read by the parts that are asked for."""
 
-    def __init__(self, fs: HdfsFileSystem, path: str, **options):
-        super().__init__(fs, path, "rb", **options)
-        self._reader = fs.client.read(path)
+    def __init__(self, fs: HdfsFileSystem, path: str, reader):
+        super().__init__(fs, path, "rb", block_size=_PART_BYTES, size=len(reader))
+        self._reader = reader
 
     @_told
     def _fetch_range(self, start: int, end: int) -> bytes:
@@ -205,14 +219,24 @@ class _File(AbstractBufferedFile):
 
 
 class _Written(io.BytesIO):
-    """Content that is put as a whole when it is closed."""
+    """Content that is put as a whole when it is closed; not after an error in its block, nor when dropped."""
 
     def __init__(self, fs: HdfsFileSystem, path: str):
         super().__init__()
-        self._place = fs, path
+        self._place: tuple[HdfsFileSystem, str] | None = (fs, path)
 
     def close(self) -> None:
-        if not self.closed:
-            fs, path = self._place
-            fs.pipe_file(path, self.getvalue())
-        super().close()
+        place, self._place = self._place, None
+        try:
+            if place is not None:
+                place[0].pipe_file(place[1], self.getvalue())
+        finally:
+            super().close()
+
+    def __exit__(self, kind, error, trace) -> None:
+        if kind is not None:
+            self._place = None
+        self.close()
+
+    def __del__(self):
+        self._place = None

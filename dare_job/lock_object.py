@@ -39,24 +39,27 @@ class _Lease:
     """One holder's lock object: each writing of it names the lease, and has another version."""
 
     def __init__(self, path: AnyPath, signature: dict):
-        self.path, self._signature = path, {**signature, "lease": uuid.uuid4().hex}
+        self.path, self.name = path, uuid.uuid4().hex
+        self._signature = {**signature, "lease": self.name}
         self._turn = threading.Lock()
 
     def content(self) -> bytes:
         return json.dumps({**self._signature, "renewal": uuid.uuid4().hex}).encode()
 
     def wrote(self, owner: dict) -> bool:
-        return owner.get("lease") == self._signature["lease"]
+        return owner.get("lease") == self.name
 
     def renew(self) -> None:
         """Write the object anew. Raises InfrastructureError where it is another's, or gone.
 
-        A put that changed nothing is no loss where the object is still this lease's: the answer to an
-        earlier try was lost.
+        A put that was refused is no loss where the object is this lease's and has another version: the
+        answer to an earlier try was lost. With the same version it is not renewed: OSError.
         """
         with self._turn:
-            if not files.swap_content(self.path, self._found(), self.content()):
-                self._found()
+            before = self._found()
+            written = files.swap_content(self.path, before, self.content(), self.name)
+            if not written and self._found() == before:
+                raise OSError(f"{self.path} was not renewed: another command is about to replace it")
 
     def release(self) -> None:
         with store_errors.ignored(OSError, InfrastructureError):
@@ -88,7 +91,7 @@ def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
     silent_s = lock_turn.age_s(path)
     if not ended(owner) and silent_s < lease.STALE_S:
         raise refusal(path, owner)
-    if not files.swap_content(path, version, mine.content()):
+    if not files.swap_content(path, version, mine.content(), mine.name):
         _require_own(path, mine, refusal)
     _LOG.warning("%s was left by process %s on %s, silent for %.0f s: taken over", path,
                  owner.get("pid", "?"), owner.get("host", "?"), silent_s)

@@ -3,21 +3,29 @@
 Who wants to replace version V first creates ``<name>.V.turn``, which one of many can, looks whether the file
 still is V, and puts its content in place by a rename. Nobody else replaces V meanwhile; who comes later finds
 another version. A turn whose taker died is taken over like a lock: silent for ``lease.STALE_S``, it is itself
-replaced in this way. A taker that is suspended for so long, between looking and renaming, is not noticed.
+replaced in this way. So is one that its own taker left because the NameNode was away, but at once: the turn
+names its lease. A taker that is suspended for so long, between looking and renaming, is not noticed.
 """
 
+import time
 import uuid
 from contextlib import suppress
+from datetime import datetime
 
 from dare_job import files, lease
 from dare_job.errors import InfrastructureError
 from dare_job.files import AnyPath
 
 
-def swap_content(path: AnyPath, version: str, content: bytes) -> bool:
-    """Write a file that still has a version; False where it has another, or another one replaces it now."""
-    turn, mine = path.with_name(f"{path.name}.{version}.turn"), uuid.uuid4().hex.encode()
-    if not (files.create(turn, mine) or _taken_over(turn, mine)):
+def swap_content(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
+    """Write a file that still has a version; False where it has another, or another one replaces it now.
+
+    owner  names who asks, from one thread at a time: a turn that it left itself is its own
+    """
+    turn = path.with_name(f"{path.name}.{version}.turn")
+    owner = owner or uuid.uuid4().hex
+    mine = f"{owner} {uuid.uuid4().hex}".encode()
+    if not (files.create(turn, mine) or _taken_over(turn, mine, owner)):
         return False
     try:
         if files.version_of(path) != version:
@@ -30,12 +38,14 @@ def swap_content(path: AnyPath, version: str, content: bytes) -> bool:
         turn.unlink(missing_ok=True)
 
 
-def _taken_over(turn: AnyPath, content: bytes) -> bool:
+def _taken_over(turn: AnyPath, content: bytes, owner: str) -> bool:
+    """An own turn is replaced, too: one that was left long ago may be another's in a moment."""
     try:
-        version = files.version_of(turn)
-        if turn.fs.cat_file(turn.path) == content:  # the answer to its creation was lost
+        version, found = files.version_of(turn), turn.fs.cat_file(turn.path)
+        if found == content:  # the answer to its creation was lost
             return True
-        return age_s(turn) >= lease.STALE_S and swap_content(turn, version, content)
+        own = found.startswith(f"{owner} ".encode())
+        return (own or age_s(turn) >= lease.STALE_S) and swap_content(turn, version, content, owner)
     except FileNotFoundError:  # done just now
         return False
 
@@ -45,10 +55,14 @@ def age_s(path: AnyPath) -> float:
     probe = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     files.create(probe, b"")
     try:
-        now, written = (file.fs.info(file.path)["LastModified"] for file in (probe, path))
-        return (now - written).total_seconds()
+        return _written(probe) - _written(path)
     finally:
         probe.unlink(missing_ok=True)
+
+
+def _written(path: AnyPath) -> float:
+    found = path.fs.info(path.path).get("LastModified")
+    return found.timestamp() if isinstance(found, datetime) else time.time()
 
 
 def sweep(path: AnyPath) -> None:

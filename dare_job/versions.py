@@ -20,6 +20,7 @@ POINTER = "_current"
 MANIFEST = "_manifest.json"
 REMOVED = "_removed.json"
 _VERSION = re.compile(r"v-[0-9a-f]{8}")
+_PARTIAL = re.compile(rf"\.{POINTER}\.[0-9a-f]+\.partial")  # at hdfs://
 
 
 def current(folder: AnyPath) -> AnyPath:
@@ -45,11 +46,13 @@ def replace(new: AnyPath, old: AnyPath) -> None:
 
 
 def settle(folder: AnyPath) -> None:
-    """Remove all versions but the one in force."""
+    """Remove all versions but the one in force, and pointers that killed writers left half written."""
     kept = current(folder)
     for name in {name.split("/")[0] for name in files.listing(kept.parent)} - {kept.name}:
         if _VERSION.fullmatch(name):
             files.remove_tree(kept.parent / name)
+        elif _PARTIAL.fullmatch(name):
+            (kept.parent / name).unlink(missing_ok=True)
 
 
 def discard(staging: AnyPath) -> None:

@@ -3,6 +3,7 @@
 On this machine's disk in place of HDFS, and on a NameNode and a DataNode where DARE_HDFS_JARS names jars.
 """
 
+import gc
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import hdfs_server
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import files, store_errors
+from dare_job import files, store_errors, versions
 from dare_job.errors import InfrastructureError
 from dare_job.local_copy import local_copy
 from dare_job.model import embedded_path
@@ -112,6 +113,84 @@ def test_a_write_that_fails_leaves_what_was_there(folder, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         path.fs.pipe_file(path.path, b"after")
     assert path.read_bytes() == b"before" and files.listing(folder).keys() == {"x"}
+
+
+def test_a_listing_has_all_that_is_there_while_folders_in_it_are_removed(folder, monkeypatch):
+    """A recursive listing of the client's own fails where a folder is gone when its turn comes."""
+    for name in ("a/x", "b/y", "c/z"):
+        (folder / name).write_text("x")
+    client, list_status = folder.fs.client, folder.fs.client.list_status
+
+    def removing(path, recursive=False):
+        for status in list_status(path, recursive):
+            yield status
+            if status.path.endswith("/b"):
+                client.delete(status.path, True)
+
+    monkeypatch.setattr(client, "list_status", removing)
+    assert files.listing(folder).keys() == {"a/x", "c/z"}
+    assert files.listing(folder / "none") == {}
+
+
+def test_a_folder_that_is_there_is_not_listed_as_empty(folder, monkeypatch):
+    (folder / "x").write_text("x")
+    client, list_status, failures = folder.fs.client, folder.fs.client.list_status, [1]
+
+    def failing(path, recursive=False):
+        if failures:
+            failures.pop()
+            raise FileNotFoundError(path)
+        return list_status(path, recursive)
+
+    monkeypatch.setattr(client, "list_status", failing)
+    assert files.listing(folder).keys() == {"x"}
+    failures.extend([1] * 9)
+    with pytest.raises(OSError, match="could not be listed"):
+        files.listing(folder)
+
+
+def test_a_stream_is_put_when_it_is_closed_and_never_after_an_error_or_when_dropped(folder, monkeypatch):
+    path = folder / "x"
+    with pytest.raises(ZeroDivisionError), path.open("wb") as file:
+        file.write(b"half")
+        1 / 0  # noqa: B018
+    assert file.closed and not path.exists()
+    file = path.open("wb")
+    file.write(b"half")
+    del file
+    gc.collect()
+    assert not path.exists()
+    with path.open("wb") as file:
+        file.write(b"whole")
+    assert path.read_bytes() == b"whole"
+    file = path.open("wb")
+    monkeypatch.setattr(path.fs.client, "create", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        file.close()
+    assert file.closed and path.read_bytes() == b"whole"
+
+
+def test_a_large_file_that_is_replaced_as_it_is_opened_has_one_size(folder, monkeypatch):
+    path, contents = folder / "large", [os.urandom(size << 20) for size in (5, 6)]
+    path.write_bytes(contents[0])
+    client, read = path.fs.client, path.fs.client.read
+
+    def replaced(name):
+        path.write_bytes(contents[1])
+        return read(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "read", replaced)
+        file = path.open("rb")
+    with file:
+        assert file.read() == contents[1]
+
+
+def test_a_pointer_that_was_left_half_written_goes_when_its_versions_are_settled(folder):
+    for name in ("_current", "._current.0123456789ab.partial", "v-00000001/x", "v-00000002/x"):
+        (folder / name).write_text("v-00000002")
+    versions.settle(folder)
+    assert files.listing(folder).keys() == {"_current", "v-00000002/x"}
 
 
 def test_folders_go_with_their_last_file(folder):

@@ -99,7 +99,7 @@ def test_a_mark_beside_a_new_manifest_goes_when_that_is_settled(out):
     assert not (folder / versions.REMOVED).exists() and (folder / "part-00000.parquet").exists()
 
 
-def test_the_command_line_takes_a_url_and_names_a_folder_that_is_none(out, monkeypatch, capsys):
+def test_the_command_line_takes_a_url_and_names_a_folder_that_is_none(out, store, monkeypatch, capsys):
     def run(*arguments) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dare-job", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:

@@ -51,11 +51,11 @@ class Client:
         for entry in sorted(os.listdir(place)):
             try:
                 found = self.get_file_info(f"{path.rstrip('/')}/{entry}")
-                yield found
-                if recursive and found.isdir:
-                    yield from self.list_status(found.path, True)
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # removed meanwhile; a NameNode tells a folder's entries in one answer
                 continue
+            yield found
+            if recursive and found.isdir:
+                yield from self.list_status(found.path, True)
 
     def read(self, path: str) -> FileReader:
         return FileReader(self._at(path))
