@@ -12,6 +12,7 @@ import ctypes
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from dare_job.errors import InfrastructureError
 from dare_job.files import AnyPath
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+GRACE_S = 1.0  # who opened a folder before it was replaced has this long to list it, or sees it emptied
 
 
 def staged(folder: AnyPath, flat: bool = False) -> AnyPath:
@@ -61,15 +63,26 @@ def replace(new: AnyPath, old: AnyPath) -> None:
     if not files.is_local(old):
         lock.require_held()
         return versions.sweep_snapshot(old) if new == old else versions.replace(new, old)
-    if not old.exists():
-        os.rename(new, old)
-        return
-    if not _exchange(new, old):
-        retired = _retired(old)
-        os.rename(old, retired)
-        os.rename(new, old)
-        os.rename(retired, new)  # deleted under this name: a folder called retired is always whole
-    shutil.rmtree(new, ignore_errors=True)
+    if _put(new, old):
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def show(folders: dict[AnyPath, AnyPath]) -> None:
+    """``replace`` in turn, for folders that readers may be listing now; keys are from ``staged``.
+
+    On a disk the older ones are deleted ``GRACE_S`` later.
+    Raises InfrastructureError where the lock was lost, at a URL.
+    """
+    replaced = []
+    for new, old in folders.items():
+        if not files.is_local(old):
+            replace(new, old)
+        elif _put(new, old):
+            replaced.append(new)
+    if replaced:
+        time.sleep(GRACE_S)
+    for folder in replaced:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def current(folder: AnyPath) -> AnyPath:
@@ -122,6 +135,19 @@ def recover(out: AnyPath) -> None:
 def _places(paths: Iterable[Path]) -> list[Path]:
     """The folders themselves, and those that the hidden ones stand beside."""
     return sorted({path.with_name(path.name.lstrip(".").split(".")[0]) for path in paths})
+
+
+def _put(new: Path, old: Path) -> bool:
+    """Put a folder in its place; True where there was an older one, which has the name ``new`` now."""
+    if not old.exists():
+        os.rename(new, old)
+        return False
+    if not _exchange(new, old):
+        retired = _retired(old)
+        os.rename(old, retired)
+        os.rename(new, old)
+        os.rename(retired, new)  # deleted under this name: a folder called retired is always whole
+    return True
 
 
 def _staging(folder: Path) -> Path:

@@ -9,7 +9,7 @@ Every entity of the plan that has a text or an error gets one row:
   ``source_run_id`` stay). An entity never written and not reached has no row.
 
 Both entity types are staged with their manifests and checked before either is shown, each in one step
-(``swap.replace``): users first, then items. A kill between the two leaves users of this run beside items of
+(``swap.show``): users first, then items. A kill between the two leaves users of this run beside items of
 the publication before, each whole; publishing again ends it. File names are new in each publication, so that
 who listed the older files finds them or misses them, and never reads some of both.
 """
@@ -71,8 +71,7 @@ def _show(space: Workspace, staged: dict[str, AnyPath], manifests: dict) -> None
     for entity, folder in staged.items():
         lock.require_held()
         write_json(folder / MANIFEST, manifests[entity])
-    for entity, folder in staged.items():
-        swap.replace(folder, space.knowledge(entity))
+    swap.show({folder: space.knowledge(entity) for entity, folder in staged.items()})
 
 
 def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:

@@ -89,14 +89,15 @@ def write_version(out: Path, version: str) -> None:
 @pytest.fixture
 def slow_to_show(monkeypatch):
     """Between users and items that are shown some time passes."""
-    replace = swap.replace
+    put = swap._put
 
-    def replace_and_wait(new, old) -> None:
-        replace(new, old)
+    def put_and_wait(new, old) -> bool:
+        replaced = put(new, old)
         if old.parent.name == f"entity={ENTITIES[0]}" and old.name == f"dt={NIGHT}":
             time.sleep(GAP_S)
+        return replaced
 
-    monkeypatch.setattr(swap, "replace", replace_and_wait)
+    monkeypatch.setattr(swap, "_put", put_and_wait)
 
 
 def test_a_reader_never_sees_a_part_or_a_mix_of_a_date(folders, night, night_of, slow_to_show):

@@ -1,6 +1,7 @@
 """SIGKILL at every single change of a file while a date is published, and published again."""
 
 import json
+import os
 import shutil
 from datetime import date
 from pathlib import Path
@@ -63,6 +64,7 @@ def publish_once(out: Path, at_once: bool = True, run_id: str = "run-2", change=
 
     change(publish, "_snapshot", rows)
     change(parts, "write_parts", write)
+    change(swap, "GRACE_S", 0)
     if not at_once:
         change(swap, "_exchange", lambda one, other: False)
     pipeline.run_stage(job_of(out, DAY, run_id), "publish")
@@ -127,6 +129,24 @@ def test_killed_at_any_change(prepared, which, at_once, since, states, tmp_path,
         manifests = [knowledge.manifest(job_of(out).space.knowledge(entity)) for entity in ENTITIES]
         assert {bool(manifest["baseline"]) for manifest in manifests} == {which == "measured"}
     assert len(points) > 4 and list(dict.fromkeys(found)) == states
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_who_opened_a_folder_just_before_still_lists_its_files(prepared, at_once, tmp_path, monkeypatch):
+    """Without it a reader takes the emptied folder of a replaced snapshot for a date without rows."""
+    out, listed = tmp_path / "out", []
+    shutil.copytree(prepared["again"], out)
+    folders = [out / "knowledge" / f"entity={entity}" / f"dt={DAY}" for entity in ENTITIES]
+    names = [sorted(os.listdir(folder)) for folder in folders]
+    opened = [os.open(folder, os.O_RDONLY) for folder in folders]
+    monkeypatch.setattr(swap.time, "sleep", lambda seconds: listed.append(
+        (seconds, [sorted(os.listdir(place)) for place in opened])))
+    publish_once(out, at_once, change=monkeypatch.setattr)
+    assert listed == [(swap.GRACE_S, names)]
+    assert [os.listdir(place) for place in opened] == [[], []] and leftovers(out) == []
+    assert seen(out) == dict.fromkeys(ENTITIES, "second")
+    for place in opened:
+        os.close(place)
 
 
 def can_exchange(folder: Path) -> bool:
