@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from dare_job import cli_bench, cli_snapshots, cli_tune, errors
+from dare_job import cli_bench, cli_ctr, cli_snapshots, cli_tune, errors
 from dare_job import cli_options as options
 from dare_job.cli_options import Device, Dtype
 from dare_job.errors import ConfigError, DareJobError
@@ -100,15 +100,18 @@ def sample(
     users: Annotated[int, typer.Option("--users", min=1, help="Number of users.")] = 400,
     items: Annotated[int, typer.Option("--items", min=8, help="Number of items.")] = 300,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed writes the same files.")] = 0,
+    text_date: Annotated[str | None, typer.Option(
+        "--text-date", metavar="YYYY-MM-DD", help="Date of the old text; else the last day but one.")] = None,
 ) -> None:
-    """Write a sample world: users, items, interactions and yesterday's knowledge, as Parquet."""
+    """Write a sample world: users, items, interactions and old knowledge, as Parquet."""
     from dare_job.data.world import write_world
     from dare_job.output import writing
 
     with writing(out):
-        world = write_world(out, users=users, items=items, seed=seed)
+        world = write_world(out, users=users, items=items, seed=seed,
+                            text_date=_day(text_date) if text_date else None)
     print(f"{world.out}: {world.users} users, {world.items} items, {world.interactions} interactions up to "
-          f"{world.date}, {world.old_user_texts} + {world.old_item_texts} texts of the day before")
+          f"{world.date}, {world.old_user_texts} + {world.old_item_texts} old texts")
 
 
 @app.command()
@@ -204,7 +207,7 @@ def replay(
                             nodes=budgets, against=options.words(against))))
 
 
-for _command in (cli_tune.tune, cli_snapshots.history, cli_snapshots.diff, cli_snapshots.clean):
+for _command in (cli_tune.tune, cli_ctr.ctr, cli_snapshots.history, cli_snapshots.diff, cli_snapshots.clean):
     app.command()(_command)
 app.add_typer(cli_bench.app, name="bench")
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from dare_job import prompts, tables
 from dare_job.data.world.simulate import DAYS, Example, World, item_examples, simulate, user_examples
+from dare_job.errors import ConfigError
 
 _OLD_TEXT = pa.schema([tables.KNOWLEDGE.field(name) for name in ("entity_id", "knowledge", "generated_dt")])
 
@@ -35,17 +36,22 @@ def write_world(
     items: int = 300,
     seed: int = 0,
     date: datetime.date = datetime.date(2026, 1, 2),
+    text_date: datetime.date | None = None,
 ) -> WorldSummary:
     """Write a sample world under ``out``; the same arguments give the same bytes.
 
-    Files: ``interactions.parquet``, ``users.parquet``, ``items.parquet`` and yesterday's text in
-    ``knowledge/entity=user|item/dt=<date - 1 day>/part-00000.parquet``. That text is what the world's own
-    grammar writes about the world as it stood at the end of the day before ``date`` (the writer that
-    the embedded model was trained to imitate), not the output of a model run.
+    Files: ``interactions.parquet``, ``users.parquet``, ``items.parquet`` and old text in
+    ``knowledge/entity=user|item/dt=<text_date>/part-00000.parquet`` (without a ``text_date``: the day before
+    ``date``). That text is what the world's own grammar writes about the world as it stood at the end of
+    that day (the writer that the embedded model was trained to imitate), not the output of a model run.
 
     Interactions cover ``DAYS`` days and end on ``date``. Raises ConfigError on impossible sizes.
     """
     out = Path(out)
+    written = text_date or date - datetime.timedelta(days=1)
+    days = DAYS - (date - written).days
+    if not 0 < days <= DAYS:
+        raise ConfigError(f"text_date {written} is not one of the {DAYS} days that end on {date}")
     world = simulate(users, items, seed)
     first_midnight = datetime.datetime.combine(
         date - datetime.timedelta(days=DAYS - 1), datetime.time(), datetime.UTC
@@ -75,26 +81,27 @@ def write_world(
         title=list(world.catalogue.titles),
         attributes=[sorted(row.items()) for row in world.catalogue.attributes],
     )
-    counts = _write_old_text(out, world, {"user": user_ids, "item": item_ids}, date)
+    counts = _write_old_text(out, world, {"user": user_ids, "item": item_ids}, written, days)
     return WorldSummary(out, date, users, items, len(order), counts["user"], counts["item"])
 
 
 def _write_old_text(
-    out: Path, world: World, ids: dict[str, list[str]], date: datetime.date
+    out: Path, world: World, ids: dict[str, list[str]], written: datetime.date, days: int
 ) -> dict[str, int]:
+    """The grammar's text of ``written``, which ends ``days`` days after the world's first midnight."""
     prompt_set = prompts.load("kar")
-    yesterday = (date - datetime.timedelta(days=1)).isoformat()
+    dt = written.isoformat()
     writers = {"user": user_examples, "item": item_examples}
     counts = {}
     for entity, examples_of in writers.items():
-        examples: list[Example] = list(examples_of(world, prompt_set, DAYS - 1))
+        examples: list[Example] = list(examples_of(world, prompt_set, days))
         counts[entity] = len(examples)
         _write(
-            out / "knowledge" / f"entity={entity}" / f"dt={yesterday}" / "part-00000.parquet",
+            out / "knowledge" / f"entity={entity}" / f"dt={dt}" / "part-00000.parquet",
             _OLD_TEXT,
             entity_id=[ids[entity][example.row] for example in examples],
             knowledge=[example.text for example in examples],
-            generated_dt=[yesterday] * len(examples),
+            generated_dt=[dt] * len(examples),
         )
     return counts
 

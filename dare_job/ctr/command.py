@@ -1,0 +1,161 @@
+"""The command ``ctr``: every model with every set of texts, over the same seeds, and what that says."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cache
+
+import numpy as np
+
+from dare_job import files
+from dare_job.ctr import encoder, examples, knowledge, leakage, report, source
+from dare_job.ctr.examples import Examples
+from dare_job.ctr.inputs import BASE, Inputs, join, rows_of
+from dare_job.ctr.knowledge import Knowledge
+from dare_job.ctr.train import Fitted, TrainSettings, fit
+from dare_job.errors import ConfigError, DataError
+from dare_job.tables import ENTITIES
+
+_LOG = logging.getLogger("dare_job")
+_CLUSTERS = "cluster"  # a set whose name begins so is read as cluster ids
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``dare-job ctr`` was asked; the fields' names are those of its options."""
+
+    data: str
+    knowledge: dict[str, str] = field(default_factory=dict)  # name -> OUT
+    models: Sequence[str] = ("din", "dcnv2")
+    seeds: int = 5
+    dt: str | None = None
+    labels_from: date | None = None
+    entities: Sequence[str] = ENTITIES
+    encoder: str = encoder.DEFAULT
+    equivalent: Sequence[tuple[str, str]] = ()
+    margin: float = 0.002
+    history: int = 20
+    min_rating: float = 4.0
+    device: str = "cpu"
+    training: TrainSettings = field(default_factory=TrainSettings)
+
+
+def run(options: Options) -> dict:
+    """Train and compare; returns the JSON object that the command prints last.
+
+    Raises ConfigError for impossible options, DataError for data or texts that do not serve, among them texts
+    that may tell a label.
+    """
+    _check(options)
+    from dare_job.ctr import models
+
+    unknown = sorted(set(options.models) - set(models.MODELS))
+    if unknown or not options.models:
+        raise ConfigError(f"--model {','.join(unknown)!r}: choose from {', '.join(models.MODELS)}")
+    tables = _tables(options)
+    made = _examples(options, tables)
+    sets = [Inputs(BASE), *(_joined(name, found, made) for name, found in tables.items())]
+    results = _train(options, made, sets)
+    return report.result(options, made, sets, results)
+
+
+def _check(options: Options) -> None:
+    for a, b in options.equivalent:
+        strange = next((name for name in (a, b) if name not in {BASE, *options.knowledge}), None)
+        if strange:
+            raise ConfigError(f"--equivalent {a},{b}: {strange!r} is no set of texts here; there are "
+                              f"{', '.join([BASE, *options.knowledge])}")
+    if BASE in options.knowledge:
+        raise ConfigError(f"--knowledge {BASE}=...: that is the name of the model without texts; "
+                          "choose another")
+    if not options.margin > 0:
+        raise ConfigError(f"--margin {options.margin:g} must be above 0")
+
+
+def _tables(options: Options) -> dict[str, list[Knowledge]]:
+    """Texts by set. A set of another date than the first is refused, one of another size named."""
+    load = cache(lambda: encoder.load(options.encoder))
+    vectors: dict[str, np.ndarray] = {}
+
+    def encode(texts: list[str]) -> np.ndarray:
+        new = [text for text in dict.fromkeys(texts) if text not in vectors]
+        if new:
+            _LOG.info("encoding %d texts with %s", len(new), options.encoder)
+        vectors.update(zip(new, encoder.encode(load(), new), strict=True))
+        return np.stack([vectors[text] for text in texts]) if texts else encoder.encode(load(), [])
+
+    found = {name: knowledge.read(files.path(out, "--knowledge"), options.dt, list(options.entities),
+                                  name.startswith(_CLUSTERS), encode)
+             for name, out in options.knowledge.items()}
+    dates = {name: tables[0].dt for name, tables in found.items()}
+    if len(set(dates.values())) > 1:
+        raise DataError("--knowledge: the sets are of different dates (" + ", ".join(
+            f"{name} {day}" for name, day in dates.items()) + "); name one that all have with --date")
+    for pair in options.equivalent:
+        _require_alike(found, pair)
+    return found
+
+
+def _require_alike(found: dict[str, list[Knowledge]], pair: tuple[str, str]) -> None:
+    """Sets compared for equivalence must differ in their texts alone."""
+    one, other = (found.get(name) for name in pair)
+    if not one or not other:
+        return
+    said = [{(table.vectors is None, table.width, table.encoder) for table in tables}
+            for tables in (one, other)]
+    if said[0] != said[1]:
+        shown = [f"{name}: {tables[0].width} numbers of {tables[0].encoder or 'an encoder not named'}"
+                 for name, tables in zip(pair, (one, other), strict=True)]
+        raise DataError(f"--equivalent {','.join(pair)}: the sets have vectors of another size or encoder "
+                        f"({'; '.join(shown)}), so a difference would not be the texts'; encode both alike")
+
+
+def _examples(options: Options, tables: dict[str, list[Knowledge]]) -> Examples:
+    data = source.load(options.data, options.min_rating)
+    if options.labels_from:
+        since = leakage.first_second(options.labels_from)
+    elif "split" in data.interactions:
+        since = None
+    else:
+        since = leakage.first_safe_second([table for found in tables.values() for table in found])
+    made = examples.make(data, since, options.history)
+    _LOG.info("%d label rows, %.1f %% clicks; train %d, valid %d, test %d", len(made.label),
+              100 * made.label.mean(), *map(len, made.rows.values()))
+    return made
+
+
+def _joined(name: str, tables: list[Knowledge], made: Examples) -> Inputs:
+    for table in tables:
+        leakage.refuse(name, table, made, rows_of(table, made))
+    joined = join(name, tables, made)
+    for entity, counts in joined.counts.items():
+        if counts["unknown_ids"] == counts["texts"]:
+            raise DataError(f"--knowledge {name}: none of its {counts['texts']} {entity} ids is in the data "
+                            f"(first: {next(t for t in tables if t.entity == entity).ids[:3]}; the data has "
+                            f"{list(made.of(entity).ids[:3])})")
+        _LOG.info("%s, %s texts: %d, of ids that the data lacks: %d, without a text: %d, label rows "
+                  "with one: %.1f %%", name, entity, counts["texts"], counts["unknown_ids"],
+                  counts["without_text"], 100 * counts["label_rows_with_text"])
+    return joined
+
+
+def _train(options: Options, made: Examples, sets: list[Inputs]) -> dict[tuple[str, str], list[Fitted]]:
+    """By (model, set of texts): one result a seed, seeds from 0."""
+    from dare_job.ctr.models import Ctr
+
+    found: dict[tuple[str, str], list[Fitted]] = {}
+    total, began = len(options.models) * len(sets) * options.seeds, time.perf_counter()
+    for seed in range(options.seeds):
+        for model in options.models:
+            for inputs in sets:
+                fitted = fit(Ctr(model, made, inputs, seed), made, inputs, seed, options.training,
+                             options.device)
+                found.setdefault((model, inputs.name), []).append(fitted)
+                done = sum(map(len, found.values()))
+                left = (time.perf_counter() - began) / done * (total - done)
+                _LOG.info("%s %s seed %d: AUC %.4f, log loss %.4f, %d epochs, %.1f s (%d of %d, %.0f s left)",
+                          model, inputs.name, seed, fitted.auc, fitted.logloss, fitted.epochs,
+                          fitted.seconds, done, total, left)
+    return found

@@ -1,0 +1,127 @@
+"""DIN and DCNv2 of torch-rechub, plain and with knowledge."""
+
+import torch
+from torch import Tensor, nn
+
+from dare_job.ctr.adaptor import HybridExpertAdaptor
+from dare_job.ctr.examples import Examples
+from dare_job.ctr.inputs import Inputs
+from dare_job.errors import ConfigError
+
+try:
+    from torch_rechub.basic.features import DenseFeature, SequenceFeature, SparseFeature
+    from torch_rechub.basic.layers import MLP
+    from torch_rechub.models.ranking import DIN, DCNv2
+except ImportError as _error:
+    raise ConfigError(f"the package {str(_error.name).partition('.')[0]} is missing; "
+                      "install dare-job with its extra ctr") from None
+
+MODELS = ("din", "dcnv2")
+EMBEDDING = 16
+_KNOWLEDGE = "knowledge"
+_MLP = {"dims": [128, 64], "dropout": 0.1}
+
+
+class Ctr(nn.Module):
+    """A click probability from ids, attributes, what was clicked before, and texts where there are any.
+
+    A batch is a dict of (B,) and (B, L) integer tensors: user, item, history, and for each side with texts
+    ``text.user`` or ``text.item``, the row of the text's vectors or cluster ids (0: none).
+
+    Vectors go through the adaptor and stand beside the embeddings. Cluster ids are embedded, a table a level.
+    The same seed gives the same weights to all sets of texts whose vectors are of one size; the embeddings
+    and, for DIN, its attention are the same for the base as well.
+    """
+
+    def __init__(self, model: str, examples: Examples, inputs: Inputs, seed: int):
+        super().__init__()
+        self.adaptor = None
+        self._sparse, self._sides = _sparse(examples, inputs), list(inputs.sides)
+        for entity in ("user", "item"):
+            for name, codes in examples.of(entity).attributes.items():
+                self.register_buffer(_name(entity, name), torch.from_numpy(codes), persistent=False)
+        self._attributes = {entity: list(examples.of(entity).attributes) for entity in ("user", "item")}
+        vectors = {side: data.vectors for side, data in inputs.sides.items() if data.vectors is not None}
+        self._levels = {side: data.clusters.shape[1] for side, data in inputs.sides.items()
+                        if data.clusters is not None}
+        for side, data in inputs.sides.items():
+            table = data.vectors if data.vectors is not None else data.clusters
+            self.register_buffer(f"text_{side}", torch.from_numpy(table), persistent=False)
+        torch.manual_seed(seed)
+        out = 32 * len(vectors)
+        self.backbone = (_din if model == "din" else _dcnv2)(self._sparse, len(examples.items.ids), out)
+        if vectors:
+            torch.manual_seed(seed)
+            self.adaptor = HybridExpertAdaptor(list(vectors), next(iter(vectors.values())).shape[1])
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """(B,) probabilities."""
+        found = {"user": batch["user"], "item": batch["item"], "history": batch["history"]}
+        for entity, names in self._attributes.items():
+            for name in names:
+                found[_name(entity, name)] = getattr(self, _name(entity, name))[batch[entity]]
+        for side, levels in self._levels.items():
+            codes = getattr(self, f"text_{side}")[batch[f"text.{side}"]]  # (B, L)
+            found |= {f"cluster_{side}_{level}": codes[:, level] for level in range(levels)}
+        if self.adaptor is not None:
+            found[_KNOWLEDGE] = torch.cat([self._adapted(side, batch) for side in self._sides], -1)
+        return self.backbone(found)
+
+    def _adapted(self, side: str, batch: dict[str, Tensor]) -> Tensor:
+        rows = batch[f"text.{side}"]
+        return self.adaptor(side, getattr(self, f"text_{side}")[rows], rows > 0)
+
+
+class _WideDIN(DIN):
+    """DIN whose last network also reads dense numbers: torch-rechub's embeds no dense feature for it."""
+
+    def __init__(self, *features, extra: int, **params):
+        super().__init__(*features, **params)
+        self.mlp = MLP(self.all_dims + extra, activation="dice", **params["mlp_params"])
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        others = self.embedding(x, self.features).flatten(1)
+        history = self.embedding(x, self.history_features)[:, 0]  # (B, L, e)
+        target = self.embedding(x, self.target_features)[:, 0]  # (B, e)
+        attended = self.attention_layers[0](history, target)
+        return torch.sigmoid(self.mlp(torch.cat([attended, target, others, x[_KNOWLEDGE]], 1)).squeeze(1))
+
+
+def _sparse(examples: Examples, inputs: Inputs) -> dict[str, int]:
+    """Features of ids beside the item's: name -> number of codes, 0 included."""
+    found = {"user": len(examples.users.ids) + 1}
+    for entity in ("user", "item"):
+        for name, codes in examples.of(entity).attributes.items():
+            found[_name(entity, name)] = int(codes.max()) + 1
+    for side, data in inputs.sides.items():
+        if data.clusters is not None:
+            found |= {f"cluster_{side}_{level}": int(codes.max(initial=0)) + 1
+                      for level, codes in enumerate(data.clusters.T)}
+    return found
+
+
+def _features(sparse: dict[str, int], items: int, pooling: str) -> tuple[list, list, list]:
+    """(of the row, of the history, of the target) as torch-rechub describes them, for one model."""
+    of_row = [SparseFeature(name, size, EMBEDDING, padding_idx=0) for name, size in sparse.items()]
+    target = SparseFeature("item", items + 1, EMBEDDING, padding_idx=0)
+    history = SequenceFeature("history", items + 1, EMBEDDING, pooling=pooling, shared_with="item",
+                              padding_idx=0)
+    return of_row, [history], [target]
+
+
+def _din(sparse: dict[str, int], items: int, extra: int) -> nn.Module:
+    params = {"mlp_params": _MLP, "attention_mlp_params": {"dims": [32]}}
+    features = _features(sparse, items, "concat")
+    return _WideDIN(*features, extra=extra, **params) if extra else DIN(*features, **params)
+
+
+def _dcnv2(sparse: dict[str, int], items: int, extra: int) -> nn.Module:
+    of_row, history, target = _features(sparse, items, "mean")
+    dense = [DenseFeature(_KNOWLEDGE, extra)] if extra else []
+    return DCNv2([*target, *of_row, *history, *dense], n_cross_layers=3, mlp_params=_MLP,
+                 use_low_rank_mixture=False)
+
+
+def _name(entity: str, attribute: str) -> str:
+    """A name that modules may have: no dots."""
+    return f"{entity}_is_{attribute.replace('.', '_')}"

@@ -1,0 +1,105 @@
+"""Where the clicks of a CTR check come from: any input of the job, ml-1m-ctr, or a sample world.
+
+All become one shape: interactions (user_id, item_id, timestamp, label, and split where the files have one),
+users and items with their attributes as text columns. Ids are text.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.dataset as ds
+
+from dare_job.errors import DataError
+
+SAMPLE = "sample"
+SPLITS = ("train", "valid", "test")
+_CTR_COLUMNS = {"uid": "user_id", "iid": "item_id", "label": "label", "timestamp": "timestamp"}
+_EVENT = ["user_id", "item_id", "timestamp"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """interactions: user_id, item_id, timestamp (seconds), label (0 or 1), split (of SPLITS; maybe absent).
+
+    users, items: user_id or item_id, then one text column an attribute (missing where an entity has none);
+    items have ``title`` where it is known.
+    """
+
+    interactions: pd.DataFrame
+    users: pd.DataFrame
+    items: pd.DataFrame
+
+
+def load(data: str, min_rating: float) -> Source:
+    """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, or what the job reads.
+
+    min_rating  from which rating on an interaction is a click; ml-1m-ctr has labels of its own
+    Raises DataError naming the file and what is wrong with it.
+    """
+    if data == SAMPLE:
+        with tempfile.TemporaryDirectory() as folder:
+            from dare_job.data.world import write_world
+
+            write_world(Path(folder))
+            return _contract(Path(folder), min_rating)
+    folder = Path(data)
+    if (folder / "train.csv.gz").exists():
+        return _ctr_split(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        return _contract(_read(data, Path(temporary) / "input"), min_rating)
+
+
+def _read(data: str, into: Path) -> Path:
+    """The job's own readers, which check every row, write the contract tables."""
+    from dare_job.config import InputSettings, SparkSettings
+    from dare_job.data import readers
+    from dare_job.spark.session import session
+
+    readers.read(InputSettings(path=data), into, session(SparkSettings(driver_memory="1g")))
+    return into
+
+
+def _contract(folder: Path, min_rating: float) -> Source:
+    tables = {name: ds.dataset(folder / f"{name}.parquet").to_table().to_pandas()
+              for name in ("interactions", "users", "items")}
+    rows = tables["interactions"].drop_duplicates(_EVENT)
+    unrated = int(rows["rating"].isna().sum())
+    if unrated:
+        raise DataError(f"--data: {unrated} of {len(rows)} interactions have no rating; a click is a rating "
+                        f"of {min_rating:g} or more (--min-rating), so each needs one")
+    label = (rows["rating"] >= min_rating).astype("float32")
+    return Source(rows[_EVENT].assign(label=label), _columns(tables["users"], "user_id"),
+                  _columns(tables["items"], "item_id"))
+
+
+def _columns(table: pd.DataFrame, key: str) -> pd.DataFrame:
+    """The map ``attributes`` as columns of their own, behind the id and the title."""
+    maps = [dict(value) if value is not None else {} for value in table["attributes"]]
+    attributes = pd.DataFrame(maps, index=table.index)
+    return table.drop(columns="attributes").join(attributes.drop(columns=table.columns, errors="ignore"))
+
+
+def _ctr_split(folder: Path) -> Source:
+    parts = []
+    for split in SPLITS:
+        path = folder / f"{split}.csv.gz"
+        try:
+            part = pd.read_csv(path, dtype={"uid": str, "iid": str, "title": str})
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        missing = sorted(set(_CTR_COLUMNS) - set(part.columns))
+        if missing:
+            raise DataError(f"{path} has no column {', '.join(missing)} (found: {', '.join(part.columns)})")
+        bad = ~part["label"].isin([0, 1]) | part[list(_CTR_COLUMNS)].isna().any(axis=1)
+        if bad.any():
+            raise DataError(f"{path}, line {int(bad.idxmax()) + 2}: label must be 0 or 1, and uid, iid and "
+                            "timestamp must be there")
+        parts.append(part.assign(split=split))
+    rows = pd.concat(parts, ignore_index=True).rename(columns=_CTR_COLUMNS)
+    rows["label"] = rows["label"].astype("float32")
+    titled = ["item_id", "title"] if "title" in rows else ["item_id"]
+    items = rows[titled].drop_duplicates("item_id")
+    users = rows[["user_id"]].drop_duplicates()
+    return Source(rows[[*_EVENT, "label", "split"]], users, items)

@@ -1,0 +1,96 @@
+"""Every example of docs/consume.md runs, in the page's order, and learns what the vectors tell."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from ctr_tables import kinds, source, write_features
+
+PAGE = Path(__file__).parents[2] / "docs" / "consume.md"
+JOIN, RECHUB, TORCH, SPARK, SKLEARN = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+USERS, ITEMS, WITHOUT = 60, 40, 5  # the last users have no text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What the page assumes: features under out/demo, and clicks; joined by the page's first example."""
+    folder = tmp_path_factory.mktemp("consumer")
+    for entity, count in (("user", USERS - WITHOUT), ("item", ITEMS)):
+        numbers = np.arange(count)
+        write_features(folder / "out" / "demo", entity, "2026-01-02", [f"{entity[0]}{n}" for n in numbers],
+                       kinds(count), [numbers % 2, numbers])
+    source(users=USERS, items=ITEMS).interactions.to_parquet(folder / "clicks.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run(JOIN)
+    return folder
+
+
+def run(example: str) -> dict:
+    """The names that an example leaves."""
+    names = {"__name__": "example"}
+    exec(compile(example, str(PAGE), "exec"), names)  # noqa: S102  the page is ours
+    return names
+
+
+def test_the_join_finds_each_rows_vector_and_leaves_zeros_where_there_is_no_text(folder):
+    table = pq.read_table(folder / "train.parquet")
+    clicks = source(users=USERS, items=ITEMS).interactions[: len(table)]
+    vectors = np.array(table["user_vector"].to_pylist(), np.float32)
+    number = clicks["user_id"].str[1:].astype(int).to_numpy()
+    known = number < USERS - WITHOUT
+    assert np.array_equal(vectors[known], kinds(USERS - WITHOUT)[number[known]])
+    assert not vectors[~known].any() and not np.array(table["user"])[~known].any()
+    assert np.array_equal(np.array(table["user_cluster"])[known], number[known] % 2 + 1)
+    assert pq.ParquetFile(folder / "train.parquet").metadata.row_group(0).num_rows == 1024
+
+
+def test_histories_hold_the_last_clicks_before_the_row(folder):
+    table = pq.read_table(folder / "train.parquet").to_pydict()
+    clicks = source(users=USERS, items=ITEMS).interactions
+    user = clicks["user_id"].iloc[1500]
+    before = [table["item"][row] for row in range(1500)
+              if clicks["user_id"].iloc[row] == user and table["label"][row]][-5:]
+    assert table["history"][1500] == [0] * (5 - len(before)) + before
+
+
+@pytest.mark.parametrize("example", [TORCH, SKLEARN], ids=["torch", "scikit-learn"])
+def test_an_example_learns_what_the_vectors_tell(folder, monkeypatch, example):
+    monkeypatch.chdir(folder)
+    assert run(example)["auc"] > 0.8
+
+
+def test_torch_rechub_trains_din_and_dcnv2(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    auc = run(RECHUB)["auc"]
+    assert set(auc) == {"DIN", "DCNv2"} and min(auc.values()) > 0.7
+
+
+@pytest.mark.spark
+def test_spark_ml_reads_the_same_folders(folder, monkeypatch, spark):
+    monkeypatch.chdir(folder)
+    example = SPARK.replace('parquet(f"out/', f'parquet(f"{folder}/out/').replace(
+        '"clicks.parquet"', f'"{folder}/clicks.parquet"')  # Java keeps the folder that it was started in
+    assert run(example)["auc"] > 0.8
+
+
+def test_what_the_page_warns_of_is_so(folder, tmp_path):
+    """torch-rechub's reader with batches smaller than row groups, and with large ids."""
+    import pyarrow as pa
+    from torch_rechub.data.dataset import ParquetIterableDataset
+
+    expected = np.array(pq.read_table(folder / "train.parquet")["user_vector"].to_pylist(), np.float32)
+    whole = [batch["user_vector"].numpy() for batch in ParquetIterableDataset(
+        [folder / "train.parquet"], columns=["user_vector"], batch_size=1024)]
+    assert np.array_equal(np.concatenate(whole), expected)
+    parts = ParquetIterableDataset([folder / "train.parquet"], columns=["user_vector"], batch_size=1000)
+    try:
+        wrong = [batch["user_vector"].numpy() for batch in parts]
+        assert any(part.shape[1] != 4 for part in wrong) or (np.concatenate(wrong) != expected).any()
+    except ValueError as error:
+        assert "reshape" in str(error)
+    pq.write_table(pa.table({"id": pa.array([2**24 + 1], pa.int32())}), tmp_path / "large.parquet")
+    with pytest.raises(pa.ArrowInvalid, match="not in range"):
+        list(ParquetIterableDataset([tmp_path / "large.parquet"]))

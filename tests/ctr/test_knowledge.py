@@ -1,0 +1,151 @@
+"""Reading texts of an OUT: features, texts to be encoded, and what is wrong with either."""
+
+import numpy as np
+import pytest
+from ctr_tables import kinds, made, write_features, write_texts
+
+from dare_job.ctr import knowledge
+from dare_job.ctr.inputs import join, rows_of
+from dare_job.data.history import end_of_day
+from dare_job.errors import DataError
+
+DT = "2025-12-31"
+USERS, ITEMS = [f"u{u}" for u in range(60)], [f"i{i}" for i in range(40)]
+
+
+def lengths(texts: list[str]) -> np.ndarray:
+    """Stands where an encoder does: two numbers of each text."""
+    return np.array([[len(text), text.count("e")] for text in texts], np.float32).reshape(-1, 2)
+
+
+def read(out, dt=None, entities=("user", "item"), clusters=False):
+    return knowledge.read(out, dt, list(entities), clusters, lengths)
+
+
+def end(day: str) -> int:
+    from datetime import date
+
+    return end_of_day(date.fromisoformat(day))
+
+
+def test_features_are_read_with_vectors_and_cluster_ids(tmp_path):
+    write_features(tmp_path, "user", DT, USERS, kinds(60), [np.arange(60) // 8, np.arange(60)])
+    (table,) = read(tmp_path, entities=["user"])
+    assert table.ids == USERS and np.array_equal(table.vectors, kinds(60)) and table.encoder == "test 1"
+    assert set(table.usable_from) == {end(DT)}
+    (table,) = read(tmp_path, entities=["user"], clusters=True)
+    assert table.vectors is None and table.clusters[9].tolist() == [1, 9]
+
+
+def test_texts_without_features_are_encoded_and_empty_ones_counted(tmp_path):
+    write_texts(tmp_path, "item", DT, ["a", "b", "c", "d"], ["tea", None, " \n", "see"])
+    (table,) = read(tmp_path)
+    assert table.ids == ["a", "d"] and table.vectors.tolist() == [[3, 1], [3, 2]] and table.missing == 2
+
+
+def test_the_newest_date_is_taken_unless_one_is_named(tmp_path):
+    for day in ("2025-12-30", DT):
+        for entity in ("user", "item"):
+            write_texts(tmp_path, entity, day, ["a"], [day])
+    write_texts(tmp_path, "user", "2026-01-01", ["a"], ["half published"])
+    assert {table.dt for table in read(tmp_path)} == {DT}
+    assert read(tmp_path, "2025-12-30")[0].dt == "2025-12-30"
+    with pytest.raises(DataError, match=r"no text of 2025-11-11: there are dates 2025-12-30, 2025-12-31"):
+        read(tmp_path, "2025-11-11")
+
+
+def test_each_text_is_safe_from_the_day_after_it_was_written(tmp_path):
+    write_features(tmp_path, "user", DT, ["a", "b"], kinds(2))
+    write_texts(tmp_path, "user", DT, ["a", "b"], ["x", "y"], ["2025-12-01", DT])
+    assert read(tmp_path)[0].usable_from.tolist() == [end("2025-12-01"), end(DT)]
+
+
+def duplicate(out):
+    write_features(out, "user", DT, ["a", "b", "a"], kinds(3))
+
+
+def duplicate_text(out):
+    write_texts(out, "user", DT, ["a", "b", "b"], ["x", "y", "z"])
+
+
+def ragged(out):
+    write_features(out, "user", DT, ["a", "b"], [[1.0, 2.0], [1.0]])
+
+
+def two_sizes(out):
+    write_features(out, "user", DT, ["a"], kinds(1, 4))
+    write_features(out, "item", DT, ["a"], kinds(1, 3))
+
+
+def not_finite(out):
+    write_features(out, "user", DT, ["a", "b"], [[1.0, 2.0], [1.0, float("nan")]])
+
+
+def another_date(out):
+    write_features(out, "user", DT, ["a"], kinds(1), said="2025-12-30")
+
+
+def from_tomorrow(out):
+    write_texts(out, "user", DT, ["a"], ["x"], ["2026-01-01"])
+
+
+def damaged(out):
+    (write_texts(out, "user", DT, ["a"], ["x"]) / "part-0.parquet").write_bytes(b"PAR1 no")
+
+
+def dates_apart(out):
+    write_texts(out, "user", DT, ["a"], ["x"])
+    write_texts(out, "item", "2025-12-30", ["a"], ["x"])
+
+
+def nothing(out):
+    pass
+
+
+@pytest.mark.parametrize("write, message", [
+    (duplicate, r"1 ids are there more than once \(a\)"),
+    (duplicate_text, r"1 ids are there more than once \(b\)"),
+    (ragged, "the vector of 'b' has 1 numbers, that of 'a' 2"),
+    (two_sizes, r"different sizes \(user 4, item 3\)"),
+    (not_finite, "the vector of 'b' has a number that is not finite"),
+    (another_date, "say that they are of 2025-12-30, the folder says 2025-12-31"),
+    (from_tomorrow, "text of 'a' was written on 2026-01-01, after the date 2025-12-31"),
+    (damaged, "part-0.parquet is damaged"),
+    (dates_apart, "users and items have no date in common"),
+    (nothing, "no text in it; expected OUT/features or OUT/knowledge")])
+def test_what_is_wrong_is_named(tmp_path, write, message):
+    write(tmp_path)
+    with pytest.raises(DataError, match=message):
+        read(tmp_path)
+
+
+def test_cluster_ids_need_features(tmp_path):
+    write_texts(tmp_path, "user", DT, ["a"], ["x"])
+    with pytest.raises(DataError, match="so no cluster ids: run the stage `encode`"):
+        read(tmp_path, clusters=True)
+
+
+def test_unknown_ids_and_missing_texts_are_counted_and_ignored(tmp_path):
+    write_features(tmp_path, "user", DT, [*USERS[:30], "stranger"], kinds(31))
+    found = made()
+    (table,) = read(tmp_path)
+    joined = join("strict", [table], found)
+    there = np.array([int(found.users.ids[user - 1][1:]) < 30 for user in found.user])
+    assert joined.counts["user"] == {"texts": 31, "unknown_ids": 1, "without_text": 0,
+                                     "label_rows_with_text": round(float(there.mean()), 4)}
+    side = joined.sides["user"]
+    assert ((side.text > 0) == there).all() and not side.vectors[0].any()
+    assert [table.ids[row] for row in rows_of(table, found)[there][:20]] == [
+        found.users.ids[user - 1] for user in found.user[there][:20]]
+
+
+def test_vectors_are_centred_and_scaled_over_the_known_ids(tmp_path):
+    write_features(tmp_path, "user", DT, [*USERS, "stranger"], [*kinds(60), [1e6] * 4])
+    scaled = join("strict", read(tmp_path), made()).sides["user"].vectors[1:61]
+    assert np.abs(scaled.mean(0)).max() < 1e-5 and scaled.std() == pytest.approx(1, abs=1e-4)
+
+
+def test_cluster_ids_leave_0_to_those_without(tmp_path):
+    write_features(tmp_path, "user", DT, USERS[:2], kinds(2), [[0, 1], [0, 5]])
+    side = join("cluster", read(tmp_path, clusters=True), made()).sides["user"]
+    assert side.vectors is None and side.clusters.tolist() == [[0, 0], [1, 1], [2, 6]]

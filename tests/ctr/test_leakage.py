@@ -1,0 +1,72 @@
+"""Text that may tell a label is refused, and it is shown that it would have told it."""
+
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pytest
+from ctr_tables import DAY_S, FIRST, kinds, made, source
+
+from dare_job.ctr import examples, leakage
+from dare_job.ctr.inputs import BASE, Inputs, join, rows_of
+from dare_job.ctr.knowledge import Knowledge
+from dare_job.ctr.models import Ctr
+from dare_job.ctr.train import TrainSettings, fit
+from dare_job.errors import DataError
+
+
+def texts(entity: str, ids: list[str], vectors: np.ndarray, day: date | list[date]) -> Knowledge:
+    days = day if isinstance(day, list) else [day] * len(ids)
+    ends = [leakage.first_second(when) + DAY_S for when in days]
+    return Knowledge(entity, "2026-01-10", ids, vectors, None, np.array(ends, np.int64), 0)
+
+
+def test_text_of_the_day_before_is_safe_and_of_the_labels_own_day_is_refused():
+    found, ids = made(labels_from=FIRST + 10 * DAY_S), [f"u{u}" for u in range(60)]
+    first = datetime.fromtimestamp(FIRST + 10 * DAY_S, UTC).date()  # 2026-01-11
+    safe = texts("user", ids, kinds(60), date(2026, 1, 10))
+    leakage.refuse("strict", safe, found, rows_of(safe, found))
+    leaking = texts("user", ids, kinds(60), first)
+    with pytest.raises(DataError, match=r"strict: \d+ of 15\d\d label rows would use a user's text .*"
+                                        r"label of 2026-01-11.*--labels-from 2026-01-12"):
+        leakage.refuse("strict", leaking, found, rows_of(leaking, found))
+
+
+def test_one_leaking_text_among_all_is_caught_and_named():
+    found, ids = made(labels_from=FIRST + 10 * DAY_S), [f"u{u}" for u in range(60)]
+    days = [date(2026, 1, 10)] * 60
+    days[17] = date(2026, 1, 20)
+    table = texts("user", ids, kinds(60), days)
+    with pytest.raises(DataError, match=r"u17 \(written 2026-01-20, label of 2026-01-1"):
+        leakage.refuse("strict", table, found, rows_of(table, found))
+
+
+def test_a_late_text_that_no_label_row_uses_and_item_texts_are_no_leak():
+    found = made(labels_from=FIRST + 10 * DAY_S)
+    for table in (texts("user", ["stranger"], kinds(1), date(2026, 1, 30)),
+                  texts("item", ["i1"], kinds(1), date(2026, 1, 30))):
+        leakage.refuse("strict", table, found, rows_of(table, found))
+
+
+def test_labels_begin_after_the_newest_users_text():
+    tables = [texts("user", ["u1", "u2"], kinds(2), [date(2026, 1, 3), date(2026, 1, 5)]),
+              texts("item", ["i1"], kinds(1), date(2026, 1, 9))]
+    assert leakage.first_safe_second(tables) == leakage.first_second(date(2026, 1, 6))
+    assert leakage.first_safe_second(tables[1:]) is None
+
+
+def test_a_planted_leak_would_raise_auc():
+    """Labels without any rule, and vectors written from the labels to come: what the guard keeps out."""
+    data = source(users=150, rows=4000, seed=5)
+    rng = np.random.default_rng(0)
+    data.interactions["label"] = (rng.random(len(data.interactions)) < 0.5).astype(np.float32)
+    found = examples.make(data, FIRST + 10 * DAY_S, 5)
+    liked = np.zeros((len(found.users.ids), 40), np.float32)
+    np.add.at(liked, (found.user - 1, found.item - 1), 2 * found.label - 1)
+    table = texts("user", list(found.users.ids), liked, date(2026, 1, 20))
+    with pytest.raises(DataError, match="it may tell the label"):
+        leakage.refuse("strict", table, found, rows_of(table, found))
+    sets = {"base": Inputs(BASE), "leak": join("leak", [table], found)}
+    settings = TrainSettings(epochs=12, batch_size=64, learning_rate=3e-3, patience=12)
+    auc = {name: fit(Ctr("dcnv2", found, inputs, 0), found, inputs, 0, settings).auc
+           for name, inputs in sets.items()}
+    assert auc["base"] < 0.58 and auc["leak"] > auc["base"] + 0.1
