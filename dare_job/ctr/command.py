@@ -54,8 +54,10 @@ def run(options: Options) -> dict:
     unknown = sorted(set(options.models) - set(models.MODELS))
     if unknown or not options.models:
         raise ConfigError(f"--model {','.join(unknown)!r}: choose from {', '.join(models.MODELS)}")
-    tables = _tables(options)
-    made = _examples(options, tables)
+    data = source.load(options.data, options.min_rating)
+    tables = {name: [leakage.bounded(table, data) for table in found]
+              for name, found in _tables(options).items()}
+    made = _examples(options, data, tables)
     sets = [Inputs(BASE), *(_joined(name, found, made) for name, found in tables.items())]
     results = _train(options, made, sets)
     return report.result(options, made, sets, results)
@@ -112,14 +114,13 @@ def _require_alike(found: dict[str, list[Knowledge]], pair: tuple[str, str]) -> 
                         f"({'; '.join(shown)}), so a difference would not be the texts'; encode both alike")
 
 
-def _examples(options: Options, tables: dict[str, list[Knowledge]]) -> Examples:
-    data = source.load(options.data, options.min_rating)
+def _examples(options: Options, data: source.Source, tables: dict[str, list[Knowledge]]) -> Examples:
     if options.labels_from:
         since = leakage.first_second(options.labels_from)
     elif "split" in data.interactions:
         since = None
     else:
-        since = leakage.first_safe_second([table for found in tables.values() for table in found])
+        since = leakage.first_labels([table for found in tables.values() for table in found])
     made = examples.make(data, since, options.history)
     _LOG.info("%d label rows, %.1f %% clicks; train %d, valid %d, test %d", len(made.label),
               100 * made.label.mean(), *map(len, made.rows.values()))

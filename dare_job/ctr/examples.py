@@ -51,10 +51,12 @@ class Examples:
         return self.user if entity == "user" else self.item
 
 
-def make(source: Source, labels_from: int | None, length: int) -> Examples:
-    """Label rows from a second on (None: all where the files are split, else the later half); L = ``length``.
+def make(source: Source, labels_from: int | pd.Series | None, length: int) -> Examples:
+    """Label rows from a second on, with histories of L = ``length``. Earlier interactions are history only.
 
-    Earlier interactions are history only. Rows are split by time unless the files say how.
+    labels_from  one second, or one by user_id (for others the earliest); None: the later half is labels, or
+                 all of files that are split
+    Rows are split by time unless the files say how.
     Raises DataError where a split would have no row or one label only.
     """
     rows = source.interactions.sort_values(["timestamp", "user_id", "item_id"], kind="stable")
@@ -63,14 +65,18 @@ def make(source: Source, labels_from: int | None, length: int) -> Examples:
     second, label = rows["timestamp"].to_numpy(np.int64), rows["label"].to_numpy(np.float32)
     if labels_from is None:
         labels_from = int(second[0] if "split" in rows else np.quantile(second, 0.5)) if len(rows) else 0
-    chosen = second >= labels_from
+    if isinstance(labels_from, pd.Series):
+        since = rows["user_id"].map(labels_from).fillna(labels_from.min()).to_numpy()
+    else:
+        since = labels_from
+    chosen = second >= since
     before = _histories(user[chosen], second[chosen], user[label > 0], item[label > 0], second[label > 0],
                         length)
     given = rows["split"].map(SPLITS.index).to_numpy(np.int8)[chosen] if "split" in rows else None
     split = given if given is not None else _by_time(second[chosen])
     made = Examples(users, items, user[chosen].astype(np.int32), item[chosen].astype(np.int32), before,
                     label[chosen], second[chosen], split)
-    _require_both_labels(made, labels_from)
+    _require_both_labels(made, int(np.min(since)))
     return made
 
 
@@ -78,7 +84,9 @@ def _entities(source: Source, entity: str) -> Entities:
     """Everybody of the interactions and of the table, in order of id, with the attributes that have codes."""
     key, table = _KEYS[entity], source.users if entity == "user" else source.items
     ids = pd.Index(sorted({*source.interactions[key], *table[key]}))
-    known = table.drop_duplicates(key).set_index(key).reindex(ids).drop(columns="title", errors="ignore")
+    maps = {row_id: dict(pairs) for row_id, pairs in zip(table[key], table["attributes"], strict=True)
+            if pairs is not None}
+    known = pd.DataFrame([maps.get(row_id, {}) for row_id in ids])
     coded = {name: pd.factorize(known[name], sort=True) for name in known}
     return Entities(ids, {
         str(name): np.concatenate([[0], codes + 1]).astype(np.int32)

@@ -1,7 +1,7 @@
 """Where the clicks of a CTR check come from: any input of the job, ml-1m-ctr, or a sample world.
 
-All become one shape: interactions (user_id, item_id, timestamp, label, and split where the files have one),
-users and items with their attributes as text columns. Ids are text.
+All become one shape: interactions with a label (and a split where the files have one), users and items with
+their attributes. Ids are text.
 """
 
 import tempfile
@@ -21,10 +21,10 @@ _EVENT = ["user_id", "item_id", "timestamp"]
 
 @dataclass(frozen=True)
 class Source:
-    """interactions: user_id, item_id, timestamp (seconds), label (0 or 1), split (of SPLITS; maybe absent).
+    """Ids and what is known of them.
 
-    users, items: user_id or item_id, then one text column an attribute (missing where an entity has none);
-    items have ``title`` where it is known.
+    interactions  user_id, item_id, timestamp (seconds), label (0 or 1); rating and split where there are any
+    users, items  user_id or item_id, attributes (list of (name, value), or None); items also title, or None
     """
 
     interactions: pd.DataFrame
@@ -70,15 +70,7 @@ def _contract(folder: Path, min_rating: float) -> Source:
         raise DataError(f"--data: {unrated} of {len(rows)} interactions have no rating; a click is a rating "
                         f"of {min_rating:g} or more (--min-rating), so each needs one")
     label = (rows["rating"] >= min_rating).astype("float32")
-    return Source(rows[_EVENT].assign(label=label), _columns(tables["users"], "user_id"),
-                  _columns(tables["items"], "item_id"))
-
-
-def _columns(table: pd.DataFrame, key: str) -> pd.DataFrame:
-    """The map ``attributes`` as columns of their own, behind the id and the title."""
-    maps = [dict(value) if value is not None else {} for value in table["attributes"]]
-    attributes = pd.DataFrame(maps, index=table.index)
-    return table.drop(columns="attributes").join(attributes.drop(columns=table.columns, errors="ignore"))
+    return Source(rows.assign(label=label), tables["users"], tables["items"])
 
 
 def _ctr_split(folder: Path) -> Source:
@@ -99,7 +91,7 @@ def _ctr_split(folder: Path) -> Source:
         parts.append(part.assign(split=split))
     rows = pd.concat(parts, ignore_index=True).rename(columns=_CTR_COLUMNS)
     rows["label"] = rows["label"].astype("float32")
-    titled = ["item_id", "title"] if "title" in rows else ["item_id"]
-    items = rows[titled].drop_duplicates("item_id")
-    users = rows[["user_id"]].drop_duplicates()
+    titles = rows.get("title")
+    items = rows[["item_id"]].assign(title=titles, attributes=None).drop_duplicates("item_id")
+    users = rows[["user_id"]].assign(attributes=None).drop_duplicates("user_id")
     return Source(rows[[*_EVENT, "label", "split"]], users, items)

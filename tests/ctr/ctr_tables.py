@@ -25,10 +25,11 @@ def source(users: int = 60, items: int = 40, rows: int = 3000, seed: int = 0, da
     second = FIRST + np.sort(rng.integers(days * DAY_S, size=rows))
     table = pd.DataFrame({"user_id": [f"u{u}" for u in user], "item_id": [f"i{i}" for i in item],
                           "timestamp": second, "label": label})
-    return Source(table, pd.DataFrame({"user_id": [f"u{u}" for u in range(users)]}),
-                  pd.DataFrame({"item_id": [f"i{i}" for i in range(items)],
-                                "title": [f"Title {i}" for i in range(items)],
-                                "genre": [f"g{i % 3}" for i in range(items)]}))
+    people = pd.DataFrame({"user_id": [f"u{u}" for u in range(users)]}).assign(attributes=None)
+    films = pd.DataFrame({"item_id": [f"i{i}" for i in range(items)],
+                          "title": [f"Title {i}" for i in range(items)],
+                          "attributes": [[("genre", f"g{i % 3}")] for i in range(items)]})
+    return Source(table, people, films)
 
 
 def made(labels_from: int | None = None, **sizes) -> Examples:

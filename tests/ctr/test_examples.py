@@ -24,7 +24,8 @@ def test_a_click_of_the_same_second_is_not_history():
     rows = pd.DataFrame({"user_id": "u", "item_id": list("abcdefghij"), "label": [1.0, 0.0] * 5,
                          "timestamp": [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]})
     found = examples.make(Source(rows.assign(split=["train"] * 6 + ["valid"] * 2 + ["test"] * 2),
-                                 rows[["user_id"]], rows[["item_id"]]), None, 3)
+                                 rows[["user_id"]].assign(attributes=None),
+                                 rows[["item_id"]].assign(title=None, attributes=None)), None, 3)
     assert found.history[:4].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 1]]
 
 
@@ -52,7 +53,7 @@ def test_attributes_are_codes_from_1_and_titles_are_none():
 
 def test_an_entity_of_the_table_alone_has_an_id_and_missing_values_the_code_0():
     data = source()
-    items = pd.concat([data.items, pd.DataFrame({"item_id": ["zz"], "genre": [None]})])
+    items = pd.concat([data.items, pd.DataFrame({"item_id": ["zz"], "title": ["Z"], "attributes": [None]})])
     found = examples.make(Source(data.interactions, data.users, items), None, 5)
     place = found.items.ids.get_loc("zz") + 1
     assert len(found.items.ids) == 41 and found.items.attributes["genre"][place] == 0

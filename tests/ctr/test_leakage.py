@@ -1,17 +1,22 @@
 """Text that may tell a label is refused, and it is shown that it would have told it."""
 
+import hashlib
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import numpy as np
 import pytest
 from ctr_tables import DAY_S, FIRST, kinds, made, source
 
+from dare_job import prompts
 from dare_job.ctr import examples, leakage
 from dare_job.ctr.inputs import BASE, Inputs, join, rows_of
 from dare_job.ctr.knowledge import Knowledge
 from dare_job.ctr.models import Ctr
 from dare_job.ctr.train import TrainSettings, fit
+from dare_job.data.history import window_size
 from dare_job.errors import DataError
+from dare_job.prompts import HistoryItem
 
 
 def texts(entity: str, ids: list[str], vectors: np.ndarray, day: date | list[date]) -> Knowledge:
@@ -26,7 +31,7 @@ def test_text_of_the_day_before_is_safe_and_of_the_labels_own_day_is_refused():
     safe = texts("user", ids, kinds(60), date(2026, 1, 10))
     leakage.refuse("strict", safe, found, rows_of(safe, found))
     leaking = texts("user", ids, kinds(60), first)
-    with pytest.raises(DataError, match=r"strict: \d+ of 15\d\d label rows would use a user's text .*"
+    with pytest.raises(DataError, match=r"strict: \d+ of 1[45]\d\d label rows would use a user's text .*"
                                         r"label of 2026-01-11.*--labels-from 2026-01-12"):
         leakage.refuse("strict", leaking, found, rows_of(leaking, found))
 
@@ -36,7 +41,7 @@ def test_one_leaking_text_among_all_is_caught_and_named():
     days = [date(2026, 1, 10)] * 60
     days[17] = date(2026, 1, 20)
     table = texts("user", ids, kinds(60), days)
-    with pytest.raises(DataError, match=r"u17 \(written 2026-01-20, label of 2026-01-1"):
+    with pytest.raises(DataError, match=r"u17 \(written from what was before 2026-01-21 00:00:00, label"):
         leakage.refuse("strict", table, found, rows_of(table, found))
 
 
@@ -50,8 +55,8 @@ def test_a_late_text_that_no_label_row_uses_and_item_texts_are_no_leak():
 def test_labels_begin_after_the_newest_users_text():
     tables = [texts("user", ["u1", "u2"], kinds(2), [date(2026, 1, 3), date(2026, 1, 5)]),
               texts("item", ["i1"], kinds(1), date(2026, 1, 9))]
-    assert leakage.first_safe_second(tables) == leakage.first_second(date(2026, 1, 6))
-    assert leakage.first_safe_second(tables[1:]) is None
+    assert leakage.first_labels(tables) == leakage.first_second(date(2026, 1, 6))
+    assert leakage.first_labels(tables[1:]) is None
 
 
 def test_a_planted_leak_would_raise_auc():
@@ -63,10 +68,66 @@ def test_a_planted_leak_would_raise_auc():
     liked = np.zeros((len(found.users.ids), 40), np.float32)
     np.add.at(liked, (found.user - 1, found.item - 1), 2 * found.label - 1)
     table = texts("user", list(found.users.ids), liked, date(2026, 1, 20))
-    with pytest.raises(DataError, match="it may tell the label"):
+    with pytest.raises(DataError, match="may tell the label"):
         leakage.refuse("strict", table, found, rows_of(table, found))
     sets = {"base": Inputs(BASE), "leak": join("leak", [table], found)}
     settings = TrainSettings(epochs=12, batch_size=64, learning_rate=3e-3, patience=12)
     auc = {name: fit(Ctr("dcnv2", found, inputs, 0), found, inputs, 0, settings).auc
            for name, inputs in sets.items()}
     assert auc["base"] < 0.58 and auc["leak"] > auc["base"] + 0.1
+
+
+@pytest.mark.parametrize("window", ["recent", "old"])
+def test_a_prompt_that_the_data_gives_again_proves_which_interactions_the_text_has_seen(window):
+    """With ``old`` a text of the last day is safe for what its user did after the window."""
+    data = rated()
+    table = prompted(data, window, date(2026, 1, 30))
+    bounded = leakage.bounded(table, data)
+    for user, second in zip(bounded.ids, bounded.usable_from, strict=True):
+        seconds = sorted(data.interactions.loc[data.interactions["user_id"] == user, "timestamp"])
+        last = len(seconds) if window == "recent" else window_size(len(seconds), 0.7)
+        assert second == seconds[last - 1] + 1
+    since = leakage.first_labels([bounded])
+    assert since == bounded.usable_from.max() if window == "recent" else since["u3"] == bounded.usable_from[3]
+    if window == "old":
+        found = examples.make(data, since, 5)
+        leakage.refuse("strict", bounded, found, rows_of(bounded, found))
+        assert len(found.label) == pytest.approx(0.3 * 3000, rel=0.1)
+
+
+def test_a_prompt_of_other_interactions_proves_nothing():
+    """An interaction less in the data, or another window than the prompt's: the text's date counts."""
+    data = rated()
+    table = prompted(data, "old", date(2026, 1, 30))
+    of_one = data.interactions.index[data.interactions["user_id"] == "u5"]
+    shown = of_one[window_size(len(of_one), 0.7) - 1]  # the prompt's last title
+    fewer = replace(data, interactions=data.interactions.drop(index=shown))
+    end = table.usable_from[0]
+    found = leakage.bounded(table, fewer)
+    assert found.usable_from[5] == end and (np.delete(found.usable_from, 5) < end).all()
+    lying = replace(table, settings={**table.settings, "history": {"window": "recent", "max_items": 5}})
+    found = leakage.bounded(lying, data)
+    assert (found.usable_from == end).mean() > 0.9
+
+
+def rated():
+    """Interactions with ratings, titles and users with attributes, as the job reads them."""
+    data = source()
+    rating = np.where(data.interactions["label"] > 0, 4.5, 2.0).astype(np.float32)
+    people = data.users.assign(attributes=[[("age", "25-34"), ("gender", "female")]] * len(data.users))
+    return replace(data, interactions=data.interactions.assign(rating=rating), users=people)
+
+
+def prompted(data, window: str, day: date) -> Knowledge:
+    """Texts with the hashes of prompts that are written here in plain Python, not by the code under test."""
+    titles = dict(zip(data.items["item_id"], data.items["title"], strict=True))
+    known, ids, hashes = prompts.load("kar"), [f"u{u}" for u in range(60)], {}
+    for user in ids:
+        rows = data.interactions[data.interactions["user_id"] == user].sort_values(["timestamp", "item_id"])
+        seen = [HistoryItem(titles[item], rating) for item, rating in
+                zip(rows["item_id"], rows["rating"], strict=True)]
+        seen = seen if window == "recent" else seen[:window_size(len(seen), 0.7)]
+        prompt = known.user({"age": "25-34", "gender": "female"}, seen[-5:])
+        hashes[user] = hashlib.sha256(prompt.encode()).hexdigest()
+    settings = {"history": {"window": window, "share": 0.7, "max_items": 5}, "prompts": {"user": "kar"}}
+    return replace(texts("user", ids, kinds(60), day), prompts=hashes, settings=settings)

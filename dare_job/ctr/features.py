@@ -1,0 +1,70 @@
+"""Vectors or cluster ids of OUT/features, checked."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dare_job.errors import DataError
+from dare_job.files import AnyPath
+
+_CLUSTER = "cluster_"
+
+
+def require_date(table: pa.Table, folder: AnyPath, dt: str) -> None:
+    """Raise DataError where the files say that they are of another date than their folder."""
+    said = _said(table).get("dt", dt)
+    if said != dt:
+        raise DataError(f"{folder}: its files say that they are of {said}, the folder says {dt}: encode that "
+                        "date again")
+
+
+def encoder(table: pa.Table) -> str | None:
+    """What made the vectors, in words, where the files say so."""
+    said = _said(table)
+    return " ".join(filter(None, (said.get("encoder"), said.get("encoder_sha256", "")[:12]))) or None
+
+
+def vectors(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
+    """Ids and their vectors (T, d) float32; rows without a vector are left out.
+
+    Raises DataError where there is no such column, or naming a row of another size or without a number.
+    """
+    _require(table, "vector", folder)
+    table = table.filter(pc.is_valid(table["vector"]))
+    ids, column = table["entity_id"].to_pylist(), table["vector"].combine_chunks()
+    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+    if not len(lengths):
+        return ids, np.empty((0, getattr(column.type, "list_size", 0)), np.float32)
+    odd = np.flatnonzero(lengths != lengths[0])
+    if len(odd):
+        raise DataError(f"{folder}: the vector of {ids[odd[0]]!r} has {lengths[odd[0]]} numbers, that of "
+                        f"{ids[0]!r} {lengths[0]}; one size is expected")
+    found = pc.list_flatten(column).to_numpy(zero_copy_only=False).reshape(len(lengths), -1)
+    bad = ~np.isfinite(found).all(1)
+    if bad.any():
+        raise DataError(f"{folder}: the vector of {ids[int(bad.argmax())]!r} has a number that is not finite")
+    return ids, found.astype(np.float32)
+
+
+def clusters(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
+    """Ids and their cluster ids (T, L) int32, coarse levels first. Raises DataError as ``vectors``."""
+    names = sorted((name for name in table.column_names if name.startswith(_CLUSTER)),
+                   key=lambda name: int(name.removeprefix(_CLUSTER)))
+    _require(table, f"{_CLUSTER}0", folder)
+    ids = table["entity_id"].to_pylist()
+    codes = np.column_stack([table[name].to_numpy() for name in names])
+    bad = ~(codes >= 0).all(1)  # so also where one is missing
+    if bad.any():
+        raise DataError(f"{folder}: the cluster ids of {ids[int(bad.argmax())]!r} are missing or below 0")
+    return ids, codes.astype(np.int32)
+
+
+def _require(table: pa.Table, name: str, folder: AnyPath) -> None:
+    if name not in table.column_names:
+        raise DataError(f"{folder}: no column {name} (found: {', '.join(table.column_names)})")
+
+
+def _said(table: pa.Table) -> dict[str, str]:
+    """The metadata of the schema, without the prefix of its keys."""
+    return {key.decode().rpartition(".")[2]: value.decode()
+            for key, value in (table.schema.metadata or {}).items()}

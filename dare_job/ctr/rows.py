@@ -1,0 +1,59 @@
+"""Rows of a folder of Parquet files that has each id once."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dare_job import files
+from dare_job.errors import DataError
+from dare_job.files import AnyPath
+from dare_job.knowledge import parquet_files
+
+_SHOWN = 3
+
+
+def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
+    """All rows of a folder's files; None where there is no file.
+
+    Raises DataError naming a damaged file, a column that is missing (``entity_id`` or of ``wanted``), or ids
+    that are there twice.
+    """
+    parts = []
+    for path in parquet_files(folder):
+        try:
+            with files.source(path) as source, pq.ParquetFile(source) as file:
+                parts.append(file.read())
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    if not parts:
+        return None
+    try:
+        table = pa.concat_tables(parts, promote_options="default")
+    except pa.ArrowException as error:
+        raise DataError(f"{folder}: its files differ in their columns: {error}") from None
+    for name in ["entity_id", *(wanted or [])]:
+        if name not in table.column_names:
+            raise DataError(f"{folder}: column {name} is missing (found: {', '.join(table.column_names)})")
+    return _unique(table, folder)
+
+
+def by_id(table: pa.Table | None, name: str) -> dict[str, str]:
+    """A column by id, as far as it is there."""
+    if table is None or name not in table.column_names:
+        return {}
+    pairs = zip(table["entity_id"].to_pylist(), table[name].to_pylist(), strict=True)
+    return {entity: value for entity, value in pairs if value is not None}
+
+
+def _unique(table: pa.Table, folder: AnyPath) -> pa.Table:
+    """The table, its ids as text."""
+    if table["entity_id"].null_count:
+        raise DataError(f"{folder}: {table['entity_id'].null_count} rows have no entity_id")
+    counts = pc.value_counts(table["entity_id"])
+    twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+    if len(twice):
+        named = ", ".join(map(str, twice[:_SHOWN].to_pylist())) + (" ..." if len(twice) > _SHOWN else "")
+        raise DataError(f"{folder}: {len(twice)} ids are there more than once ({named}); one text an id is "
+                        "expected")
+    return table.set_column(table.column_names.index("entity_id"), "entity_id",
+                            pc.cast(table["entity_id"], pa.string()))
