@@ -15,15 +15,17 @@ class HybridExpertAdaptor(nn.Module):
 
     Where there is no text, f_s is a learned vector of its own.
 
-    sides  names of the sides, each with vectors of ``size`` numbers
+    sides    names of the sides, each with vectors of ``size`` numbers
+    dropout  share of a vector's numbers that an expert does not see in training
     """
 
     def __init__(self, sides: list[str], size: int, out: int = 32, hidden: int = 64, shared: int = 2,
-                 dedicated: int = 2):
+                 dedicated: int = 2, dropout: float = 0.2):
         super().__init__()
-        self.shared = nn.ModuleList(_expert(size, hidden, out) for _ in range(shared))
+        self.shared = nn.ModuleList(_expert(size, hidden, out, dropout) for _ in range(shared))
         self.dedicated = nn.ModuleDict({
-            side: nn.ModuleList(_expert(size, hidden, out) for _ in range(dedicated)) for side in sides})
+            side: nn.ModuleList(_expert(size, hidden, out, dropout) for _ in range(dedicated))
+            for side in sides})
         self.gate = nn.ModuleDict({side: nn.Linear(size, shared + dedicated) for side in sides})
         self.none = nn.ParameterDict({side: nn.Parameter(torch.zeros(out)) for side in sides})
 
@@ -36,5 +38,5 @@ class HybridExpertAdaptor(nn.Module):
         return torch.where(there[:, None], mixed, self.none[side])
 
 
-def _expert(size: int, hidden: int, out: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, out))
+def _expert(size: int, hidden: int, out: int, dropout: float) -> nn.Module:
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, out))

@@ -15,6 +15,7 @@ class Side:
     """Texts of one entity type. Row 0 of the tables stands for "no text"; texts count from 1.
 
     text      (N,) int32 row that each label row uses
+    history   (N, L) int32 rows of the items clicked before, where the side is items
     vectors   (T + 1, d) float32, centred and scaled to a variance of 1 over the entities of the data
     clusters  (T + 1, L) int32, 0 for none
     """
@@ -22,6 +23,7 @@ class Side:
     text: np.ndarray
     vectors: np.ndarray | None = None
     clusters: np.ndarray | None = None
+    history: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,16 @@ class Inputs:
 
 def rows_of(table: Knowledge, examples: Examples) -> np.ndarray:
     """(N,) place in ``table`` of the text of each label row's user or item; -1: it has none."""
+    return _places(table, examples)[examples.dense(table.entity)]
+
+
+def _places(table: Knowledge, examples: Examples) -> np.ndarray:
+    """Place of each entity's text by dense id; -1: it has none."""
     ids = examples.of(table.entity).ids
     place = np.full(len(ids) + 1, -1, np.int64)
     known = ids.get_indexer(table.ids)
     place[known[known >= 0] + 1] = np.flatnonzero(known >= 0)
-    return place[examples.dense(table.entity)]
+    return place
 
 
 def join(name: str, tables: list[Knowledge], examples: Examples) -> Inputs:
@@ -53,7 +60,9 @@ def join(name: str, tables: list[Knowledge], examples: Examples) -> Inputs:
             "label_rows_with_text": round(float((text >= 0).mean()), 4)}
         vectors = None if table.vectors is None else _with_none(_scaled(table.vectors, known))
         clusters = None if table.clusters is None else _with_none(table.clusters + 1)
-        sides[table.entity] = Side((text + 1).astype(np.int32), vectors, clusters)
+        before = _places(table, examples)[examples.history] if table.entity == "item" else None
+        history = None if before is None else (before + 1).astype(np.int32)
+        sides[table.entity] = Side((text + 1).astype(np.int32), vectors, clusters, history)
     return Inputs(name, sides, counts)
 
 

@@ -18,7 +18,9 @@ except ImportError as _error:
 
 MODELS = ("din", "dcnv2")
 EMBEDDING = 16
+ADAPTED = 32  # numbers of an adapted vector
 _KNOWLEDGE = "knowledge"
+_ITEM_CLUSTER = "cluster_item_"
 _MLP = {"dims": [128, 64], "dropout": 0.1}
 
 
@@ -26,9 +28,13 @@ class Ctr(nn.Module):
     """A click probability from ids, attributes, what was clicked before, and texts where there are any.
 
     A batch is a dict of (B,) and (B, L) integer tensors: user, item, history, and for each side with texts
-    ``text.user`` or ``text.item``, the row of the text's vectors or cluster ids (0: none).
+    ``text.user`` or ``text.item``, the row of the text's vectors or cluster ids (0: none); with texts of
+    items also ``text.history`` (B, L), those of the items clicked before.
 
-    Vectors go through the adaptor and stand beside the embeddings. Cluster ids are embedded, a table a level.
+    Vectors go through the adaptor and stand beside the embeddings: p of the user's text, q of the item's, and
+    how q meets the texts of what was clicked, q * mean_j q_j (elementwise, over the j with a text). The last
+    is ours; KAR has p and q. Cluster ids are embedded, a table a level, and stand with the user, the item and
+    the items clicked before.
     The same seed gives the same weights to all sets of texts whose vectors are of one size; the embeddings
     and, for DIN, its attention are the same for the base as well.
     """
@@ -48,11 +54,12 @@ class Ctr(nn.Module):
             table = data.vectors if data.vectors is not None else data.clusters
             self.register_buffer(f"text_{side}", torch.from_numpy(table), persistent=False)
         torch.manual_seed(seed)
-        out = 32 * len(vectors)
+        out = ADAPTED * (len(vectors) + ("item" in vectors))
         self.backbone = (_din if model == "din" else _dcnv2)(self._sparse, len(examples.items.ids), out)
         if vectors:
             torch.manual_seed(seed)
-            self.adaptor = HybridExpertAdaptor(list(vectors), next(iter(vectors.values())).shape[1])
+            self.adaptor = HybridExpertAdaptor(list(vectors), next(iter(vectors.values())).shape[1],
+                                               ADAPTED)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """(B,) probabilities."""
@@ -63,13 +70,26 @@ class Ctr(nn.Module):
         for side, levels in self._levels.items():
             codes = getattr(self, f"text_{side}")[batch[f"text.{side}"]]  # (B, L)
             found |= {f"cluster_{side}_{level}": codes[:, level] for level in range(levels)}
+        if "item" in self._levels:
+            before = self.text_item[batch["text.history"]]  # (B, L, levels)
+            found |= {f"history_{level}": before[:, :, level] for level in range(self._levels["item"])}
         if self.adaptor is not None:
-            found[_KNOWLEDGE] = torch.cat([self._adapted(side, batch) for side in self._sides], -1)
+            parts = [part for side in self._sides for part in self._adapted(side, batch)]
+            found[_KNOWLEDGE] = torch.cat(parts, -1)
         return self.backbone(found)
 
-    def _adapted(self, side: str, batch: dict[str, Tensor]) -> Tensor:
-        rows = batch[f"text.{side}"]
-        return self.adaptor(side, getattr(self, f"text_{side}")[rows], rows > 0)
+    def _adapted(self, side: str, batch: dict[str, Tensor]) -> list[Tensor]:
+        """p of users; q and q * mean q_j of items. Each text of the batch goes through the adaptor once."""
+        rows = batch[f"text.{side}"][:, None]  # (B, 1)
+        if side == "item":
+            rows = torch.cat([rows, batch["text.history"]], 1)  # (B, 1 + L)
+        texts, places = torch.unique(rows, return_inverse=True)
+        adapted = self.adaptor(side, getattr(self, f"text_{side}")[texts], texts > 0)[places]
+        own, before = adapted[:, 0], adapted[:, 1:]
+        if side != "item":
+            return [own]
+        there = (rows[:, 1:] > 0).unsqueeze(-1)  # (B, L, 1)
+        return [own, own * (before * there).sum(1) / there.sum(1).clamp(min=1)]
 
 
 class _WideDIN(DIN):
@@ -102,11 +122,14 @@ def _sparse(examples: Examples, inputs: Inputs) -> dict[str, int]:
 
 def _features(sparse: dict[str, int], items: int, pooling: str) -> tuple[list, list, list]:
     """(of the row, of the history, of the target) as torch-rechub describes them, for one model."""
-    of_row = [SparseFeature(name, size, EMBEDDING, padding_idx=0) for name, size in sparse.items()]
-    target = SparseFeature("item", items + 1, EMBEDDING, padding_idx=0)
-    history = SequenceFeature("history", items + 1, EMBEDDING, pooling=pooling, shared_with="item",
-                              padding_idx=0)
-    return of_row, [history], [target]
+    of_items = {"item": items + 1} | {name: sparse[name] for name in sparse if name.startswith(_ITEM_CLUSTER)}
+    of_row = [SparseFeature(name, size, EMBEDDING, padding_idx=0) for name, size in sparse.items()
+              if name not in of_items]
+    target = [SparseFeature(name, size, EMBEDDING, padding_idx=0) for name, size in of_items.items()]
+    history = [SequenceFeature(name.replace(_ITEM_CLUSTER, "history_").replace("item", "history"), size,
+                               EMBEDDING, pooling=pooling, shared_with=name, padding_idx=0)
+               for name, size in of_items.items()]
+    return of_row, history, target
 
 
 def _din(sparse: dict[str, int], items: int, extra: int) -> nn.Module:

@@ -40,6 +40,8 @@ def tensors(examples: Examples, inputs: Inputs, device: str = "cpu") -> dict[str
     """All label rows as a batch of ``models.Ctr``, with ``label``."""
     columns = {"user": examples.user, "item": examples.item, "history": examples.history,
                "label": examples.label} | {f"text.{side}": data.text for side, data in inputs.sides.items()}
+    if "item" in inputs.sides:
+        columns["text.history"] = inputs.sides["item"].history
     return {name: torch.from_numpy(np.ascontiguousarray(column)).to(device)
             for name, column in columns.items()}
 

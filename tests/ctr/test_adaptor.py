@@ -15,7 +15,7 @@ def plain(adaptor: HybridExpertAdaptor, side: str, vector: list[float]) -> list[
                 for row, b in zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)]
 
     def expert(network, values):
-        return linear(network[2], [max(0.0, value) for value in linear(network[0], values)])
+        return linear(network[3], [max(0.0, value) for value in linear(network[1], values)])
 
     scores = linear(adaptor.gate[side], vector)
     weights = [math.exp(score) / sum(map(math.exp, scores)) for score in scores]
@@ -27,7 +27,8 @@ def plain(adaptor: HybridExpertAdaptor, side: str, vector: list[float]) -> list[
 @pytest.mark.parametrize("shared, dedicated", [(2, 3), (1, 1), (0, 2), (3, 0)])
 def test_the_equation_holds(shared, dedicated):
     torch.manual_seed(3)
-    adaptor = HybridExpertAdaptor(["user", "item"], 5, out=4, hidden=6, shared=shared, dedicated=dedicated)
+    adaptor = HybridExpertAdaptor(["user", "item"], 5, out=4, hidden=6, shared=shared,
+                                  dedicated=dedicated).eval()
     vectors = torch.randn(7, 5)
     for side in ("user", "item"):
         found = adaptor(side, vectors, torch.ones(7, dtype=torch.bool))
