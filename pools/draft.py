@@ -55,9 +55,9 @@ class Sources:
     """The pools of R rows as the compiled drafter takes them; for many calls with the same rows.
 
     pools      what it was made of: keeps the indexes open
-    table      int64 (P, 12)  addresses of the distinct pools
-    row_pools  int32 (R, S)   each row's pools as numbers into the table, nearest first; -1: none
-    row_kinds  uint8 (R, S)   SOURCE_* of each
+    table      int64 (R * S, 12)  addresses of each row's pools, nearest first
+    row_pools  int32 (R, S)       each row's pools as numbers into the table; -1: none
+    row_kinds  uint8 (R, S)       SOURCE_* of each
     """
 
     pools: tuple[tuple[Index, ...], ...]
@@ -70,21 +70,32 @@ class Sources:
 
     @staticmethod
     def of(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
-        numbers: dict[int, int] = {}
-        addresses, row_pools, row_kinds = [], [], []
-        slots = max(1, max(map(len, pools), default=0))
-        for sources in pools:
-            for index in sources:
-                if id(index) not in numbers:
-                    numbers[id(index)] = len(addresses)
-                    addresses.append(index.addresses)
-            rest = slots - len(sources)
-            row_pools.append([numbers[id(index)] for index in sources] + [-1] * rest)
-            row_kinds.append([index.source for index in sources] + [0] * rest)
-        table = np.array(addresses, np.int64) if addresses else np.zeros((1, 12), np.int64)
-        shape = len(pools), slots
-        return Sources(pools, table, np.array(row_pools, np.int32).reshape(shape),
-                       np.array(row_kinds, np.uint8).reshape(shape))
+        shape = len(pools), max(1, max(map(len, pools), default=0))
+        table, kinds = np.zeros((*shape, 12), np.int64), np.zeros(shape, np.uint8)
+        return Sources._filled(pools, range(len(pools)), table, kinds, np.zeros(shape, np.bool_))
+
+    def changed(self, kept: np.ndarray, pools: tuple[tuple[Index, ...], ...]) -> "Sources":
+        """The same for other rows, looking at new ones alone.
+
+        kept  int64 (R',)  the row that each was here; -1: a new one
+        pools              of all of them
+        """
+        new = np.flatnonzero(kept < 0).tolist()
+        slots = self.row_pools.shape[1]
+        if not len(self) or any(len(pools[row]) > slots for row in new):
+            return Sources.of(pools)
+        table = self.table.reshape(len(self), slots, 12)[kept]
+        return Sources._filled(pools, new, table, self.row_kinds[kept], self.row_pools[kept] >= 0)
+
+    @staticmethod
+    def _filled(pools, new, table: np.ndarray, kinds: np.ndarray, there: np.ndarray) -> "Sources":
+        """The arrays with these rows written: table (R, S, 12), kinds (R, S), there bool (R, S)."""
+        for row in new:
+            there[row] = False
+            for slot, index in enumerate(pools[row]):
+                table[row, slot], kinds[row, slot], there[row, slot] = index.addresses, index.source, True
+        numbers = np.arange(there.size, dtype=np.int32).reshape(there.shape)
+        return Sources(pools, table.reshape(-1, 12), np.where(there, numbers, np.int32(-1)), kinds)
 
 
 class Prepared:
