@@ -55,47 +55,21 @@ class Sources:
     """The pools of R rows as the compiled drafter takes them; for many calls with the same rows.
 
     pools      what it was made of: keeps the indexes open
-    table      int64 (R * S, 12)  addresses of each row's pools, nearest first
-    row_pools  int32 (R, S)       each row's pools as numbers into the table; -1: none
-    row_kinds  uint8 (R, S)       SOURCE_* of each
+    row_pools  int64 (R, S)  ``Index.address`` of each row's pools, nearest first; 0: none
     """
 
     pools: tuple[tuple[Index, ...], ...]
-    table: np.ndarray
     row_pools: np.ndarray
-    row_kinds: np.ndarray
 
     def __len__(self) -> int:
         return len(self.row_pools)
 
     @staticmethod
     def of(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
-        shape = len(pools), max(1, max(map(len, pools), default=0))
-        table, kinds = np.zeros((*shape, 12), np.int64), np.zeros(shape, np.uint8)
-        return Sources._filled(pools, range(len(pools)), table, kinds, np.zeros(shape, np.bool_))
-
-    def changed(self, kept: np.ndarray, pools: tuple[tuple[Index, ...], ...]) -> "Sources":
-        """The same for other rows, looking at new ones alone.
-
-        kept  int64 (R',)  the row that each was here; -1: a new one
-        pools              of all of them
-        """
-        new = np.flatnonzero(kept < 0).tolist()
-        slots = self.row_pools.shape[1]
-        if not len(self) or any(len(pools[row]) > slots for row in new):
-            return Sources.of(pools)
-        table = self.table.reshape(len(self), slots, 12)[kept]
-        return Sources._filled(pools, new, table, self.row_kinds[kept], self.row_pools[kept] >= 0)
-
-    @staticmethod
-    def _filled(pools, new, table: np.ndarray, kinds: np.ndarray, there: np.ndarray) -> "Sources":
-        """The arrays with these rows written: table (R, S, 12), kinds (R, S), there bool (R, S)."""
-        for row in new:
-            there[row] = False
-            for slot, index in enumerate(pools[row]):
-                table[row, slot], kinds[row, slot], there[row, slot] = index.addresses, index.source, True
-        numbers = np.arange(there.size, dtype=np.int32).reshape(there.shape)
-        return Sources(pools, table.reshape(-1, 12), np.where(there, numbers, np.int32(-1)), kinds)
+        slots = max(1, max(map(len, pools), default=0))
+        none = [0] * slots
+        rows = [[index.address for index in row] + none[len(row):] for row in pools]
+        return Sources(pools, np.array(rows, np.int64).reshape(len(pools), slots))
 
 
 class Prepared:
@@ -122,8 +96,8 @@ class Prepared:
                            np.empty(shape, np.float32), np.empty(shape, np.uint8))
         if rows and nodes:
             known = self._sources
-            arguments = (context, lengths, self._prompts, budgets, depths, self._deepest, least, known.table,
-                         known.row_pools, known.row_kinds, self._lambdas, self._window,
+            arguments = (context, lengths, self._prompts, budgets, depths, self._deepest, least,
+                         known.row_pools, self._lambdas, self._window,
                          batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
             _run(rows, sum(each), self._threads, arguments)
         return batch
@@ -183,7 +157,7 @@ def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
 
 
 def _slice(begin: int, end: int, arguments: tuple) -> None:
-    row_pools, lambdas, tokens = arguments[8], arguments[10], arguments[12]
+    row_pools, lambdas, tokens = arguments[7], arguments[8], arguments[10]
     memory = scratch(tokens.shape[1], row_pools.shape[1], lambdas.shape[1] - 1)
     draft_rows(begin, end, memory, *arguments)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pool_reference import children, longest_context, trie_of
 
 from pools.blend import NESTED
-from pools.draft import DraftSettings, Prepared, Sources, draft
+from pools.draft import DraftSettings, draft
 from pools.errors import PoolError
 from pools.index import Index
 from pools.kernel import HOPE, WANTED
@@ -209,31 +209,3 @@ def test_lambda_by_source_and_order():
 def test_refused(change, message):
     with pytest.raises(PoolError, match=message):
         batch_of(**{"rows": [[1]], "budgets": [1], "pools": [[]], **change})
-
-
-def test_rows_that_changed_are_drafted_as_if_all_were_new():
-    rng = np.random.default_rng(3)
-    indexes = [Index.build([rng.integers(0, 6, 30, dtype=np.int32) for _ in range(3)], kind=kind)
-               for kind in ("own", "attribute", "global") * 4]
-
-    def one() -> tuple[tuple[Index, ...], np.ndarray]:
-        chosen = rng.choice(len(indexes), int(rng.integers(0, 4)), replace=False)
-        return tuple(indexes[n] for n in chosen), rng.integers(0, 6, 12, dtype=np.int32)
-
-    rows = [one() for _ in range(4)]
-    known, settings, widths = Sources.of(tuple(pools for pools, _ in rows)), DraftSettings(threads=1), set()
-    for count in (4, 3, 5, 2, 6, 1, 4):
-        kept = rng.permutation(np.append(np.full(count, -1), np.arange(len(rows))))[:count]
-        rows = [rows[n] if n >= 0 else one() for n in kept]
-        pools = tuple(pools for pools, _ in rows)
-        known = known.changed(kept, pools)
-        assert known.pools is pools
-        widths.add(known.row_pools.shape[1])
-        budgets, lengths = np.full(count, 9, np.int32), np.full(count, 12, np.int32)
-        context, depths = np.array([text for _, text in rows]), np.full(count, settings.depth, np.int32)
-        found = Prepared(known, settings)(context, lengths, budgets, depths, 0.0)
-        for ours, fresh in zip(found, draft(context, lengths, budgets, pools, settings), strict=True):
-            for row, size in enumerate(found.sizes):
-                assert np.array_equal(ours[row] if ours.ndim == 1 else ours[row, :size],
-                                      fresh[row] if fresh.ndim == 1 else fresh[row, :size])
-    assert max(widths) == 3

@@ -16,8 +16,7 @@ class RetrievalDrafter:
     def __init__(self, settings: DraftSettings):
         self._settings = settings
         self._requests: tuple[Request, ...] = ()  # of the last call: most steps have the same rows
-        self._sources = Sources.of(())
-        self._prepared = Prepared(self._sources, settings)
+        self._prepared = Prepared(Sources.of(()), settings)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
@@ -26,12 +25,9 @@ class RetrievalDrafter:
         return self._prepared(context, lengths, budgets, depths, least)
 
     def _prepare(self, requests: tuple[Request, ...]) -> None:
-        """Look at rows that were not there in the call before."""
         known, self._requests = self._requests, requests
         if len(known) == len(requests) and all(map(operator.is_, known, requests)):
             return
-        places = {id(request): row for row, request in enumerate(known)}
-        kept = np.array([places.get(id(request), -1) for request in requests], np.int64)
-        self._sources = self._sources.changed(kept, tuple([request.pools for request in requests]))
         prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
-        self._prepared = Prepared(self._sources, self._settings, prompts)
+        sources = Sources.of(tuple([request.pools for request in requests]))
+        self._prepared = Prepared(sources, self._settings, prompts)
