@@ -110,12 +110,15 @@ def test_labelled_rows_are_strictly_later_than_the_old_window_and_split_by_time(
     found = [row for part in PARTS for row in parts[part]]
     assert {(row["user_id"], row["item_id"], row["rating"], row["timestamp"]) for row in found} == expected
     assert len(found) == len(expected) and tied > 0
-    assert json.loads(printed.splitlines()[-1])["ctr"]["tied_left_out"] == tied
+    said = json.loads(printed.splitlines()[-1])["ctr"]
+    assert said["tied_left_out"] == tied
     assert {row["label"] for row in found if row["rating"] == 3.5} == {0}
     assert {row["label"] for row in found if row["rating"] in (4.0, 4.5)} == {1}
     assert all(row["label"] == (row["rating"] >= 4) for row in found)
     times = {part: [row["timestamp"] for row in rows] for part, rows in parts.items()}
     assert max(times["train"]) < min(times["valid"]) and max(times["valid"]) < min(times["test"])
+    assert (said["train_until"], said["valid_until"]) == (max(times["train"]), max(times["valid"]))
+    assert [said[part]["rows"] for part in PARTS] == [len(parts[part]) for part in PARTS]
     assert 0.7 < len(times["train"]) / len(found) < 0.9
 
 
@@ -154,11 +157,15 @@ def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job, tmp
     assert record["user"]["errors"] == record["item"]["errors"] == 0
 
 
-def test_bad_lines_are_counted_and_the_first_is_named(tmp_path):
+def test_bad_lines_one_label_alone_and_progress_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_QUIET_S", 0.0)
     bad = ["1::2::six::978300275", "only::two"]
     path = ten_million(tmp_path, ROWS, more=bad, encoding="latin-1")
-    code, printed, _ = prepare("movielens-10m", "--input", path, "--out", tmp_path / "out")
-    assert code == 0
+    code, printed, err = prepare("movielens-10m", "--input", path, "--out", tmp_path / "out",
+                                 "--positive", 0.5, "--set", "log.every_s=0.5",
+                                 "--set", "log.format=text")
+    assert code == 0 and "prepare movielens-10m: reading the original files, " in err
+    assert "one label only, which has no AUC: train, valid, test" in printed
     assert f"bad lines: 2 (the first: ratings.dat:{len(ROWS) + 1}, rating is not a number)" in printed
     titles = {row["item_id"]: row["title"] for row in table(tmp_path / "out", "items")}
     assert titles["2"] == "Misérables, Les (1995)"  # of a file in Latin-1
@@ -211,11 +218,3 @@ def test_filters_and_splits_that_leave_nothing_say_so(tmp_path, original):
     code, _, err = prepare("movielens-10m", "--input", original, "--out", out, "--test-share", 0)
     assert code == 4 and "the test part of the split by time has no rows" in err
     assert not out.exists()
-
-
-def test_it_says_what_it_is_at_and_when_there_is_one_label_only(tmp_path, original, monkeypatch):
-    monkeypatch.setattr(progress, "_QUIET_S", 0.0)
-    code, printed, err = prepare("movielens-10m", "--input", original, "--out", tmp_path / "out",
-                                 "--positive", 0.5, "--set", "log.every_s=0.5", "--set", "log.format=text")
-    assert code == 0 and "prepare movielens-10m: reading the original files, " in err
-    assert "one label only, which has no AUC: train, valid, test" in printed

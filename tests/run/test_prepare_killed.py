@@ -2,7 +2,7 @@
 
 import kill_points
 import pytest
-from paper_files import ratings, table, ten_million
+from paper_files import prepared, ratings, table, ten_million
 from test_run_killed import command
 
 pytestmark = pytest.mark.spark
@@ -20,6 +20,6 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(spark, tmp_path):
         kill_points.killed(at, *given)
         left = [path.name for path in root.iterdir()]
         assert len(left) == 1 and left[0].startswith(".out.")  # of this one alone
-    kill_points.undisturbed(*given)
+    prepared(*line[1:])
     assert [path.name for path in root.iterdir()] == ["out"]
     assert len(table(root / "out", "interactions")) == len(rows)

@@ -56,7 +56,7 @@ def _part(train: Column, valid: Column) -> Column:
 
 
 def _quantile(share: float) -> Column:
-    return F.expr(f"percentile_disc({share!r}D) WITHIN GROUP (ORDER BY `timestamp`)")
+    return F.expr(f"percentile_disc({share!r}D) WITHIN GROUP (ORDER BY `timestamp`)").cast("bigint")
 
 
 def _uniform(key: str, purpose: str) -> Column:
