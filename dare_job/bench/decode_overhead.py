@@ -164,7 +164,7 @@ def _run(target: Target, decoder: Engine, requests: list[Request], clock,
 def _requests(model: str, rows: int) -> list[Request]:
     """Users of a sample world; the texts that its grammar writes for the others are their pool."""
     tokenizer = AutoTokenizer.from_pretrained(resolve(model))
-    examples = list(user_examples(simulate(400, 300, _WORLD), prompts.load("kar"), DAYS))
+    examples = list(user_examples(simulate(400, 300, _WORLD), prompts.load(prompts.SAMPLE), DAYS))
     asked, others = examples[:rows], examples[rows:]
     texts = tokenizer([one.text for one in others], add_special_tokens=False)["input_ids"]
     pool = Index.build([np.array(text, np.int32) for text in texts])

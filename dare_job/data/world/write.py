@@ -82,7 +82,7 @@ def write_world(
 def _write_old_text(
     out: Path, world: World, ids: dict[str, list[str]], date: datetime.date
 ) -> dict[str, int]:
-    prompt_set = prompts.load("kar")
+    prompt_set = prompts.load(prompts.SAMPLE)
     yesterday = (date - datetime.timedelta(days=1)).isoformat()
     writers = {"user": user_examples, "item": item_examples}
     counts = {}
