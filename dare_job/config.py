@@ -54,23 +54,28 @@ class HistorySettings(Section):
     window: Literal["recent", "old", "new"] = Field(
         "recent", description="recent: last items; old/new: the first/last m of n, n/2 < m < n (DARE)")
     share: float = Field(0.7, gt=0.5, lt=1, description="m / n of the windows old and new")
-    max_items: int = Field(20, ge=1, le=500)
+    max_items: int = Field(20, ge=1, le=prompts.MOST_HISTORY)
     min_rating: float | None = Field(
         None, description="keep interactions rated at least this, and those without a rating")
 
 
 class PromptSettings(Section):
-    user: str = Field("kar", description="a prompt set by name, or a YAML file")
-    item: str = "kar"
+    domain: prompts.Domain = Field("movies", description="what sets that are worded for both speak of")
+    user: str = Field(prompts.SAMPLE, description="a prompt set by name, a YAML file, or a Jinja file")
+    item: str = prompts.SAMPLE
 
     @field_validator("user", "item")
     @classmethod
     def _can_be_read(cls, value: str, info) -> str:
         try:
-            prompts.load(value)
+            prompts.load(value, info.data.get("domain", prompts.DOMAINS[0]), info.field_name)
         except ConfigError as error:
             raise ValueError(f"prompts.{info.field_name} = {value!r}: {error}") from None
         return value
+
+    def of(self, entity: str) -> prompts.PromptSet:
+        """The prompt set of an entity type, in the domain."""
+        return prompts.load(getattr(self, entity), self.domain, entity)
 
 
 class DecodeSettings(Section):

@@ -61,6 +61,8 @@ def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
         return _unknown(key, failure, sorted(section.model_fields))
     if failure["type"] == "value_error":
         return str(failure["ctx"]["error"])
+    if failure["type"] == "missing":
+        return f"key {key} is missing: add it"
     messages = list(dict.fromkeys(found["msg"].removeprefix("Input should be ") for found in failures))
     reason = " or ".join(messages)
     reason = f"should be {reason}" if any("Input should be" in found["msg"] for found in failures) else reason

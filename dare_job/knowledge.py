@@ -81,7 +81,6 @@ def identity(job: Job, entity: str) -> list:
 
 def writer(job: Job) -> dict:
     """Who writes tonight, as a manifest says it: model, hashes of tokenizer and prompts, new tokens."""
-    from dare_job import prompts
     from dare_job.model_files import tokenizer_hash
 
     settings = job.config.model
@@ -89,8 +88,7 @@ def writer(job: Job) -> dict:
         "model": {"name": settings.name, "revision": settings.revision, "dtype": settings.dtype,
                   "path": str(job.model_path), "hash": job.model_hash},
         "tokenizer": tokenizer_hash(job.model_path),
-        "prompts": {entity: prompts.load(getattr(job.config.prompts, entity)).version_hash
-                    for entity in ENTITIES},
+        "prompts": {entity: job.config.prompts.of(entity).version_hash for entity in ENTITIES},
         "new_tokens": [job.config.decode.min_new_tokens, job.config.decode.max_new_tokens],
     }
 

@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dare_job import cli
 from dare_job.bench.dare import adverts, frameworks, groups, measure, models, rows, tables
+from dare_job.bench.dare.command import Options
 from dare_job.data.world.simulate import DAYS, simulate, user_examples
 from dare_job.model import embedded_path
 from dare_job.prompts import HistoryItem
@@ -138,6 +139,23 @@ def test_advice_says_what_was_seen():
         assert all(title in text for title in (*example.titles[:4], example.titles[-1]))
     with pytest.raises(KeyError):
         adverts.advice(world.people.attributes[0], ["Toy Story (1995)"])
+
+
+def test_the_embedded_models_set_is_a_row_only_where_it_is_asked_for():
+    names = [found.name for found in frameworks.find([])]
+    assert names == ["kar", "once", "rlmrec", "trawl", "advertisement"]
+    assert [found.name for found in frameworks.find(["sample"])] == ["sample"]
+
+
+def test_prompts_and_texts_fit_the_models(sample, work):
+    """Of every framework; with the longest histories that the tests show."""
+    tokenizer = AutoTokenizer.from_pretrained(embedded_path())
+    room = models.grown("mistral").config.max_position_embeddings - Options.max_new_tokens
+    for framework in frameworks.find([]):
+        for side in framework.sides:
+            asked = rows.of(sample, framework, side, 24, 100, work)
+            lengths = [len(ids) for ids in tokenizer([*asked.old.values(), *asked.new.values()])["input_ids"]]
+            assert max(lengths) < room, (framework.name, side, max(lengths))
 
 
 def test_lessons_hold_both_sides_of_every_framework():

@@ -40,15 +40,16 @@ def world():
 
 @pytest.fixture(scope="module")
 def examples(world):
-    kar = prompts.load("kar")
-    return list(user_examples(world, kar, DAYS))[:USERS], list(item_examples(world, kar, DAYS))[:ITEMS]
+    known = prompts.load(prompts.SAMPLE)
+    return list(user_examples(world, known, DAYS))[:USERS], list(item_examples(world, known, DAYS))[:ITEMS]
 
 
 @pytest.fixture(scope="module")
 def others(world, examples):
     """Other users, as of the day before."""
     after = examples[0][-1].row
-    found = [x for x in user_examples(world, prompts.load("kar"), DAYS - 1) if x.row > after][:OTHERS]
+    before = user_examples(world, prompts.load(prompts.SAMPLE), DAYS - 1)
+    found = [x for x in before if x.row > after][:OTHERS]
     assert len(found) == OTHERS
     return found
 
@@ -177,6 +178,6 @@ def test_the_rate_rises_and_falls_by_steps():
 
 
 def test_copying_is_drilled_first_and_now_and_then(tokenizer):
-    work = train.schedule(corpus.worlds(prompts.load("kar"), 0), tokenizer, seed=0, drills=2)
+    work = train.schedule(corpus.worlds(prompts.load(prompts.SAMPLE), 0), tokenizer, seed=0, drills=2)
     kinds = [kind for kind, _ in itertools.islice(work, 12)]
     assert kinds == ["drill"] * 2 + ["text"] * 8 + ["drill", "text"]

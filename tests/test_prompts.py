@@ -1,10 +1,18 @@
 """Prompt sets: what they show, what they refuse, and that a change of wording changes the hash."""
 
+import itertools
+
 import pytest
+import yaml
 
 from dare_job import prompts
 from dare_job.errors import ConfigError, RowError
-from dare_job.prompts import HistoryItem
+from dare_job.prompts import DOMAINS, HistoryItem
+
+FRAMEWORKS = {"kar": "2306.10933", "trawl": "2403.06642", "once": "2305.06566", "rlmrec": "2310.15950"}
+HISTORY = [HistoryItem("Toy Story (1995)"), HistoryItem("Heat (1995)", 4.5, {"genre": "Crime",
+                                                                           "subcategory": "Noir"})]
+WORDS = {"movies": ("film", "viewer"), "books": ("book", "reader")}
 
 
 def _write(path, text):
@@ -12,17 +20,62 @@ def _write(path, text):
     return str(path)
 
 
-def _set(user="{{ history | length }}", item="{{ title }}"):
-    return f"name: own\nmax_history: 2\nuser: '{user}'\nitem: '{item}'\n"
+def _set(user="{{ history | length }}", item="{{ title }}", more=""):
+    return f"name: own\nmax_history: 2\nuser: '{user}'\nitem: '{item}'\n{more}"
 
 
-def test_user_prompt_shows_attributes_and_the_newest_title_first():
-    text = prompts.load("kar").user(
-        {"gender": "F", "age": "25"},
-        [HistoryItem("Toy Story (1995)"), HistoryItem("Heat (1995)", rating=4.0)],
-    )
-    assert text.index("1. Heat (1995)") < text.index("2. Toy Story (1995)")
-    assert "Last 2 titles" in text and "age: 25" in text and text.endswith("Profile:\n")
+def _domains(**words) -> str:
+    return yaml.safe_dump({"domains": words})
+
+
+def _written(known, side, attributes):
+    return known.user(attributes, HISTORY) if side == "user" else known.item("Heat (1995)", attributes)
+
+
+def test_there_is_a_set_for_each_framework_and_one_for_the_embedded_model():
+    assert prompts.known() == sorted([*FRAMEWORKS, prompts.SAMPLE])
+
+
+@pytest.mark.parametrize("name, domain, side", itertools.product(FRAMEWORKS, DOMAINS, ("user", "item")))
+@pytest.mark.parametrize("attributes", [{}, {"year": "1995", "age": "25-34"}], ids=["bare", "attributes"])
+def test_every_set_asks_for_its_factors_in_the_words_of_its_domain(name, domain, side, attributes):
+    known = prompts.load(name, domain)
+    text = _written(known, side, attributes)
+    assert FRAMEWORKS[name] in known.source and known.name == name
+    assert all(factor in text for factor in known.words["factors"])
+    for other, words in WORDS.items():
+        assert any(word in text for word in words) is (other == domain), text
+    assert "Heat (1995)" in text and all(f"\n{key}: {value}\n" in text for key, value in attributes.items())
+    assert "{" not in text and not any(line != line.strip() for line in text.splitlines())
+    assert "" not in text.splitlines()
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_instruction_is_what_all_prompts_of_a_side_begin_with(name):
+    """It is read once, whatever users and items there are."""
+    known = prompts.load(name)
+    for side in ("user", "item"):
+        one, other = _written(known, side, {}).splitlines(), _written(known, side, {"age": "1"}).splitlines()
+        same = [a == b for a, b in zip(one, other, strict=False)].index(False)
+        assert len(" ".join(one[:same])) > 150
+
+
+def test_ratings_and_kinds_are_shown_where_they_are_known():
+    lines = prompts.load("rlmrec").user({}, HISTORY).splitlines()
+    assert "1. Heat (1995) (Crime), rated 4.5" in lines and "2. Toy Story (1995)" in lines
+    assert "1. Heat (1995) (Noir), rated 4.5" in prompts.load("rlmrec", "books").user({}, HISTORY)
+    assert "1. Heat (1995), rated 4.5\n2. Toy Story (1995)\n" in prompts.load("kar").user({}, HISTORY)
+
+
+def test_the_embedded_models_set_is_what_it_was_trained_on():
+    for domain in DOMAINS:
+        sample = prompts.load(prompts.SAMPLE, domain)
+        assert sample.version_hash == "19461a5501606a54711ba652b045410364e004869bbfeaf8755dff21d31853d0"
+    assert sample.user({"gender": "F", "age": "25"}, HISTORY) == (
+        "Describe the film taste of this viewer by mood, theme and recent habits.\nage: 25\ngender: F\n"
+        "Last 2 titles, newest first:\n1. Heat (1995)\n2. Toy Story (1995)\nProfile:\n")
+    assert sample.item("Heat (1995)", {"genre": "Crime"}) == (
+        "Describe this film by mood, theme and audience.\nTitle: Heat (1995)\ngenre: Crime\nDescription:\n")
 
 
 def test_user_prompt_shows_only_the_newest_part_of_a_long_history():
@@ -32,9 +85,8 @@ def test_user_prompt_shows_only_the_newest_part_of_a_long_history():
     assert "Film 49" in kar.user({}, history) and "Film 29\n" not in kar.user({}, history)
 
 
-def test_item_prompt_shows_title_and_attributes_whatever_their_order():
+def test_attributes_come_in_one_order():
     kar = prompts.load("kar")
-    assert "Title: Heat (1995)" in kar.item("Heat (1995)", {"genres": "Action|Crime"})
     assert kar.item("Heat", {"a": "1", "b": "2"}) == kar.item("Heat", {"b": "2", "a": "1"})
 
 
@@ -54,34 +106,90 @@ def test_titles_are_text_and_never_templates():
 
 def test_own_file_and_hash(tmp_path):
     first = prompts.load(_write(tmp_path / "a.yaml", _set()))
-    same = prompts.load(_write(tmp_path / "b.yaml", _set()))
+    same = prompts.load(_write(tmp_path / "b.yaml", _set(more="source: a paper\n")), "books")
     other = prompts.load(_write(tmp_path / "c.yaml", _set(item="{{ title }}!")))
     assert first.name == "own" and first.user({}, [HistoryItem("x")] * 5) == "2"
     assert first.version_hash == same.version_hash != other.version_hash
     assert len(first.version_hash) == 64
 
 
+def test_a_domains_words_are_part_of_the_hash(tmp_path):
+    def load(domain, **words):
+        file = _set(item="{{ kind }} {{ title }}", more=_domains(**words))
+        return prompts.load(_write(tmp_path / "a.yaml", file), domain)
+    both = {"movies": {"kind": "film"}, "books": {"kind": "book"}}
+    film, book = (load(domain, **both) for domain in DOMAINS)
+    assert (film.item("Heat", {}), book.item("Heat", {})) == ("film Heat", "book Heat")
+    assert film.version_hash != book.version_hash
+    assert load("movies", movies={"kind": "film"}).version_hash == film.version_hash  # the others' are not
+    with pytest.raises(ConfigError, match=r"a\.yaml is not for prompts\.domain = 'books'; it has movies$"):
+        load("books", movies={"kind": "film"})
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "messages"),
     [
-        (_set(user="{{ histroy }}"), "unknown histroy"),
-        (_set(item="{{ history }}"), "unknown history"),
-        (_set(user="{% for x in %}"), "template user"),
-        (_set().replace("name: own", "nome: own"), "exactly the keys"),
-        (_set().replace("max_history: 2", "max_history: 0"), "at least 1"),
-        (_set().replace("max_history: 2", "max_history: many"), "type int"),
-        ("- a\n- b\n", "exactly the keys"),
-        ("name: [\n", "not YAML"),
+        (_set(user="{{ histroy }}"), ["user, line 1", "unknown histroy", "may use attributes, history"]),
+        (_set(item="{{ history }}"), ["item, line 1", "unknown history", "may use attributes, title"]),
+        ("name: a\nmax_history: 1\nuser: u\nitem: |\n  {{ title }}\n  {{ titel }}\n",
+         ["item, line 2", "titel"]),
+        (_set(user="{% for x in %}"), ["user, line 1", "Expected an expression"]),
+        (_set(user="{{ history | frist }}"), ["user, line 1", "No filter named 'frist'"]),
+        (_set(user="{% include name %}"), ["user", "cannot include"]),
+        (_set(user=" "), ["user", "empty"]),
+        (_set().replace("name: own", "nome: own"),
+         ["key name is missing", "unknown key nome (did you mean name?)", "valid keys: domains, item"]),
+        (_set().replace("max_history: 2", "max_history: 0"),
+         ["max_history = 0", "greater than or equal to 1"]),
+        (_set().replace("max_history: 2", "max_history: many"), ["max_history = 'many'", "integer"]),
+        (_set().replace("max_history: 2", "max_history: true"), ["max_history = True", "integer"]),
+        (_set().replace("name: own", "name: 5"), ["name = 5", "string"]),
+        (_set(more="source: [a]\n"), ["source = ['a']", "string"]),
+        (_set(more="domains: movies\n"), ["domains = 'movies'", "dictionary"]),
+        (_set(more=_domains(music={"a": "b"})), ["unknown key domains.music", "movies, books"]),
+        (_set(more=_domains(movies="film")), ["domains.movies = 'film'", "mapping"]),
+        (_set(more=_domains(movies={"a": "x"}, books={"b": "y"})),
+         ["domains.movies lacks b, which domains.books has"]),
+        (_set(more=_domains(movies={"title": "x"})), ["domains.movies.title", "name it otherwise"]),
+        (_set(more=_domains(movies={"a-b": "x"})), ["domains.movies.a-b", "letters, digits and _"]),
+        (_set(more=_domains(movies={"a": 3})), ["domains.movies.a = 3", "a text or a list of texts"]),
+        (_set(more=_domains(movies={"a": []})), ["domains.movies.a = []", "a text or a list of texts"]),
+        (_set(item="{{ a }}", more=_domains(movies={"b": "x"})), ["item, line 1", "attributes, b, title"]),
+        ("- a\n- b\n", ["must hold a mapping with the keys name, max_history, user, item", ".jinja"]),
+        ("name: [\n", ["not YAML", "line 2"]),
     ],
 )
-def test_bad_files_are_config_errors(tmp_path, text, message):
-    with pytest.raises(ConfigError, match=message):
-        prompts.load(_write(tmp_path / "bad.yaml", text))
+def test_bad_files_are_config_errors(tmp_path, text, messages):
+    path = _write(tmp_path / "bad.yaml", text)
+    with pytest.raises(ConfigError) as found:
+        prompts.load(path)
+    assert path in str(found.value) and all(part in str(found.value) for part in messages), found.value
+
+
+def test_a_jinja_file_is_the_template_of_one_side(tmp_path):
+    path = _write(tmp_path / "own.jinja", "{% for e in history %}{{ e.title }};{% endfor %}")
+    own = prompts.load(path, side="user")
+    assert own.user({}, [HistoryItem(str(n)) for n in range(100)]).count(";") == 100  # all that it is given
+    assert prompts.load(path, "books", "user").version_hash == own.version_hash
+    with pytest.raises(ConfigError, match=r"own\.jinja has no item template: use it as prompts\.user alone"):
+        own.item("Heat", {})
+    with pytest.raises(ConfigError, match=r"own\.jinja, line 1 of the template: uses unknown history"):
+        prompts.load(path, side="item")
+    with pytest.raises(ConfigError, match=r"name it in prompts\.user or prompts\.item"):
+        prompts.load(path)
+    item = _write(tmp_path / "own.j2", "{{ title }}\n{{ attributes.genre | upper }}")
+    assert prompts.load(item, side="item").item("Heat", {"genre": "crime"}) == "Heat\nCRIME"
 
 
 def test_unknown_name_lists_the_known():
-    with pytest.raises(ConfigError, match="kar"):
+    with pytest.raises(ConfigError, match="use one of kar, once, rlmrec, sample, trawl or a path"):
         prompts.load("no-such-set")
+
+
+def test_a_file_that_is_no_text_is_a_config_error(tmp_path):
+    (tmp_path / "own.j2").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"own\.j2 cannot be read as text"):
+        prompts.load(str(tmp_path / "own.j2"), side="item")
 
 
 def test_templates_cannot_reach_python(tmp_path):
@@ -90,7 +198,10 @@ def test_templates_cannot_reach_python(tmp_path):
         own.item("x", {})
 
 
-def test_unknown_field_of_a_history_item_is_a_config_error(tmp_path):
-    own = prompts.load(_write(tmp_path / "a.yaml", _set(user="{{ history[0].titel }}")))
-    with pytest.raises(ConfigError, match="titel"):
+@pytest.mark.parametrize("line, message", [
+    ("{{ history[0].titel }}", "titel"), ("{{ attributes.age }}", "age"),
+    ("{{ 1 // (history | length - 1) }}", "zero"), ("{{ '%d' | format(history[0].title) }}", "%d")])
+def test_what_a_row_does_not_have_is_a_config_error_that_names_the_line(tmp_path, line, message):
+    own = prompts.load(_write(tmp_path / "own.jinja", f"Hello\n{line}\n"), side="user")
+    with pytest.raises(ConfigError, match=rf"'own\.jinja', user, line 2 of the template: .*{message}"):
         own.user({}, [HistoryItem("x")])

@@ -51,8 +51,8 @@ def test_old_text_is_of_the_day_before_and_knows_nothing_newer(folder):
     old = pq.read_table(out / "knowledge/entity=user/dt=2026-01-01/part-00000.parquet")
     assert old.schema.names == ["entity_id", "knowledge", "generated_dt"]
     assert old.num_rows == summary.old_user_texts and set(old["generated_dt"].to_pylist()) == {"2026-01-01"}
-    world, kar = simulate(150, 80, 1), prompts.load("kar")
-    today = {f"u{x.row:06d}": x.text for x in user_examples(world, kar, DAYS)}
+    world, known = simulate(150, 80, 1), prompts.load(prompts.SAMPLE)
+    today = {f"u{x.row:06d}": x.text for x in user_examples(world, known, DAYS)}
     changed = sum(today[row["entity_id"]] != row["knowledge"] for row in old.to_pylist())
     assert 0.3 < changed / old.num_rows < 0.8  # those with interactions on the last day
     new_items = 80 - pq.read_table(out / "knowledge/entity=item/dt=2026-01-01/part-00000.parquet").num_rows
@@ -90,9 +90,9 @@ def test_taste_drifts(world):
 
 
 def test_text_is_a_function_of_the_prompt_and_states_facts(world):
-    kar = prompts.load("kar")
+    known = prompts.load(prompts.SAMPLE)
     by_prompt = {}
-    for example in (*user_examples(world, kar, DAYS), *item_examples(world, kar, DAYS)):
+    for example in (*user_examples(world, known, DAYS), *item_examples(world, known, DAYS)):
         assert by_prompt.setdefault(example.prompt, example.text) == example.text
         mood, theme = facts(example.titles[0])
         assert example.titles[0] in example.text and mood in example.text and theme in example.text

@@ -174,7 +174,7 @@ def _requests(model: str, rows: int, tokens: int) -> list[Request]:
     before, for them and for others, is their pools.
     """
     tokenizer, rng = AutoTokenizer.from_pretrained(resolve(model)), np.random.default_rng(_WORLD)
-    world, prompt_set = simulate(400, 300, _WORLD), prompts.load("kar")
+    world, prompt_set = simulate(400, 300, _WORLD), prompts.load(prompts.SAMPLE)
     before = {one.row: one.text for one in user_examples(world, prompt_set, DAYS - 1)}
     asked = [one for one in user_examples(world, prompt_set, DAYS) if one.row in before][: _ROUNDS * rows]
     texts = tokenizer(list(before.values()), add_special_tokens=False)["input_ids"]

@@ -69,7 +69,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the world.")] = 0,
 ) -> None:
     """Measure the drift of chained relaxed nights."""
-    world, prompt_set = simulate(users, 300, seed), prompts.load("kar")
+    world, prompt_set = simulate(users, 300, seed), prompts.load(prompts.SAMPLE)
     days = [list(user_examples(world, prompt_set, DAYS - nights + night)) for night in range(nights + 1)]
     writer = Writer(Target.load(embedded_path()), AutoTokenizer.from_pretrained(embedded_path()))
     strict = _chained(writer, days, "strict nights")

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import ValidationError
 
-from dare_job.config import HistorySettings
+from dare_job.config import HistorySettings, PromptSettings
 from dare_job.ctr.source import Source
 from dare_job.data import render
 from dare_job.data.history import window_size
@@ -34,7 +34,8 @@ def ends(source: Source, items: str, settings: dict, texts: dict[str, tuple[str,
         return {}
     try:
         history = HistorySettings.model_validate(settings["history"])
-        written = render.users(settings["prompts"]["user"], items, "")
+        prompts = PromptSettings.model_validate(settings["prompts"])
+        written = render.users(prompts.of("user"), items, "")
     except (KeyError, ValidationError, ConfigError):  # another version's settings, or a file that is gone
         return {}
     shown = {user: _window(events[events["timestamp"] < texts[user][1]], history)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dare_job import files, prompts
+from dare_job import files
 from dare_job.errors import ConfigError, RowError
-from dare_job.prompts import HistoryItem
+from dare_job.prompts import HistoryItem, PromptSet
 
 Batches = Iterator[pa.RecordBatch]
 Written = tuple[str | None, str | None]  # prompt, error: one of the two
@@ -27,31 +27,27 @@ _KNOWN = 1 << 16  # items that are kept as Python objects, and those of one batc
 _KEPT = ["entity_id", "interactions", "attributes"]
 
 
-def users(prompt_set: str, items: str, version: str) -> Callable[[Batches], Batches]:
+def users(prompt_set: PromptSet, items: str, version: str) -> Callable[[Batches], Batches]:
     """Function for ``mapInArrow``: (entity_id, interactions, attributes, history) -> ``RENDERED``.
 
     ``items`` is the path of the items table, read once by each worker for each ``version`` of it.
     """
-    known = prompts.load(prompt_set)  # here: executors may not see a file of the user's own
-
     def render(batches: Batches) -> Batches:
         shelf = _shelf(items, version)
         for batch in batches:
             histories = batch["history"]
             found = shelf.entries(pc.unique(histories.flatten().field("item_id")).to_pylist())
             rows = zip(batch["attributes"].to_pylist(), histories.to_pylist(), strict=True)
-            yield _extended(batch, [_user_prompt(known, found, *row) for row in rows])
+            yield _extended(batch, [_user_prompt(prompt_set, found, *row) for row in rows])
     return render
 
 
-def items(prompt_set: str) -> Callable[[Batches], Batches]:
+def items(prompt_set: PromptSet) -> Callable[[Batches], Batches]:
     """Function for ``mapInArrow``: (entity_id, interactions, attributes, title) -> ``RENDERED``."""
-    known = prompts.load(prompt_set)
-
     def render(batches: Batches) -> Batches:
         for batch in batches:
             rows = zip(batch["title"].to_pylist(), batch["attributes"].to_pylist(), strict=True)
-            yield _extended(batch, [_item_prompt(known, *row) for row in rows])
+            yield _extended(batch, [_item_prompt(prompt_set, *row) for row in rows])
     return render
 
 
@@ -122,13 +118,13 @@ def _shelf(path: str, version: str) -> _Shelf:
     return _Shelf(path)
 
 
-def _user_prompt(known: prompts.PromptSet, found: dict, attributes, history) -> Written:
+def _user_prompt(known: PromptSet, found: dict, attributes, history) -> Written:
     entries = [HistoryItem(item[0], event["rating"], item[1]) for event in history or ()
                if (item := found[event["item_id"]])]
     return _caught(known.user, _shown(attributes), entries)
 
 
-def _item_prompt(known: prompts.PromptSet, title, attributes) -> Written:
+def _item_prompt(known: PromptSet, title, attributes) -> Written:
     return _caught(known.item, capped(title or "", TITLE_CHARACTERS), _shown(attributes))
 
 

@@ -121,7 +121,7 @@ def measure(
         raise ConfigError(f"seed {seed} may have been trained on: use one below {FIRST_TRAINING_SEED}")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    world, prompt_set = simulate(users + pool + _SPARE_USERS, _ITEMS, seed), prompts.load("kar")
+    world, prompt_set = simulate(users + pool + _SPARE_USERS, _ITEMS, seed), prompts.load(prompts.SAMPLE)
     profiles = list(user_examples(world, prompt_set, DAYS))[:users]
     descriptions = list(item_examples(world, prompt_set, DAYS))[:items]
     written = generate(model, tokenizer, [x.prompt for x in profiles])

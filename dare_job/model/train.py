@@ -73,7 +73,7 @@ def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> N
     """
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    prompt_set = prompts.load("kar")
+    prompt_set = prompts.load(prompts.SAMPLE)
     if start_from is None:
         tokenizer, model = _fresh(prompt_set, seed)
         peak_rate, drills = PEAK_RATE, DRILL_STEPS

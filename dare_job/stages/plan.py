@@ -1,5 +1,6 @@
 """Plan: who needs text tonight, and with which prompt. Reads the input and yesterday's snapshot."""
 
+import logging
 import time
 
 import pyarrow.compute as pc
@@ -15,10 +16,13 @@ from dare_job.data.text_key import text_salt
 from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.knowledge import old_folder, read_table, relaxed
+from dare_job.model_files import EMBEDDED
 from dare_job.spark.reading import read_parquet, write_parquet
 from dare_job.stages.upstream import report
 from dare_job.tables import ENTITIES, PLAN
 from dare_job.workspace import MANIFEST, committing, digest, done_record, is_done
+
+_LOG = logging.getLogger("dare_job")
 
 
 def run(job: Job) -> dict:
@@ -28,11 +32,12 @@ def run(job: Job) -> dict:
     """
     began = time.perf_counter()
     salt = text_salt(job.config, job.model_hash)  # a model that is not whole ends the run before it costs
+    _warn_of_wording(job)
     source = prepare(job)
     previous = {entity: old_folder(job, entity) for entity in ENTITIES}
     fingerprint = digest([
         done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
-        [prompts.load(getattr(job.config.prompts, entity)).version_hash for entity in ENTITIES],
+        [job.config.prompts.of(entity).version_hash for entity in ENTITIES],
         PLAN.names, _refresh_nights(job),
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
@@ -58,6 +63,21 @@ def todo(plan: ds.Dataset, limit: int | None = None):
     return rows if limit is None else rows.slice(0, limit)
 
 
+def _warn_of_wording(job: Job) -> None:
+    """The embedded model knows one wording, which asks any other model for too little."""
+    model = job.config.model.name
+    sets = {f"prompts.{entity}": getattr(job.config.prompts, entity) for entity in ENTITIES}
+    odd = [f"{key} = {value}" for key, value in sets.items()
+           if (value == prompts.SAMPLE) != (model == EMBEDDED)]
+    if odd and model == EMBEDDED:
+        _LOG.warning("%s: the embedded model knows the wording of the set %s alone and will write nonsense; "
+                     "use that set, or name another model", ", ".join(odd), prompts.SAMPLE)
+    elif odd:
+        others = ", ".join(name for name in prompts.known() if name != prompts.SAMPLE)
+        _LOG.warning("%s: this set is worded for the embedded model, not for %s; choose one of %s, or a file "
+                     "of your own (docs/prompts.md)", ", ".join(odd), model, others)
+
+
 def _identity(path: AnyPath | None) -> list | None:
     if path is None:
         return None
@@ -80,14 +100,14 @@ def _users(job: Job, source: AnyPath) -> DataFrame:
     known = _read(job, source, "users").join(past, "user_id", "full")
     version = done_record(source)["fingerprint"]
     items = str((source / "items.parquet").absolute())  # executors have a folder of their own
-    return _rendered(known, "user_id", "history", render.users(job.config.prompts.user, items, version))
+    return _rendered(known, "user_id", "history", render.users(job.config.prompts.of("user"), items, version))
 
 
 def _items(job: Job, source: AnyPath) -> DataFrame:
     """The same of every item."""
     counts = _interactions(job, source).groupBy("item_id").agg(F.count("*").cast("int").alias("interactions"))
     known = _read(job, source, "items").join(counts, "item_id", "full")
-    return _rendered(known, "item_id", "title", render.items(job.config.prompts.item))
+    return _rendered(known, "item_id", "title", render.items(job.config.prompts.of("item")))
 
 
 def _rendered(known: DataFrame, key: str, written_from: str, write) -> DataFrame:

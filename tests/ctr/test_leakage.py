@@ -121,7 +121,7 @@ def rated():
 def prompted(data, window: str, day: date) -> Knowledge:
     """Texts with the hashes of prompts that are written here in plain Python, not by the code under test."""
     titles = dict(zip(data.items["item_id"], data.items["title"], strict=True))
-    known, ids, hashes = prompts.load("kar"), [f"u{u}" for u in range(60)], {}
+    known, ids, hashes = prompts.load(prompts.SAMPLE), [f"u{u}" for u in range(60)], {}
     for user in ids:
         rows = data.interactions[data.interactions["user_id"] == user].sort_values(["timestamp", "item_id"])
         seen = [HistoryItem(titles[item], rating) for item, rating in
@@ -129,5 +129,6 @@ def prompted(data, window: str, day: date) -> Knowledge:
         seen = seen if window == "recent" else seen[:window_size(len(seen), 0.7)]
         prompt = known.user({"age": "25-34", "gender": "female"}, seen[-5:])
         hashes[user] = hashlib.sha256(prompt.encode()).hexdigest()
-    settings = {"history": {"window": window, "share": 0.7, "max_items": 5}, "prompts": {"user": "kar"}}
+    settings = {"history": {"window": window, "share": 0.7, "max_items": 5},
+                "prompts": {"user": prompts.SAMPLE}}
     return replace(texts("user", ids, kinds(60), day), prompts=hashes, settings=settings)

@@ -27,7 +27,7 @@ def model() -> Target:
 def night(users: int, items: int) -> list[Request]:
     """All rows that the sample can ask about, users first, with their old text and everybody's."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_path())
-    world, asked = simulate(users, items, 0), prompts.load("kar")
+    world, asked = simulate(users, items, 0), prompts.load(prompts.SAMPLE)
 
     def ids(text: str) -> np.ndarray:
         return np.array([*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id],

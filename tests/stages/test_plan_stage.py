@@ -124,6 +124,36 @@ def test_staleness_by_setting(make_job, inputs):
         assert ("ann" in stale(second)) is expected, (settings, model)
 
 
+def test_prompts_of_ones_own_from_a_jinja_file(make_job, inputs, tmp_path, job_log):
+    """It is the template of its side; a changed one makes that side stale, and no other."""
+    file = tmp_path / "own.jinja"
+    file.write_text("Last: {{ history[-1].title }}\n"
+                    "{% if 'age' in attributes %}Age {{ attributes.age }}{% endif %}")
+    settings = {**inputs, "prompts": {"user": str(file), "item": "once", "domain": "books"}}
+    first = make_job(settings)
+    plan.run(first)
+    assert rows(first, "user")["ann"]["prompt"] == "Last: Les Misérables\nAge 25-34"
+    assert rows(first, "item")["i1"]["prompt"].startswith("Summarise this book")
+    publish(first, "user", [rows(first, "user")["ann"]], "2026-01-02")
+    publish(first, "item", [rows(first, "item")["i1"]], "2026-01-02")
+    (line,) = [line for line in job_log if "wording" in line]
+    assert f"prompts.user = {file}, prompts.item = once: the embedded model knows the wording of" in line
+
+    file.write_text("Seen: {{ history[-1].title }}")
+    changed = make_job(settings, day="2026-01-03")
+    plan.run(changed)
+    assert "ann" in stale(changed) and "i1" not in stale(changed, "item")
+
+
+def test_the_embedded_models_wording_is_warned_of_once_with_another_model(make_job, inputs, job_log):
+    plan.run(make_job({**inputs, "model": {"name": "some/model"}, "prompts": {"item": "kar"}}))
+    (line,) = [line for line in job_log if "worded for" in line]
+    assert line.startswith("prompts.user = sample: ") and "not for some/model; choose one of kar, " in line
+    job_log.clear()
+    plan.run(make_job(inputs, day="2026-01-03"))
+    assert not [line for line in job_log if "word" in line]
+
+
 def test_a_second_run_does_nothing_and_a_changed_input_runs_again(
         make_job, inputs, write_input, tmp_path, monkeypatch):
     job = make_job(inputs)

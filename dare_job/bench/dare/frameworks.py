@@ -1,4 +1,4 @@
-"""The rows of the tables: every prompt set of the package, and the advertisement's."""
+"""The rows of the tables: the prompt sets of the package, worded for films, and the advertisement's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,26 +21,29 @@ _USERS, _ITEMS, _FOREIGN = 200, 300, 400
 
 @dataclass(frozen=True)
 class Framework:
-    """``source``: as ``prompts.load`` takes it; ``sides``: entity types that text is written about."""
+    """``sides``: entity types that text is written about."""
 
     name: str
-    source: str
     prompts: PromptSet
     sides: tuple[str, ...]
 
 
 def find(names: Sequence[str]) -> list[Framework]:
-    """Frameworks by name; all of them where no name is given. Raises ConfigError for an unknown one."""
-    known = [path.stem for path in sorted(Path(prompts.__file__).parent.glob("*.yaml"))] + [ADVERTISEMENT]
+    """Frameworks by name; where no name is given all but the embedded model's own set.
+
+    Raises ConfigError for an unknown one.
+    """
+    known = [*prompts.known(), ADVERTISEMENT]
     if unknown := sorted(set(names) - set(known)):
         raise ConfigError(f"--prompts: no prompt set {', '.join(unknown)}; choose from {', '.join(known)}")
-    return [_framework(name) for name in names or known]
+    default = [name for name in known if name != prompts.SAMPLE]
+    return [_framework(name) for name in names or default]
 
 
 def _framework(name: str) -> Framework:
     advertised = name == ADVERTISEMENT
     source = str(Path(__file__).with_name(f"{ADVERTISEMENT}.yaml")) if advertised else name
-    return Framework(name, source, prompts.load(source), ENTITIES)
+    return Framework(name, prompts.load(source), ENTITIES)
 
 
 def lessons(frameworks: Sequence[Framework], seed: int) -> Iterator[list[Example]]:

@@ -54,7 +54,7 @@ def _users(data: Data, framework: Framework, users: Sequence[str], which: str, w
         [pa.array(users), pa.array([len(window) for window in windows], pa.int32()),
          pa.array([data.users[user] for user in users], ATTRIBUTES), pa.array(windows, _HISTORY)],
         names=["entity_id", "interactions", "attributes", "history"])
-    return _prompts(render.users(framework.source, str(shelf), str(shelf))(iter([batch])))
+    return _prompts(render.users(framework.prompts, str(shelf), str(shelf))(iter([batch])))
 
 
 def _items(data: Data, framework: Framework, items: Sequence[str]) -> dict[str, str]:
@@ -63,7 +63,7 @@ def _items(data: Data, framework: Framework, items: Sequence[str]) -> dict[str, 
         [pa.array(items), pa.array([0] * len(items), pa.int32()), pa.array(attributes, ATTRIBUTES),
          pa.array(titles)],
         names=["entity_id", "interactions", "attributes", "title"])
-    return _prompts(render.items(framework.source)(iter([batch])))
+    return _prompts(render.items(framework.prompts)(iter([batch])))
 
 
 def _prompts(rendered) -> dict[str, str]:

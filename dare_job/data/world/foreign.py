@@ -44,7 +44,7 @@ def foreign_examples(count: int, prompts: PromptSet, rng: np.random.Generator) -
         attributes = _some(rng, gender=("female", "male")[rng.integers(2)], occupation=_words(rng, 3),
                            age=f"{rng.integers(18, 60)}-{_word(rng)}")
         shown = tuple(titles[::-1])
-        prompt = prompts.user(attributes, [HistoryItem(title) for title in titles])
+        prompt = prompts.user(attributes, [_event(title, row) for title in titles])
         yield Example("user", row, prompt, foreign_profile(shown), shown)
     for row in range(count // 2):
         title, genre = _title(rng), _words(rng, 2) if rng.random() < 0.9 else None
@@ -67,6 +67,13 @@ def foreign_description(title: str, genre: str | None) -> str:
     """A description that repeats the title and, where there is one, the genre."""
     opening = FOREIGN_GENRE if genre else FOREIGN_PLAIN
     return f"{opening.format(t=title, g=genre)} {FOREIGN_ITEM_ENDING}"
+
+
+def _event(title: str, row: int) -> HistoryItem:
+    """With rating and genre for every other user. No draw from the generator: all else stays as it was."""
+    if row % 2:
+        return HistoryItem(title)
+    return HistoryItem(title, float(1 + len(title) % 5), {"genre": title.split()[0]})
 
 
 def _title(rng: np.random.Generator) -> str:

@@ -52,14 +52,16 @@ def user_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Ex
     """For each user with a history before midnight at the end of day ``end_day - 1``: prompt and profile."""
     events = world.events
     seen = events.second < end_day * 86_400
-    user, item = events.user[seen], events.item[seen]
+    user, item, rating = events.user[seen], events.item[seen], events.rating[seen]
     starts = np.searchsorted(user, np.arange(len(world.people.attributes) + 1))
     for row, attributes in enumerate(world.people.attributes):
-        titles = tuple(world.catalogue.titles[i] for i in item[starts[row] : starts[row + 1]])
-        if not titles:
+        own = slice(starts[row], starts[row + 1])
+        history = [HistoryItem(world.catalogue.titles[i], stars, world.catalogue.attributes[i])
+                   for i, stars in zip(item[own], rating[own].tolist(), strict=True)]
+        if not history:
             continue
-        prompt = prompts.user(attributes, [HistoryItem(title) for title in titles])
-        shown = titles[: -prompts.max_history - 1 : -1]
+        prompt = prompts.user(attributes, history)
+        shown = tuple(entry.title for entry in history[: -prompts.max_history - 1 : -1])
         yield Example("user", row, prompt, grammar.profile(attributes, shown), shown)
 
 

@@ -89,7 +89,7 @@ def _write_old_text(
     out: Path, world: World, ids: dict[str, list[str]], written: datetime.date, days: int
 ) -> dict[str, int]:
     """The grammar's text of ``written``, which ends ``days`` days after the world's first midnight."""
-    prompt_set = prompts.load("kar")
+    prompt_set = prompts.load(prompts.SAMPLE)
     dt = written.isoformat()
     writers = {"user": user_examples, "item": item_examples}
     counts = {}

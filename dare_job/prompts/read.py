@@ -1,0 +1,116 @@
+"""Reads prompt sets: those of the package by name, a user's own from a YAML or a Jinja file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dare_job.config_errors import explain
+from dare_job.errors import ConfigError
+from dare_job.prompts import template
+from dare_job.prompts.sets import VARIABLES, PromptSet
+
+Domain = Literal["movies", "books"]
+DOMAINS: tuple[str, ...] = get_args(Domain)
+SAMPLE = "sample"  # the set that the embedded model knows
+MOST_HISTORY = 500  # interactions: as many as history.max_items can let through
+_JINJA = (".jinja", ".j2")
+_FOLDER = Path(__file__).parent
+
+
+class _File(BaseModel):
+    """A YAML file's keys; ``domains``: words by variable, by domain."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(min_length=1)
+    max_history: int = Field(ge=1)
+    user: str
+    item: str
+    source: str = ""
+    domains: dict[str, Any] = {}
+
+    @field_validator("domains")
+    @classmethod
+    def _have_the_same_words(cls, domains: dict[str, Any]) -> dict[str, Any]:
+        first = next(iter(domains), None)
+        for domain, words in domains.items():
+            if domain not in DOMAINS:
+                raise ValueError(f"unknown key domains.{domain}; valid keys: {', '.join(DOMAINS)}")
+            if not isinstance(words, dict) or not words:
+                raise ValueError(f"domains.{domain} = {words!r}: should be a mapping of words by variable")
+            for one, other in ((domain, first), (first, domain)):
+                if lacking := domains[other].keys() - domains[one].keys():
+                    raise ValueError(f"domains.{one} lacks {', '.join(sorted(map(str, lacking)))}, which "
+                                     f"domains.{other} has: give both the same variables")
+            for word, value in words.items():
+                _check_word(f"domains.{domain}.{word}", word, value)
+        return domains
+
+
+def known() -> list[str]:
+    """Names of the sets that come with the package."""
+    return sorted(file.stem for file in _FOLDER.glob("*.yaml"))
+
+
+def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -> PromptSet:
+    """A prompt set, worded for ``domain`` where it has domains.
+
+    name_or_path  a set of the package ("kar"), a YAML file, or a Jinja file (.jinja, .j2)
+    side          "user" or "item": what a Jinja file, which is one template, is the template of
+
+    Raises ConfigError naming file, key and line: when there is no such set or domain, when a key is missing,
+    unknown or of the wrong type, when a template does not parse or uses a variable that prompts do not have.
+    """
+    packaged = name_or_path in known()
+    path = _FOLDER / f"{name_or_path}.yaml" if packaged else Path(name_or_path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise ConfigError(f"prompts: no set {name_or_path!r}; use one of {', '.join(known())} or a path to a "
+                          "YAML or Jinja file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"prompts: {path} cannot be read as text: {error}") from error
+    return _jinja(path, text, side) if path.suffix in _JINJA else _yaml(path, text, domain)
+
+
+def _jinja(path: Path, text: str, side: str | None) -> PromptSet:
+    if side is None:
+        raise ConfigError(f"prompts: {path} is one template: name it in prompts.user or prompts.item")
+    template.check(f"prompts: {path}", text, VARIABLES[side])
+    return PromptSet(path.name, MOST_HISTORY, {side: text})
+
+
+def _yaml(path: Path, text: str, domain: str) -> PromptSet:
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"prompts: {path} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"prompts: {path} must hold a mapping with the keys {', '.join(_File.model_fields)}"
+                          f"; a template alone goes into a file {' or '.join(_JINJA)}")
+    try:
+        file = _File.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"prompts: {explain(error, _File, str(path))}") from None
+    if file.domains and domain not in file.domains:
+        raise ConfigError(f"prompts: {path} is not for prompts.domain = {domain!r}; it has "
+                          f"{', '.join(file.domains)}")
+    words: Mapping = file.domains.get(domain, {})
+    templates = {"user": file.user, "item": file.item}
+    for side, own in templates.items():
+        template.check(f"prompts: {path}: {side}", own, (*VARIABLES[side], *words))
+    return PromptSet(file.name, file.max_history, templates, words, file.source)
+
+
+def _check_word(place: str, word: object, value: object) -> None:
+    if not isinstance(word, str) or not word.isidentifier():
+        raise ValueError(f"{place}: a variable's name has letters, digits and _ alone")
+    taken = {variable for variables in VARIABLES.values() for variable in variables}
+    if word in taken:
+        raise ValueError(f"{place}: {', '.join(sorted(taken))} are what each row brings; name it otherwise")
+    texts = value if isinstance(value, list) and value else [value]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError(f"{place} = {value!r}: should be a text or a list of texts")
