@@ -59,6 +59,17 @@ def test_old_text_is_of_the_day_before_and_knows_nothing_newer(folder):
     assert new_items >= 1
 
 
+def test_old_text_can_be_of_an_earlier_day(tmp_path):
+    summary = write_world(tmp_path, users=60, items=20, seed=1, text_date=datetime.date(2025, 12, 3))
+    old = pq.read_table(tmp_path / "knowledge/entity=user/dt=2025-12-03/part-00000.parquet")
+    then = {f"u{x.row:06d}": x.text for x in
+            user_examples(simulate(60, 20, 1), prompts.load(prompts.SAMPLE), DAYS - 30)}
+    assert {row["entity_id"]: row["knowledge"] for row in old.to_pylist()} == then
+    assert old.num_rows == summary.old_user_texts and set(old["generated_dt"].to_pylist()) == {"2025-12-03"}
+    with pytest.raises(ConfigError, match="text_date 2026-01-03 is not one of the 60 days"):
+        write_world(tmp_path / "late", users=60, items=20, text_date=datetime.date(2026, 1, 3))
+
+
 def test_same_arguments_same_bytes(tmp_path):
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         write_world(tmp_path / name, users=30, items=20, seed=seed)
