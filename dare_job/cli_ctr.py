@@ -37,7 +37,7 @@ def ctr(
     margin: Annotated[float, typer.Option("--margin", help="Of AUC.")] = 0.002,
     history: Annotated[int, typer.Option("--history", min=1, help="Last clicks that a model sees.")] = 20,
     min_rating: Annotated[float, typer.Option("--min-rating", help="A click is a rating from this on.")] = 4,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="At most; early stopping ends sooner.")] = 20,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="At most; early stopping ends sooner.")] = 30,
     batch: Annotated[int, typer.Option("--batch", min=2, help="Label rows of a training step.")] = 256,
     device: Annotated[Device, typer.Option(
         "--device", help="auto: cuda where torch finds a GPU.")] = Device.auto,

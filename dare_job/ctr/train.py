@@ -19,11 +19,11 @@ from dare_job.ctr.inputs import Inputs
 
 @dataclass(frozen=True)
 class TrainSettings:
-    epochs: int = 20
+    epochs: int = 30
     batch_size: int = 256
     learning_rate: float = 1e-3
     weight_decay: float = 1e-5
-    patience: int = 2  # epochs without a better AUC on the validation part
+    patience: int = 4  # epochs without a better AUC on the validation part
 
 
 @dataclass(frozen=True)
