@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from dare_job import cli_bench, cli_snapshots, cli_tune, errors
+from dare_job import cli_bench, cli_prepare, cli_snapshots, cli_tune, errors
 from dare_job import cli_options as options
 from dare_job.cli_options import Device, Dtype
 from dare_job.errors import ConfigError, DareJobError
@@ -207,6 +207,7 @@ def replay(
 for _command in (cli_tune.tune, cli_snapshots.history, cli_snapshots.diff, cli_snapshots.clean):
     app.command()(_command)
 app.add_typer(cli_bench.app, name="bench")
+app.add_typer(cli_prepare.app, name="prepare")
 
 
 def _job(config, day, input_path, out, model, limit, overrides):

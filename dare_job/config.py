@@ -289,13 +289,13 @@ def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = 
          flags: dict[str, tuple[str, str]] | None = None) -> JobConfig:
     """Read YAML files and apply ``section.key=value`` overrides (values are YAML too), then flags.
 
-    path   one file, or several: values of a later file win, key by key
+    path   one file, or several: values of a later file win, key by key; an empty list: defaults
     flags  values by key, each with the name of its flag, as in ``{"out": ("--out", "o")}``
 
     Raises ConfigError naming the key, the file or flag, and the valid choices.
     """
-    first, *more = [Path(path)] if isinstance(path, str | Path) else map(Path, path)
-    data = config_source.read(first)
+    first, *more = [Path(path)] if isinstance(path, str | Path) else [*map(Path, path)] or [None]
+    data = config_source.read(first) if first else {}
     files = []
     for file in more:
         above = config_source.read(file)
@@ -310,4 +310,4 @@ def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = 
     try:
         return JobConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, JobConfig, str(first), [*files, *given])) from None
+        raise ConfigError(explain(error, JobConfig, str(first or ""), [*files, *given])) from None

@@ -22,6 +22,13 @@ def window_size(n: int, share: float) -> int:
     return n if n < 3 else min(max(math.floor(share * n), n // 2 + 1), n - 1)
 
 
+def window_length(n: Column, share: float) -> Column:
+    """``window_size`` of each row."""
+    half = F.floor(n / 2).cast("int") + 1
+    length = F.greatest(F.floor(F.lit(share) * n).cast("int"), half)
+    return F.when(n < 3, n).otherwise(F.least(length, n - 1))
+
+
 def histories(interactions: DataFrame, titled: DataFrame, settings: HistorySettings) -> DataFrame:
     """user_id, interactions (all), history: array of (item_id, rating), oldest first, cut to the window.
 
@@ -48,9 +55,7 @@ def window(events: Column, settings: HistorySettings) -> Column:
     if settings.window == "recent":
         length = F.least(n, F.lit(settings.max_items))
         return _slice(events, n - length, length)
-    share = F.floor(F.lit(settings.share) * n).cast("int")
-    half = F.floor(n / 2).cast("int") + 1
-    m = F.when(n < 3, n).otherwise(F.least(F.greatest(share, half), n - 1))
+    m = window_length(n, settings.share)
     end = m if settings.window == "old" else n
     length = F.least(m, F.lit(settings.max_items))
     return _slice(events, end - length, length)

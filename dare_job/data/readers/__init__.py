@@ -5,12 +5,15 @@ import lzma
 import shutil
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 from dare_job import files, store_errors
 from dare_job.config import InputSettings
 from dare_job.data.readers import amazon, checks, movielens, parquet
+from dare_job.data.readers.source import Source
 from dare_job.errors import DataError
 from dare_job.files import AnyPath
 from dare_job.spark import executors
@@ -40,9 +43,6 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     missing, or more rows than ``max_reject_share`` are unusable; InfrastructureError where executors were
     lost; and what pyspark raises where Java has ended or has no room.
     """
-    from py4j.protocol import Py4JError, Py4JNetworkError
-    from pyspark.errors import PySparkException
-
     if not settings.path:
         raise DataError("input.path is not set: give a folder or file with interactions (--input PATH)")
     path = files.path(settings.path, "input.path")
@@ -52,21 +52,38 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     folder = _unpacked(path, into / _ARCHIVE)
     chosen = settings.format if settings.format != "auto" else detect(folder)
     reader = {"parquet": parquet, "movielens": movielens, "amazon": amazon}[chosen]
+    inner = _inner(folder)
+    try:
+        return _checked(partial(reader.read, inner, spark), inner, chosen, into, settings.max_reject_share)
+    finally:
+        files.remove_tree(into / _ARCHIVE)
+
+
+def read_amazon(reviews: AnyPath, metadata: AnyPath, into: AnyPath, max_reject_share: float,
+                spark) -> InputCounts:
+    """``read``, of a file of Amazon reviews (JSON lines, or the csv of ratings alone) and one of metadata."""
+    return _checked(partial(amazon.read_pair, reviews, metadata, spark), reviews, "amazon", into,
+                    max_reject_share)
+
+
+def _checked(read: Callable[[], Source], path: AnyPath, form: str, into: AnyPath,
+             max_reject_share: float) -> InputCounts:
+    from py4j.protocol import Py4JError, Py4JNetworkError
+    from pyspark.errors import PySparkException
+
     try:
         with executors.failing_plainly():
-            counts = checks.write(reader.read(_inner(folder), spark), into, settings.max_reject_share)
+            counts = checks.write(read(), into, max_reject_share)
     except (PySparkException, Py4JError) as error:
         if isinstance(error, Py4JNetworkError):
             raise  # Java has ended
-        damage = parquet.damage(_inner(folder))
+        damage = parquet.damage(path)
         if damage is None and refused(error):
             raise  # no room, or the like: nothing is wrong with the input
-        raise damage or DataError(f"{_inner(folder)} could not be read: {cause(error)}") from error
-    finally:
-        files.remove_tree(into / _ARCHIVE)
+        raise damage or DataError(f"{path} could not be read: {cause(error)}") from error
     tables = counts.values()
     return InputCounts(
-        chosen, *[counts[name].written for name in ("interactions", "users", "items")],
+        form, *[counts[name].written for name in ("interactions", "users", "items")],
         sum(table.broken for table in tables), sum(table.duplicates for table in tables),
         {reason: rows for table in tables for reason, rows in table.reasons.items()})
 

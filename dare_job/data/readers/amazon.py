@@ -15,7 +15,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dare_job.data.readers import python_lines
+from dare_job.data.readers import amazon_ratings, python_lines
 from dare_job.data.readers.source import Source
 from dare_job.data.readers.text import attributes, lines
 from dare_job.errors import DataError
@@ -24,6 +24,7 @@ from dare_job.files import AnyPath
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
 _WRITER = {"reviewerID", "user_id"}  # what a review has, and metadata only further in, as of its videos
+_PRODUCT = {"asin", "parent_asin"}
 _METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
 _MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
 _LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
@@ -43,12 +44,30 @@ def json_files(path: AnyPath) -> list[AnyPath]:
 def read(path: AnyPath, spark: SparkSession) -> Source:
     """Raw tables of review and metadata files. Raises DataError where there are no reviews."""
     files = json_files(path)
-    reviews = [file for file in files if _is_reviews(file)]
+    reviews = [file for file in files if _kind(file) == "reviews"]
     metadata = [file for file in files if file not in reviews]
     if not reviews:
         raise DataError(f"{path} has no file of Amazon reviews (JSON lines with reviewerID or user_id)")
     return Source(_interactions(_parsed(reviews, _REVIEW, spark)), None,
                   _items(_parsed(metadata, _METADATA, spark)) if metadata else None, _RANGE)
+
+
+def read_pair(reviews: AnyPath, metadata: AnyPath, spark: SparkSession) -> Source:
+    """Raw tables of one file of reviews, or of ratings alone (csv), and one of metadata.
+
+    Raises DataError, naming the file, where one is not what it is given as.
+    """
+    if _kind(metadata) != "metadata":
+        raise DataError(f"{metadata} is no metadata of Amazon (JSON lines with asin and title, no reviewer): "
+                        "give for example meta_Books.json.gz as --meta")
+    items = _items(_parsed([metadata], _METADATA, spark))
+    if reviews.name.endswith(amazon_ratings.SUFFIXES):
+        ratings = amazon_ratings.read(reviews, _start(reviews), spark)
+        return Source(_in_seconds(ratings), None, items, _RANGE)
+    if _kind(reviews) != "reviews":
+        raise DataError(f"{reviews} has no Amazon reviews (JSON lines with reviewerID or user_id, or the "
+                        "ratings as .csv): give for example Books.json.gz as --reviews")
+    return Source(_interactions(_parsed([reviews], _REVIEW, spark)), None, items, _RANGE)
 
 
 def _start(file: AnyPath) -> bytes:
@@ -59,17 +78,19 @@ def _start(file: AnyPath) -> bytes:
         raise DataError(f"{file} cannot be read: {error}") from None
 
 
-def _is_reviews(file: AnyPath) -> bool:
-    """By the first line that can be read; by what stands anywhere in it where none can."""
+def _kind(file: AnyPath) -> str | None:
+    """reviews or metadata, by the first line that can be read; by what stands anywhere where none can."""
     start = _start(file)
     for line in start.splitlines():
         try:
             found = json.loads(python_lines.as_json(line.decode("utf-8", "replace")))
         except ValueError:
             continue
-        if isinstance(found, dict):
-            return bool(_WRITER & found.keys())
-    return any(mark in start for mark in (b'"reviewerID"', b"'reviewerID'", b'"user_id"'))
+        if isinstance(found, dict) and (_WRITER | _PRODUCT) & found.keys():
+            return "reviews" if _WRITER & found.keys() else "metadata"
+    if any(mark in start for mark in (b'"reviewerID"', b"'reviewerID'", b'"user_id"')):
+        return "reviews"
+    return "metadata" if b"asin" in start else None
 
 
 def _lines(file: AnyPath, spark: SparkSession) -> DataFrame:
@@ -90,13 +111,16 @@ def _parsed(files: list[AnyPath], names: tuple[str, ...], spark: SparkSession) -
 
 
 def _interactions(table: DataFrame) -> DataFrame:
-    stamp = F.coalesce("unixReviewTime", "timestamp")
-    number = stamp.try_cast("bigint")
-    seconds = F.when(number > _MILLISECONDS, F.floor(number / 1000).cast("string")).otherwise(stamp)
-    return table.select(
+    return _in_seconds(table.select(
         "source", "line", "raw", "problem", F.coalesce("reviewerID", "user_id").alias("user_id"),
         F.coalesce("parent_asin", "asin").alias("item_id"), F.coalesce("overall", "rating").alias("rating"),
-        seconds.alias("timestamp"))
+        F.coalesce("unixReviewTime", "timestamp").alias("timestamp")))
+
+
+def _in_seconds(table: DataFrame) -> DataFrame:
+    number = F.col("timestamp").try_cast("bigint")
+    seconds = F.when(number > _MILLISECONDS, F.floor(number / 1000).cast("string"))
+    return table.withColumn("timestamp", F.coalesce(seconds, "timestamp"))
 
 
 def _items(table: DataFrame) -> DataFrame:
