@@ -1,4 +1,4 @@
-"""Removes old published dates and their working files, and never what a command on another date reads.
+"""Removes old published dates with features and working files, never what a command on another date reads.
 
 Commands and ``clean`` may start at any moment. A command takes its date's lock and then waits while a
 ``clean`` holds the lock of all dates; ``clean`` takes that lock and then looks which dates are locked. So it
@@ -62,7 +62,8 @@ def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
 
 def judge(out: AnyPath, keep: int) -> list[Verdict]:
     """A verdict on each date that has a snapshot or working files, ascending."""
-    places = [*out.glob("knowledge/entity=*/dt=*"), *out.glob("_work/dt=*")]
+    places = [path for pattern in ("knowledge/entity=*/dt=*", "features/entity=*/dt=*", "_work/dt=*")
+              for path in out.glob(pattern)]
     dates = sorted({dt for path in places if (dt := path.name[3:]) and _is_day(dt)})
     published = Workspace(out, date.max).dates()
     newest = published[-keep:]
@@ -92,6 +93,10 @@ def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
             found |= dict.fromkeys(space.reads(), f"{reads} {_AGAIN}")
         elif dt == newest:
             found |= {old: f"{reads} may be run again" for old in space.reads() if old not in found}
+    for entity in ENTITIES:
+        for dt in Workspace(out, date.max).encoded(entity)[-1:]:
+            found.setdefault(dt, f"its features of {entity}s are the newest: the next ones take clusters and "
+                                 "vectors from there")
     return found
 
 
@@ -159,7 +164,7 @@ def _move(out: AnyPath, verdict: Verdict) -> Verdict:
             for path in sorted(space.work.iterdir()):
                 if not path.name.startswith(lock.NAME):
                     os.rename(path, hidden / path.name)
-            for folder in map(space.knowledge, ENTITIES):
+            for folder in space.snapshots():
                 if folder.exists():
                     os.rename(folder, _hidden(folder))
     except InfrastructureError as error:
@@ -182,14 +187,15 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
                 if not space.published(dt) and not _unpublished(space):  # no command has written it anew
                     removal.finish(space)
         return
-    for pattern in ("knowledge/entity=*/.dt=*.removed", "_work/.dt=*.removed"):
+    for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
+                    "_work/.dt=*.removed"):
         for folder in out.glob(pattern):
             with suppress(FileNotFoundError):  # another `clean` deletes the same
                 shutil.rmtree(folder)
 
 
 def _bytes(space: Workspace) -> int:
-    folders = [space.work, *map(space.knowledge, ENTITIES)]
+    folders = [space.work, *space.snapshots()]
     if not is_local(space.out):
         return sum(entry["size"] for folder in folders for entry in listing(folder).values())
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
