@@ -113,6 +113,17 @@ def write_input(tmp_path):
 
 
 @pytest.fixture
+def job_log():
+    """Messages of the job's log from warnings on, as they come."""
+    found, log = [], logging.getLogger("dare_job")
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())
+    log.addHandler(handler)
+    yield found
+    log.removeHandler(handler)
+
+
+@pytest.fixture
 def fresh_loggers():
     """The job's loggers as a new process has them, without handlers and bound fields.
 

@@ -40,10 +40,8 @@ def files(folder: Path) -> list[Path]:
     found = model_files.files(folder) if folder.is_dir() else []
     if not {"config.json", "modules.json"} & {path.name for path in found}:
         raise ModelError(f"{SETTING}: {folder} is no encoder (no config.json, no modules.json)")
-    for module in _modules(folder):
-        if not (folder / module).is_dir():
-            raise ModelError(f"{SETTING}: {folder} lacks the folder {module} that its modules.json names")
-        found += model_files.files(folder / module)
+    for module in filter(Path.is_dir, _modules(folder)):  # one without files of its own may be missing
+        found += model_files.files(module)
     if not any(path.suffix in (".safetensors", ".bin") for path in found):
         raise ModelError(f"{SETTING}: {folder} holds no weights (*.safetensors)")
     return found
@@ -54,11 +52,11 @@ def fingerprint(folder: Path) -> str:
     return model_files.digest_of_files(folder, files(folder))
 
 
-def _modules(folder: Path) -> list[str]:
+def _modules(folder: Path) -> list[Path]:
     """Subfolders of the modules, as ``modules.json`` names them."""
     try:
         entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        return [entry["path"] for entry in entries if entry["path"]]
+        return [folder / entry["path"] for entry in entries if entry["path"]]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -93,7 +93,9 @@ class Night:
             made = read_parquet(self.job.spark, folder, columns=("text_sha256", "vector"))
             parts.append(made.select("text_sha256", "vector", F.lit(False).alias("reused"),
                                      F.lit(None).cast("int").alias("before")))
-        return reduce(DataFrame.unionByName, parts).dropDuplicates(["text_sha256"]) if parts else None
+        if not parts:
+            return None
+        return reduce(lambda one, other: one.unionByName(other), parts).dropDuplicates(["text_sha256"])
 
     def _codebooks(self, rows: DataFrame, old: Before | None,
                    count: int) -> tuple[Codebooks | None, dict | None, str | None]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from dare_job import files
 from dare_job.errors import DataError
 from dare_job.features.clusters import Codebooks
+from dare_job.spark import executors
 
 _GROUPS_A_FILE = 8  # at most
 _TASKS_A_SLOT = 4
@@ -80,7 +81,9 @@ def write(rows, count: int, layout: Layout) -> Written:
 
     columns = ("file string, rows long, bytes long, sha256 string, reused long, distance double, "
                "compared long, moved long")
-    found = sorted(cut.mapInArrow(write_files, columns).toArrow().to_pylist(), key=lambda row: row["file"])
+    with executors.failing_plainly():
+        found = cut.mapInArrow(write_files, columns).toArrow().to_pylist()
+    found.sort(key=lambda row: row["file"])
     sums = {name: sum(row[name] for row in found) for name in _SUMS}
     return Written({row["file"]: {name: row[name] for name in ("rows", "bytes", "sha256")} for row in found},
                    **sums)

@@ -80,8 +80,11 @@ def judge(out: AnyPath, keep: int) -> list[Verdict]:
 
 
 def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
-    """Dates whose text another one starts from, with the reason why that matters."""
+    """Dates whose text or features another one starts from, with the reason why that matters."""
     found: dict[str, str] = {}
+    for entity in ENTITIES:
+        for dt in Workspace(out, date.max).encoded(entity)[-1:]:
+            found[dt] = f"its features of {entity}s are the newest: the next ones begin with them"
     for dt in dates:
         space = Workspace(out, date.fromisoformat(dt))
         reads = f"its text is read by {dt}, which"
@@ -93,10 +96,6 @@ def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
             found |= dict.fromkeys(space.reads(), f"{reads} {_AGAIN}")
         elif dt == newest:
             found |= {old: f"{reads} may be run again" for old in space.reads() if old not in found}
-    for entity in ENTITIES:
-        for dt in Workspace(out, date.max).encoded(entity)[-1:]:
-            found.setdefault(dt, f"its features of {entity}s are the newest: the next ones take clusters and "
-                                 "vectors from there")
     return found
 
 

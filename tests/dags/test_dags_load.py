@@ -107,6 +107,15 @@ def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
     assert [asset.name for asset in published[1].outlets] == ["dare_job_features"]
 
 
+def test_a_stage_that_the_settings_switch_off_is_skipped_and_makes_no_event(bag):
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    task = bag.dags[NIGHTLY].get_task("encode")
+    list(task._outcome.listen(["{}"]))  # the last line of `dare-job encode` without encode.model
+    with pytest.raises(AirflowSkipException, match="encode.model"):
+        task._published({}, None)
+
+
 def test_parameters_are_checked_when_a_run_is_triggered(bag):
     from airflow.sdk.exceptions import ParamValidationError
 

@@ -9,8 +9,8 @@ from dare_job.snapshots.clean import clean
 from dare_job.stages import encode
 from dare_job.workspace import Workspace
 
-pytestmark = pytest.mark.spark
-DAY, NEXT = "2026-01-02", "2026-01-03"
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+DAY, NEXT, LAST = "2026-01-02", "2026-01-03", "2026-01-04"
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def job_of(store, make_job, tmp_path, monkeypatch):
 def test_features_at_a_url_are_those_of_a_disk(job_of):
     users = {f"u{number}": f"likes {'war' if number % 2 else 'love'} films {number}" for number in range(9)}
     night, after = job_of(DAY), job_of(NEXT)
-    publish(night.space.out, DAY, users)
-    publish(night.space.out, NEXT, users | {"u3": "never quiet"})
+    for day, more in ((DAY, {}), (NEXT, {"u3": "never quiet"}), (LAST, {})):
+        publish(night.space.out, day, users | more)
     encode.run(night)
     found = encode.run(after)["user"]
     assert found["encoding"]["texts"] == 1

@@ -91,8 +91,8 @@ def test_what_is_no_encoder_is_named(bert, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="holds no weights"):
         encoder_files.fingerprint(tmp_path)
-    (tmp_path / "modules.json").write_text('[{"path": "1_Pooling"}]')
-    with pytest.raises(ModelError, match="lacks the folder 1_Pooling"):
+    (tmp_path / "modules.json").write_text('[{"type": "x"}]')
+    with pytest.raises(ModelError, match="modules.json cannot be read"):
         encoder_files.fingerprint(tmp_path)
     with pytest.raises(ModelError, match="does not exist"):
         encoder_files.resolve(str(tmp_path / "none"))

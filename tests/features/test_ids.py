@@ -38,7 +38,7 @@ def write(root, names, numbers) -> None:
 
 @pytest.mark.parametrize(("names", "numbers", "said"), [
     (["a", "b"], [1, 3], "does not count from 1 to 2"), (["a", "b"], [0, 1], "does not count from 1"),
-    (["a", "a"], [1, 2], "numbers 'a' twice"), (["a", None], [1, 2], "rows without an id"),
+    (["a", "a"], [1, 2], "numbers 'a' twice"), (["a", None], [1, 2], "has rows without an id"),
     (["a"], [1], "holds 1 entities, of 2 that have an id")])
 def test_a_map_that_is_none_is_refused(tmp_path, names, numbers, said):
     write(tmp_path, names, numbers)

@@ -1,6 +1,5 @@
 """Two nights of the whole job on a small sample world, shared by the tests of this folder."""
 
-import logging
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -26,17 +25,6 @@ class Nights:
     out: Path
     first: dict
     second: dict
-
-
-@pytest.fixture
-def job_log():
-    """Messages of the job's log from warnings on, as they come."""
-    found, log = [], logging.getLogger("dare_job")
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())
-    log.addHandler(handler)
-    yield found
-    log.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
