@@ -33,7 +33,8 @@ def budget(
     id_column: options.IdColumn = None, held_out: options.HeldOut = 500,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,2,4,8,16,32,64,128,256",
     nodes: Annotated[str, typer.Option(
-        "--nodes", help="Fixed budgets to compare with; 0: plain.")] = "0,1,2,4,8,16,32,64,128,256",
+        "--nodes", help="Fixed budgets to compare with; 0: plain.")] = (
+        "0,1,2,3,4,6,8,12,16,24,32,48,64,96,128,192,256"),
 ) -> None:
     """Replay recorded texts in batches: the scheduler's node budgets against every row's having the same.
 

@@ -80,8 +80,19 @@ class HdfsFileSystem(AbstractFileSystem):
 
     @_told
     def ls(self, path: str, detail: bool = True, **_) -> list:
-        found = [_entry(status) for status in self.client.list_status(self._strip_protocol(path), False)]
+        name = self._strip_protocol(path)
+        found = [_entry(status) for status in self._there(name)]
+        if not found and not self.exists(name):
+            raise FileNotFoundError(name)
         return found if detail else [entry["name"] for entry in found]
+
+    def walk(self, path, maxdepth=None, topdown=True, on_error="omit", **options):
+        """As in fsspec, but only what is missing is left out: ``glob`` would take an error for emptiness."""
+        def missing(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        return super().walk(path, maxdepth, topdown, missing if on_error == "omit" else on_error, **options)
 
     @_told
     def find(self, path, maxdepth=None, withdirs=False, detail=False, **options):

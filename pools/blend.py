@@ -16,7 +16,7 @@ import numpy as np
 from pools import frontier
 from pools.intervals import MOST_RUNS, interval, runs
 from pools.jit import array_at, inlined, part
-from pools.lookup import ALPHA, BETA, DEPTH, LIVE, code_of, first, locate, token_of, weight
+from pools.lookup import ALPHA, BETA, DEPTH, KIND, LIVE, code_of, first, locate, pool_at, token_of, weight
 from pools.tree import SOURCE_GROUP, SOURCE_LIVE, SOURCE_PROMPT
 
 FLOOR = 1 / 10
@@ -79,7 +79,7 @@ def enter(z, a, s, known):
 
 
 @inlined
-def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, found, worth):
+def continuations(z, b, t, stamp, row_pools, lambdas, found, worth):
     """Add up what may follow a node; return how many tokens.
 
     found  occurrences in the row's own tokens, which are in branch ``b``
@@ -89,8 +89,8 @@ def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, found, w
     n = _count_live(z, b, found)
     for s in range(row_pools.size):
         z.read[s], z.counts[s], z.next_orders[s] = 0, 0, 0
-        if row_pools[s] >= 0 and z.orders[s] > 0:
-            z.next_orders[s] = min(z.orders[s], z.history.size, pools[row_pools[s], DEPTH] - 1)
+        if row_pools[s] != 0 and z.orders[s] > 0:
+            z.next_orders[s] = min(z.orders[s], z.history.size, pool_at(row_pools[s])[DEPTH] - 1)
             n = max(n, z.next_orders[s])
     while n > 0 and rest >= FLOOR:
         if RUNG[n] and found > 0:
@@ -98,19 +98,19 @@ def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, found, w
                 c = z.live_counts[kind, n]
                 z.live_gains[kind, n] = 0.0
                 if c > 0:
-                    z.live_gains[kind, n] = rest * c / (c + _live_term(pools, row_pools, lambdas, kind, n))
+                    z.live_gains[kind, n] = rest * c / (c + _live_term(row_pools, lambdas, kind, n))
                     rest -= z.live_gains[kind, n]
         for s in range(row_pools.size):
             if z.next_orders[s] == n:
-                a = pools[row_pools[s]]
+                a = pool_at(row_pools[s])
                 low, c = interval(a, z.at[s], z.orders[s], n)
                 if c != z.counts[s]:  # else the same occurrences as with more tokens
-                    size = _emit(z, a, s, row_kinds[s], t, stamp, size)
+                    size = _emit(z, a, s, t, stamp, size)
                     _read(z, a, s, low, c, n, min(MOST_RUNS, LEAST + int(rest * worth)))
-                term = lambdas[row_kinds[s], n]
+                term = lambdas[a[KIND], n]
                 if term < 0:
                     term = weight(a, ALPHA, n) + weight(a, BETA, n) * min(z.read[s], MOST_DIFFERENT)
-                    if row_kinds[s] == SOURCE_GROUP and s + 1 < row_pools.size and row_pools[s + 1] >= 0:
+                    if a[KIND] == SOURCE_GROUP and s + 1 < row_pools.size and row_pools[s + 1] != 0:
                         term *= NESTED
                 gain = rest * c / (c + term)
                 z.gains[s] += gain
@@ -122,7 +122,7 @@ def continuations(z, b, t, stamp, pools, row_pools, row_kinds, lambdas, found, w
         n = following
     for s in range(row_pools.size):
         if z.read[s] > 0:
-            size = _emit(z, pools[row_pools[s]], s, row_kinds[s], t, stamp, size)
+            size = _emit(z, pool_at(row_pools[s]), s, t, stamp, size)
     return _from_row(z, b, t, stamp, found, n + 1, size)
 
 
@@ -133,14 +133,14 @@ def _read(z, a, s, low, count, order, most):
 
 
 @inlined
-def _emit(z, a, s, kind, t, stamp, size):
+def _emit(z, a, s, t, stamp, size):
     """Add the runs that were read last of pool ``s``, each by its share of the occurrences."""
     if z.gains[s] >= FLOOR / 4:
         share = z.gains[s] / max(1, z.totals[s])
         for i in range(z.read[s]):
             if z.codes[s, i] != 0:
                 size, place = frontier.add(t, stamp, size, token_of(a, z.codes[s, i]), share * z.hits[s, i],
-                                          kind)
+                                          a[KIND])
                 if place >= 0 and t.orders[place, s] == 0:
                     t.at[place, s], t.orders[place, s] = z.firsts[s, i], z.read_orders[s] + 1
     return size
@@ -167,14 +167,14 @@ def _count_live(z, b, found):
 
 
 @part
-def _live_term(pools, row_pools, lambdas, prompted, n):
+def _live_term(row_pools, lambdas, prompted, n):
     """What a count in the row's own tokens is divided by, beside itself: given, or the widest pool's."""
     given = lambdas[SOURCE_PROMPT if prompted else SOURCE_LIVE, n]
     if given >= 0:
         return given
     for s in range(row_pools.size - 1, -1, -1):
-        if row_pools[s] >= 0:
-            a = pools[row_pools[s]]
+        if row_pools[s] != 0:
+            a = pool_at(row_pools[s])
             return weight(a, LIVE, min(n, a[DEPTH] - 1))
     return 2.0
 

@@ -55,36 +55,21 @@ class Sources:
     """The pools of R rows as the compiled drafter takes them; for many calls with the same rows.
 
     pools      what it was made of: keeps the indexes open
-    table      int64 (P, 12)  addresses of the distinct pools
-    row_pools  int32 (R, S)   each row's pools as numbers into the table, nearest first; -1: none
-    row_kinds  uint8 (R, S)   SOURCE_* of each
+    row_pools  int64 (R, S)  ``Index.address`` of each row's pools, nearest first; 0: none
     """
 
     pools: tuple[tuple[Index, ...], ...]
-    table: np.ndarray
     row_pools: np.ndarray
-    row_kinds: np.ndarray
 
     def __len__(self) -> int:
         return len(self.row_pools)
 
     @staticmethod
     def of(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
-        numbers: dict[int, int] = {}
-        addresses, row_pools, row_kinds = [], [], []
         slots = max(1, max(map(len, pools), default=0))
-        for sources in pools:
-            for index in sources:
-                if id(index) not in numbers:
-                    numbers[id(index)] = len(addresses)
-                    addresses.append(index.addresses)
-            rest = slots - len(sources)
-            row_pools.append([numbers[id(index)] for index in sources] + [-1] * rest)
-            row_kinds.append([index.source for index in sources] + [0] * rest)
-        table = np.array(addresses, np.int64) if addresses else np.zeros((1, 12), np.int64)
-        shape = len(pools), slots
-        return Sources(pools, table, np.array(row_pools, np.int32).reshape(shape),
-                       np.array(row_kinds, np.uint8).reshape(shape))
+        none = [0] * slots
+        rows = [[index.address for index in row] + none[len(row):] for row in pools]
+        return Sources(pools, np.array(rows, np.int64).reshape(len(pools), slots))
 
 
 class Prepared:
@@ -111,8 +96,8 @@ class Prepared:
                            np.empty(shape, np.float32), np.empty(shape, np.uint8))
         if rows and nodes:
             known = self._sources
-            arguments = (context, lengths, self._prompts, budgets, depths, self._deepest, least, known.table,
-                         known.row_pools, known.row_kinds, self._lambdas, self._window,
+            arguments = (context, lengths, self._prompts, budgets, depths, self._deepest, least,
+                         known.row_pools, self._lambdas, self._window,
                          batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
             _run(rows, sum(each), self._threads, arguments)
         return batch
@@ -172,7 +157,7 @@ def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
 
 
 def _slice(begin: int, end: int, arguments: tuple) -> None:
-    row_pools, lambdas, tokens = arguments[8], arguments[10], arguments[12]
+    row_pools, lambdas, tokens = arguments[7], arguments[8], arguments[10]
     memory = scratch(tokens.shape[1], row_pools.shape[1], lambdas.shape[1] - 1)
     draft_rows(begin, end, memory, *arguments)
 

@@ -139,10 +139,15 @@ class Index:
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """int64 (12,): where the arrays are and how long, as ``pools.lookup`` takes them."""
+        """int64 (13,): where the arrays are and how long, as ``pools.lookup`` takes them, and SOURCE_*."""
         where = [getattr(self, name).ctypes.data for name in _ARRAYS]
         sizes = [self.vocab.size, self.depth, self.token_count]
-        return np.array([where[0], self.tokens.itemsize, *where[1:], *sizes], np.int64)
+        return np.array([where[0], self.tokens.itemsize, *where[1:], *sizes, self.source], np.int64)
+
+    @cached_property
+    def address(self) -> int:
+        """Where ``addresses`` are, while the index is open."""
+        return self.addresses.ctypes.data
 
 
 def _problem(kind, depth) -> str | None:

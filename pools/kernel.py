@@ -8,6 +8,7 @@ import numpy as np
 
 from pools import blend, frontier, live
 from pools.jit import array_at, compiled, inlined, part, unowned
+from pools.lookup import pool_at
 from pools.tree import ROOT
 
 HOPE = 0.5  # a node grows while a child with this share of it would still come in
@@ -16,21 +17,18 @@ WIDE = 3  # suffixes read for each node of the budget, where all is open
 
 
 @compiled
-def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, deepest, least, pools,
-               row_pools, row_kinds, lambdas, window, tokens, parents, sizes, scores, sources):
+def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, deepest, least,
+               row_pools, lambdas, window, tokens, parents, sizes, scores, sources):
     """Fill the trees of rows [begin, end). Shapes as in ``pools.draft``.
 
     memory     int64 (n,)               ``scratch.scratch(N, S, M)`` of this thread
     deepest    longest path of any row
-    pools      int64 (P, 12)            addresses of every index in use
     least      score under which no node is wanted
-    row_pools  int32 (R, S)             rows of ``pools``, nearest first; -1: none
-    row_kinds  uint8 (R, S)             SOURCE_* of each
+    row_pools  int64 (R, S)             ``Index.address`` of each pool, nearest first; 0: none
     lambdas    float64 (kinds, M + 1)   by SOURCE_* and context order; negative: as the pool learned
     window     tokens of the row that the temporary branch covers; 0: no temporary branch
     """
-    context, pools = unowned(context), unowned(pools)
-    row_pools, row_kinds = unowned(row_pools), unowned(row_kinds)
+    context, row_pools = unowned(context), unowned(row_pools)
     lambdas, tokens, parents = unowned(lambdas), unowned(tokens), unowned(parents)
     scores, sources = unowned(scores), unowned(sources)
     most = tokens.shape[1]
@@ -47,16 +45,16 @@ def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, d
         budget = min(budgets[r], most)
         limit = min(depths[r], deepest)
         grow = lengths[r] > 0 and budget > 0 and limit > 0
-        sizes[r] = _grow(z, b, t, f, stamps, depth, pools, row_pools[r], row_kinds[r], lambdas, window,
-                         context[r], lengths[r], prompts[r], budget, limit, least, grow, tokens[r],
-                         parents[r], scores[r], sources[r])
+        sizes[r] = _grow(z, b, t, f, stamps, depth, row_pools[r], lambdas, window, context[r], lengths[r],
+                         prompts[r], budget, limit, least, grow, tokens[r], parents[r], scores[r],
+                         sources[r])
         tokens[r, sizes[r]:], parents[r, sizes[r]:] = 0, ROOT
         scores[r, sizes[r]:], sources[r, sizes[r]:] = 0, 0
 
 
 @inlined
-def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, window, context, length, prompt,
-          budget, deepest, least, grow, tokens, parents, scores, sources):
+def _grow(z, b, t, f, stamps, depth, row_pools, lambdas, window, context, length, prompt, budget, deepest,
+          least, grow, tokens, parents, scores, sources):
     """Fill one row's tree; return its number of nodes.
 
     depth  int32 (K + 1,)  scratch: of node j in place j + 1, of the root in place 0
@@ -66,8 +64,8 @@ def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, windo
     if grow and window > 0:
         start = live.chain(b, context, length, window, stamps[0])
     while grow:
-        candidates = _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length,
-                             prompt, start, node, tokens, parents, score * WIDE * budget)
+        candidates = _expand(z, b, t, stamps, row_pools, lambdas, window, context, length, prompt, start,
+                             node, tokens, parents, score * WIDE * budget)
         for j in range(candidates):
             if score * t.shares[j] < least:
                 continue
@@ -96,21 +94,21 @@ def _grow(z, b, t, f, stamps, depth, pools, row_pools, row_kinds, lambdas, windo
 
 
 @inlined
-def _expand(z, b, t, stamps, pools, row_pools, row_kinds, lambdas, window, context, length, prompt, start,
-            node, tokens, parents, worth):
+def _expand(z, b, t, stamps, row_pools, lambdas, window, context, length, prompt, start, node, tokens,
+            parents, worth):
     """Add up what may follow a node in the table ``t``; return how many tokens."""
     known = _history(z.history, tokens, parents, node, context, length)
     for s in range(row_pools.size):
-        if row_pools[s] >= 0:
+        if row_pools[s] != 0:
             if node == ROOT:
-                blend.enter(z, pools[row_pools[s]], s, known)
+                blend.enter(z, pool_at(row_pools[s]), s, known)
             elif z.orders[s] == 0:
-                blend.known_in(z, pools[row_pools[s]], s, tokens[node])
+                blend.known_in(z, pool_at(row_pools[s]), s, tokens[node])
     found = 0
     if window > 0:
         found = live.occurrences(b, context, length, prompt, start, z.history, known, stamps[0])
     stamps[1] += 1
-    return blend.continuations(z, b, t, stamps[1], pools, row_pools, row_kinds, lambdas, found, worth)
+    return blend.continuations(z, b, t, stamps[1], row_pools, lambdas, found, worth)
 
 
 @part

@@ -1,12 +1,20 @@
 """Reading a frozen index from compiled code, by the addresses of its arrays.
 
-``a`` is the index's ``addresses`` (int64 (12,)); an interval is (low, count) in its suffix array.
+``a`` is the index's ``addresses`` (int64 (13,)); an interval is (low, count) in its suffix array.
 """
 
-from pools.jit import load_f64, load_i32, load_u8, load_u16, part
+import numpy as np
 
-TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, LEAST, VOCAB, STARTS, WEIGHTS, SIZE, DEPTH, COUNT = range(12)
+from pools.jit import array_at, load_f64, load_i32, load_u8, load_u16, part
+
+TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, LEAST, VOCAB, STARTS, WEIGHTS, SIZE, DEPTH, COUNT, KIND = range(13)
 ALPHA, BETA, LIVE = range(3)  # rows of WEIGHTS
+
+
+@part
+def pool_at(address):
+    """The addresses of the index whose ``address`` this is."""
+    return array_at(address, 13, np.int64)
 
 
 @part

@@ -157,7 +157,7 @@ def test_targets_are_held_against_what_was_measured():
     lines = [{"batch": 32, "way": way, "tokens_per_s": speed} for way, speed in
              (("plain", 100.0), ("scheduled", 250.0), ("generate", 300.0))]
     lines += [{"batch": 32, "way": "generate_batch", "error": "it does not run"}]
-    found = report.targets(curve, lines, ["m"], [32])
+    found = report.targets(curve, lines, ["m"], [32], "made-up text")
     assert {line["target"]: (line.get("measured"), line["verdict"], line.get("why")) for line in found} == {
         "m: a step of 1 token over its floor, at most": (1.2, "met", None),
         "m: 64 queries over a step of 1, at most": (1.375, "missed", None),
@@ -165,13 +165,14 @@ def test_targets_are_held_against_what_was_measured():
         "batch 32: scheduled drafts over generate, above": (0.833, "missed", None),
         "batch 32: scheduled drafts over generate_batch, above": (
             None, "not measured", "generate_batch: it does not run")}
+    assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 3]
     assert report.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
 
 
 def test_a_target_without_a_measurement_is_listed_and_says_why():
     curve = [{"model": "m", "context": 256, "rows": 1, "queries": 1, "ms": 4.8, "floor_ms": 4.0}]
-    found = report.targets(curve, [], ["m", "n"], [1, 4])
+    found = report.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
     assert [line["verdict"] for line in found] == ["met"] + ["not measured"] * 8
     lacks = "its latency curve has no step of one row with so many queries:"
     assert [(line["target"], line["why"]) for line in found[1:]] == [

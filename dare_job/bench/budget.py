@@ -1,4 +1,7 @@
-"""The command ``bench budget``: the scheduler's node budgets against the best fixed one, on recorded text."""
+"""The command ``bench budget``: the scheduler's node budgets against the best fixed one, on recorded text.
+
+What a curve does not reach is no fixed budget for it; steps of the scheduler behind its end are counted.
+"""
 
 import json
 import platform
@@ -30,7 +33,7 @@ class Options(Source):
     model: str | None = None
     save: Path | None = None
     batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    nodes: Sequence[int] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+    nodes: Sequence[int] = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 def run(options: Options) -> dict:
@@ -56,7 +59,8 @@ def run(options: Options) -> dict:
         runs = {n: budgets.fixed(corpus.test, pools, batch, n, settings) for n in options.nodes}
         for name, curve in curves.items():
             found = budgets.scheduled(corpus.test, pools, batch, most(batch), settings, curve)
-            rows.append({"curve": name, "batch": batch, **_compared(found, runs, curve)})
+            known = {n: steps for n, steps in runs.items() if n < curve.reach(batch)}
+            rows.append({"curve": name, "batch": batch, **_compared(found, known, curve)})
         print(f"batch {batch}: {len(runs)} fixed budgets and {len(curves)} curves in "
               f"{time.perf_counter() - begun:.0f} s", flush=True)
     _report(rows)
@@ -82,12 +86,13 @@ def _measured(options: Options) -> dict[str, Curve]:
 def _compared(found: budgets.Steps, runs: dict[int, budgets.Steps], curve) -> dict:
     rates = {nodes: steps.tokens_per_s(curve) for nodes, steps in runs.items()}
     best, rate = max(rates, key=rates.get), found.tokens_per_s(curve)
-    plain = rates.get(0)
+    plain, within = rates.get(0), curve.reach(int(found.rows.max())) - 1
     return {"best_fixed": best, "best_fixed_tokens_per_s": round(rates[best], 1),
             "tokens_per_s": round(rate, 1), "nodes_per_row": round(found.nodes.sum() / found.rows.sum(), 2),
             "accepted_per_step": round(found.tokens.sum() / found.rows.sum() - 1, 3),
             "ratio_to_plain": round(rate / plain, 3) if plain else None,
-            "ratio_to_best_fixed": round(rate / rates[best], 3)}
+            "ratio_to_best_fixed": round(rate / rates[best], 3),
+            "steps_beyond_curve": int((found.nodes > within * found.rows).sum())}
 
 
 def _report(rows: list[dict]) -> None:

@@ -4,10 +4,13 @@
         [--rule entropy] [--repetition-penalty 1.05] [--no-repeat-ngram-size 4] [--profile FILE]
 
 Users of a sample world; what its grammar writes for other users drafts, so that about as much is accepted as
-on a night. ``auto``: the scheduler gives the nodes out. All that a step does is counted: drafting, the tree,
-its mask, verification, writing, moving the cache. Ceiling: the forwards alone. Parts are timed in a run of
-their own, as it takes time to read the clock sixteen times a step. On a CPU with one thread all times are
-that thread's own, so that other work on the machine counts less; else they are wall times.
+on a night, from three pools as there: of the row's own, its group's and everybody's. Texts end at uneven
+lengths, and the next row takes the slot: all steps have all rows, and those after such a change are among
+them. ``auto``: the scheduler gives the nodes out. All that a step does is counted: drafting, the tree, its
+mask, verification, writing, moving the cache, rows that end; prompts' forwards are no steps. Ceiling: the
+forwards alone. Parts are timed in a run of their own, as it takes time to read the clock sixteen times a
+step. On a CPU with one thread all times are that thread's own, so that other work on the machine counts less;
+else they are wall times.
 """
 
 import argparse
@@ -37,6 +40,7 @@ from pools.index import Index
 
 _WORLD = 7  # its seed; the embedded model was not trained on it
 _PROFILED = 30  # functions
+_ROUNDS = 3  # rows that each slot has, the first ones timed
 STEP_US, ROW_US = 500, 20  # what may be spent outside the forward
 
 # Part of a step: the object that does it, and its name there. "mask": what Target.forward does beside the
@@ -91,9 +95,9 @@ class _Timers:
 
 def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace) -> dict:
     """One line of the table: medians over the repeats."""
-    requests = _requests(options.model, batch)
+    requests = _requests(options.model, batch, options.new_tokens)
     limit = most(batch) if nodes == "auto" else int(nodes)
-    settings = EngineSettings(max_new_tokens=options.new_tokens, batch_size=batch, nodes=limit,
+    settings = EngineSettings(max_new_tokens=2 * options.new_tokens, batch_size=batch, nodes=limit,
                               rule=options.rule)
     clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
     curve = step_cost.curve(target, settings) if nodes == "auto" else None
@@ -139,9 +143,11 @@ def _parts(target: Target, decoder: Engine, requests: list[Request], clock) -> d
 
 def _run(target: Target, decoder: Engine, requests: list[Request], clock,
          parts: tuple[str, ...]) -> tuple[dict[str, float], list[Result], float]:
-    """Microseconds a step of these parts and of "step", the prompts' forwards and verdicts left out; the
-    results, and seconds of the whole run.
+    """Microseconds a step of these parts and of "step", while no slot is empty, without prompts' forwards and
+    verdicts; the results, and seconds, of the whole run.
     """
+    started, results = clock(), []
+    running = decoder.run(requests)
     with _Timers(target, decoder, clock, parts) as timers:
         prefill = decoder._prefill
 
@@ -153,22 +159,32 @@ def _run(target: Target, decoder: Engine, requests: list[Request], clock,
             return found
 
         decoder._prefill = outside
-        started = clock()
-        results = list(decoder.run(requests))
-        seconds = clock() - started
+        for result in running:
+            results.append(result)
+            if len(results) > len(requests) - decoder.settings.batch_size:
+                break
         del decoder._prefill
-    steps = timers["step"].calls
+    results += running
+    seconds, steps = clock() - started, timers["step"].calls
     return {part: 1e6 * timer.seconds / steps for part, timer in timers.items()}, results, seconds
 
 
-def _requests(model: str, rows: int) -> list[Request]:
-    """Users of a sample world; the texts that its grammar writes for the others are their pool."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve(model))
-    examples = list(user_examples(simulate(400, 300, _WORLD), prompts.load("kar"), DAYS))
-    asked, others = examples[:rows], examples[rows:]
-    texts = tokenizer([one.text for one in others], add_special_tokens=False)["input_ids"]
-    pool = Index.build([np.array(text, np.int32) for text in texts])
-    return [Request(one.row, prompt_ids(tokenizer, one.prompt), (pool,)) for one in asked]
+def _requests(model: str, rows: int, tokens: int) -> list[Request]:
+    """Users of a sample world for so many slots, texts of about ``tokens``; what its grammar wrote the day
+    before, for them and for others, is their pools.
+    """
+    tokenizer, rng = AutoTokenizer.from_pretrained(resolve(model)), np.random.default_rng(_WORLD)
+    world, prompt_set = simulate(400, 300, _WORLD), prompts.load("kar")
+    before = {one.row: one.text for one in user_examples(world, prompt_set, DAYS - 1)}
+    asked = [one for one in user_examples(world, prompt_set, DAYS) if one.row in before][: _ROUNDS * rows]
+    texts = tokenizer(list(before.values()), add_special_tokens=False)["input_ids"]
+    texts = {row: np.array(text, np.int32) for row, text in zip(before, texts, strict=True)}
+    group = Index.build(list(texts.values())[: len(texts) // 3], kind="collaborative")
+    everybody = Index.build(list(texts.values()))
+    lengths = rng.integers(tokens // 2, tokens + tokens // 2, len(asked), endpoint=True)
+    return [Request(one.row, prompt_ids(tokenizer, one.prompt),
+                    (Index.build([texts[one.row]], kind="own"), group, everybody), int(length))
+            for one, length in zip(asked, lengths, strict=True)]
 
 
 def main() -> None:
@@ -190,7 +206,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     warm_up()
     target = Target.load(resolve(options.model), options.dtype, options.device)
-    target.generation_config.update(eos_token_id=None,  # every text has the same length
+    target.generation_config.update(eos_token_id=None,  # texts end where their requests say
                                     repetition_penalty=options.repetition_penalty,
                                     no_repeat_ngram_size=options.no_repeat_ngram_size)
     rows = []

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +28,10 @@ class Old(StrEnum):
 
 @dataclass
 class Measured:
-    """Sums over the rows of one method and batch size; ``seconds`` holds one entry a repeat."""
+    """Sums over the rows of one method and batch size, of the last repeat.
+
+    seconds, written  one entry a repeat; tokens written
+    """
 
     tokens: int = 0
     steps: int = 0
@@ -37,16 +40,18 @@ class Measured:
     relaxed: int = 0
     retrieval_ms: float = 0.0
     slot_steps: float = 0.0
-    seconds: list[float] | None = None
+    seconds: list[float] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
     texts: dict | None = None  # token ids by row, as lists
 
     @property
     def tokens_per_s(self) -> float:
-        return self.tokens / statistics.median(self.seconds)
+        """Median of the repeats' rates: relaxed texts may be of other lengths in each."""
+        return statistics.median(n / s for n, s in zip(self.written, self.seconds, strict=True))
 
     def after(self, seen: "Measured") -> "Measured":
         """This repeat, with the times of those before."""
-        return replace(self, seconds=seen.seconds + self.seconds)
+        return replace(self, seconds=seen.seconds + self.seconds, written=seen.written + self.written)
 
 
 def prepared(folder: Path, old: Old, users: int, items: int, settings: Iterable[str] = ()) -> Job:
@@ -95,7 +100,7 @@ def once(method: str, task: loading.Task, sample: list[dict], scoring: Scoring |
     if mode == "generate":
         began = time.perf_counter()
         tokens = baseline.by_generate(requests, task)
-        return Measured(tokens, seconds=[time.perf_counter() - began])
+        return Measured(tokens, seconds=[time.perf_counter() - began], written=[tokens])
     engine = loading.engine(task)
     engine.scoring = scoring or Scoring()
     began = time.perf_counter()
@@ -108,4 +113,5 @@ def once(method: str, task: loading.Task, sample: list[dict], scoring: Scoring |
     texts = {result.id: result.token_ids.tolist() for result in results}
     tokens = sum(map(len, texts.values()))
     return Measured(tokens, total("target_steps"), total("scored_tokens"), total("accepted_tokens"),
-                    total("relaxed_tokens"), total("retrieval_ms"), total("slot_steps"), [seconds], texts)
+                    total("relaxed_tokens"), total("retrieval_ms"), total("slot_steps"), [seconds], [tokens],
+                    texts)

@@ -50,7 +50,7 @@ def main(
 
 def _measure(task: loading.Task, sample: list[dict], budgets: dict[int, int | str], repeats: int) -> dict:
     """Measured by (method, batch size); ``budgets`` has decode.nodes of each batch size."""
-    found = {(method, batch): Measured(seconds=[]) for batch in budgets for method in METHODS}
+    found = {(method, batch): Measured() for batch in budgets for method in METHODS}
     scorings = {key: Scoring() for key in found}
     once("dare relaxed", task, sample[:2], batch_size=2, nodes=8)  # compiled and warm
     once("generate", task, sample[:2], batch_size=2, nodes=8)

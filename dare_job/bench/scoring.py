@@ -46,7 +46,7 @@ def main(
     with TemporaryDirectory() as temporary:
         kinds = _kinds(work or Path(temporary), rows, users, items, threads)
         budgets = dict(zip(map(int, batch.split(",")), map(int, nodes.split(",")), strict=True))
-        found = {(kind, size, score): Measured(seconds=[])
+        found = {(kind, size, score): Measured()
                  for kind in kinds for size in budgets for score in SCORES}
         scorings = {key: Scoring() for key in found}
         for kind in kinds:

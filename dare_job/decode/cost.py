@@ -52,6 +52,12 @@ class Curve:
         """The most queries a row that every batch size of the curve has."""
         return int(min(queries[-1] for queries, _ in self.points.values()))
 
+    def reach(self, batch: int) -> int:
+        """The most queries a row that the curve has for so many rows; behind it, ``steps`` supposes."""
+        around = {min(self.batches, key=lambda b: (b < batch, abs(b - batch))),
+                  min(self.batches, key=lambda b: (b > batch, abs(b - batch)))}
+        return int(min(self.points[b][0][-1] for b in around))
+
     def ms(self, batch: int, queries: float) -> float:
         """Milliseconds of a forward; batch and queries must lie within the curve."""
         rows = self.batches

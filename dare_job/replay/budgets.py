@@ -1,7 +1,7 @@
 """Recorded texts written again in batches: the scheduler's budgets against every row's having the same one.
 
 What is accepted follows the recorded text, not anybody's estimate; what a step costs is read from a latency
-curve, and drafting is added as it was timed.
+curve, and drafting and the scheduler's own work are added as they were timed.
 """
 
 import time
@@ -22,11 +22,13 @@ from pools.tree import DraftBatch, empty
 
 @dataclass(frozen=True)
 class Steps:
-    """One entry a step of a whole run: rows, draft nodes in all, milliseconds of drafting, tokens written."""
+    """One entry a step of a whole run: rows, draft nodes in all, milliseconds of drafting and of giving nodes
+    out, tokens written.
+    """
 
     rows: np.ndarray
     nodes: np.ndarray
-    draft_ms: np.ndarray
+    beside_ms: np.ndarray
     tokens: np.ndarray
 
     def tokens_per_s(self, curve: Curve) -> float:
@@ -34,7 +36,7 @@ class Steps:
         most = {rows: int(self.nodes[self.rows == rows].max()) for rows in np.unique(self.rows)}
         ms = {rows: curve.steps(rows, nodes) for rows, nodes in most.items()}
         forwards = sum(ms[rows][nodes] for rows, nodes in zip(self.rows, self.nodes, strict=True))
-        return 1e3 * float(self.tokens.sum() / (forwards + self.draft_ms.sum()))
+        return 1e3 * float(self.tokens.sum() / (forwards + self.beside_ms.sum()))
 
 
 def fixed(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
@@ -67,16 +69,19 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, schedule
         begun = time.thread_time()
         near = [pools[number] for number in taken]
         drafts = _draft(context[:rows], known[:rows], sizes[:rows], near, nodes, settings, scheduler)
-        draft_ms = 1e3 * (time.thread_time() - begun) if drafts.nodes else 0.0
+        beside_ms = 1e3 * (time.thread_time() - begun) if drafts.nodes else 0.0
         if scheduler is not None and drafts.nodes:
-            drafts = scheduler.cut(drafts, draft_ms)
+            drafts = scheduler.cut(drafts, beside_ms)
+            beside_ms = 1e3 * (time.thread_time() - begun)
         tree = build(context[np.arange(rows), known[:rows] - 1], drafts, sizes[:rows] - known[:rows] - 1)
         verdict = _follow(tree, context[:rows], known[:rows], sizes[:rows])
         if scheduler is not None:
+            begun = time.thread_time()
             scheduler.observe(tree, verdict)
+            beside_ms += 1e3 * (time.thread_time() - begun)
         gained = verdict.counts + 1
         known[:rows] += gained
-        record.append((rows, len(tree.tokens) - rows, draft_ms, int(gained.sum())))
+        record.append((rows, len(tree.tokens) - rows, beside_ms, int(gained.sum())))
         for row in np.flatnonzero(known[:rows] >= sizes[:rows])[::-1]:  # the last row fills the gap
             rows -= 1
             context[row], sizes[row], known[row] = context[rows], sizes[rows], known[rows]

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONTEXT = 512  # tokens before the root: a prompt and half of a text
-QUERIES = (*range(1, 18), *range(19, 34, 2), *range(37, 66, 4), *range(73, 130, 8))
+QUERIES = (*range(1, 18), *range(19, 34, 2), *range(37, 66, 4), *range(73, 130, 8), *range(145, 258, 16),
+           *range(289, 514, 32))  # 512 draft nodes are the most that a row is ever given
 
 
 @dataclass(frozen=True)

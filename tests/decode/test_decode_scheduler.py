@@ -33,6 +33,12 @@ LINEAR = Curve.of({str(b): {str(q): 5.0 + 0.3 * b * q for q in QUERIES} for b in
 STEEP = Curve.of({str(b): {str(q): 5.0 * b * q * q for q in QUERIES} for b in (1, 8)}, "steep")
 
 
+def test_a_curve_says_how_far_it_reaches_at_a_batch_size():
+    table = {"1": {"1": 1.0, "65": 2.0}, "4": {"1": 1.0, "17": 2.0}, "8": {"1": 1.0, "33": 2.0}}
+    curve = Curve.of(table, "x")
+    assert [curve.reach(rows) for rows in (1, 2, 4, 6, 8, 20)] == [65, 17, 17, 17, 33, 33]
+
+
 def drafts_of(scores: np.ndarray, sizes=None) -> DraftBatch:
     """Chains with these scores (R, N)."""
     rows, nodes = scores.shape

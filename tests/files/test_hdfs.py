@@ -143,10 +143,33 @@ def test_a_folder_that_is_there_is_not_listed_as_empty(folder, monkeypatch):
         return list_status(path, recursive)
 
     monkeypatch.setattr(client, "list_status", failing)
-    assert files.listing(folder).keys() == {"x"}
-    failures.extend([1] * 9)
-    with pytest.raises(OSError, match="could not be listed"):
-        files.listing(folder)
+    lists = [lambda: set(files.listing(folder)), lambda: {path.name for path in folder.glob("*")},
+             lambda: {path.name for path in folder.rglob("*")},
+             lambda: {path.name for path in folder.iterdir()}]
+    for found in lists:
+        failures[:] = [1]
+        assert found() == {"x"}
+        failures[:] = [1] * 9
+        with pytest.raises(OSError, match="could not be listed"):
+            found()
+    failures.clear()
+    assert not list((folder / "none").glob("*"))
+
+
+@pytest.mark.parametrize("found", [lambda folder: list(folder.glob("*/*")), files.listing],
+                         ids=["glob", "all"])
+def test_a_namenode_that_fails_is_no_empty_folder(folder, found, monkeypatch):
+    (folder / "a" / "x").write_text("x")
+    client, list_status = folder.fs.client, folder.fs.client.list_status
+
+    def failing(path, recursive=False):
+        if path.endswith("/a"):
+            raise RuntimeError("the NameNode is in safe mode")
+        return list_status(path, recursive)
+
+    monkeypatch.setattr(client, "list_status", failing)
+    with pytest.raises(OSError, match="safe mode"):
+        found(folder)
 
 
 def test_a_stream_is_put_when_it_is_closed_and_never_after_an_error_or_when_dropped(folder, monkeypatch):

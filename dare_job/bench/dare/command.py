@@ -8,13 +8,17 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import torch
+
 import pools
 from dare_job import decode
+from dare_job.bench import night
 from dare_job.bench.dare import frameworks, groups, indexes, measure, models, report, rows, tables
 from dare_job.bench.dare.frameworks import Framework
 from dare_job.bench.dare.tables import Data
 from dare_job.bench.profiles.texts import written
 from dare_job.config import JobConfig
+from dare_job.decode import step_cost
 from dare_job.errors import ConfigError
 from dare_job.model_files import fingerprint, tokenizer_hash
 from dare_job.spark.task import Task
@@ -96,7 +100,7 @@ def run(options: Options) -> dict:
     lines.sort(key=lambda line: list(options.data).index(line["data"]))
     report.show(lines)
     return {"rows": lines, "settings": {name: getattr(options, name) for name in _COUNTS},
-            "versions": {name: version(name) for name in ("torch", "transformers", "numba")}}
+            "versions": _versions()}
 
 
 def _cells(data: Sequence[Data], architecture: str, asked: Sequence[Framework]) -> Iterator[Cell]:
@@ -146,7 +150,12 @@ def _task(cell: Cell, model: Path, options: Options) -> Task:
 
 
 def _code() -> str:
-    """Digest of the code that is measured."""
-    folders = [Path(package.__file__).parent for package in (decode, pools)]
+    """Digest of the code that is measured and measures, its libraries and the processor."""
+    folders = [Path(package.__file__).parent for package in (decode, pools)] + [Path(__file__).parent]
     files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    return digest([path.read_text() for path in files])
+    return digest([*(path.read_text() for path in [*files, Path(night.__file__)]), _versions(),
+                   step_cost.device_name(torch.device("cpu"))])
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "transformers", "numba")}

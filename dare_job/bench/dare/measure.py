@@ -21,7 +21,7 @@ def cell(task: loading.Task, rows: Sequence[dict], batch: int, nodes: int, repea
     """
     for method in METHODS:  # compiled and warm
         once(method, task, rows[:2], batch_size=batch, nodes=nodes)
-    found = {method: Measured(seconds=[]) for method in METHODS}
+    found = {method: Measured() for method in METHODS}
     scorings = {method: Scoring() for method in METHODS}
     processor: dict[str, list[float]] = {method: [] for method in METHODS}
     for _ in range(repeats):
@@ -43,8 +43,8 @@ def cell(task: loading.Task, rows: Sequence[dict], batch: int, nodes: int, repea
 def _ratios(seen: Measured, seconds: Sequence[float], plain: Measured,
             plainly: Sequence[float]) -> list[float]:
     """Of the rates in each repeat: a relaxed text may be of another length."""
-    longer = seen.tokens / plain.tokens
-    return [longer * other / own for own, other in zip(seconds, plainly, strict=True)]
+    longer = [own / other for own, other in zip(seen.written, plain.written, strict=True)]
+    return [more * other / own for more, own, other in zip(longer, seconds, plainly, strict=True)]
 
 
 def _line(method: str, seen: Measured, plain: Measured, most: int) -> dict:

@@ -75,7 +75,7 @@ def _run(options: Options, work: Path) -> dict:
     settings = (f"{options.rows} rows, {options.pool} old texts of other users, {options.threads} torch "
                 f"thread(s), medians of {options.repeats}, draft nodes a row {options.nodes or 'auto'}")
     report.show(rows, likeness, settings)
-    return {"rows": rows, "targets": report.targets(rows), "texts": likeness,
+    return {"rows": rows, "targets": report.targets(rows, likeness), "texts": likeness,
             "rows_that_differ": report.differing(found), **machine}
 
 

@@ -47,7 +47,7 @@ class Learned:
 
 @dataclass
 class Measured:
-    """Sums over the rows of one method and batch size.
+    """Sums over the rows of one method and batch size; numbers are of the last repeat.
 
     steps               forwards after the prompts', counted for each row
     seconds, processor  by the clock, and of processor time, which neighbours on the machine disturb less: one
@@ -66,11 +66,16 @@ class Measured:
 
     @property
     def tokens_per_s(self) -> float:
-        return self.tokens / statistics.median(self.seconds)
+        return self._rate(self.seconds)
 
     @property
     def tokens_per_s_of_processor(self) -> float:
-        return self.tokens / statistics.median(self.processor)
+        return self._rate(self.processor)
+
+    def _rate(self, seconds: list[float]) -> float:
+        """Median of the repeats' rates: relaxed texts may be of other lengths in each."""
+        written = [sum(map(len, texts.values())) for texts in self.texts]
+        return statistics.median(n / s for n, s in zip(written, seconds, strict=True))
 
     def after(self, seen: "Measured") -> "Measured":
         """This repeat, with the times and texts of those before."""

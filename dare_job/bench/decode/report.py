@@ -12,6 +12,7 @@ _BELOW = ("plain: the faster of generate and autoregressive; accepted_per_step: 
           "quick as one token's, and nothing else took time")
 STRICT_OVER_GENERATE = {1: 2.2, 8: 1.8, 32: 1.2}  # at least, by batch size
 RELAXED_OVER_STRICT = {1: 1.2}
+DISTINCT, LIKENESS = 0.95, 0.2  # share of distinct texts at least; replay acceptance off the recorded one's
 OVER_PLAIN = 0.98  # every way of the engine, at every batch size
 
 
@@ -41,10 +42,14 @@ def differing(found: Found) -> int:
     return sum(any(not np.array_equal(texts[row], expected[row]) for texts in written) for row in expected)
 
 
-def targets(rows: list[dict]) -> list[dict]:
-    """What the lines are held against: target, bound, what was measured, and whether that meets it."""
+def targets(rows: list[dict], likeness: dict) -> list[dict]:
+    """What lines and texts are held against: target, bound, what was measured, and whether that meets it."""
     by = {(row["method"], row["batch"]): row for row in rows}
-    found = []
+    off = abs(likeness["accepted_ratio"] - 1)
+    found = [{"target": "distinct texts, at least", "bound": DISTINCT, "measured": likeness["distinct"],
+              "met": likeness["distinct"] >= DISTINCT},
+             {"target": "replay acceptance off recorded profiles', at most", "bound": LIKENESS,
+              "measured": round(off, 3), "met": off <= LIKENESS}]
     for batch in dict.fromkeys(row["batch"] for row in rows):
         held = [("dare strict over generate", STRICT_OVER_GENERATE.get(batch),
                  by[STRICT, batch]["ratio_to_generate"]),
@@ -72,7 +77,7 @@ def show(rows: list[dict], likeness: dict, settings: str) -> None:
         clock, processor = (by[RELAXED, batch][name] / by[STRICT, batch][name]
                             for name in ("tokens_per_s", "ratio_by_processor"))
         console.print(f"batch {batch}: relaxed over strict {clock:.3f}, by processor time {processor:.3f}")
-    for one in targets(rows):
+    for one in targets(rows, likeness):
         console.print("{verdict}: {target} {bound}: {measured}".format(
             verdict="met" if one["met"] else "MISSED", **one))
     console.print(f"{settings}; {_BELOW}")

@@ -65,10 +65,10 @@ def run(options: Options) -> dict:
         _measure_model(found, target, place, options, batches, recorded, limits, meter, budget)
         del target
         release(device)
-    found |= {"targets": targets(found["curves"], found["replay"], names, batches),
+    found |= {"targets": targets(found["curves"], found["replay"], names, batches, recorded.source),
               "texts": recorded.source,
               "notes": budget.notes, "seconds": round(budget.spent, 1)}
-    print(table(found["targets"], ("target", "bound", "measured", "verdict", "why")) + "\n")
+    print(table(found["targets"], ("target", "bound", "measured", "verdict", "why", "text")) + "\n")
     return found
 
 

@@ -19,14 +19,18 @@ def _text(value) -> str:
 
 
 def targets(curves: Sequence[dict], replay: Sequence[dict], models: Sequence[str],
-            batches: Sequence[int]) -> list[dict]:
-    """Every target of these models and batch sizes with its verdict: met, missed, or not measured and why."""
+            batches: Sequence[int], text: str) -> list[dict]:
+    """Every target of these models and batch sizes with its verdict: met, missed, or not measured and why.
+
+    text  what the replay writes: another text has another verdict
+    """
     found = []
     for model in dict.fromkeys(models):
         found += _of_curve(model, {(line["rows"], line["queries"]): line for line in reversed(curves)
                                    if line["model"] == model})
     for batch in dict.fromkeys(batches):
-        found += _of_replay(batch, {line["way"]: line for line in replay if line["batch"] == batch})
+        lines = _of_replay(batch, {line["way"]: line for line in replay if line["batch"] == batch})
+        found += [{**line, "text": text} for line in lines]
     return found
 
 

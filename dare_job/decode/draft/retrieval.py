@@ -15,7 +15,8 @@ class RetrievalDrafter:
 
     def __init__(self, settings: DraftSettings):
         self._settings = settings
-        self._requests: tuple[Request, ...] | None = None  # of the last call: most steps have the same rows
+        self._requests: tuple[Request, ...] = ()  # of the last call: most steps have the same rows
+        self._prepared = Prepared(Sources.of(()), settings)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
@@ -25,8 +26,8 @@ class RetrievalDrafter:
 
     def _prepare(self, requests: tuple[Request, ...]) -> None:
         known, self._requests = self._requests, requests
-        if known is not None and len(known) == len(requests) and all(map(operator.is_, known, requests)):
+        if len(known) == len(requests) and all(map(operator.is_, known, requests)):
             return
-        sources = Sources.of(tuple([request.pools for request in requests]))
         prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
+        sources = Sources.of(tuple([request.pools for request in requests]))
         self._prepared = Prepared(sources, self._settings, prompts)
