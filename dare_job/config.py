@@ -236,7 +236,7 @@ class EncodeSettings(Section):
     model: str | None = Field(None, min_length=1, description="null: no features; 'embedded' "
                               "(all-MiniLM-L6-v2, extra encode), a local folder, its URL, or a hub name")
     revision: str | None = None
-    batch_size: int = Field(64, ge=1, le=65536, description="texts encoded at once, of similar length")
+    batch_size: int = Field(32, ge=1, le=65536, description="texts encoded at once, of similar length")
     window: int | None = Field(
         None, ge=16, le=_MOST, description="tokens that the encoder reads at once; a longer text is the mean "
         "of several windows; null: as many as it can")

@@ -1,6 +1,6 @@
 """What encoding texts costs, and what sorting them by length saves: one worker, without Spark.
 
-    python -m dare_job.bench.encode [--model embedded] [--users 400] [--batch 8,64] [--threads 1]
+    python -m dare_job.bench.encode [--model embedded] [--users 400] [--batch 8,32] [--threads 1]
 
 The texts are those of the sample world. "as they come" encodes each batch by itself. Runs take turns; the
 median counts. Seconds are the process's own, so that other work on the machine counts less: with one thread
@@ -29,7 +29,7 @@ from dare_job.tables import ENTITIES
 def main(
     model: Annotated[str, typer.Option(help="'embedded', a folder or a hub name.")] = "embedded",
     users: Annotated[int, typer.Option(help="Users of the sample; three items for four users.")] = 400,
-    batch: Annotated[str, typer.Option(help="Batch sizes.")] = "8,64",
+    batch: Annotated[str, typer.Option(help="Batch sizes.")] = "8,32",
     threads: Annotated[int, typer.Option(help="torch threads, as one Spark worker has.")] = 1,
     repeats: Annotated[int, typer.Option(help="Times each case runs.")] = 3,
 ) -> None:
