@@ -224,7 +224,7 @@ def _encode_words(report: dict) -> str:
     words = []
     for entity, found in report.items():
         counts, encoding, drift = found["counts"], found["encoding"], found["drift"]
-        said = f"features of {counts['rows']} {entity}s ({counts['encoded']} encoded now"
+        said = f"features of {counts['rows']} {entity}s ({counts['encoded']} encoded"
         said += f", {encoding['texts_per_s']:.0f} texts/s a worker" if encoding["texts_per_s"] else ""
         said += f", {counts['without_text']} without a text" if counts["without_text"] else ""
         said += f", drift {drift['ratio']:.2f}" if drift and drift["ratio"] else ""
