@@ -55,6 +55,7 @@ STAGE_HELP = {
     "generate": "Write the text with the model on Spark; goes on where a killed run stopped.",
     "gate": "Check tonight's texts: errors, empty, short, cut off, loops, unprintable, lengths, relaxed.",
     "publish": "Check the rows and commit the date's snapshot with its manifest.",
+    "encode": "Turn the published texts into vectors, ids and clusters for CTR models (encode.model).",
 }
 
 

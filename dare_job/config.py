@@ -1,5 +1,6 @@
 """The job's settings: typed models, and the reader that turns YAML into them."""
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -236,6 +237,32 @@ class GateSettings(Section):
     min_length_pairs: int = Field(50, ge=1, le=_MOST, description="fewer texts tell nothing of lengths")
 
 
+class EncodeSettings(Section):
+    model: str | None = Field(None, min_length=1, description="null: no features; 'embedded' "
+                              "(all-MiniLM-L6-v2, extra encode), a local folder, its URL, or a hub name")
+    revision: str | None = None
+    batch_size: int = Field(32, ge=1, le=65536, description="texts encoded at once, of similar length")
+    window: int | None = Field(
+        None, ge=16, le=_MOST, description="tokens that the encoder reads at once; a longer text is the mean "
+        "of several windows; null: as many as it can")
+    clusters: list[Annotated[int, Field(ge=2, le=65536)]] = Field(
+        [64, 64], description="sizes of the levels of residual k-means; []: none")
+    refit: bool = Field(False, description="make new clusters tonight: all cluster ids change")
+    max_drift: Annotated[float, Field(ge=1)] | None = Field(
+        1.25, description="warn where tonight's vectors are this many times as far from their clusters as on "
+        "the night that the clusters were made; null: never")
+    row_group_rows: int = Field(8192, ge=1, le=_MOST, description="rows of a row group, but of the last")
+    seed: Seed = 0
+
+    @field_validator("clusters")
+    @classmethod
+    def _ids_fit(cls, value: list[int]) -> list[int]:
+        if math.prod(value) > _MOST:
+            raise ValueError(f"encode.clusters = {value}: the ids of the last level, {math.prod(value)}, do "
+                             "not fit into 32 bits; give fewer or smaller levels, such as [64, 64]")
+        return value
+
+
 class LogSettings(Section):
     format: Literal["auto", "text", "json"] = Field(
         "auto", description="auto: lines for people on a terminal, JSON lines elsewhere")
@@ -281,6 +308,7 @@ class JobConfig(Section):
     baseline: BaselineSettings = BaselineSettings()
     limits: LimitSettings = LimitSettings()
     gates: GateSettings = GateSettings()
+    encode: EncodeSettings = EncodeSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
 

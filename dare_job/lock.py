@@ -61,15 +61,15 @@ def cleaning(folder: AnyPath) -> Iterator[None]:
         yield
 
 
-def wait(folder: AnyPath) -> None:
-    """Wait until no living process holds the lock of ``cleaning``.
+def wait(folder: AnyPath, by: str = _CLEANS) -> None:
+    """Wait until no living process holds a lock that is held for moments, such as that of ``cleaning``.
 
     Raises InfrastructureError, naming process and file, where it is still held after a minute.
     """
     until = time.monotonic() + _PATIENCE_S
     while (owner := held_by(folder)) is not None:
         if time.monotonic() > until:
-            raise _refusal(folder / NAME, owner, _CLEANS)
+            raise _refusal(folder / NAME, owner, by)
         time.sleep(0.05 if files.is_local(folder) else 1.0)
 
 

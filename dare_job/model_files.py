@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dare_job import file_digests, store_errors
@@ -22,12 +23,14 @@ _WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken
 _UNWANTED = ["consolidated*", "*/*"]  # the same weights again in another layout; exports to other runtimes
 
 
-def resolve(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Path:
-    """Local folder of a model.
+def resolve(name: str, revision: str | None = None, trust_remote_code: bool = False,
+            setting: str = "model.name", unwanted: Sequence[str] = _UNWANTED) -> Path:
+    """Local folder of a model, which a setting names.
 
     name               "embedded", a folder, the URL of one, or a hub name ("owner/model")
     revision           branch, tag or commit of a hub model
     trust_remote_code  download a hub model's Python code too
+    unwanted           patterns of files of a hub model that are left there
     Raises ModelError when the folder is missing or the hub knows no such model, InfrastructureError when the
     hub cannot be reached and there is no copy here.
     """
@@ -36,32 +39,32 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
 
         return Path(embedded_path())
     if "://" in name:
-        return _copied(path_of(name, "model.name"))
+        return _copied(path_of(name, setting), setting)
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"model folder {name} does not exist")
-    return _download(name, revision, trust_remote_code)
+    return _download(name, revision, trust_remote_code, unwanted)
 
 
-def _copied(folder: AnyPath) -> Path:
+def _copied(folder: AnyPath, setting: str) -> Path:
     """A folder itself, or the copy on this host of one at a URL, which serves until its files change."""
-    store_errors.require(folder, "model.name")
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"model.name = {folder}: no model there (config.json is missing)")
+    store_errors.require(folder, setting)
+    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
+        raise ModelError(f"{setting} = {folder}: no model there (config.json is missing)")
     return local_copy(folder, "" if is_local(folder) else digest_of(folder), kept=True)
 
 
-def _download(name: str, revision: str | None, trust_remote_code: bool) -> Path:
+def _download(name: str, revision: str | None, trust_remote_code: bool, unwanted: Sequence[str]) -> Path:
     """Weights in pickles (``.bin``) come only from a repository that has no others."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = [*_WANTED, *(["*.py"] if trust_remote_code else [])]
     try:
-        folder = _snapshot(name, revision, wanted)
+        folder = _snapshot(name, revision, wanted, unwanted)
         if not any(folder.glob("*.safetensors")):
-            folder = _snapshot(name, revision, [*wanted, "pytorch_model*.bin"])
+            folder = _snapshot(name, revision, [*wanted, "pytorch_model*.bin"], unwanted)
         return folder
     except LocalEntryNotFoundError:
         raise InfrastructureError(
@@ -72,10 +75,11 @@ def _download(name: str, revision: str | None, trust_remote_code: bool) -> Path:
         raise ModelError(f"model {name} is no local folder and cannot be downloaded: {error}") from error
 
 
-def _snapshot(name: str, revision: str | None, wanted: list[str]) -> Path:
+def _snapshot(name: str, revision: str | None, wanted: list[str], unwanted: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=_UNWANTED))
+    return Path(snapshot_download(name, revision=revision, allow_patterns=wanted,
+                                  ignore_patterns=list(unwanted)))
 
 
 def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
@@ -123,11 +127,17 @@ def fingerprint(path: str | Path) -> str:
     Raises ModelError: no model there, a file of its weights missing, or one that cannot be read (a link to
     nothing, say).
     """
-    path, digest = Path(path), hashlib.sha256()
+    path = Path(path)
     _require(path)
     _require_weights(path)
-    for file in filter(_counts, sorted(path.iterdir())):
-        _add(digest, file.name, _content_digest(file))
+    return digest_of_files(path, filter(_counts, sorted(path.iterdir())))
+
+
+def digest_of_files(folder: Path, found: Iterable[Path]) -> str:
+    """sha256 (hex) of names and whole contents of files in a folder, in their order."""
+    digest = hashlib.sha256()
+    for file in found:
+        _add(digest, file.relative_to(folder).as_posix(), _content_digest(file))
     return digest.hexdigest()
 
 

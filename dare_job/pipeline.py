@@ -18,7 +18,7 @@ from dare_job.observe.metrics import Metrics
 from dare_job.quality import findings
 from dare_job.tables import ENTITIES
 
-STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish")
+STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
 _UNEVEN, _WAITED_S = 1.2, 60.0  # imbalance of the workers, and what it cost, of which the last screen tells
 _LOG = logging.getLogger("dare_job")
 
@@ -27,8 +27,9 @@ def run(job: Job) -> dict:
     """All stages for one date, then the last screen on standard output; returns the run's summary."""
     with _writing(job):
         _name_unpublished(job)
-        manifests = [_run_stage(job, stage) for stage in STAGES][-1]
-    summary = summarise(job, manifests)
+        reports = {stage: _run_stage(job, stage) for stage in STAGES}
+    manifests = reports["publish"]
+    summary = summarise(job, manifests) | {"features": _features(reports["encode"])}
     _last_screen(job, manifests, summary)
     return summary
 
@@ -111,6 +112,13 @@ def summarise(job: Job, manifests: dict) -> dict:
         "baseline_tokens_per_s": _rounded(baseline["tokens_per_s"] if baseline else None),
         "gates": findings.worst({entity: manifests[entity].get("gates", {}) for entity in ENTITIES}),
     }
+
+
+def _features(manifests: dict) -> dict | None:
+    """What the run's JSON says of features, by entity type; None where there are none."""
+    return {entity: {**found["counts"], "texts_per_s": found["encoding"]["texts_per_s"],
+                     "drift": _rounded(found["drift"] and found["drift"]["ratio"], 4)}
+            for entity, found in manifests.items()} or None
 
 
 def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
@@ -212,6 +220,18 @@ def _publish_words(report: dict) -> str:
     return ", ".join(f"{report[entity]['counts']['rows']} {entity}s" for entity in ENTITIES)
 
 
+def _encode_words(report: dict) -> str:
+    words = []
+    for entity, found in report.items():
+        counts, encoding, drift = found["counts"], found["encoding"], found["drift"]
+        said = f"features of {counts['rows']} {entity}s ({counts['encoded']} encoded"
+        said += f", {encoding['texts_per_s']:.0f} texts/s a worker" if encoding["texts_per_s"] else ""
+        said += f", {counts['without_text']} without a text" if counts["without_text"] else ""
+        said += f", drift {drift['ratio']:.2f}" if drift and drift["ratio"] else ""
+        words.append(f"{said})")
+    return "; ".join(words) or "no features (encode.model is not set)"
+
+
 def _embed_words(report: dict) -> str:
     words = f"vectors of {report['user']} users and {report['item']} items ({report['source']})"
     recall = report.get("recall_at_20")
@@ -231,7 +251,7 @@ def _route_words(report: dict) -> str:
 
 _DESCRIBE = {"plan": _plan_words, "embed": _embed_words, "group": _group_words, "route": _route_words,
              "pools": _pools_words, "generate": _generate_words, "gate": _gate_words,
-             "publish": _publish_words}
+             "publish": _publish_words, "encode": _encode_words}
 
 
 def _rounded(value: float | None, digits: int = 1) -> float | None:

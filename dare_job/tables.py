@@ -93,3 +93,26 @@ KNOWLEDGE = pa.schema([
     pa.field("text_key", pa.string()),
     pa.field("run_id", pa.string(), nullable=False),  # the run that wrote this partition
 ], metadata={"dare_job.schema_version": str(SCHEMA_VERSION)})
+
+FEATURES_VERSION = 1
+
+# OUT/features/ids/entity=user|item/ids.parquet: who ever had features; ``id`` counts from 1, in this order.
+IDS = pa.schema([
+    pa.field("entity_id", pa.string(), nullable=False),
+    pa.field("id", pa.int32(), nullable=False),
+])
+
+
+def features(dim: int, levels: int) -> pa.Schema:
+    """OUT/features/entity=user|item/dt=YYYY-MM-DD/part-*.parquet: each entity with a text, in order of id.
+
+    dim     numbers of a vector
+    levels  of clusters; an id on one holds the id on the level above: cluster_1 // sizes[1] == cluster_0
+    """
+    return pa.schema([
+        pa.field("entity_id", pa.string(), nullable=False),
+        pa.field("id", pa.int32(), nullable=False),  # of IDS: the same on every date
+        pa.field("vector", pa.list_(pa.float32(), dim), nullable=False),
+        *[pa.field(f"cluster_{level}", pa.int32(), nullable=False) for level in range(levels)],
+        pa.field("text_sha256", pa.string(), nullable=False),  # of the text that the vector is of
+    ], metadata={"dare_job.schema_version": str(FEATURES_VERSION)})

@@ -64,7 +64,7 @@ def discard(staging: AnyPath) -> None:
 
 
 def sweep_snapshot(folder: AnyPath) -> None:
-    """Remove a published date's Parquet files that its manifest does not name; without one, none.
+    """Remove a published date's files that its manifest does not name; without one, none.
 
     Of a date that was hidden, remove all that is left.
     """
@@ -74,9 +74,10 @@ def sweep_snapshot(folder: AnyPath) -> None:
         files.remove_below(folder, [REMOVED])
         return
     with suppress(FileNotFoundError, ValueError, KeyError):
-        named = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        named = {*found["files"], (found.get("codebook") or {}).get("file")}
         files.remove_below(folder, [name for name in there if name == REMOVED or (
-            name.endswith((".parquet", ".partial")) and name not in named)])
+            name.endswith((".parquet", ".safetensors", ".partial")) and name not in named)])
 
 
 def hide(folder: AnyPath) -> None:

@@ -1,6 +1,8 @@
 """Where a run keeps its files, and how a stage leaves either its complete output or none.
 
     OUT/knowledge/entity=user|item/dt=D/   published snapshots (part-*.parquet, _manifest.json)
+    OUT/features/entity=user|item/dt=D/    vectors and clusters of a published date (part-*.parquet, the same)
+    OUT/features/ids/entity=user|item/     ids of all that ever had features
     OUT/reports/dt=D/index.html            what publish says of a date (dare_job/report)
     OUT/_work/dt=D/<stage>/                a stage's output, complete once ``_done.json`` is in it
 """
@@ -50,6 +52,27 @@ class Workspace:
     def knowledge(self, entity: str, dt: str | None = None) -> AnyPath:
         return self.out / "knowledge" / f"entity={entity}" / f"dt={dt or self.dt}"
 
+    def features(self, entity: str, dt: str | None = None) -> AnyPath:
+        return self.out / "features" / f"entity={entity}" / f"dt={dt or self.dt}"
+
+    def snapshots(self) -> list[AnyPath]:
+        """Folders of what is published of the date: texts and features."""
+        return [folder(entity) for folder in (self.knowledge, self.features) for entity in ENTITIES]
+
+    def encoded(self, entity: str) -> list[str]:
+        """Dates with features of an entity type, ascending."""
+        folders = sorted(self.features(entity).parent.glob("dt=*"))
+        there = files.each(lambda folder: (folder / MANIFEST).exists(), folders)
+        return [folder.name[3:] for folder, found in zip(folders, there, strict=True) if found]
+
+    def encoded_before(self, entity: str) -> str | None:
+        """The date whose clusters and vectors this one's features take: its own, else the nearest one.
+
+        Earlier ones come first; those behind it count where there is none before, as in a backfill.
+        """
+        dates = self.encoded(entity)
+        return max((dt for dt in dates if dt <= self.dt), default=min(dates, default=None))
+
     def previous(self, entity: str) -> AnyPath | None:
         """Snapshot of the newest date before this one for which every entity type is published, or None."""
         dates = [dt for dt in self._begun() if dt < self.dt]
@@ -97,24 +120,26 @@ class Workspace:
         return runs
 
     def note_reads(self) -> None:
-        """Write down which date's text this one starts from, for ``dare-job clean``; who holds the lock."""
+        """Write down which dates this one starts from, for ``dare-job clean``; who holds the lock."""
         folder = self.previous(ENTITIES[0])
         files.make_folder(self.logs)
-        write_json(self.logs / READS, {"previous": folder.name[3:] if folder else None})
+        write_json(self.logs / READS, {"previous": folder.name[3:] if folder else None,
+                                       "features": [self.encoded_before(entity) for entity in ENTITIES]})
 
     def reads(self) -> set[str]:
-        """Published dates whose text a command on this one reads: as it noted, and as it would find now."""
-        now, noted = self.previous(ENTITIES[0]), None
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            noted = json.loads((self.logs / READS).read_text(encoding="utf-8"))["previous"]
-        return {dt for dt in (noted, now and now.name[3:]) if dt}
+        """Published dates that a command on this one reads: as it noted, and as it would find now."""
+        now, noted = self.previous(ENTITIES[0]), {}
+        with suppress(OSError, ValueError, TypeError):
+            noted = dict(json.loads((self.logs / READS).read_text(encoding="utf-8")))
+        found = {now and now.name[3:], noted.get("previous"), *noted.get("features", [])}
+        return {dt for dt in found | {self.encoded_before(entity) for entity in ENTITIES} if dt} - {self.dt}
 
     def settle(self) -> None:
         """Tidy up what a killed command left of this date; only for who holds the date's lock."""
         swap.settle_below(self.work)
         swap.settle(self.out / "reports" / f"dt={self.dt}")
-        for entity in ENTITIES:
-            swap.settle(self.knowledge(entity))
+        for folder in self.snapshots():
+            swap.settle(folder)
 
 
 def digest(value) -> str:

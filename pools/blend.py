@@ -16,7 +16,7 @@ import numpy as np
 from pools import frontier
 from pools.intervals import MOST_RUNS, interval, runs
 from pools.jit import array_at, inlined, part
-from pools.lookup import ALPHA, BETA, DEPTH, KIND, LIVE, code_of, first, locate, pool_at, token_of, weight
+from pools.lookup import ALPHA, BETA, DEPTH, KIND, LIVE, code_of, first, pool_at, token_of, weight
 from pools.tree import SOURCE_GROUP, SOURCE_LIVE, SOURCE_PROMPT
 
 FLOOR = 1 / 10
@@ -54,28 +54,6 @@ def state(at, pools, orders):
         array_at(at[9], (pools, MOST_RUNS), np.int32), array_at(at[10], (pools, MOST_RUNS), np.int32),
         array_at(at[11], (pools, MOST_RUNS), np.int32), array_at(at[12], (2, orders + 1), np.int32),
         array_at(at[13], (2, orders + 1), np.float64), array_at(at[14], orders, np.int64))
-
-
-@part
-def enter(z, a, s, known):
-    """Find the longest of the row's own contexts that occurs in pool ``s``."""
-    most = min(known, z.history.size, a[DEPTH] - 1)
-    for n in range(most):
-        z.scratch[n] = code_of(a, z.history[n])
-        if z.scratch[n] == 0:
-            most = n
-            break
-    shorter_one, longer_one = 0, most + 1  # the first occurs, the second does not
-    n = most
-    while longer_one - shorter_one > 1:
-        low, count = locate(a, z.scratch, n)
-        if count > 0:
-            shorter_one = n
-            z.at[s] = low
-        else:
-            longer_one = n
-        n = (shorter_one + longer_one) >> 1
-    z.orders[s] = shorter_one
 
 
 @inlined

@@ -54,11 +54,11 @@ class DraftSettings:
 class Sources:
     """The pools of R rows as the compiled drafter takes them; for many calls with the same rows.
 
-    pools      what it was made of: keeps the indexes open
+    owner      keeps the indexes open
     row_pools  int64 (R, S)  ``Index.address`` of each row's pools, nearest first; 0: none
     """
 
-    pools: tuple[tuple[Index, ...], ...]
+    owner: object
     row_pools: np.ndarray
 
     def __len__(self) -> int:

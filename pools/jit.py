@@ -12,8 +12,8 @@ from pathlib import Path
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-_COMPILED = ("blend", "frontier", "intervals", "jit", "kernel", "learn", "live", "lookup", "published",
-             "suffix", "tree")
+_COMPILED = ("blend", "entry", "frontier", "intervals", "jit", "kernel", "learn", "live", "lookup",
+             "published", "suffix", "tree")
 
 
 def part(function):

@@ -7,6 +7,7 @@ half as slow again.
 import numpy as np
 
 from pools import blend, frontier, live
+from pools.entry import enter
 from pools.jit import array_at, compiled, inlined, part, unowned
 from pools.lookup import pool_at
 from pools.tree import ROOT
@@ -101,7 +102,7 @@ def _expand(z, b, t, stamps, row_pools, lambdas, window, context, length, prompt
     for s in range(row_pools.size):
         if row_pools[s] != 0:
             if node == ROOT:
-                blend.enter(z, pool_at(row_pools[s]), s, known)
+                enter(z, pool_at(row_pools[s]), s, known)
             elif z.orders[s] == 0:
                 blend.known_in(z, pool_at(row_pools[s]), s, tokens[node])
     found = 0

@@ -61,7 +61,7 @@ def test_a_whole_night_is_measured_stage_by_stage(in_this_process, tmp_path, cap
     command.main(["--users", "2000", "--work", str(tmp_path), "--pools"])
     printed = capsys.readouterr().out
     found = json.loads(printed.splitlines()[-1])["sizes"]["2000"]
-    assert [step for step in STEPS if step in found] == list(STEPS) and set(STAGES) <= set(STEPS)
+    assert [step for step in STEPS if step in found] == list(STEPS) and set(STAGES) - {"encode"} <= set(STEPS)
     for step in STEPS:
         assert found[step]["seconds"] > 0 and found[step]["cpu_s"] > 0.1 and found[step]["memory_mib"] > 50
     assert found["plan"]["report"]["user"] == {"rows": 2000, "stale": 40, "errors": 0}

@@ -10,7 +10,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, Param, SyncCallback, chain, task
 from airflow.sdk.definitions.timetables.interval import CronDataIntervalTimetable
 from dare_dags import notify, settings
-from dare_dags.operators import KNOWLEDGE, InputSensor, StageOperator
+from dare_dags.operators import FEATURES, KNOWLEDGE, InputSensor, StageOperator
 
 SITE = settings.load()
 ZONE = SITE["timezone"]
@@ -71,12 +71,12 @@ with DAG(
             task_id=name, stage=name, settings=SITE, retries=stage["retries"],
             execution_timeout=timedelta(hours=stage["timeout_h"]),
             pool=SITE["gpu_pool"] if stage.get("gpu") else "default_pool",
-            outlets=[KNOWLEDGE] if name == "publish" else [])
+            outlets={"publish": [KNOWLEDGE], "encode": [FEATURES]}.get(name, []))
         for name, stage in SITE["stages"].items()}
 
     @task(task_id="notify", retries=2)
     def message(summary: dict) -> None:
         notify.tell(notify.published(summary), SITE["notify"])
 
-    chain(inputs, *stages.values(), message(stages["publish"].output))
-    inputs >> stages["publish"]
+    chain(inputs, *stages.values())
+    inputs >> stages["publish"] >> message(stages["publish"].output)

@@ -8,14 +8,19 @@ from datetime import date
 from functools import cache
 
 import numpy as np
+import torch
 
 from dare_job import files
-from dare_job.ctr import encoder, examples, knowledge, leakage, report, source
+from dare_job.config import EncodeSettings
+from dare_job.ctr import examples, knowledge, leakage, report, source
 from dare_job.ctr.examples import Examples
 from dare_job.ctr.inputs import BASE, Inputs, join, rows_of
 from dare_job.ctr.knowledge import Knowledge
 from dare_job.ctr.train import Fitted, TrainSettings, fit
-from dare_job.errors import ConfigError, DataError
+from dare_job.errors import ConfigError, DataError, ModelError
+from dare_job.features import encoder_files
+from dare_job.features.encoder import Encoder
+from dare_job.model_files import EMBEDDED
 from dare_job.tables import ENTITIES
 
 _LOG = logging.getLogger("dare_job")
@@ -33,7 +38,7 @@ class Options:
     dt: str | None = None
     labels_from: date | None = None
     entities: Sequence[str] = ENTITIES
-    encoder: str = encoder.DEFAULT
+    encoder: str = EMBEDDED
     equivalent: Sequence[tuple[str, str]] = ()
     margin: float = 0.002
     history: int = 20
@@ -76,17 +81,26 @@ def _check(options: Options) -> None:
         raise ConfigError(f"--margin {options.margin:g} must be above 0")
 
 
+def _encoder(name: str) -> Encoder:
+    """Raises ConfigError where a package is missing, ModelError where there is no such encoder."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return Encoder(encoder_files.resolve(name, setting="--encoder"), device, EncodeSettings().batch_size)
+    except ModelError as error:
+        raise ModelError(f"--encoder {name}: {error}") from error
+
+
 def _tables(options: Options) -> dict[str, list[Knowledge]]:
     """Texts by set. A set of another date than the first is refused, one of another size named."""
-    load = cache(lambda: encoder.load(options.encoder))
+    load = cache(lambda: _encoder(options.encoder))
     vectors: dict[str, np.ndarray] = {}
 
     def encode(texts: list[str]) -> np.ndarray:
         new = [text for text in dict.fromkeys(texts) if text not in vectors]
         if new:
             _LOG.info("encoding %d texts with %s", len(new), options.encoder)
-        vectors.update(zip(new, encoder.encode(load(), new), strict=True))
-        return np.stack([vectors[text] for text in texts]) if texts else encoder.encode(load(), [])
+            vectors.update(zip(new, load().encode(new).vectors, strict=True))
+        return np.stack([vectors[text] for text in texts]) if texts else np.empty((0, 0), np.float32)
 
     found = {name: knowledge.read(files.path(out, "--knowledge"), options.dt, list(options.entities),
                                   name.startswith(_CLUSTERS), encode)

@@ -97,6 +97,13 @@ def watching(folders: Iterable[AnyPath], rows: int, what: str = "writing") -> It
 
 
 @contextmanager
+def counting(what: str, rows: int, done: Callable[[], int]) -> Iterator[None]:
+    """Show how many of ``rows`` are finished, as ``done`` counts them, and the pace, while the block runs."""
+    with _from(_counted(_current, what, rows, done) if _current else None):
+        yield
+
+
+@contextmanager
 def doing(what: str) -> Iterator[None]:
     """Say what the running stage is at, where nothing is counted, while the block runs."""
     with _from(lambda elapsed_s: Reading(elapsed_s, what)):
@@ -142,6 +149,22 @@ def _committed(stage: Stage, tally: Tally, rows: int, what: str) -> Source:
                   "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
                   "tokens_per_s": totals.tokens_per_s, "all_tokens_per_s": rates and rates[1], "eta_s": left}
         return Reading(elapsed_s, what, totals.rows, rows, describe(totals, rates and rates[1], left),
+                       {name: _rounded(value) for name, value in fields.items()}, " rows")
+    return read
+
+
+def _counted(stage: Stage, what: str, rows: int, done: Callable[[], int]) -> Source:
+    stage.pace.begin(time.monotonic(), done(), 0)
+
+    def read(elapsed_s: float) -> Reading:
+        finished, now = done(), time.monotonic()
+        stage.pace.note(now, finished, 0)
+        rates, left = stage.pace.rates(now), stage.pace.left_s(now, rows - finished)
+        words = f"{rates[0]:.0f} rows/s" if rates else ""
+        if left is not None:
+            words += f", about {duration(left)} left at this pace"
+        fields = {"rows": finished, "rows_total": rows, "rows_per_s": rates and rates[0], "eta_s": left}
+        return Reading(elapsed_s, what, finished, rows, words,
                        {name: _rounded(value) for name, value in fields.items()}, " rows")
     return read
 

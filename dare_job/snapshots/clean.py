@@ -1,4 +1,4 @@
-"""Removes old published dates and their working files, and never what a command on another date reads.
+"""Removes old published dates with features and working files, never what a command on another date reads.
 
 Commands and ``clean`` may start at any moment. A command takes its date's lock and then waits while a
 ``clean`` holds the lock of all dates; ``clean`` takes that lock and then looks which dates are locked. So it
@@ -62,7 +62,8 @@ def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
 
 def judge(out: AnyPath, keep: int) -> list[Verdict]:
     """A verdict on each date that has a snapshot or working files, ascending."""
-    places = [*out.glob("knowledge/entity=*/dt=*"), *out.glob("_work/dt=*")]
+    places = [path for pattern in ("knowledge/entity=*/dt=*", "features/entity=*/dt=*", "_work/dt=*")
+              for path in out.glob(pattern)]
     dates = sorted({dt for path in places if (dt := path.name[3:]) and _is_day(dt)})
     published = Workspace(out, date.max).dates()
     newest = published[-keep:]
@@ -79,8 +80,11 @@ def judge(out: AnyPath, keep: int) -> list[Verdict]:
 
 
 def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
-    """Dates whose text another one starts from, with the reason why that matters."""
+    """Dates whose text or features another one starts from, with the reason why that matters."""
     found: dict[str, str] = {}
+    for entity in ENTITIES:
+        for dt in Workspace(out, date.max).encoded(entity)[-1:]:
+            found[dt] = f"its features of {entity}s are the newest: the next ones begin with them"
     for dt in dates:
         space = Workspace(out, date.fromisoformat(dt))
         reads = f"its text is read by {dt}, which"
@@ -159,7 +163,7 @@ def _move(out: AnyPath, verdict: Verdict) -> Verdict:
             for path in sorted(space.work.iterdir()):
                 if not path.name.startswith(lock.NAME):
                     os.rename(path, hidden / path.name)
-            for folder in map(space.knowledge, ENTITIES):
+            for folder in space.snapshots():
                 if folder.exists():
                     os.rename(folder, _hidden(folder))
     except InfrastructureError as error:
@@ -182,14 +186,15 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
                 if not space.published(dt) and not _unpublished(space):  # no command has written it anew
                     removal.finish(space)
         return
-    for pattern in ("knowledge/entity=*/.dt=*.removed", "_work/.dt=*.removed"):
+    for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
+                    "_work/.dt=*.removed"):
         for folder in out.glob(pattern):
             with suppress(FileNotFoundError):  # another `clean` deletes the same
                 shutil.rmtree(folder)
 
 
 def _bytes(space: Workspace) -> int:
-    folders = [space.work, *map(space.knowledge, ENTITIES)]
+    folders = [space.work, *space.snapshots()]
     if not is_local(space.out):
         return sum(entry["size"] for folder in folders for entry in listing(folder).values())
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())

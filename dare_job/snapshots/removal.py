@@ -6,26 +6,25 @@ between the two, or within, the date says of itself that it is being removed, un
 """
 
 from dare_job import files, lock, versions
-from dare_job.tables import ENTITIES
 from dare_job.workspace import Workspace
 
 
 def begin(space: Workspace) -> None:
     """Hide the snapshots of a date from all that ask which are published."""
     lock.require_held()
-    for folder in map(space.knowledge, ENTITIES):
+    for folder in space.snapshots():
         versions.hide(folder)
 
 
 def is_begun(space: Workspace) -> bool:
     """True for a date at a URL that is hidden and not removed to its end."""
-    return not files.is_local(space.out) and any(map(versions.is_hidden, map(space.knowledge, ENTITIES)))
+    return not files.is_local(space.out) and any(map(versions.is_hidden, space.snapshots()))
 
 
 def finish(space: Workspace) -> None:
     """Delete what is left of a date that was hidden; for who holds its lock, which stays."""
     names = files.listing(space.work)
     files.remove_below(space.work, [name for name in names if not name.startswith(lock.NAME)])
-    for folder in map(space.knowledge, ENTITIES):
+    for folder in space.snapshots():
         lock.require_held()
         versions.sweep_snapshot(folder)

@@ -11,10 +11,13 @@ from pyspark.sql import DataFrame
 _NAME = "DARE_JOB_WORKERS"  # Spark keeps the workers of another environment apart
 
 
-def map_rows(frame: DataFrame, function: Callable, schema: str) -> DataFrame:
-    """``frame.mapInArrow`` in Python workers that run nothing else: as many an executor as it has slots."""
+def map_rows(frame: DataFrame, function: Callable, schema: str, name: str = "model") -> DataFrame:
+    """``frame.mapInArrow`` in Python workers that run nothing else: as many an executor as it has slots.
+
+    name  of what they load: another one has workers of its own
+    """
     environment = frame.sparkSession.sparkContext.environment
-    environment[_NAME] = "model"
+    environment[_NAME] = name
     try:
         return frame.mapInArrow(function, schema)
     finally:

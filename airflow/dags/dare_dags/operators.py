@@ -13,12 +13,17 @@ from pathlib import Path
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, BaseSensorOperator, ObjectStoragePath
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 
 from dare_dags.night import Night
 from dare_dags.outcome import Outcome
 
-KNOWLEDGE = Asset("dare_job_knowledge")
+KNOWLEDGE, FEATURES = Asset("dare_job_knowledge"), Asset("dare_job_features")
 _EXIT_CODE = re.compile(r"(?:spark exit code|Error code) is: (\d+)")
 
 
@@ -56,7 +61,8 @@ class StageOperator(SparkSubmitOperator):
     settings  all settings of the DAGs
 
     A failed stage raises with its exit code and the job's own words; one that would fail again the same way
-    raises AirflowFailException. The last stage says in the asset's event what it published.
+    raises AirflowFailException. A stage with an asset says in its event what it published; one that is
+    switched off is skipped, and makes no event.
     """
 
     def __init__(self, *, stage: str, settings: dict, **kwargs):
@@ -85,9 +91,7 @@ class StageOperator(SparkSubmitOperator):
             codes = [int(code) for code in _EXIT_CODE.findall(str(error)) if code != "0"]
             in_cluster = self._hook._connection["deploy_mode"] == "cluster"
             raise self._outcome.failure(self.stage, codes[-1] if codes else None, in_cluster) from error
-        if KNOWLEDGE in self.outlets:
-            return self._published(context, night)
-        return None
+        return self._published(context, night) if self.outlets else None
 
     def _get_hook(self):
         hook = super()._get_hook()
@@ -115,11 +119,14 @@ class StageOperator(SparkSubmitOperator):
 
     def _published(self, context, night: Night) -> dict:
         """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
-        manifests = self._outcome.result or {}
+        manifests = self._outcome.result
+        if manifests == {}:
+            raise AirflowSkipException("the settings switch this stage off (encode.model)")
+        manifests = manifests or {}
         summary = {"date": night.date, "out": night.out(), "report": night.report(),
                    "counts": {entity: found["counts"] for entity, found in manifests.items()
                               if isinstance(found, dict) and "counts" in found}}
-        context["outlet_events"][KNOWLEDGE].extra = summary
+        context["outlet_events"][self.outlets[0]].extra = summary
         return summary
 
 

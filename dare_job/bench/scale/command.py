@@ -21,7 +21,7 @@ from dare_job.cli_options import numbers
 from dare_job.errors import DareJobError
 from dare_job.pipeline import STAGES
 
-_AFTER_ROUTE = STAGES[STAGES.index("generate"):]
+_AFTER_ROUTE = STAGES[STAGES.index("generate"):STAGES.index("encode")]  # which is off
 # The job's own stages; what is in brackets stands in for the model, or prepares the night. Publish writes the
 # report too, which is made once more by itself. Pools take part where they are asked for.
 STEPS = ("(world)", "plan of the first night", "(snapshot)", "plan", "embed", "group", "route", "pools",

