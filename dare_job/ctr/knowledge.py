@@ -53,7 +53,7 @@ def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, enco
     """
     chosen = dt or _newest(out, entities)
     found = [_entity(out, entity, chosen, clusters, encode) for entity in entities]
-    tables = [table for table in found if table is not None]
+    tables = [table for table in found if table is not None and table.ids]
     if not tables:
         near = ", ".join(sorted({day for entity in entities for day in _dates(out, entity)})) or "none"
         raise DataError(f"{out} holds no text of {chosen}: there are dates {near} (--date)")
