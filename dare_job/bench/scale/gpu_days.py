@@ -62,7 +62,7 @@ def gpu_days(night: Night, name: str, corpus: Corpus, batches: Sequence[int],
             written = steps.tokens.sum()
             alone_s = written / steps.tokens_per_s(curve)
             outside_s = (outside[way][0] + outside[way][1] * steps.rows).sum() / 1e6
-            both = np.array([alone_s, alone_s - steps.draft_ms.sum() / 1e3 + outside_s])
+            both = np.array([alone_s, alone_s - steps.beside_ms.sum() / 1e3 + outside_s])
             days[way], hosted[way] = night.texts * (prompt_s + night.tokens * both / written) / DAY_S
         dare = ways["dare"]
         rows.append({
