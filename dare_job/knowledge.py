@@ -68,6 +68,16 @@ def manifest(folder: AnyPath) -> dict:
         raise DataError(f"{path} is damaged ({error}): publish that date again") from None
 
 
+def made_from(folder: AnyPath, fingerprint: str) -> dict | None:
+    """A snapshot's manifest, where it is of these texts and settings and its files are there, whole."""
+    found = manifest(folder)
+    if found.get("fingerprint") != fingerprint:
+        return None
+    there = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
+                for name, file in found["files"].items())
+    return found if there else None
+
+
 def identity(job: Job, entity: str) -> list:
     """Which text an entity type starts from: its place, below OUT where it is there, and who published it.
 

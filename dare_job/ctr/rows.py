@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 
 from dare_job import files
 from dare_job.errors import DataError
+from dare_job.features.ids import repeated
 from dare_job.files import AnyPath
 from dare_job.knowledge import parquet_files
 
@@ -49,10 +50,8 @@ def _unique(table: pa.Table, folder: AnyPath) -> pa.Table:
     """The table, its ids as text."""
     if table["entity_id"].null_count:
         raise DataError(f"{folder}: {table['entity_id'].null_count} rows have no entity_id")
-    counts = pc.value_counts(table["entity_id"])
-    twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-    if len(twice):
-        named = ", ".join(map(str, twice[:_SHOWN].to_pylist())) + (" ..." if len(twice) > _SHOWN else "")
+    if twice := repeated(table["entity_id"], len(table)):
+        named = ", ".join(map(str, twice[:_SHOWN])) + (" ..." if len(twice) > _SHOWN else "")
         raise DataError(f"{folder}: {len(twice)} ids are there more than once ({named}); one text an id is "
                         "expected")
     return table.set_column(table.column_names.index("entity_id"), "entity_id",

@@ -42,7 +42,8 @@ def run(job: Job) -> dict:
     encoder = {"name": redact.values(settings.model), "revision": settings.revision,
                "sha256": encoder_files.fingerprint(folder), "window": settings.window}
     prints = {entity: _fingerprint(job, source, encoder) for entity, source in sources.items()}
-    found = {entity: there for entity, sha256 in prints.items() if (there := _there(job, entity, sha256))}
+    found = {entity: there for entity, sha256 in prints.items()
+             if (there := knowledge.made_from(job.space.features(entity), sha256))}
     work = job.space.work / "encode"
     if found.keys() != prints.keys():
         task = EncodeTask.of(job, folder, encoder["sha256"])
@@ -66,17 +67,6 @@ def _fingerprint(job: Job, source: dict, encoder: dict) -> str:
     return digest(["encode", _VERSION, FEATURES_VERSION, source["run_id"], source["files"], encoder["sha256"],
                    encoder["window"], settings.clusters, settings.refit, settings.seed,
                    settings.row_group_rows])
-
-
-def _there(job: Job, entity: str, fingerprint: str) -> dict | None:
-    """The manifest on disk, where it is of the same texts and settings and its files are there."""
-    folder = job.space.features(entity)
-    found = knowledge.manifest(folder)
-    if found.get("fingerprint") != fingerprint:
-        return None
-    whole = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
-                for name, file in found["files"].items())
-    return found if whole else None
 
 
 def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> tuple[AnyPath, dict] | None:

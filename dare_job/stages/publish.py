@@ -52,7 +52,8 @@ def _publish(job: Job) -> dict:
     generated = written.require(job)
     gates = gate.passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
-    published = {entity: _published(job, entity, fingerprints[entity]) for entity in ENTITIES}
+    published = {entity: knowledge.made_from(job.space.knowledge(entity), fingerprints[entity])
+                 for entity in ENTITIES}
     if all(published.values()):
         return {entity: _with_baseline(job, entity, found, generated) for entity, found in published.items()}
     with ExitStack() as failing:
@@ -86,17 +87,6 @@ def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
 
 def _fingerprint(job: Job, entity: str, generated: dict) -> str:
     return digest(["publish", SCHEMA_VERSION, generated["fingerprint"], *written.identity(job, entity)])
-
-
-def _published(job: Job, entity: str, fingerprint: str) -> dict | None:
-    """The manifest on disk, where it is of the same rows and its files are there."""
-    folder = job.space.knowledge(entity)
-    found = knowledge.manifest(folder)
-    if found.get("fingerprint") != fingerprint:
-        return None
-    there = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
-                for name, file in found["files"].items())
-    return found if there else None
 
 
 def _plan(job: Job, entity: str) -> ds.Dataset:

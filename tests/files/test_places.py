@@ -64,7 +64,6 @@ def test_a_url_that_cannot_be_used_is_named_with_its_setting(text, said):
 
 
 def test_hdfs_without_a_cluster_says_where_one_is_named(monkeypatch):
-    pytest.importorskip("hdfs_native")
     for name in ("HADOOP_CONF_DIR", "HADOOP_HOME"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="out = hdfs:///x: .*; HADOOP_CONF_DIR must name the folder of"):

@@ -5,6 +5,7 @@ import os
 import shutil
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import kill_points
 import pyarrow as pa
@@ -139,8 +140,8 @@ def test_who_opened_a_folder_just_before_still_lists_its_files(prepared, at_once
     folders = [out / "knowledge" / f"entity={entity}" / f"dt={DAY}" for entity in ENTITIES]
     names = [sorted(os.listdir(folder)) for folder in folders]
     opened = [os.open(folder, os.O_RDONLY) for folder in folders]
-    monkeypatch.setattr(swap.time, "sleep", lambda seconds: listed.append(
-        (seconds, [sorted(os.listdir(place)) for place in opened])))
+    monkeypatch.setattr(swap, "time", SimpleNamespace(sleep=lambda seconds: listed.append(
+        (seconds, [sorted(os.listdir(place)) for place in opened]))))  # of swap alone: other threads sleep too
     publish_once(out, at_once, change=monkeypatch.setattr)
     assert listed == [(swap.GRACE_S, names)]
     assert [os.listdir(place) for place in opened] == [[], []] and leftovers(out) == []

@@ -32,11 +32,10 @@ class RetrievalDrafter:
         if len(known) == len(requests) and all(map(operator.is_, known, requests)):
             return
         places = {id(request): row for row, request in enumerate(known)}
-        kept = [places.get(id(request), -1) for request in requests]
-        self._addresses, self._prompts = self._addresses[[*kept, -1]], self._prompts[[*kept, -1]]
-        for row, place in enumerate(kept):
-            if place < 0:
-                self._look_at(requests[row], row)
+        kept = np.array([*(places.get(id(request), -1) for request in requests), -1])
+        self._addresses, self._prompts = self._addresses[kept], self._prompts[kept]
+        for row in np.flatnonzero(kept[:-1] < 0):
+            self._look_at(requests[row], row)
         sources = Sources(requests, self._addresses[:-1])
         self._prepared = Prepared(sources, self._settings, self._prompts[:-1])
 
