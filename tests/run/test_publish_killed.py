@@ -141,7 +141,7 @@ def test_who_opened_a_folder_just_before_still_lists_its_files(prepared, at_once
     names = [sorted(os.listdir(folder)) for folder in folders]
     opened = [os.open(folder, os.O_RDONLY) for folder in folders]
     monkeypatch.setattr(swap, "time", SimpleNamespace(sleep=lambda seconds: listed.append(
-        (seconds, [sorted(os.listdir(place)) for place in opened]))))  # of swap alone: other threads sleep too
+        (seconds, [sorted(os.listdir(place)) for place in opened]))))  # of swap alone
     publish_once(out, at_once, change=monkeypatch.setattr)
     assert listed == [(swap.GRACE_S, names)]
     assert [os.listdir(place) for place in opened] == [[], []] and leftovers(out) == []
