@@ -65,7 +65,8 @@ def alone(job_of, tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "o[1]{x}*"  # Spark's patterns stand for themselves
 
     def run(limit: int | None = None, **sections):
-        budgets = {"decode": {"batch_size": 3, "nodes": 5}, "spark": {"shards": 2, "rows_per_commit": 7}}
+        budgets = {"decode": {"batch_size": 3, "nodes": 5, "score": "auto"},
+                   "spark": {"shards": 2, "rows_per_commit": 7}}
         job = job_of(out, NIGHT_2, limit, f"limit-{limit}", **budgets, **sections)
         return pipeline.run(job), out
     return run
