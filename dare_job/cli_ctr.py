@@ -39,6 +39,9 @@ def ctr(
     min_rating: Annotated[float, typer.Option("--min-rating", help="A click is a rating from this on.")] = 4,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="At most; early stopping ends sooner.")] = 30,
     batch: Annotated[int, typer.Option("--batch", min=2, help="Label rows of a training step.")] = 256,
+    average: Annotated[float, typer.Option(
+        "--average", min=0, max=0.9999, help="Decay of the moving average of the weights over steps, which "
+        "is what predicts; 0: the last weights.")] = 0.99,
     device: Annotated[Device, typer.Option(
         "--device", help="auto: cuda where torch finds a GPU.")] = Device.auto,
 ) -> None:
@@ -58,7 +61,7 @@ def ctr(
     result = run(Options(
         data, _named(knowledge or []), options.words(model), seeds, dt, since, _entities(entities), encoder,
         [_pair(text) for text in equivalent or []], margin, history, min_rating, _device(device),
-        TrainSettings(epochs=epochs, batch_size=batch)))
+        TrainSettings(epochs=epochs, batch_size=batch, average=average)))
     report.show(result)
     print(json.dumps(result), flush=True)
 

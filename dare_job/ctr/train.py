@@ -1,4 +1,4 @@
-"""Trains one CTR model, with the early stopping and the weights of the best epoch.
+"""Trains one CTR model, with early stopping and the averaged weights of the best epoch.
 
 torch-rechub's trainer keeps the last epoch's weights where no early stop came, and writes them to a file;
 here every set of texts of a seed must have the same batches as well, which a loop of our own shows plainly.
@@ -6,6 +6,8 @@ here every set of texts of a seed must have the same batches as well, which a lo
 
 import copy
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +26,12 @@ class TrainSettings:
     learning_rate: float = 1e-3
     weight_decay: float = 1e-5
     patience: int = 4  # epochs without a better AUC on the validation part
+    average: float = 0.99  # decay of the weights' moving average, which is what predicts; 0: the last weights
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Of the test part, by the weights of the epoch with the best validation AUC."""
+    """Of the test part, by the averaged weights of the epoch with the best validation AUC."""
 
     auc: float
     logloss: float
@@ -46,6 +49,41 @@ def tensors(examples: Examples, inputs: Inputs, device: str = "cpu") -> dict[str
             for name, column in columns.items()}
 
 
+class Average:
+    """Exponential moving average of a model's weights, and of batch norm's statistics, over steps.
+
+    After step t the average keeps min(decay, (1 + t) / (10 + t)) of itself, so that the first weights, which
+    know nothing, are soon forgotten.
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self._model, self._decay, self._steps = model, decay, 0
+        self._weights = copy.deepcopy(model.state_dict())
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights as they are after a step."""
+        self._steps += 1
+        keep = min(self._decay, (1 + self._steps) / (10 + self._steps))
+        for name, weight in self._model.state_dict().items():
+            if weight.is_floating_point():
+                self._weights[name].lerp_(weight, 1 - keep)
+            else:
+                self._weights[name].copy_(weight)
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the averages by name."""
+        return copy.deepcopy(self._weights)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """The model has the averages inside the block, its own weights again behind it."""
+        own = copy.deepcopy(self._model.state_dict())
+        self._model.load_state_dict(self._weights)
+        yield
+        self._model.load_state_dict(own)
+
+
 def fit(model: nn.Module, examples: Examples, inputs: Inputs, seed: int, settings: TrainSettings,
         device: str = "cpu") -> Fitted:
     """Train on the train part; the order of rows follows the seed alone."""
@@ -56,14 +94,17 @@ def fit(model: nn.Module, examples: Examples, inputs: Inputs, seed: int, setting
                                  weight_decay=settings.weight_decay)
     order = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
+    average = Average(model, settings.average)
+    optimizer.register_step_post_hook(lambda *_: average.update())
     best, weights, stale, epochs = -1.0, {}, 0, 0
     while epochs < settings.epochs and stale < settings.patience:
         epochs += 1
         shuffled = rows["train"][torch.randperm(len(rows["train"]), generator=order).to(device)]
         _epoch(model, data, shuffled.split(settings.batch_size), optimizer)
-        auc = roc_auc_score(*_predicted(model, data, rows["valid"]))
+        with average.used():
+            auc = roc_auc_score(*_predicted(model, data, rows["valid"]))
         if auc > best:
-            best, weights, stale = auc, copy.deepcopy(model.state_dict()), 0
+            best, weights, stale = auc, average.weights(), 0
         else:
             stale += 1
     model.load_state_dict(weights)
