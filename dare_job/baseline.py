@@ -188,10 +188,15 @@ def by_generate(requests, task: Task, **options) -> int:
 
 
 def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
-    """What greedy ``generate`` writes on left-padded batches, by request: int32 (new tokens,).
+    """What greedy ``generate`` writes; otherwise as ``generated``."""
+    return generated(target, requests, batch_size, max_new_tokens, do_sample=False, num_beams=1, **options)
+
+
+def generated(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
+    """What ``generate`` writes on left-padded batches, by request: int32 (new tokens,).
 
     Each text ends with its end-of-text token, where it has one.
-    options  more of ``generate``'s, such as prompt_lookup_num_tokens and stopping_criteria
+    options  more of ``generate``'s, such as do_sample, prompt_lookup_num_tokens and stopping_criteria
     """
     import torch
 
@@ -212,7 +217,7 @@ def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) ->
             if target.traits.longest is not None:
                 room = min(room, target.traits.longest - longest)
             output = target.model.generate(
-                ids.to(target.device), attention_mask=mask.to(target.device), do_sample=False, num_beams=1,
+                ids.to(target.device), attention_mask=mask.to(target.device),
                 max_new_tokens=room, pad_token_id=pad, **options)
             texts += [_text(row, ends) for row in output[:, longest:].cpu().numpy()]
     return texts

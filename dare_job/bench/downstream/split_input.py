@@ -1,0 +1,50 @@
+"""Input of the job from files split for CTR: ``python -m dare_job.bench.downstream.split_input``.
+
+    --data DIR --out DIR
+
+DIR holds train, valid and test.csv.gz as ``dare-job ctr`` reads them. The job gets all items, by title and
+year, and the interactions of the train part alone, so that no text of a user can know a later label. Prints
+the last day of the train part, which is the date to run.
+"""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+
+from dare_job.ctr import source
+from dare_job.errors import ConfigError
+from dare_job.tables import INTERACTIONS, ITEMS, USERS
+from dare_job.workspace import committing
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with train, valid and test.csv.gz.")],
+    out: Annotated[Path, typer.Option(help="Folder to write, which is not there yet.")],
+) -> None:
+    """Write interactions, users and items; print the date."""
+    if out.exists():
+        raise ConfigError(f"--out {out} is there already; name another folder")
+    found = source.load(str(data), 4.0)
+    rows = found.interactions[found.interactions["split"] == "train"].assign(rating=None)
+    titles = found.items["title"].fillna("")
+    items = found.items.assign(title=titles, attributes=[_year(title) for title in titles])
+    with committing(out, "", {"data": data.name}) as staging:
+        for name, schema, table in (("interactions", INTERACTIONS, rows), ("users", USERS, found.users),
+                                    ("items", ITEMS, items)):
+            shown = pa.Table.from_pandas(table[schema.names], schema, preserve_index=False)
+            pq.write_table(shown, staging / f"{name}.parquet")
+    print(datetime.fromtimestamp(int(rows["timestamp"].max()), UTC).date(), flush=True)
+
+
+def _year(title: str) -> list[tuple[str, str]]:
+    found = re.search(r" \((\d{4})\)$", title)
+    return [("year", found[1])] if found else []
+
+
+if __name__ == "__main__":
+    typer.run(main)
