@@ -10,9 +10,11 @@ from dare_job.curve.table import Entry, QualityCurve
 from dare_job.report.charts import line, text
 
 _WIDTH, _HIGH, _LEFT, _RIGHT, _TOP = 720, 300, 84, 150, 34
+_APART = 14  # names, at least
 _STYLE = Markup("""<style>
 text { font: 12px sans-serif; fill: #333 } .title { font-weight: bold; font-size: 13px }
 .axis { stroke: #888 } .grid { stroke: #e4e4e4 } .strict { stroke: #888; stroke-dasharray: 4 3 }
+.lead { stroke: #bbb; stroke-dasharray: 1 3 }
 .bar { stroke: #1f6fb2; stroke-width: 1.5 } .dot { fill: #1f6fb2 } svg { background: white }
 </style>""")
 
@@ -83,8 +85,8 @@ def _panel(panel: _Panel, number: int) -> list[Markup]:
 
 
 def _points(panel: _Panel, at_x: Callable, at_y: Callable, base: float, top: float) -> list[Markup]:
-    """Dots at the means; labels stand to the right of all, in order of height, so that none hides another."""
-    parts, labels = [], []
+    """Dots at the means, bars to the bounds and over the turns, and a name for each on the right."""
+    parts = _names(panel, at_x, at_y, base, top)
     for point in panel.points:
         x, y = at_x(point.speed[0]), at_y(point.value)
         parts.append(line(at_x(point.speed[1]), y, at_x(point.speed[2]), y, "bar"))
@@ -93,12 +95,22 @@ def _points(panel: _Panel, at_x: Callable, at_y: Callable, base: float, top: flo
                       line(x - 5, at_y(point.bound), x + 5, at_y(point.bound), "bar")]
         parts.append(Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}</title></circle>')
                      .format(x, y, point.name))
-        labels.append((y, x, point.name))
-    below = top
-    for y, x, name in sorted(labels):
-        below = max(y, below + 14)
-        parts += [line(x + 5, y, _WIDTH - _RIGHT + 6, below, "grid"),
-                  text(_WIDTH - _RIGHT + 10, below + 4, name, "", "start")]
+    return parts
+
+
+def _names(panel: _Panel, at_x: Callable, at_y: Callable, base: float, top: float) -> list[Markup]:
+    """Names in order of height, none over another or under the axis, each with a line to its dot."""
+    dots = sorted((at_y(point.value), -at_x(point.speed[0]), point.name) for point in panel.points)
+    heights, above = [], top - _APART
+    for y, _, _ in dots:
+        above = max(y, above + _APART)
+        heights.append(above)
+    below = base - 4 + _APART
+    for number in reversed(range(len(dots))):
+        below = heights[number] = min(heights[number], below - _APART)
+    parts, right = [], _WIDTH - _RIGHT
+    for (y, x, name), height in zip(dots, heights, strict=True):
+        parts += [line(-x, y, right + 6, height, "lead"), text(right + 10, height + 4, name, "", "start")]
     return parts
 
 

@@ -39,7 +39,8 @@ def job_of(spark, world):
             "out": str(out), "input": {"path": str(world)}, "baseline": {"rows": 0},
             "decode": {"max_new_tokens": 48, "batch_size": 4, "nodes": 12, "score": "always"},
             "embed": {"epochs": 2, "dim": 8}, "group": {"target_size": 20}, "waves": {"when": "never"},
-            "spark": {"shards": 2}, "gates": {"max_cut_off_share": None, "max_relaxed_share": None}, **sections})
+            "spark": {"shards": 2}, "gates": {"max_cut_off_share": None, "max_relaxed_share": None},
+            **sections})
         job = Job(config, Workspace(out, date.fromisoformat(day)), f"run-{day}")
         job.__dict__["spark"] = spark
         return job
