@@ -26,7 +26,7 @@ def curve(
         "--settings", metavar="K:P,...", help="Settings of the relaxed rule to measure.")] = _CURVE,
     rows: Annotated[int, typer.Option(
         "--rows", min=1, help="Rows that are timed, drawn by seed; without --data also those compared.")]
-    = 512,
+    = 1000,
     turns: Annotated[int, typer.Option("--turns", min=1, help="How often each setting is timed.")] = 3,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the rows drawn.")] = 0,
     level: Annotated[float, typer.Option("--level", help="Of the bounds, for all settings together.")] = 0.95,

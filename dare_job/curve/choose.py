@@ -12,6 +12,8 @@ from dare_job.curve.table import Entry, QualityCurve
 from dare_job.errors import ConfigError
 from dare_job.job import Job
 
+_MOST_CARRIED = 0.1  # of the texts: with more that are alike in all sets, AUC lost is too low
+
 
 @dataclass(frozen=True)
 class Target:
@@ -89,6 +91,10 @@ def _otherwise(job: Job, curve: QualityCurve) -> str:
 def pick(curve: QualityCurve, target: Target) -> tuple[Entry | None, str]:
     """The fastest entry whose bound keeps the target, or None for strict; and why, in words."""
     relaxed = [entry for entry in curve.entries if entry.k is not None]
+    if target.measure == "auc" and curve.carried > _MOST_CARRIED * (curve.rows + curve.carried):
+        return None, (f"text stays strict: the data cannot tell, since {curve.carried} of "
+                      f"{curve.rows + curve.carried} texts were not written by the settings; measure on a "
+                      "date on which all are")
     kept = [entry for entry in relaxed if target.kept(target.bound(entry))]
     faster = [entry for entry in kept if entry.speed[1] > 1]
     if faster:

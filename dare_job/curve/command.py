@@ -36,7 +36,7 @@ class Options:
 
     work: Path
     settings: Sequence[tuple[int, float]]
-    rows: int = 512
+    rows: int = 1000
     turns: int = 3
     seed: int = 0
     level: float = 0.95
@@ -60,10 +60,11 @@ def run(job: Job, options: Options) -> QualityCurve:
     settings: list[Setting] = [None, *options.settings]
     found = written.write(made, settings, sample, options.rows, options.turns)
     alpha = (1 - options.level) / len(options.settings)
-    losses = {}
+    losses, carried = {}, 0
     compared = {setting: _distances(found[None], found[setting], encoder) for setting in options.settings}
     if options.check:
-        losses = loss.measure(made, sample, found, options.check, encoder.name, options.work / "texts", alpha)
+        losses, carried = loss.measure(made, sample, found, options.check, encoder.name,
+                                       options.work / "texts", alpha)
     entries = [_entry(setting, found, compared.get(setting), alpha, losses.get(setting, {}))
                for setting in settings]
     curve = QualityCurve(
@@ -72,7 +73,7 @@ def run(job: Job, options: Options) -> QualityCurve:
         settings=redact.values({section: getattr(job.config, section).model_dump(mode="json")
                                 for section in ("model", "prompts", "decode", "verify", "pools")}),
         level=options.level, rows=len(found[None].texts), timed=min(options.rows, len(sample)),
-        turns=options.turns, seeds=options.check.seeds if options.check else 0,
+        turns=options.turns, seeds=options.check.seeds if options.check else 0, carried=carried,
         entities=dict(Counter(row["entity"] for row in sample)), encoder=encoder.name,
         machine=f"{platform.machine()}, {platform.node()}", command=options.command, entries=entries)
     write_json(options.work / "curve.json", curve.model_dump(mode="json"))

@@ -37,8 +37,8 @@ class Check:
 
 
 def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], check: Check, encoder: str,
-            folder: Path, alpha: float) -> dict[Setting, dict[str, Loss]]:
-    """Loss of AUC by setting and CTR model. Rows that are not written tonight keep their text, in all sets.
+            folder: Path, alpha: float) -> tuple[dict[Setting, dict[str, Loss]], int]:
+    """Loss of AUC by setting and CTR model, and how many rows kept their text, in all sets.
 
     A setting whose texts all equal the strict ones loses nothing, and nothing tells how sure that is.
     """
@@ -55,7 +55,7 @@ def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], chec
     losses = {setting: {model: Loss(by_seed=[0.0] * check.seeds, mean=0.0, bound=None)
                         for model in check.models} for setting in found if setting is not None}
     if not others:
-        return losses
+        return losses, sum(map(len, carried.values()))
     result = run(Options(
         data=check.data, knowledge={key: str(out) for key, out in sets.items()}, models=check.models,
         seeds=check.seeds, dt=job.space.dt, labels_from=check.labels_from, encoder=encoder,
@@ -64,7 +64,7 @@ def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], chec
     for setting in others:
         losses[setting] = {model: _loss(auc["strict", model] - auc[name(setting), model], alpha)
                            for model in check.models}
-    return losses
+    return losses, sum(map(len, carried.values()))
 
 
 def _loss(differences: np.ndarray, alpha: float) -> Loss:

@@ -77,6 +77,7 @@ class QualityCurve(Section):
     level     of the bounds, which hold for all settings together (Bonferroni)
     identity  of who wrote: a night that is of another has no use for the curve
     rows      written by each setting; timed: of them, those in ``turns`` turns
+    carried   of the AUC: texts that were not written, so alike in all sets
     """
 
     schema_version: Literal[1]
@@ -89,6 +90,7 @@ class QualityCurve(Section):
     timed: int
     turns: int
     seeds: int
+    carried: int = 0
     entities: dict[str, int]
     encoder: str
     machine: str

@@ -67,6 +67,13 @@ def test_differences_without_a_spread_are_no_bound(job_with):
     assert found is None and "no setting has a bound" in why
 
 
+def test_texts_that_no_setting_wrote_tell_nothing_of_auc(three):
+    found, why = pick(three.model_copy(update={"carried": 100}), Target.of("auc=0.0005"))
+    assert found is None and "100 of 400 texts were not written" in why
+    assert pick(three.model_copy(update={"carried": 30}), Target.of("auc=0.0005"))[0].k == NEAR
+    assert pick(three.model_copy(update={"carried": 100}), Target.of("cosine=0.98"))[0].k == MIDDLE
+
+
 def test_text_keys_are_those_of_the_setting_that_was_picked(job_with, three, tmp_path):
     path = str(write(tmp_path, three))
     job = chosen(job_with(verify={"target": "cosine=0.98", "curve": path}))
