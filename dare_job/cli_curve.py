@@ -57,7 +57,7 @@ def curve(
         raise ConfigError(f"--level {level:g} must be from 0.5 to below 1, such as 0.95")
     options.writable("--work", work / "curve.json")
     check = _check(data, ctr_model, seeds, labels_from, min_rating, epochs, device)
-    job = night.job(config, date, input, out, model, None, set_)
+    job = night.job(config, date, input, out, model, None, set_, pick=False)
     log.to_stderr(job.config.log.format)
     with writing(work):
         found = run(job, Options(work, wanted, rows, turns, seed, level, check,

@@ -26,8 +26,11 @@ Curve = Annotated[str | None, typer.Option(
     "--curve", help="curve.json of `dare-job curve`, for --target (verify.curve).")]
 
 
-def job(config, day_, input_path, out, model, limit, overrides, target=None, curve=None):
-    """Settings with the command line's on top, and the rule that their target picks, as a Job."""
+def job(config, day_, input_path, out, model, limit, overrides, target=None, curve=None, pick=True):
+    """Settings with the command line's on top, and with ``pick`` the rule that their target picks, as a Job.
+
+    Raises ConfigError, before anything is written.
+    """
     from dare_job import files
     from dare_job.config import load
     from dare_job.job import Job
@@ -38,7 +41,7 @@ def job(config, day_, input_path, out, model, limit, overrides, target=None, cur
     settings = load(config, overrides, {key: flag for key, flag in given.items() if flag[1] is not None})
     space = Workspace(files.path(settings.out, "out"), day(day_))
     made = Job(settings, space, _run_id(space.dt), limit)
-    if settings.verify.target is None:
+    if settings.verify.target is None or not pick:
         return made
     from dare_job.curve.choose import chosen
 

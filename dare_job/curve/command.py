@@ -59,6 +59,7 @@ def run(job: Job, options: Options) -> QualityCurve:
               len(options.settings), min(options.rows, len(sample)), options.turns)
     settings: list[Setting] = [None, *options.settings]
     found = written.write(made, settings, sample, options.rows, options.turns)
+    _require_texts(found)
     alpha = (1 - options.level) / len(options.settings)
     losses, carried = {}, 0
     compared = {setting: _distances(found[None], found[setting], encoder) for setting in options.settings}
@@ -69,7 +70,7 @@ def run(job: Job, options: Options) -> QualityCurve:
                for setting in settings]
     curve = QualityCurve(
         schema_version=table.VERSION, date=job.space.dt,
-        made=datetime.now(UTC).isoformat(timespec="seconds"), identity=table.identity(job),
+        made=datetime.now(UTC).isoformat(timespec="seconds"), identity=table.identity(made),
         settings=redact.values({section: getattr(job.config, section).model_dump(mode="json")
                                 for section in ("model", "prompts", "decode", "verify", "pools")}),
         level=options.level, rows=len(found[None].texts), timed=min(options.rows, len(sample)),
@@ -97,6 +98,16 @@ class _Encoder:
             device = "cuda" if torch.cuda.is_available() else "cpu"
             self._loaded = Encoder(self._folder, device, self._settings.batch_size, self._settings.window)
         return self._loaded.encode(texts).vectors
+
+
+def _require_texts(found: dict[Setting, Written]) -> None:
+    """Raise DataError where a setting has no text; warn of rows without one."""
+    for setting, one in found.items():
+        if not one.texts:
+            raise DataError(f"{written.name(setting)}: no row could be written, such as {one.errors[0]}")
+        if one.errors:
+            _LOG.warning("%s: %d rows could not be written, and are not compared, such as %s",
+                         written.name(setting), len(one.errors), one.errors[0])
 
 
 def _distances(strict: Written, other: Written, encode) -> Distances:

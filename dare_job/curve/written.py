@@ -40,6 +40,7 @@ class Written:
     texts: dict[Row, tuple[str, int]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # of the rows that failed
     steps: int = 0
     accepted: int = 0
     relaxed: int = 0
@@ -88,7 +89,7 @@ def write(job: Job, settings: Sequence[Setting], sample: list[dict], timed: int,
     found = {setting: Written() for setting in settings}
     for setting in settings:  # loads the model, measures what steps cost, compiles
         _write(tasks[setting], sample[:job.config.decode.batch_size])
-    passes = len(settings) * turns
+    passes, timed = len(settings) * turns, min(timed, len(sample))
     for turn in range(turns):
         shift = turn % len(settings)
         for place, setting in enumerate([*settings[shift:], *settings[:shift]]):
@@ -136,3 +137,4 @@ def _add(one: Written, results: list, seconds: float, task: Task, first: bool) -
 def _keep(one: Written, results: list, task: Task) -> None:
     one.texts |= {result.id: (loading.text(result.token_ids, task), len(result.token_ids))
                   for result in results if result.error is None}
+    one.errors += [f"{' '.join(result.id)}: {result.error}" for result in results if result.error is not None]
