@@ -55,8 +55,8 @@ def curve(
     wanted = _settings(settings)
     if not 0.5 <= level < 1:
         raise ConfigError(f"--level {level:g} must be from 0.5 to below 1, such as 0.95")
-    options.writable("--work", work / "curve.json")
     check = _check(data, ctr_model, seeds, labels_from, min_rating, epochs, device)
+    options.writable("--work", work / "curve.json")
     job = night.job(config, date, input, out, model, None, set_, pick=False)
     log.to_stderr(job.config.log.format)
     with writing(work):

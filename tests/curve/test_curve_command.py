@@ -1,6 +1,5 @@
 """`dare-job curve` from end to end on a small sample world, and a night that takes its setting from it."""
 
-import json
 import xml.etree.ElementTree as ET
 from datetime import date
 from pathlib import Path
@@ -8,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from curves import write
+from typer.testing import CliRunner
 
 from dare_job import knowledge, pipeline
+from dare_job.cli import app
 from dare_job.config import JobConfig
 from dare_job.curve import distance, table, written
 from dare_job.curve.choose import chosen
 from dare_job.curve.command import Options, run
 from dare_job.curve.loss import Check
 from dare_job.data.world import write_world
-from dare_job.errors import DataError
+from dare_job.errors import ConfigError, DataError
 from dare_job.job import Job
 from dare_job.workspace import Workspace
 
@@ -39,7 +40,8 @@ def job_of(spark, world):
             "out": str(out), "input": {"path": str(world)}, "baseline": {"rows": 0},
             "decode": {"max_new_tokens": 48, "batch_size": 4, "nodes": 12, "score": "always"},
             "embed": {"epochs": 2, "dim": 8}, "group": {"target_size": 20}, "waves": {"when": "never"},
-            "spark": {"shards": 2}, "gates": {"max_cut_off_share": None, "max_relaxed_share": None},
+            "spark": {"shards": 2}, "gates": {f"max_{check}_share": None for check in (
+                "empty", "short", "cut_off", "loop", "unprintable", "relaxed")},
             **sections})
         job = Job(config, Workspace(out, date.fromisoformat(day)), f"run-{day}")
         job.__dict__["spark"] = spark
@@ -68,8 +70,8 @@ def test_the_curve_says_what_each_setting_costs(measured):
         assert entry.cosine.bound < entry.cosine.mean <= 1 and entry.rouge_l.bound < entry.rouge_l.mean <= 1
         assert 0 <= entry.length.mean < entry.length.bound
         assert len(entry.auc["dcnv2"].by_seed) == 2
-    assert loose.relaxed_share > 0.05 and loose.differing > 0.5 and loose.cosine.mean < tight.cosine.mean
-    assert loose.accepted_per_step > strict.accepted_per_step
+    assert loose.relaxed_share > tight.relaxed_share and loose.differing > tight.differing
+    assert loose.cosine.mean < tight.cosine.mean and loose.rouge_l.mean < tight.rouge_l.mean
     assert loose.auc["dcnv2"].bound is None or loose.auc["dcnv2"].bound > loose.auc["dcnv2"].mean
     assert sum(curve.entities.values()) == curve.rows and curve.timed == 8
     assert not (folder / "out").exists()
@@ -143,16 +145,11 @@ def test_without_old_text_there_is_nothing_to_measure(job_of, world, tmp_path):
         written.prepared(job_of(tmp_path / "out", input={"path": str(bare)}), tmp_path / "work")
 
 
-def test_settings_of_the_command_line(capsys, monkeypatch):
-    from typer.testing import CliRunner
-
-    from dare_job.cli import app
-    from dare_job.errors import ConfigError
-
+def test_settings_of_the_command_line():
     for words, said in (("2", "write K:P"), ("0:0.1", "from 1 to 64"), ("2:1", "below 1"), ("", "is empty"),
                         ("2:0.1,2:0.1", "there twice")):
         done = CliRunner().invoke(app, ["curve", "--config", "x.yaml", "--date", DAY, "--settings", words])
         assert isinstance(done.exception, ConfigError) and said in str(done.exception)
     done = CliRunner().invoke(app, ["curve", "--config", "x.yaml", "--date", DAY, "--data", "sample",
                                     "--ctr-model", "fm"])
-    assert isinstance(done.exception, ConfigError) and "--ctr-model" in json.dumps(str(done.exception))
+    assert isinstance(done.exception, ConfigError) and "--ctr-model" in str(done.exception)
