@@ -6,17 +6,18 @@ Standard output ends with one JSON object for ``run`` and ``check``; progress an
 import json
 import sys
 import traceback
-from datetime import date, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dare_job import cli_bench, cli_ctr, cli_prepare, cli_snapshots, cli_tune, errors
+from dare_job import cli_bench, cli_ctr, cli_curve, cli_prepare, cli_snapshots, cli_tune, errors
+from dare_job import cli_night as night
 from dare_job import cli_options as options
+from dare_job.cli_night import Config, Curve, Day, Input, Model, Out, Set, Target
 from dare_job.cli_options import Device, Dtype
-from dare_job.errors import ConfigError, DareJobError
+from dare_job.errors import DareJobError
 from dare_job.observe import redact
 
 app = typer.Typer(
@@ -28,23 +29,12 @@ app = typer.Typer(
            "5 Java, Spark or disk, 6 model, 7 pools, 1 anything else.",
 )
 
-Config = Annotated[list[Path], typer.Option(
-    "--config", help="YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")]
-Day = Annotated[str, typer.Option(
-    "--date", metavar="YYYY-MM-DD", help="The night; input up to and including this date counts.")]
-Input = Annotated[str | None, typer.Option(
-    "--input", help="Folder, file or zip of the input (input.path).")]
-Out = Annotated[str | None, typer.Option("--out", help="Output folder (out).")]
-Model = Annotated[str | None, typer.Option(
-    "--model", help="'embedded', a folder or a hub name (model.name).")]
 Limit = Annotated[int | None, typer.Option(
     "--limit", min=0, metavar="N", help="Only the first N stale rows of each entity type.")]
 DryRun = Annotated[bool, typer.Option(
     "--dry-run", help="Only count rows and tokens and estimate the time; nothing is published.")]
 First = Annotated[str | None, typer.Option(
     "--from", metavar="STAGE", help="Run the stages from this one on too, in the same Spark application.")]
-Set = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", help="Override a setting, as in decode.batch_size=16; repeatable.")]
 
 STAGE_HELP = {
     "plan": "Read the input and find who needs text tonight, with which prompt.",
@@ -61,7 +51,8 @@ STAGE_HELP = {
 
 @app.command()
 def run(config: Config, date: Day, input: Input = None, out: Out = None, model: Model = None,
-        limit: Limit = None, dry_run: DryRun = False, set_: Set = None) -> None:
+        limit: Limit = None, dry_run: DryRun = False, set_: Set = None, target: Target = None,
+        curve: Curve = None) -> None:
     """Run every stage for one date and publish its snapshot.
 
     The last line of standard output is one JSON object.
@@ -70,7 +61,7 @@ def run(config: Config, date: Day, input: Input = None, out: Out = None, model: 
     from dare_job.observe.command import observed
     from dare_job.output import writing
 
-    job = _job(config, date, input, out, model, limit, set_)
+    job = night.job(config, date, input, out, model, limit, set_, target, curve)
     with observed(job, "run", counted=not dry_run), writing(job.space.out):
         result = pipeline.dry_run(job) if dry_run else pipeline.run(job)
     _print_json(result)
@@ -78,12 +69,13 @@ def run(config: Config, date: Day, input: Input = None, out: Out = None, model: 
 
 def _stage_command(name: str):
     def command(config: Config, date: Day, input: Input = None, out: Out = None, model: Model = None,
-                limit: Limit = None, set_: Set = None, first: First = None) -> None:
+                limit: Limit = None, set_: Set = None, first: First = None, target: Target = None,
+                curve: Curve = None) -> None:
         from dare_job import pipeline
         from dare_job.observe.command import observed
         from dare_job.output import writing
 
-        job = _job(config, date, input, out, model, limit, set_)
+        job = night.job(config, date, input, out, model, limit, set_, target, curve)
         with observed(job, name), writing(job.space.out):
             result = pipeline.run_stage(job, name, first)
         _print_json(result)
@@ -110,7 +102,7 @@ def sample(
 
     with writing(out):
         world = write_world(out, users=users, items=items, seed=seed,
-                            text_date=_day(text_date) if text_date else None)
+                            text_date=night.day(text_date) if text_date else None)
     print(f"{world.out}: {world.users} users, {world.items} items, {world.interactions} interactions up to "
           f"{world.date}, {world.old_user_texts} + {world.old_item_texts} old texts")
 
@@ -125,7 +117,7 @@ def show(
     """Print a text with the borders of each decoding step and what came from a draft."""
     from dare_job.show import show_text
 
-    show_text(out, entity, _day(date).isoformat() if date else None)
+    show_text(out, entity, night.day(date).isoformat() if date else None)
 
 
 @app.command()
@@ -146,7 +138,7 @@ def report(
     log.to_stderr()
     folder = files.path(out, "out")
     with writing(folder):
-        print(write_again(folder, _day(date).isoformat() if date else None))
+        print(write_again(folder, night.day(date).isoformat() if date else None))
 
 
 class ChatTemplate(StrEnum):
@@ -208,42 +200,11 @@ def replay(
                             nodes=budgets, against=options.words(against))))
 
 
-for _command in (cli_tune.tune, cli_ctr.ctr, cli_snapshots.history, cli_snapshots.diff, cli_snapshots.clean):
+for _command in (cli_tune.tune, cli_curve.curve, cli_ctr.ctr, cli_snapshots.history, cli_snapshots.diff,
+                 cli_snapshots.clean):
     app.command()(_command)
 app.add_typer(cli_bench.app, name="bench")
 app.add_typer(cli_prepare.app, name="prepare")
-
-
-def _job(config, day, input_path, out, model, limit, overrides):
-    """Settings with the command line's on top, as a Job."""
-    from dare_job import files
-    from dare_job.config import load
-    from dare_job.job import Job
-    from dare_job.workspace import Workspace
-
-    given = {"input.path": ("--input", input_path), "out": ("--out", out), "model.name": ("--model", model)}
-    settings = load(config, overrides, {key: flag for key, flag in given.items() if flag[1] is not None})
-    space = Workspace(files.path(settings.out, "out"), _day(day))
-    return Job(settings, space, _run_id(space.dt), limit)
-
-
-def _day(text: str) -> date:
-    try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        day = None
-    if day is None or day.isoformat() != text:
-        raise ConfigError(f"--date {text!r} is not a date; write it as YYYY-MM-DD, for example 2026-01-02")
-    if day == date.max:  # its end is a day that no calendar here has
-        raise ConfigError(f"--date {text!r} is too late: the last night is {date.max - timedelta(days=1)}")
-    return day
-
-
-def _run_id(dt: str) -> str:
-    import secrets
-    import time
-
-    return f"{dt}.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.{secrets.token_hex(3)}"
 
 
 def _print_json(value: dict) -> None:

@@ -60,7 +60,7 @@ def ctr(
     since = _day("--labels-from", labels_from) if labels_from else None
     result = run(Options(
         data, _named(knowledge or []), options.words(model), seeds, dt, since, _entities(entities), encoder,
-        [_pair(text) for text in equivalent or []], margin, history, min_rating, _device(device),
+        [_pair(text) for text in equivalent or []], margin, history, min_rating, options.torch_device(device),
         TrainSettings(epochs=epochs, batch_size=batch, average=average)))
     report.show(result)
     print(json.dumps(result), flush=True)
@@ -102,11 +102,3 @@ def _pair(text: str) -> tuple[str, str]:
     if len(found) != 2 or found[0] == found[1]:
         raise ConfigError(f"--equivalent {text!r}: write two names, for example strict,relaxed")
     return found[0], found[1]
-
-
-def _device(device: Device) -> str:
-    if device is not Device.auto:
-        return device.value
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -63,3 +63,12 @@ def writable(option: str, path: Path) -> Path:
 def words(text: str) -> list[str]:
     """What stands between commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def torch_device(device: Device) -> str:
+    """The device that torch knows by name."""
+    if device is not Device.auto:
+        return device.value
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

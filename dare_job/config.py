@@ -129,6 +129,29 @@ class VerifySettings(Section):
     refresh_nights: int = Field(
         0, ge=0, le=_MOST, description="relaxed rules: every so many nights a row is written by the strict "
         "rule, and is stale if its text has relaxed tokens; 0: never")
+    target: str | None = Field(None, description="auc=0.0005 (lost at most), cosine=0.98 or rouge_l=0.95 (at "
+                               "least): the fastest k and p of the curve whose bound keeps it, else strict")
+    curve: str | None = Field(None, min_length=1, description="curve.json of dare-job curve, for target")
+
+    @field_validator("target")
+    @classmethod
+    def _can_be_kept(cls, value: str | None) -> str | None:
+        found = re.fullmatch(r"(auc|cosine|rouge_l)=(0?\.\d+|\d+(?:\.\d+)?(?:e-\d+)?)", value or "auc=0.5")
+        if not found or not 0 < float(found[2]) < 1:
+            raise ValueError(f"verify.target = {value!r}: write auc=, cosine= or rouge_l= and a number "
+                             "above 0 and below 1, such as auc=0.0005 or cosine=0.98")
+        return value
+
+    @model_validator(mode="after")
+    def _target_has_a_curve(self):
+        if (self.target is None) != (self.curve is None):
+            there, missing = ("target", "curve") if self.curve is None else ("curve", "target")
+            raise ValueError(f"verify.{there} needs verify.{missing} beside it: what to keep, and the "
+                             "curve.json of `dare-job curve` to choose from")
+        if self.target and self.rule != "strict":
+            raise ValueError(f"verify.rule = {self.rule}: verify.target chooses the rule itself; leave one "
+                             "of them out")
+        return self
 
 
 class EmbedSettings(Section):

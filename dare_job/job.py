@@ -14,6 +14,7 @@ class Job:
     space: Workspace
     run_id: str
     limit: int | None = None  # first N stale rows of each entity type
+    choice: dict | None = None  # what verify.target picked, and why (dare_job/curve/choose.py)
 
     @cached_property
     def spark(self):

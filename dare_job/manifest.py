@@ -32,7 +32,7 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
         "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
         "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
-        "verify": job.config.verify.rule, **_writer(job),
+        "verify": job.config.verify.rule, "choice": job.choice, **_writer(job),
         "text_settings": text_salt(job.config, job.model_hash),
         "counts": counts, "totals": totals, "pool_kinds": kinds,
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),

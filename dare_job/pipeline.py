@@ -62,6 +62,9 @@ def _run_stage(job: Job, stage: str) -> dict:
     settings = job.config.log
     log.to_stderr(settings.format)
     lock.require_held()
+    if stage == STAGES[0] and job.choice:
+        level = logging.WARNING if job.choice["rule"] == "strict" else logging.INFO
+        _LOG.log(level, "verify.target = %s: %s", job.choice["target"], job.choice["why"])
     began = time.perf_counter()
     with (log.bound(run_id=job.run_id, date=job.space.dt, stage=stage),
           times.counted(job.space, stage) as beat,
@@ -111,6 +114,7 @@ def summarise(job: Job, manifests: dict) -> dict:
         "tokens_per_s": _rounded(manifests["user"]["tokens_per_s"]),
         "baseline_tokens_per_s": _rounded(baseline["tokens_per_s"] if baseline else None),
         "gates": findings.worst({entity: manifests[entity].get("gates", {}) for entity in ENTITIES}),
+        "choice": manifests["user"].get("choice"),
     }
 
 
@@ -147,6 +151,9 @@ def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
     if summary["relaxed_tokens"] or summary["guarded_rows"]:
         console.print(f"{summary['relaxed_tokens'] / tokens:.2%} of the tokens are not the model's first "
                       f"choice; {summary['guarded_rows']} rows went on behind their length guard",
+                      soft_wrap=True)
+    if summary["choice"]:
+        console.print(f"{summary['choice']['target']}: {summary['choice']['why']}", markup=False,
                       soft_wrap=True)
     console.print(f"quality gates passed: {_gates_words(summary['gates'])}", soft_wrap=True)
     if rate and plain:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dare_job import cli
+from dare_job import cli, cli_night
 from dare_job.errors import ConfigError, InfrastructureError
 from dare_job.output import writing
 
@@ -83,4 +83,4 @@ def test_a_date_without_a_next_day(monkeypatch, capsys, tmp_path, day, part):
 def test_the_last_date(tmp_path):
     from dare_job.data.history import end_of_day
 
-    assert end_of_day(cli._day("9999-12-30")) > 0
+    assert end_of_day(cli_night.day("9999-12-30")) > 0

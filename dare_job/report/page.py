@@ -173,6 +173,12 @@ def _written(collected: list[Collected], dt: str) -> list[dict]:
     return [one | {"share": sum(one["rows"]) / rows} for one in found if sum(one["rows"])]
 
 
+def _target(night: Night) -> str | None:
+    """What verify.target picked, and why."""
+    choice = night.first("choice")
+    return choice and f"{choice['target']}: {choice['why']}"
+
+
 def _run(night: Night) -> list[tuple[str, str]]:
     """Names and values of what made the snapshot; what the manifests lack is left out."""
     model = night.first("model") or {}
@@ -181,7 +187,8 @@ def _run(night: Night) -> list[tuple[str, str]]:
         ("Run", ", ".join(sorted({str(m.get("run_id")) for m in night.manifests.values()}))),
         ("Model", " ".join(str(model[name]) for name in ("name", "revision", "dtype") if model.get(name))),
         ("Model's fingerprint", model.get("hash")), ("Decoding", night.first("mode")),
-        ("Verification", night.first("verify")), ("Settings' fingerprint", night.first("config")),
+        ("Verification", night.first("verify")), ("Target of quality", _target(night)),
+        ("Settings' fingerprint", night.first("config")),
         ("Old text from", ", ".join(sorted({str(m["previous"]) for m in night.manifests.values()
                                             if m.get("previous")})) or "none"),
         ("Files", f"{len(files)}, {words.size(sum(f.get('bytes', 0) for f in files))}" if files else None),

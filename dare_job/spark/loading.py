@@ -162,7 +162,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "
                           "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
                           "verify.reproducible=false")
-    key = task.model, mode, settings.rule, settings.batch_size, settings.nodes
+    key = (task.model, mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon,
+           settings.delta, settings.batch_size, settings.nodes)
     shared = decode.nodes == "auto" and settings.nodes == most(decode.batch_size)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))  # fewer rows too
     scheduler = _scheduler(key, target, measured) if shared else None
@@ -187,7 +188,7 @@ def _score(task: Task, mode: str) -> str:
     return "always" if fixed else decode.score
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _scoring(key: tuple) -> Scoring:
     """What this process has seen of old text, for the engines that cost and accept alike."""
     return Scoring()

@@ -1,0 +1,68 @@
+"""What commands on a night share: their options, and the job that these make."""
+
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dare_job.errors import ConfigError
+
+Config = Annotated[list[Path], typer.Option(
+    "--config", help="YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")]
+Day = Annotated[str, typer.Option(
+    "--date", metavar="YYYY-MM-DD", help="The night; input up to and including this date counts.")]
+Input = Annotated[str | None, typer.Option(
+    "--input", help="Folder, file or zip of the input (input.path).")]
+Out = Annotated[str | None, typer.Option("--out", help="Output folder (out).")]
+Model = Annotated[str | None, typer.Option(
+    "--model", help="'embedded', a folder or a hub name (model.name).")]
+Set = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="Override a setting, as in decode.batch_size=16; repeatable.")]
+Target = Annotated[str | None, typer.Option(
+    "--target", metavar="MEASURE=LIMIT", help="Take the fastest setting that --curve shows to keep it: "
+    "auc=0.0005, cosine=0.98 or rouge_l=0.95 (verify.target); strict, where it shows none.")]
+Curve = Annotated[str | None, typer.Option(
+    "--curve", help="curve.json of `dare-job curve`, for --target (verify.curve).")]
+
+
+def job(config, day_, input_path, out, model, limit, overrides, target=None, curve=None, pick=True):
+    """Settings with the command line's on top, and with ``pick`` the rule that their target picks, as a Job.
+
+    Raises ConfigError, before anything is written.
+    """
+    from dare_job import files
+    from dare_job.config import load
+    from dare_job.job import Job
+    from dare_job.workspace import Workspace
+
+    given = {"input.path": ("--input", input_path), "out": ("--out", out), "model.name": ("--model", model),
+             "verify.target": ("--target", target), "verify.curve": ("--curve", curve)}
+    settings = load(config, overrides, {key: flag for key, flag in given.items() if flag[1] is not None})
+    space = Workspace(files.path(settings.out, "out"), day(day_))
+    made = Job(settings, space, _run_id(space.dt), limit)
+    if settings.verify.target is None or not pick:
+        return made
+    from dare_job.curve.choose import chosen
+
+    return chosen(made)
+
+
+def day(text: str, option: str = "--date") -> date:
+    """A date of the command line. Raises ConfigError naming the option."""
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.isoformat() != text:
+        raise ConfigError(f"{option} {text!r} is not a date; write it as YYYY-MM-DD, for example 2026-01-02")
+    if found == date.max:  # its end is a day that no calendar here has
+        raise ConfigError(f"{option} {text!r} is too late: the last night is {date.max - timedelta(days=1)}")
+    return found
+
+
+def _run_id(dt: str) -> str:
+    import secrets
+    import time
+
+    return f"{dt}.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.{secrets.token_hex(3)}"
