@@ -15,11 +15,28 @@ import numpy as np
 
 from pools import frontier
 from pools.intervals import MOST_RUNS, interval, runs
-from pools.jit import array_at, inlined, part
-from pools.lookup import ALPHA, BETA, DEPTH, KIND, LIVE, code_of, first, pool_at, token_of, weight
+from pools.jit import array_at, inlined, load_i32, part, prefetch
+from pools.lookup import (
+    ALPHA,
+    BETA,
+    DEPTH,
+    KIND,
+    LIVE,
+    RANKS,
+    SHARED,
+    SUFFIXES,
+    TOKENS,
+    WIDTH,
+    code_of,
+    first,
+    pool_at,
+    token_of,
+    weight,
+)
 from pools.tree import SOURCE_GROUP, SOURCE_LIVE, SOURCE_PROMPT
 
 FLOOR = 1 / 10
+AHEAD = 4  # rungs of each pool whose memory is asked for before any is read
 NESTED = 8.0  # a group's texts are in the pool behind it too: its counts are trusted as much less
 LEAST = 24  # suffixes of an interval that are always read whole
 MOST_DIFFERENT = 32
@@ -70,6 +87,7 @@ def continuations(z, b, t, stamp, row_pools, lambdas, found, worth):
         if row_pools[s] != 0 and z.orders[s] > 0:
             z.next_orders[s] = min(z.orders[s], z.history.size, pool_at(row_pools[s])[DEPTH] - 1)
             n = max(n, z.next_orders[s])
+    _ahead(z, row_pools)
     while n > 0 and rest >= FLOOR:
         if RUNG[n] and found > 0:
             for kind in range(2):
@@ -102,6 +120,32 @@ def continuations(z, b, t, stamp, row_pools, lambdas, found, worth):
         if z.read[s] > 0:
             size = _emit(z, pool_at(row_pools[s]), s, t, stamp, size)
     return _from_row(z, b, t, stamp, found, n + 1, size)
+
+
+@inlined
+def _ahead(z, row_pools):
+    """Ask for what the longest orders read of each pool, for this node and for one that goes on with the same
+    text: read one after the other, each of them would wait for memory by itself.
+    """
+    for s in range(row_pools.size):
+        n, order = z.next_orders[s], z.orders[s]
+        if n == 0:
+            continue
+        a, suffix = pool_at(row_pools[s]), z.at[s]
+        end = load_i32(a[SUFFIXES] + 4 * suffix) + order
+        prefetch(a[TOKENS] + a[WIDTH] * end)
+        for _ in range(AHEAD):
+            if n <= 1:
+                break
+            _ask(a, suffix if n == order else load_i32(a[RANKS] + 4 * (end - n)))
+            _ask(a, load_i32(a[RANKS] + 4 * (end + 1 - n)))
+            n = BELOW[n]
+
+
+@part
+def _ask(a, suffix):
+    prefetch(a[SHARED] + suffix)
+    prefetch(a[SUFFIXES] + 4 * suffix)
 
 
 @inlined

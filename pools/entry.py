@@ -5,8 +5,8 @@ contexts are looked up from short to long, and as soon as one occurs a few times
 followed backwards: those waits overlap.
 """
 
-from pools.jit import load_i32, part
-from pools.lookup import DEPTH, RANKS, SUFFIXES, code, code_of, locate, token_of
+from pools.jit import load_i32, part, prefetch
+from pools.lookup import DEPTH, RANKS, SUFFIXES, TOKENS, WIDTH, code, code_of, locate, token_of
 
 STEP = 4  # orders 1, 3, 11, 43 are tried, until one does not occur
 FEW = 64  # occurrences that are read one by one
@@ -51,6 +51,8 @@ def _longest(a, history, low, count, order, most):
     low, count  the interval of the context of ``order`` tokens
     """
     longest, begin = order, -1
+    for suffix in range(low, low + count):
+        prefetch(a[TOKENS] + a[WIDTH] * (load_i32(a[SUFFIXES] + 4 * suffix) - 1))
     for suffix in range(low, low + count):
         at, same = load_i32(a[SUFFIXES] + 4 * suffix), order
         while same < most and at > 0:

@@ -9,7 +9,9 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+from llvmlite import ir
 from numba import carray, njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _COMPILED = ("blend", "entry", "frontier", "intervals", "jit", "kernel", "learn", "live", "lookup",
@@ -66,6 +68,21 @@ def _loader(kind, wide=types.int64):
         return wide(types.int64), codegen
 
     return load
+
+
+@intrinsic
+def prefetch(typing_context, address):
+    """Ask for the cache line at an address, and go on; the address may be any number."""
+    def codegen(context, builder, signature, args):
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        asked = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [pointer, number, number, number]),
+            "llvm.prefetch.p0i8")
+        read, keep, data = number(0), number(3), number(1)
+        builder.call(asked, [builder.inttoptr(args[0], pointer), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 load_u8 = _loader(types.uint8)  # (address: int64) -> int64
