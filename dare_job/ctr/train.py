@@ -6,14 +6,13 @@ here every set of texts of a seed must have the same batches as well, which a lo
 
 import copy
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from dare_job.ctr.examples import Examples
 from dare_job.ctr.inputs import Inputs
@@ -49,39 +48,18 @@ def tensors(examples: Examples, inputs: Inputs, device: str = "cpu") -> dict[str
             for name, column in columns.items()}
 
 
-class Average:
+def averaged(model: nn.Module, decay: float) -> AveragedModel:
     """Exponential moving average of a model's weights, and of batch norm's statistics, over steps.
 
-    After step t the average keeps min(decay, (1 + t) / (10 + t)) of itself, so that the first weights, which
-    know nothing, are soon forgotten.
+    After the first step it is the model; then the n-th average keeps min(decay, (1 + n) / (10 + n)) of
+    itself, so that the first weights, which know nothing, are soon forgotten.
     """
+    def moved(average: Tensor, now: Tensor, taken: int) -> Tensor:
+        if not now.is_floating_point():
+            return now
+        return average.lerp(now, 1 - min(decay, (1 + int(taken)) / (10 + int(taken))))
 
-    def __init__(self, model: nn.Module, decay: float):
-        self._model, self._decay, self._steps = model, decay, 0
-        self._weights = copy.deepcopy(model.state_dict())
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Take in the weights as they are after a step."""
-        self._steps += 1
-        keep = min(self._decay, (1 + self._steps) / (10 + self._steps))
-        for name, weight in self._model.state_dict().items():
-            if weight.is_floating_point():
-                self._weights[name].lerp_(weight, 1 - keep)
-            else:
-                self._weights[name].copy_(weight)
-
-    def weights(self) -> dict[str, Tensor]:
-        """A copy of the averages by name."""
-        return copy.deepcopy(self._weights)
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """The model has the averages inside the block, its own weights again behind it."""
-        own = copy.deepcopy(self._model.state_dict())
-        self._model.load_state_dict(self._weights)
-        yield
-        self._model.load_state_dict(own)
+    return AveragedModel(model, avg_fn=moved, use_buffers=True)
 
 
 def fit(model: nn.Module, examples: Examples, inputs: Inputs, seed: int, settings: TrainSettings,
@@ -94,17 +72,16 @@ def fit(model: nn.Module, examples: Examples, inputs: Inputs, seed: int, setting
                                  weight_decay=settings.weight_decay)
     order = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
-    average = Average(model, settings.average)
-    optimizer.register_step_post_hook(lambda *_: average.update())
+    average = averaged(model, settings.average)
+    optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
     best, weights, stale, epochs = -1.0, {}, 0, 0
     while epochs < settings.epochs and stale < settings.patience:
         epochs += 1
         shuffled = rows["train"][torch.randperm(len(rows["train"]), generator=order).to(device)]
         _epoch(model, data, shuffled.split(settings.batch_size), optimizer)
-        with average.used():
-            auc = roc_auc_score(*_predicted(model, data, rows["valid"]))
+        auc = roc_auc_score(*_predicted(average.module, data, rows["valid"]))
         if auc > best:
-            best, weights, stale = auc, average.weights(), 0
+            best, weights, stale = auc, copy.deepcopy(average.module.state_dict()), 0
         else:
             stale += 1
     model.load_state_dict(weights)

@@ -103,28 +103,31 @@ def test_texts_that_tell_the_kind_lift_auc(model, clusters):
     assert lifted.auc > base.auc + 0.05
 
 
-def test_the_average_of_weights_follows_its_formula_and_gives_the_model_its_own_back():
+def test_the_average_of_weights_and_statistics_follows_its_formula():
     network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
-    average, expected = train.Average(network, 0.2), network[0].bias.detach().clone()
-    for step in range(1, 4):
+    average, expected = train.averaged(network, 0.25), None
+    for step in range(4):
         with torch.no_grad():
             network[0].bias += 1
-        average.update()
-        keep = min(0.2, (1 + step) / (10 + step))  # 2/11, then 0.2
-        expected = keep * expected + (1 - keep) * network[0].bias.detach()
-    own = network[0].bias.detach().clone()
-    with average.used():
-        assert torch.allclose(network[0].bias, expected)
-    assert torch.equal(network[0].bias, own) and not torch.allclose(own, expected)
+            network[1].running_mean += 2
+            network[1].num_batches_tracked += 1
+        average.update_parameters(network)
+        now = torch.stack((network[0].bias.detach(), network[1].running_mean))
+        keep = min(0.25, (1 + step) / (10 + step))  # 2/11, then 0.25
+        expected = now if expected is None else keep * expected + (1 - keep) * now
+    found = average.module
+    assert torch.allclose(torch.stack((found[0].bias.detach(), found[1].running_mean)), expected)
+    assert found[1].num_batches_tracked == 4 and network[0].bias != found[0].bias
 
 
 def test_without_an_average_the_last_weights_count():
     network = torch.nn.Linear(2, 1)
-    average = train.Average(network, 0.0)
-    with torch.no_grad():
-        network.weight += 1
-    average.update()
-    assert torch.equal(average.weights()["weight"], network.weight)
+    average = train.averaged(network, 0.0)
+    for _ in range(3):
+        with torch.no_grad():
+            network.weight += 1
+        average.update_parameters(network)
+    assert torch.equal(average.module.weight, network.weight)
 
 
 def test_the_figures_are_those_of_the_best_epoch_on_the_test_part():
