@@ -1,11 +1,14 @@
 """Prompt sets: what they show, what they refuse, and that a change of wording changes the hash."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import yaml
 
 from dare_job import prompts
+from dare_job.bench.downstream import split_input
+from dare_job.bench.profiles.data import prompt
 from dare_job.errors import ConfigError, RowError
 from dare_job.prompts import DOMAINS, HistoryItem
 
@@ -205,3 +208,12 @@ def test_what_a_row_does_not_have_is_a_config_error_that_names_the_line(tmp_path
     own = prompts.load(_write(tmp_path / "own.jinja", f"Hello\n{line}\n"), side="user")
     with pytest.raises(ConfigError, match=rf"'own\.jinja', user, line 2 of the template: .*{message}"):
         own.user({}, [HistoryItem("x")])
+
+
+def test_the_real_profiles_model_is_asked_in_the_words_that_it_was_trained_on():
+    wording = prompts.load(str(Path(split_input.__file__).with_name("profiles.yaml")))
+    history = [HistoryItem(f"Film {n}, The (19{n})", attributes={"year": f"19{n}"}) for n in range(80, 94)]
+    history.append(HistoryItem("1984"))
+    assert wording.user({}, history) == prompt([*(f"Film {n}, The" for n in range(80, 94)), "1984"])
+    assert wording.item("Heat (1995)", {"year": "1995"}) == prompt(["Heat"])
+    assert wording.item("1984", {}) == prompt(["1984"])
