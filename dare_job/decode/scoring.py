@@ -13,6 +13,7 @@ because its text says how far it follows the old one: nothing can lock itself ou
 first tokens are scored. None of this can change strict text.
 """
 
+import numba
 import numpy as np
 
 _STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # of buckets of positions: 0, 1, 2-3, 4-7, ...
@@ -45,13 +46,7 @@ class Scoring:
 
     def wrote(self, kept: int, died: bool) -> None:
         """A row was written: its old text passed up to ``kept``, and there it failed or was not asked on."""
-        reached = np.clip((kept - _STARTS) / _WIDTHS, 0, 1)
-        self._died *= _KEPT_ROW
-        if died:
-            bucket = np.searchsorted(_STARTS, kept, "right") - 1
-            reached[bucket] = 1
-            self._died[bucket] += 1
-        self._reached = _KEPT_ROW * self._reached + reached
+        _count(self._died, self._reached, kept, died)
 
     def stepped(self, seconds: float, rows: int) -> None:
         """A step of so many rows."""
@@ -78,8 +73,20 @@ class _Rate:
         return self._seconds / self._count if self._count else None
 
 
-def common(text: np.ndarray, old: np.ndarray) -> int:
+@numba.njit(cache=True)
+def common(text, old):
     """Tokens with which both begin."""
     length = min(len(text), len(old))
-    differs = text[:length] != old[:length]
-    return int(differs.argmax()) if differs.any() else length
+    for n in range(length):
+        if text[n] != old[n]:
+            return n
+    return length
+
+
+@numba.njit(cache=True)
+def _count(died, reached, kept, failed):
+    bucket = np.searchsorted(_STARTS, kept, side="right") - 1 if failed else -1
+    for b in range(len(died)):
+        part = 1.0 if b == bucket else min(max((kept - _STARTS[b]) / _WIDTHS[b], 0.0), 1.0)
+        died[b] = _KEPT_ROW * died[b] + (b == bucket)
+        reached[b] = _KEPT_ROW * reached[b] + part
