@@ -13,8 +13,9 @@ from dare_job.errors import ConfigError
 
 def ctr(
     data: Annotated[str, typer.Option(
-        "--data", help="Clicks: any input of the job (MovieLens, Amazon, Parquet), a folder with train, "
-        "valid and test.csv.gz (uid, iid, label, timestamp, title), or 'sample'.")],
+        "--data", help="Clicks: any input of the job (MovieLens, Amazon, Parquet), a folder that 'dare-job "
+        "prepare' wrote, one with train, valid and test.csv.gz (uid, iid, label, timestamp, title), or "
+        "'sample'.")],
     knowledge: Annotated[list[str] | None, typer.Option(
         "--knowledge", metavar="NAME=OUT", help="Texts to compare: the output of a run. A name that begins "
         "with 'cluster' takes cluster ids instead of vectors. Repeatable; a single OUT needs no name.")]

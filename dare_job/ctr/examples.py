@@ -55,7 +55,7 @@ def make(source: Source, labels_from: int | pd.Series | None, length: int) -> Ex
     """Label rows from a second on, with histories of L = ``length``. Earlier interactions are history only.
 
     labels_from  one second, or one by user_id (for others the earliest); None: the later half is labels, or
-                 all of files that are split
+                 all of files that are split, save rows without a part, which are history only
     Rows are split by time unless the files say how.
     Raises DataError where a split would have no row or one label only.
     """
@@ -70,9 +70,11 @@ def make(source: Source, labels_from: int | pd.Series | None, length: int) -> Ex
     else:
         since = labels_from
     chosen = second >= since
+    if "split" in rows:
+        chosen &= rows["split"].notna().to_numpy()
     before = _histories(user[chosen], second[chosen], user[label > 0], item[label > 0], second[label > 0],
                         length)
-    given = rows["split"].map(SPLITS.index).to_numpy(np.int8)[chosen] if "split" in rows else None
+    given = rows["split"][chosen].map(SPLITS.index).to_numpy(np.int8) if "split" in rows else None
     split = given if given is not None else _by_time(second[chosen])
     made = Examples(users, items, user[chosen].astype(np.int32), item[chosen].astype(np.int32), before,
                     label[chosen], second[chosen], split)

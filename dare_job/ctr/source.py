@@ -1,17 +1,20 @@
-"""Where the clicks of a CTR check come from: any input of the job, ml-1m-ctr, or a sample world.
+"""Where the clicks of a CTR check come from: inputs of the job, prepared or split files, or a sample world.
 
 All become one shape: interactions with a label (and a split where the files have one), users and items with
 their attributes. Ids are text.
 """
 
+import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from dare_job.errors import DataError
+from dare_job.workspace import MANIFEST
 
 SAMPLE = "sample"
 SPLITS = ("train", "valid", "test")
@@ -23,7 +26,8 @@ _EVENT = ["user_id", "item_id", "timestamp"]
 class Source:
     """Ids and what is known of them.
 
-    interactions  user_id, item_id, timestamp (seconds), label (0 or 1); rating and split where there are any
+    interactions  user_id, item_id, timestamp (seconds), label (0 or 1); rating where there is one; split of
+                  files that are split, missing in rows that are history only
     users, items  user_id or item_id, attributes (list of (name, value), or None); items also title, or None
     """
 
@@ -33,9 +37,10 @@ class Source:
 
 
 def load(data: str, min_rating: float) -> Source:
-    """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, or what the job reads.
+    """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, a folder that ``dare-job
+    prepare`` wrote, or what the job reads.
 
-    min_rating  from which rating on an interaction is a click; ml-1m-ctr has labels of its own
+    min_rating  from which rating on an interaction is a click; split and prepared files have labels
     Raises DataError naming the file and what is wrong with it.
     """
     if data == SAMPLE:
@@ -47,6 +52,8 @@ def load(data: str, min_rating: float) -> Source:
     folder = Path(data)
     if (folder / "train.csv.gz").exists():
         return _ctr_split(folder)
+    if (folder / "ctr").is_dir():
+        return _prepared(folder)
     with tempfile.TemporaryDirectory() as temporary:
         return _contract(_read(data, Path(temporary) / "input"), min_rating)
 
@@ -62,8 +69,7 @@ def _read(data: str, into: Path) -> Path:
 
 
 def _contract(folder: Path, min_rating: float) -> Source:
-    tables = {name: ds.dataset(folder / f"{name}.parquet").to_table().to_pandas()
-              for name in ("interactions", "users", "items")}
+    tables = _tables(folder)
     rows = tables["interactions"].drop_duplicates(_EVENT)
     unrated = int(rows["rating"].isna().sum())
     if unrated:
@@ -71,6 +77,35 @@ def _contract(folder: Path, min_rating: float) -> Source:
                         f"of {min_rating:g} or more (--min-rating), so each needs one")
     label = (rows["rating"] >= min_rating).astype("float32")
     return Source(rows.assign(label=label), tables["users"], tables["items"])
+
+
+def _prepared(folder: Path) -> Source:
+    """Labels and parts as ``dare-job prepare`` has them; what it left out of them is history."""
+    try:
+        positive = float(json.loads((folder / MANIFEST).read_text("utf-8"))["options"]["positive"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{folder / MANIFEST} does not tell the rating of a click: "
+                        f"{type(error).__name__}: {error}; prepare the folder again") from None
+    parts = pd.concat([_parquet(folder / "ctr" / f"{split}.parquet")[_EVENT].assign(split=split)
+                       for split in SPLITS]).drop_duplicates(_EVENT)
+    source = _contract(folder, positive)
+    rows = source.interactions.merge(parts, how="left", on=_EVENT)
+    if rows["split"].notna().sum() < len(parts):
+        raise DataError(f"{folder / 'ctr'}: some of its rows are not in interactions.parquet beside it; "
+                        "prepare the folder again")
+    return replace(source, interactions=rows)
+
+
+def _tables(folder: Path) -> dict[str, pd.DataFrame]:
+    return {name: _parquet(folder / f"{name}.parquet") for name in ("interactions", "users", "items")}
+
+
+def _parquet(path: Path) -> pd.DataFrame:
+    """A file, or a folder of them. Raises DataError naming one that is missing or damaged."""
+    try:
+        return ds.dataset(path).to_table().to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def _ctr_split(folder: Path) -> Source:

@@ -10,6 +10,7 @@ import pytest
 from paper_files import MOVIES, prepare, prepared, ratings, table, ten_million, text_file
 
 from dare_job.config import HistorySettings, InputSettings
+from dare_job.ctr import examples, source
 from dare_job.data import readers
 from dare_job.data.history import histories, window_size
 from dare_job.data.paper import tables
@@ -55,6 +56,23 @@ def test_counts_are_printed_beside_the_papers_and_kept_with_options_and_sources(
                                 "sha256": hashlib.sha256(original.read_bytes()).hexdigest()}]
     assert (kept["options"]["positive"], kept["options"]["min_user"], kept["core_rounds"]) == (4.0, 1, [])
     assert all(sentence in printed for sentence in kept["assumed"])
+
+
+def test_the_downstream_check_takes_labels_and_parts_as_they_are(result):
+    out, _ = result
+    counts = json.loads((out / "_manifest.json").read_text())["ctr"]
+    found = source.load(str(out), min_rating=1)  # the folder's own labels count
+    rows = found.interactions
+    assert len(rows) == len(ROWS) and ((rows["rating"] >= 4) == rows["label"]).all()
+    made = examples.make(found, None, length=3)
+    for part, chosen in made.rows.items():
+        assert (len(chosen), made.label[chosen].sum()) == (counts[part]["rows"], counts[part]["positive"])
+        assert made.second[chosen].min() == counts[part]["first_second"]
+    clicked = {(user, item) for user, item, rating, _ in ROWS if rating >= 4}
+    user, item = made.users.ids[made.user - 1], made.items.ids
+    before = [(who, item[one - 1]) for who, shown in zip(user, made.history, strict=True)
+              for one in shown if one]
+    assert before and set(before) <= clicked
 
 
 def test_the_tables_have_their_schemas_and_nothing_else_is_left(result):
