@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from dare_job import cli_bench, cli_ctr, cli_curve, cli_prepare, cli_snapshots, cli_tune, errors
+from dare_job import cli_bench, cli_ctr, cli_curve, cli_prepare, cli_snapshots, cli_tune, errors, files
 from dare_job import cli_night as night
 from dare_job import cli_options as options
 from dare_job.cli_night import Config, Curve, Day, Input, Model, Out, Set, Target
 from dare_job.cli_options import Device, Dtype
-from dare_job.errors import DareJobError
+from dare_job.errors import ConfigError, DareJobError
 from dare_job.observe import redact
 
 app = typer.Typer(
@@ -89,7 +89,7 @@ for _name, _help in STAGE_HELP.items():
 
 @app.command()
 def sample(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the sample world.")],
+    out: Annotated[str, typer.Option("--out", help="Folder for the sample world, on this host's disk.")],
     users: Annotated[int, typer.Option("--users", min=1, help="Number of users.")] = 400,
     items: Annotated[int, typer.Option("--items", min=8, help="Number of items.")] = 300,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed writes the same files.")] = 0,
@@ -100,8 +100,11 @@ def sample(
     from dare_job.data.world import write_world
     from dare_job.output import writing
 
-    with writing(out):
-        world = write_world(out, users=users, items=items, seed=seed,
+    folder = files.path(out, "--out")
+    if not files.is_local(folder):
+        raise ConfigError(f"--out {out}: a sample world is written to this host's disk; name a folder there")
+    with writing(folder):
+        world = write_world(folder, users=users, items=items, seed=seed,
                             text_date=night.day(text_date) if text_date else None)
     print(f"{world.out}: {world.users} users, {world.items} items, {world.interactions} interactions up to "
           f"{world.date}, {world.old_user_texts} + {world.old_item_texts} old texts")

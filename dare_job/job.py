@@ -18,12 +18,15 @@ class Job:
 
     @cached_property
     def spark(self):
-        """The Spark session, started on first use. Its executors can write in ``space.work``."""
+        """The Spark session, started on first use. Its executors see the input, and write in ``space.work``.
+        """
         from dare_job.spark import executors
         from dare_job.spark.session import session
 
         started = session(self.config.spark)
-        executors.require(started, self.space.work)
+        given = self.config.input
+        executors.require(started, self.space.work,
+                          {"input.path": given.path, "input.knowledge": given.knowledge})
         return started
 
     @cached_property

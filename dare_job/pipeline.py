@@ -89,11 +89,11 @@ def dry_run(job: Job) -> dict:
 
 
 def _name_unpublished(job: Job) -> None:
-    """Say which earlier dates have finished texts that no later date sees, because publishing was cut off."""
+    """Say which earlier dates have texts that no later date sees, because their run was cut off."""
     log.to_stderr(job.config.log.format)
     for dt in job.space.unpublished():
-        _LOG.warning("the texts of %s are written but not (all) published, %s starts from older ones: run "
-                     "`dare-job publish --date %s` with the same options first", dt, job.space.dt, dt)
+        _LOG.warning("texts of %s are written and not (all) published, %s starts from older ones: run "
+                     "`dare-job run --date %s` with the same options first", dt, job.space.dt, dt)
 
 
 def summarise(job: Job, manifests: dict) -> dict:

@@ -21,6 +21,7 @@ from dare_job.tables import ENTITIES
 DONE = "_done.json"
 MANIFEST = "_manifest.json"
 READS = "reads.json"
+CUT = "_cut.json"  # of generate: what its work was cut into, there from its first moment on
 FILES = "_files"  # in a done-record: how many files of data were committed
 
 
@@ -98,15 +99,15 @@ class Workspace:
         return all((self.knowledge(entity, dt) / MANIFEST).exists() for entity in ENTITIES)
 
     def unpublished(self) -> list[str]:
-        """Dates before this one whose publishing was cut off.
+        """Dates before this one that were cut off and can go on.
 
-        Those after the newest published whose texts are written, and that one where its entity types come
+        Those after the newest published of which texts are written, and that one where its entity types come
         from different runs.
         """
         newest = self.previous(ENTITIES[0])
         dates = (path for path in self.work.parent.glob("dt=*")
                  if (newest.name if newest else "") < path.name < f"dt={self.dt}")
-        found = {path.name[3:] for path in dates if (swap.current(path / "generate") / DONE).exists()}
+        found = {path.name[3:] for path in dates if has_texts(path)}
         if newest and len(self._runs(newest.name[3:])) > 1:
             found.add(newest.name[3:])
         return sorted(found)
@@ -140,6 +141,12 @@ class Workspace:
         swap.settle(self.out / "reports" / f"dt={self.dt}")
         for folder in self.snapshots():
             swap.settle(folder)
+
+
+def has_texts(work: AnyPath) -> bool:
+    """True from the first moment of generate on, given a date's folder below ``_work``."""
+    generate = swap.current(work / "generate")
+    return any((generate / name).exists() for name in (CUT, DONE))
 
 
 def digest(value) -> str:

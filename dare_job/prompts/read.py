@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from dare_job import files
 from dare_job.config_errors import explain
 from dare_job.errors import ConfigError
 from dare_job.prompts import template
@@ -65,7 +66,9 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
     unknown or of the wrong type, when a template does not parse or uses a variable that prompts do not have.
     """
     packaged = name_or_path in known()
-    path = _FOLDER / f"{name_or_path}.yaml" if packaged else Path(name_or_path)
+    path = _FOLDER / f"{name_or_path}.yaml" if packaged else files.path(name_or_path, "prompts")
+    if not files.is_local(path):
+        raise ConfigError(f"prompts: {path} is at a URL; a set is a file on the driver's disk")
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):

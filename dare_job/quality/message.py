@@ -1,5 +1,6 @@
 """What an operator reads when the gate stays shut."""
 
+from collections.abc import Collection
 
 from dare_job.files import AnyPath
 from dare_job.job import Job
@@ -26,12 +27,15 @@ def of(job: Job, failures: Failures, found: dict[str, dict[str, Finding]], liste
             f"The rows are in {listed}. {_ADVICE}")
 
 
-def _errors(job: Job, failures: Failures, checks: list[str], found: dict[str, dict[str, Finding]]) -> str:
+def _errors(job: Job, failures: Failures, checks: Collection[str],
+            found: dict[str, dict[str, Finding]]) -> str:
     """Both entity types together."""
     counts = {"errors": (failures.failed.total(), failures.asked.total()),
               "errors_again": (failures.again.total(), sum(of["errors_again"].of for of in found.values()))}
     said = " and ".join(f"{counts[check][0]} of {counts[check][1]} {CHECKS[check][0]}"
                         for check in checks)
+    if checks == ["errors_again"] and failures.failed.total():
+        said, checks = f"{said} and {failures.failed.total()} anew", OF_ERRORS
     return (f"{said}, more than limits.max_error_share = {job.config.limits.max_error_share}; the next run "
             f"tries these rows again. Commonest: {failures.commonest(checks)}")
 

@@ -24,7 +24,7 @@ from dare_job.files import AnyPath, is_local, listing
 from dare_job.snapshots import removal
 from dare_job.spark import cut
 from dare_job.tables import ENTITIES
-from dare_job.workspace import DONE, MANIFEST, Workspace, done_record
+from dare_job.workspace import CUT, DONE, MANIFEST, Workspace, done_record
 
 _AGAIN = "was begun again and is not published since"
 
@@ -129,7 +129,7 @@ def _busy(space: Workspace) -> str | None:
 
 def _unpublished(space: Workspace) -> bool:
     """True where a run was cut off that could go on: one of its date alone knows its texts."""
-    begun = (space.stage("plan") / DONE, space.stage("generate") / cut.RECORD)
+    begun = (space.stage("plan") / DONE, space.stage("generate") / CUT)
     unpublished = not space.published(space.dt) and not removal.is_begun(space)
     return unpublished and any(path.exists() for path in begun)
 

@@ -11,19 +11,20 @@ from dare_job.files import AnyPath, each
 from dare_job.observe.progress import duration
 from dare_job.snapshots.writers import changes
 from dare_job.tables import ENTITIES
-from dare_job.workspace import MANIFEST
+from dare_job.workspace import MANIFEST, has_texts
 
 _NAMED = 2  # settings that are named in the table; more are counted
 
 
 def history(out: AnyPath, last: int | None = None) -> list[dict]:
-    """Figures of each date, ascending; ``last``: only so many.
+    """Figures of each date that is published or was begun, ascending; ``last``: only so many.
 
     ``status`` is "published", or what a date lacks to be. Figures that a manifest lacks are null. ``changes``
     compare with the date before. Raises DataError where nothing is published.
     """
     swap.recover(out)
     names = {path.name[3:] for entity in ENTITIES for path in out.glob(f"knowledge/entity={entity}/dt=*")}
+    names |= {work.name[3:] for work in out.glob("_work/dt=*") if has_texts(work)}
     if not names:
         raise DataError(f"{out} holds no published text; name the output folder of a run: --out FOLDER")
     found, before = [], None
@@ -63,6 +64,8 @@ def _read(out: AnyPath, dt: str) -> tuple[str, dict[str, dict], str]:
             status.append(f"{entity}s are not published")
         except ValueError:
             status.append(f"the {entity}s' manifest is damaged")
+    if len(status) == len(ENTITIES) and not manifests:
+        status = [f"not published: `dare-job run --date {dt}` goes on"]
     if len({manifest.get("run_id") for manifest in manifests.values()}) > 1:
         status.append("users and items are of two runs")
     return dt, manifests, ", ".join(status) or "published"

@@ -26,9 +26,8 @@ from dare_job.knowledge import read_table, relaxed
 from dare_job.spark import chunks, parts, placing, waves
 from dare_job.spark.reading import read_parquet, write_parquet
 from dare_job.tables import ENTITIES
-from dare_job.workspace import digest, write_json
+from dare_job.workspace import CUT, digest, write_json
 
-RECORD = "_cut.json"
 FAILED = "_failed.json"  # left by a worker that stopped the run
 RETRY = "_retry.json"  # left by the gate when too many rows failed: the next cut tries them again
 COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
@@ -85,7 +84,7 @@ def prepare(job: Job, fingerprint: str, tonight) -> Cut:
         rows = tonight(job.limit).cache()
         record = _write(job, rows, staging)
         rows.unpersist()
-        write_json(staging / RECORD, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
+        write_json(staging / CUT, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
                                       "limit": job.limit, "kept": kept, "asked": asked, **record,
                                       "rows": record["rows"] + kept})
         swap.replace(staging, folder)
@@ -122,7 +121,7 @@ def _rows(path: AnyPath) -> int:
 def read(folder: AnyPath) -> Cut | None:
     """The cut in a folder, or None."""
     try:
-        return Cut(folder=folder, **json.loads((folder / RECORD).read_text(encoding="utf-8")))
+        return Cut(folder=folder, **json.loads((folder / CUT).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -1,15 +1,16 @@
-"""What executors must be able to do before a night begins: import this package, and write where OUT is.
+"""What executors must be able to do before a night begins: import this package, see the input, write at OUT.
 
 On a local master they are the driver's own children, and nothing is asked.
 """
 
 import logging
+import os
 import re
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import dare_job
@@ -25,9 +26,10 @@ _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with -
             "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
 
 
-def require(spark, folder: files.AnyPath) -> None:
+def require(spark, folder: files.AnyPath, inputs: Mapping[str, str | None]) -> None:
     """Raise InfrastructureError, naming host and cause, unless executors can read and write ``folder``.
 
+    inputs  by setting: paths on a disk must be there for executors too, where the driver sees them
     Says so every half minute while the master gives no executor.
     """
     from py4j.protocol import Py4JError
@@ -38,10 +40,13 @@ def require(spark, folder: files.AnyPath) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     path, seen, version = str(folder.resolve()), _names(folder), dare_job.__version__
+    places = {name: files.path(text, name) for name, text in inputs.items() if text}
+    wanted = {name: str(place.absolute()) for name, place in places.items()
+              if files.is_local(place) and place.exists()}
     tasks = 2 * context.defaultParallelism
 
     def tried(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
-        yield from problems(path, seen, version)
+        yield from problems(path, seen, version, wanted)
 
     try:
         with _saying_who_waits(context):
@@ -52,11 +57,13 @@ def require(spark, folder: files.AnyPath) -> None:
         raise InfrastructureError("the executor on {} {}".format(*min(found)))
 
 
-def problems(folder: str, seen: list[str], version: str, settle_s: float = 90.0) -> Iterator[tuple[str, str]]:
+def problems(folder: str, seen: list[str], version: str, inputs: Mapping[str, str],
+             settle_s: float = 90.0) -> Iterator[tuple[str, str]]:
     """Runs in a Spark task: this host, and what is wrong with it.
 
     folder    where the driver sees the files ``seen``
     version   the driver's of this package
+    inputs    by setting: paths that the driver sees
     settle_s  how long to wait for the folder: a network disk shows new files late
     """
     host, deadline = socket.gethostname(), time.monotonic() + settle_s
@@ -66,6 +73,10 @@ def problems(folder: str, seen: list[str], version: str, settle_s: float = 90.0)
         time.sleep(1)
     if problem:
         yield host, f"{problem}: out must be a place that every host sees under the same path, and may write"
+    for name, path in inputs.items():
+        if not os.access(path, os.R_OK):
+            yield host, (f"does not see {path}, the driver does, or may not read it: {name} must be a place "
+                         "that every host sees under the same path")
 
 
 def _unusable(folder: str, seen: list[str]) -> str | None:

@@ -102,12 +102,15 @@ def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Co
 
 
 def _errors(job: Job, entity: str, failures: Failures, checked: Scan, plan: dict) -> dict[str, Finding]:
-    """The limit holds for both entity types together; the share shown is of one."""
+    """The limit holds for both entity types together; the share shown is of one.
+
+    Rows that failed as the night before are held against all rows of the date, with those that failed anew.
+    """
     limit, found = job.config.limits.max_error_share, {}
     planned = Counter({each: plan[each]["rows"] - plan[each]["errors"] for each in ENTITIES})
-    counts = ((failures.failed, failures.asked), (failures.again, planned))
-    for check, (failed, of) in zip(OF_ERRORS, counts, strict=True):
-        too_many = limit is not None and failed.total() > limit * of.total()
+    counts = ((failures.failed, failures.asked, 0), (failures.again, planned, failures.failed.total()))
+    for check, (failed, of, more) in zip(OF_ERRORS, counts, strict=True):
+        too_many = limit is not None and failed.total() + more > limit * of.total()
         rows, whole = failed[entity], of[entity]
         found[check] = Finding(rows, whole, rows / whole if whole else None, limit, too_many and rows > 0,
                                checked.first.get(check, []))

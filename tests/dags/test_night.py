@@ -115,7 +115,7 @@ def test_the_report_is_named_where_it_was_written(tmp_path):
     page = tmp_path / "reports" / "dt=2026-01-02" / "index.html"
     page.parent.mkdir(parents=True)
     page.touch()
-    assert night(out=str(tmp_path)).report() == str(page)
+    assert night(out=str(tmp_path)).report() == night(out=tmp_path.as_uri()).report() == str(page)
     assert night(config=["/not/here.yaml"]).report() is None
 
 

@@ -100,12 +100,23 @@ def kill(run: Run, kind: str, stage: str, chance: random.Random, seconds: dict[s
         over = time.monotonic() + chance.random() * seconds[stage]
         run.wait_for(lambda: time.monotonic() > over or run.is_done(stage))
     kinds = chance.choice((["python"], ["java"], ["python", "java"])) if kind == "driver" else [kind]
-    run.wait_for(lambda: all(run.processes(name) for name in kinds))
-    victims = [chance.choice(run.processes(name)) for name in kinds]
-    for victim in victims:
+    kill_now(run, kinds, chance)
+    return f"{'+'.join(kinds)} in {stage}, {run.chunks()} chunks"
+
+
+def kill_now(run: Run, kinds: list[str], chance: random.Random) -> None:
+    """SIGKILL a process of each kind, as soon as there is one."""
+    run.wait_for(lambda: _killed([run.processes(name) for name in kinds], chance))
+
+
+def _killed(kinds: list[list[psutil.Process]], chance: random.Random) -> bool:
+    """SIGKILL for one process of each kind; false where there is none, or it had ended by itself."""
+    killed = False
+    for victim in [chance.choice(found) for found in kinds] if all(kinds) else []:
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim.pid, signal.SIGKILL)
-    return f"{'+'.join(kinds)} in {stage}, {run.chunks()} chunks"
+            killed = True
+    return killed
 
 
 class Watch:

@@ -16,7 +16,7 @@ from dare_job.tables import ENTITIES
 
 ROOT = Path(__file__).parents[2]
 BEFORE, NIGHT, AFTER = "2026-01-01", "2026-01-02", "2026-01-03"
-STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish")  # encode is off
+STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish")  # those before encode
 PATIENCE_S = 900  # of a command; only a machine that hangs takes so long
 
 

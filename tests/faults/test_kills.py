@@ -3,9 +3,13 @@
 import json
 import random
 
+import pyarrow.dataset as ds
 import pytest
-from cluster_runs import CLUSTER, play
-from fault_nights import NIGHT, STAGES, configured, published
+from cluster_runs import CLUSTER, Run, kill_now, play
+from fault_nights import NIGHT, STAGES, configured, leftovers, published, texts
+
+from dare_job.pipeline import STAGES as ALL_STAGES
+from dare_job.tables import ENTITIES
 
 pytestmark = pytest.mark.spark
 
@@ -27,6 +31,7 @@ def test_there_are_twenty_kills_of_all_kinds_over_all_stages():
     kills = sum(ONE_OF_EACH + EVERY_STAGE, ())
     assert len(kills) == 20 and len(ONE_OF_EACH[0]) == 3
     assert {stage for kind, stage in kills if kind == "driver"} == set(STAGES)
+    assert (*STAGES, "encode") == tuple(ALL_STAGES)
     assert {kind for kind, _ in ONE_OF_EACH[0]} == {kind for kind, _ in kills} == {
         "driver", "executor", "worker"}
 
@@ -43,3 +48,26 @@ def test_a_night_with_random_kills_ends_as_if_nothing_had_been(folders, night, t
     done = play(options, out, folders.undisturbed, seed, seconds, *runs)
     assert len(done) == sum(map(len, runs))
     assert published(out) == before
+
+
+@pytest.mark.slow
+def test_an_executor_and_a_worker_killed_while_texts_are_encoded_cost_no_row(finished, folders, tmp_path):
+    _, out = finished
+    options = configured(tmp_path, folders.world, out, spark=CLUSTER, decode={"batch_size": 1, "nodes": 0},
+                         encode={"model": "embedded", "clusters": [4]})
+    before, chance = published(out, NIGHT), random.Random()
+    run = Run(options, out)
+    for kind in ("worker", "executor"):
+        run.wait_for((out / "_work" / f"dt={NIGHT}" / "encode").exists)
+        kill_now(run, [kind], chance)
+    code, said = run.ended()
+    assert code == 0, said[-5000:]
+    assert published(out, NIGHT) == before and leftovers(out) == []
+    written = {key for key, (text, *_) in texts(out).items() if text}
+    for entity in ENTITIES:
+        folder = out / "features" / f"entity={entity}" / f"dt={NIGHT}"
+        rows = ds.dataset(sorted(map(str, folder.glob("*.parquet")))).to_table().to_pylist()
+        assert sorted(row["entity_id"] for row in rows) == sorted(
+            name for kind, name in written if kind == entity)
+        assert sorted(row["id"] for row in rows) == list(range(1, len(rows) + 1))
+        assert all(row["vector"] for row in rows)

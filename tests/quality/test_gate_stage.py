@@ -152,6 +152,11 @@ def test_a_fault_that_stays_does_not_hide_behind_the_night_before(job_of):
     assert "6 of 100 rows failed as the night before, more than limits.max_error_share = 0.05" in message
     assert "Commonest: 6 x out of memory" in message
     assert (job.space.stage("generate") / cut.RETRY).exists()
+    few = texts(91) + [failed(f"x{n}", "out of memory") for n in range(4)] + [
+        failed(f"y{n}", "broke") for n in range(4)]
+    spread = refused(night(job_of(), few, old=old, fingerprint="f"))  # 4 of 95 and 4 of 99: 8 of 99
+    assert "4 of 99 rows failed as the night before and 4 anew, more than limits.max_error_share" in spread
+    assert "4 x out of memory" in spread and "4 x broke" in spread
     both = refused(night(job_of(), rows + [failed(f"y{n}", "broke") for n in range(6)], old=old,
                          fingerprint="h"))
     assert "6 of 100 rows with a prompt failed and 6 of 106 rows failed as the night before, more" in both

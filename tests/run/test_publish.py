@@ -169,6 +169,22 @@ def test_finished_rows_that_went_missing_are_named(prepared, damage):
             stage.run(job)
 
 
+@pytest.mark.parametrize(("left", "named"), [
+    (["generate/_cut.json", "generate/_done.json"], [DAY]), (["generate/_cut.json"], [DAY]), ([], [])],
+    ids=["before the gate", "in generate", "planned alone"])
+def test_a_night_that_was_cut_off_is_named_by_the_next(prepared, monkeypatch, caplog, left, named):
+    job = prepared({"a": True}, [text("a", "x")])
+    job.space.stage("generate").joinpath("_done.json").unlink()
+    for name in left:
+        write_json(job.space.work / name, {})
+    tomorrow = Job(job.config, Workspace(job.space.out, date.fromisoformat("2026-01-03")), "run-2")
+    assert tomorrow.space.unpublished() == named
+    monkeypatch.setattr(pipeline._LOG, "propagate", True)
+    monkeypatch.setattr(pipeline.log, "to_stderr", lambda form: None)
+    pipeline._name_unpublished(tomorrow)
+    assert (f"`dare-job run --date {DAY}`" in caplog.text) is bool(named)
+
+
 def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatch, caplog):
     job = prepared({"a": True}, [text("a", "x")])
     gate.run(job)
@@ -190,7 +206,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
     monkeypatch.setattr(pipeline._LOG, "propagate", True)
     monkeypatch.setattr(pipeline.log, "to_stderr", lambda form: None)
     pipeline._name_unpublished(Job(job.config, tomorrow, "run-2"))
-    assert f"`dare-job publish --date {DAY}`" in caplog.text
+    assert f"`dare-job run --date {DAY}`" in caplog.text
 
     monkeypatch.setattr(publish.swap, "_put", rename)
     publish.run(job)

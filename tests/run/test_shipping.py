@@ -160,13 +160,18 @@ def test_the_discovery_script_says_why_there_is_no_gpu(tmp_path, prints, code, s
 
 def test_an_executor_that_does_not_see_the_output_is_named(tmp_path):
     (tmp_path / "_lock").touch()
-    assert list(executors.problems(str(tmp_path), ["_lock"], __version__)) == []
-    ((host, problem),) = executors.problems(str(tmp_path), ["_lock", "plan"], __version__, 0)
+    seen = {"input.path": str(tmp_path)}
+    assert list(executors.problems(str(tmp_path), ["_lock"], __version__, seen)) == []
+    ((host, problem),) = executors.problems(str(tmp_path), ["_lock", "plan"], __version__, {}, 0)
     assert host and problem.startswith(f"does not see plan in {tmp_path}, the driver does: out must be")
-    ((_, problem),) = executors.problems(str(tmp_path / "gone"), [], __version__, 0)
+    ((_, problem),) = executors.problems(str(tmp_path / "gone"), [], __version__, {}, 0)
     assert "No such file or directory" in problem
-    ((_, problem),) = executors.problems(str(tmp_path), [], "0.0.9")
+    ((_, problem),) = executors.problems(str(tmp_path), [], "0.0.9", {})
     assert problem == f"has dare-job {__version__}, the driver 0.0.9: send the driver's there"
+    seen["input.knowledge"] = str(tmp_path / "text")
+    ((_, problem),) = executors.problems(str(tmp_path), [], __version__, seen)
+    assert problem.startswith(f"does not see {tmp_path / 'text'}, the driver does") and (
+        "input.knowledge must be a place that every host sees" in problem)
     assert [path.name for path in tmp_path.iterdir()] == ["_lock"]
 
 
@@ -191,7 +196,7 @@ def test_tasks_at_once_unpack_once(folder, tmp_path):
 
 def test_an_executor_waits_for_files_that_its_disk_shows_late(tmp_path):
     threading.Timer(0.5, (tmp_path / "_lock").touch).start()
-    assert list(executors.problems(str(tmp_path), ["_lock"], __version__, 60)) == []
+    assert list(executors.problems(str(tmp_path), ["_lock"], __version__, {}, 60)) == []
 
 
 @pytest.mark.spark

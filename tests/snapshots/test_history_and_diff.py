@@ -45,6 +45,16 @@ def test_history_has_a_line_for_each_date_and_what_changed(tmp_path, monkeypatch
     assert json.loads(out) == {"out": str(tmp_path), "dates": [third]}
 
 
+def test_history_names_dates_that_were_begun_and_are_not_published(tmp_path):
+    publish(tmp_path, D1)
+    for day, stage in ((D2, "generate/_cut.json"), (D3, "plan/_done.json")):
+        (tmp_path / f"_work/dt={day}" / stage).parent.mkdir(parents=True)
+        (tmp_path / f"_work/dt={day}" / stage).write_text("{}")
+    first, second = history(tmp_path)
+    assert (first["status"], second["date"], second["rows"]) == ("published", D2, None)
+    assert second["status"] == f"not published: `dare-job run --date {D2}` goes on"
+
+
 def test_history_goes_on_where_manifests_are_old_or_damaged(tmp_path):
     publish(tmp_path, D1, settings=None)
     for day in (D1, D2):

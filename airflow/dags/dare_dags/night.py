@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 import yaml
@@ -80,7 +81,8 @@ class Night:
     def report(self) -> str | None:
         """The date's page; None where it is not here: a page that cannot be written fails no run."""
         out = self.out()
-        page = out and Path(out, "reports", f"dt={self.date}", "index.html")
+        folder = unquote(urlsplit(out).path) if out and out.startswith("file://") else out
+        page = folder and Path(folder, "reports", f"dt={self.date}", "index.html")
         return str(page) if page and page.is_file() else None
 
     def awaited(self) -> list[str]:
