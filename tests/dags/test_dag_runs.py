@@ -41,20 +41,22 @@ def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, worl
 
 
 @pytest.mark.slow
-def test_the_same_night_again_writes_nothing_and_waits_for_the_lock_of_another_command(killed):
+def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_features_that_are_asked_for(killed):
     home, out, posted = killed.home, killed.out, killed.posted
     written, published = chunks(out), files(out / "knowledge")
+    encoding = {"set": [*home.settings["params"]["set"], "encode.model=embedded"]}
     with lock.held(out / "_work" / f"dt={NIGHT}"):  # a person runs dare-job by hand
-        run = home.start("dags", "test", NIGHTLY, NIGHT)
+        run = home.start("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(encoding))
         refused = "plan ended with exit code 5 (Java, Spark or disk): another"
         wait(lambda: refused in home.said(), "a refused plan", home, run)
     assert run.wait(DEADLINE_S) == 0, home.said()[-6000:]
     assert chunks(out) == written and files(out / "knowledge") == published
     assert "0 of 40 rows written now" in home.said().rpartition("exit code 5")[2]
-    assert home.rows("select count(*) from asset_event") == [(2,)]
-    (extra,), _ = home.rows("select extra from asset_event")
-    assert json.loads(extra)["date"] == NIGHT and json.loads(extra)["out"] == str(out)
-    assert json.loads(extra)["counts"]["user"]["rows"] == 24
+    assert home.tasks()["encode"] == ("success", 1)
+    said = [json.loads(extra) for (extra,) in home.rows("select extra from asset_event order by id")]
+    assert [(one["date"], one["out"]) for one in said] == [(NIGHT, str(out))] * 3
+    assert said[0]["counts"]["user"]["rows"] == 24 and "counts" in said[2]
+    assert ids(out, "user", "features") == ids(out, "user")
     assert len(posted) == 2  # a date that is published again is told again
 
 
@@ -68,14 +70,14 @@ def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed
     assert tasks["generate"] == ("success", 1) and tasks["gate"] == ("failed", 1)  # of three
     assert {tasks[name][0] for name in ("publish", "encode", "notify")} == {"upstream_failed"}
     assert files(out / "knowledge") == published
-    assert home.rows("select count(*) from asset_event") == [(2,)]
+    assert home.rows("select count(*) from asset_event") == [(3,)]
     assert len(posted) == 3
     for words in ("gate ended with exit code 3 (quality gate): ",
                   "nothing was published", "more than gates.max_cut_off_share = 0.0", "failing_rows.parquet"):
         assert words in posted[2]["text"]
 
 
-def ids(out: Path, entity: str) -> list[str]:
-    folder = out / "knowledge" / f"entity={entity}" / f"dt={NIGHT}"
+def ids(out: Path, entity: str, tables: str = "knowledge") -> list[str]:
+    folder = out / tables / f"entity={entity}" / f"dt={NIGHT}"
     table = ds.dataset(folder, format="parquet").to_table(columns=["entity_id"])
     return sorted(table["entity_id"].to_pylist())
