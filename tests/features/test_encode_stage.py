@@ -2,9 +2,11 @@
 
 import hashlib
 import random
+import re
+from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from encoders import WORDS, mean_pooled, tiny_bert
@@ -16,6 +18,7 @@ from dare_job.snapshots.clean import clean
 from dare_job.stages import encode
 
 pytestmark = pytest.mark.spark
+DOCS = Path(__file__).parents[2] / "docs"
 DAY, NEXT = "2026-01-02", "2026-01-03"
 NONE = {"i1": None}
 
@@ -266,10 +269,21 @@ def test_an_executor_without_the_extra_is_told(job_of, monkeypatch):
         encode.run(job)
 
 
-def test_rows_of_features_join_by_name_with_the_texts(job_of):
-    """What docs/features.md shows."""
-    job = job_of()
-    publish(job.space.out, DAY, texts(9), items=NONE)
+def test_the_examples_of_the_documents_read_what_the_stage_leaves(job_of):
+    """docs/features.md: the join by id. docs/consume.md: torch-rechub's reader on the table itself."""
+    job = job_of(row_group_rows=2)
+    publish(job.space.out, DAY, texts(33), items=NONE)
     encode.run(job)
-    found = pq.read_table(job.space.features("user"))  # book-keeping files are no tables
-    assert len(found) == 9 and pa.types.is_fixed_size_list(found.schema.field("vector").type)
+    join, stream = (re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)[at]
+                    for page, at in (("features.md", 0), ("consume.md", 2)))
+    names = {"rows": pd.DataFrame({"user_id": ["u032", "nobody", "u000", "u032"]})}
+    exec(join.replace("OUT/", f"{job.space.out}/"), names)  # noqa: S102  ours
+    assert names["rows"]["user"].tolist() == [33, 0, 1, 33]
+    known = rows(job)
+    found = names["features"].set_index("id")["cluster_1"].to_dict()
+    assert found == {row["id"]: row["cluster_1"] for row in known.values()}
+    here = f'"{job.space.features("user")}"'
+    exec(stream.replace('"out/demo/features/entity=item/dt=2026-01-02"', here), names)  # noqa: S102
+    assert names["table"].shape == (34, 16) and not names["table"][0].any()
+    assert names["table"][1:].tolist() == table(job)["vector"].to_pylist()
+    assert names["table"][33].tolist() == known["u032"]["vector"]
