@@ -12,6 +12,7 @@ from ctr_tables import kinds, source
 from dare_job import tables
 from dare_job.features import clusters, writing
 from dare_job.features.clusters import Codebooks
+from dare_job.features.vectors import Origin
 
 PAGE = Path(__file__).parents[2] / "docs" / "consume.md"
 JOIN, RECHUB, STREAM, TORCH, SPARK, SKLEARN = re.findall(
@@ -52,7 +53,8 @@ def features(folder: Path, letter: str, vectors: np.ndarray) -> list[dict]:
             "vector": pa.array(vectors[numbers].tolist(), pa.list_(pa.float32())),
             "reused": pa.array([False] * len(names)), "before": pa.nulls(len(names), pa.int32())}.items():
         rows = rows.append_column(name, column)
-    layout = writing.Layout(str(folder), "part-0", tables.features(vectors.shape[1], 2), BOOKS, GROUP)
+    dim = vectors.shape[1]
+    layout = writing.Layout(str(folder), "part-0", tables.features(dim, 2), BOOKS, GROUP, Origin("", "", dim))
     found = writing.write_partition(iter(rows.to_batches(max_chunksize=7)), layout)
     clusters.write(folder / clusters.name(BOOKS), BOOKS)
     (folder / "_manifest.json").write_text("{}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from encoders import WORDS, mean_pooled, tiny_bert
@@ -14,6 +15,7 @@ from small_texts import manifest, publish, rows, table
 
 from dare_job import pipeline, tables
 from dare_job.errors import ConfigError, DataError
+from dare_job.features import encoding
 from dare_job.snapshots.clean import clean
 from dare_job.stages import encode
 
@@ -209,6 +211,34 @@ def test_damage_of_what_the_next_night_needs_is_named(job_of):
     with pytest.raises(DataError, match="ids.parquet holds 5 entities, of 12 that have an id"):
         encode.run(job_of(NEXT))
     assert not list(folder.parent.glob(".*"))  # nothing unfinished is left
+
+
+@pytest.mark.parametrize(("settings", "damage", "wrong"), [
+    ({}, float("nan"), "'u003' has a number that is not finite"),
+    ({"refit": True}, None, "'[0-9a-f]{64}' is missing")], ids=["reused", "clustered"])
+def test_a_damaged_vector_of_before_is_named_with_its_folder(job_of, settings, damage, wrong):
+    for day in (DAY, NEXT):
+        publish(job_of().space.out, day, texts(6), items=NONE)
+    encode.run(job_of(clusters=[2]))
+    folder = job_of().space.features("user")
+    file = sorted(folder.glob("part-*.parquet"))[0]
+    read = pq.read_table(file)
+    lists = [damage and [damage] * 16 if name == "u003" else vector for name, vector in zip(
+        read["entity_id"].to_pylist(), read["vector"].to_pylist(), strict=True)]
+    pq.write_table(read.set_column(2, "vector", pa.array(lists, pa.list_(pa.float32()))), file)
+    with pytest.raises(DataError, match=f"{folder}: the vector of {wrong}: put a whole copy"):
+        encode.run(job_of(NEXT, clusters=[2], **settings))
+    assert not list(folder.parent.glob(f"*{NEXT}*"))
+
+
+def test_texts_that_change_while_they_are_encoded_are_told(job_of, monkeypatch):
+    job, whole = job_of(), encoding.encode
+    publish(job.space.out, DAY, texts(6), items=NONE)
+    monkeypatch.setattr(encoding, "encode", lambda job, task, texts, rows, folder: whole(
+        job, task, texts.where("text_sha256 < '8'"), rows, folder))
+    with pytest.raises(DataError, match="[1-5] of 6 texts got a vector: 2026-01-02 was published again"):
+        encode.run(job)
+    assert not list((job.space.out / "features").glob("entity=*/*"))
 
 
 def test_a_failed_night_keeps_the_vectors_that_it_finished(job_of, monkeypatch):
