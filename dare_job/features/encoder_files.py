@@ -13,6 +13,7 @@ from dare_job.errors import ConfigError, ModelError
 
 SETTING = "encode.model"
 _EXPORTS = ("onnx/*", "openvino/*", "consolidated*")  # the same weights for other runtimes
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # without any, transformers makes one up
 
 
 def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> Path:
@@ -44,6 +45,8 @@ def files(folder: Path) -> list[Path]:
         found += model_files.files(module)
     if not any(path.suffix in (".safetensors", ".bin") for path in found):
         raise ModelError(f"{SETTING}: {folder} holds no weights (*.safetensors)")
+    if not any(path.name in _VOCABULARIES or path.suffix in (".model", ".tiktoken") for path in found):
+        raise ModelError(f"{SETTING}: {folder} holds no tokenizer (tokenizer.json)")
     return found
 
 

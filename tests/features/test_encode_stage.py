@@ -10,11 +10,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from encoders import WORDS, mean_pooled, tiny_bert
+from encoders import WORDS, mean_pooled, tiny_bert, without_numbers
 from small_texts import manifest, publish, rows, table
 
 from dare_job import pipeline, tables
-from dare_job.errors import ConfigError, DataError
+from dare_job.errors import ConfigError, DataError, ModelError
 from dare_job.features import encoding
 from dare_job.snapshots.clean import clean
 from dare_job.stages import encode
@@ -193,6 +193,16 @@ def test_texts_that_cannot_be_encoded_are_refused_by_name(job_of):
     assert not list((job.space.out / "features").glob("entity=*/*"))
     publish(job.space.out, DAY, {"a": None})
     assert set(encode.run(job)) == {"item"}  # no user has a text
+
+
+def test_an_encoder_that_gives_no_numbers_ends_the_stage(job_of, tmp_path):
+    broken = tiny_bert(tmp_path / "broken")
+    without_numbers(broken, "war")
+    job = job_of(model=str(broken))
+    publish(job.space.out, DAY, {"a": "old films", "b": "war films"}, items=NONE)
+    with pytest.raises(ModelError, match="broken gives no numbers for the text 'war films'") as found:
+        encode.run(job)
+    assert found.value.exit_code == 6 and not list((job.space.out / "features").glob("entity=*/*"))
 
 
 def test_damage_of_what_the_next_night_needs_is_named(job_of):
