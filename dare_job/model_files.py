@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from dare_job import file_digests, store_errors
@@ -24,13 +24,15 @@ _UNWANTED = ["consolidated*", "*/*"]  # the same weights again in another layout
 
 
 def resolve(name: str, revision: str | None = None, trust_remote_code: bool = False,
-            setting: str = "model.name", unwanted: Sequence[str] = _UNWANTED) -> Path:
+            setting: str = "model.name", unwanted: Sequence[str] = _UNWANTED,
+            parts: Callable[[Path], list[Path]] = lambda folder: [folder]) -> Path:
     """Local folder of a model, which a setting names.
 
     name               "embedded", a folder, the URL of one, or a hub name ("owner/model")
     revision           branch, tag or commit of a hub model
     trust_remote_code  download a hub model's Python code too
     unwanted           patterns of files of a hub model that are left there
+    parts              the folders in a downloaded one that may hold weights
     Raises ModelError when the folder is missing or the hub knows no such model, InfrastructureError when the
     hub cannot be reached and there is no copy here.
     """
@@ -45,7 +47,7 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
         return folder
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"model folder {name} does not exist")
-    return _download(name, revision, trust_remote_code, unwanted)
+    return _download(name, revision, trust_remote_code, unwanted, parts)
 
 
 def _copied(folder: AnyPath, setting: str) -> Path:
@@ -56,15 +58,18 @@ def _copied(folder: AnyPath, setting: str) -> Path:
     return local_copy(folder, "" if is_local(folder) else digest_of(folder), kept=True)
 
 
-def _download(name: str, revision: str | None, trust_remote_code: bool, unwanted: Sequence[str]) -> Path:
-    """Weights in pickles (``.bin``) come only from a repository that has no others."""
+def _download(name: str, revision: str | None, trust_remote_code: bool, unwanted: Sequence[str],
+              parts: Callable[[Path], list[Path]]) -> Path:
+    """Weights in pickles (``.bin``) come only into a folder that has no others; tensors alone are read."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = [*_WANTED, *(["*.py"] if trust_remote_code else [])]
     try:
         folder = _snapshot(name, revision, wanted, unwanted)
-        if not any(folder.glob("*.safetensors")):
-            folder = _snapshot(name, revision, [*wanted, "pytorch_model*.bin"], unwanted)
+        bare = [part for part in parts(folder) if not any(part.glob("*.safetensors"))]
+        if bare:
+            pickles = [(part.relative_to(folder) / "pytorch_model*.bin").as_posix() for part in bare]
+            folder = _snapshot(name, revision, [*wanted, *pickles], unwanted)
         return folder
     except LocalEntryNotFoundError:
         raise InfrastructureError(

@@ -203,11 +203,27 @@ def test_templates_cannot_reach_python(tmp_path):
 
 @pytest.mark.parametrize("line, message", [
     ("{{ history[0].titel }}", "titel"), ("{{ attributes.age }}", "age"),
-    ("{{ 1 // (history | length - 1) }}", "zero"), ("{{ '%d' | format(history[0].title) }}", "%d")])
+    ("{{ 1 // (history | length - 1) }}", "zero"), ("{{ '%d' | format(history[0].title) }}", "%d"),
+    ("{{ '%(year)s' | format(**attributes) }}", "KeyError: 'year'"),
+    ("{{ '{year}'.format(**attributes) }}", "KeyError: 'year'"),
+    ("{{ '{1}'.format(history[0].title) }}", "IndexError: .* out of range"),
+    ("{{ history[0].title.encode('x-none') }}", "LookupError: unknown encoding"),
+    ("{{ history[0].title | xmlattr }}", "AttributeError: .*items"),
+    ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "RecursionError: "),
+    ("{{ history[0].title.center(10 ** 17) }}", "MemoryError$"),
+    ("{{ history[0].title | truncate(1) }}", "AssertionError: "), ("{{ cycler() }}", "RuntimeError: ")])
 def test_what_a_row_does_not_have_is_a_config_error_that_names_the_line(tmp_path, line, message):
     own = prompts.load(_write(tmp_path / "own.jinja", f"Hello\n{line}\n"), side="user")
     with pytest.raises(ConfigError, match=rf"'own\.jinja', user, line 2 of the template: .*{message}"):
-        own.user({}, [HistoryItem("x")])
+        own.user({"gender": "F"}, [HistoryItem("x")])
+
+
+def test_a_prompt_that_no_table_can_hold_is_a_config_error(tmp_path):
+    path = _write(tmp_path / "own.jinja", "{{ '%c' | format(attributes.code | int) }}")
+    own = prompts.load(path, side="item")
+    assert own.item("Heat", {"code": "233"}) == "é"
+    with pytest.raises(ConfigError, match=r"'own\.jinja', item: .*surrogates not allowed"):
+        own.item("Heat", {"code": "55296"})
 
 
 def test_the_real_profiles_model_is_asked_in_the_words_that_it_was_trained_on():

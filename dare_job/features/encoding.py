@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from dare_job import files
 from dare_job.errors import InfrastructureError, describe
+from dare_job.features.encoder import Encoded, Encoder
 from dare_job.features.task import EncodeTask, loaded
 from dare_job.files import AnyPath
 from dare_job.job import Job
@@ -87,16 +88,21 @@ def write_chunks(batches: Batches, task: EncodeTask, folder: str) -> Batches:
     part, worker = TaskContext.get().partitionId(), f"{socket.gethostname()}:{os.getpid()}"
     for chunk in _chunks(batches):
         encoder, began = loaded(task), time.perf_counter()
-        try:
-            found = encoder.encode(chunk["knowledge"].to_pylist())
-        except (RuntimeError, MemoryError) as error:
-            raise InfrastructureError(f"{worker.split(':')[0]}: encoding failed: {describe(error)}; a lower "
-                                      "encode.batch_size takes less memory") from error
+        found = encoded(encoder, chunk["knowledge"].to_pylist())
         busy_s = time.perf_counter() - began
         _write(files.path(folder), part, chunk["text_sha256"], found.vectors)
         row = {"texts": len(chunk), "long": found.long, "windows": found.windows, "tokens": found.tokens,
                "padded": found.padded, "busy_s": busy_s, "worker": worker}
         yield pa.RecordBatch.from_pylist([row], schema=_STATS)
+
+
+def encoded(encoder: Encoder, texts: list[str]) -> Encoded:
+    """Vectors of texts. Raises ModelError, InfrastructureError where memory is short or a device fails."""
+    try:
+        return encoder.encode(texts)
+    except (RuntimeError, MemoryError) as error:
+        raise InfrastructureError(f"{socket.gethostname()}: encoding failed: {describe(error)}; a lower "
+                                  "encode.batch_size takes less memory") from error
 
 
 def _chunks(batches: Batches) -> Iterator[pa.Table]:

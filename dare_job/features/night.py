@@ -19,6 +19,7 @@ from dare_job.features.before import Before
 from dare_job.features.clusters import Codebooks
 from dare_job.features.encoding import Stats
 from dare_job.features.task import EncodeTask
+from dare_job.features.vectors import Origin, matrix
 from dare_job.features.writing import Layout, Written
 from dare_job.files import AnyPath
 from dare_job.job import Job
@@ -57,16 +58,16 @@ class Night:
         tonight = every.filter(pc.is_in(every["entity_id"], value_set=known))
         rows = rows.where(F.col("text_sha256").isNotNull())
         stats = self._encode(rows, old)
-        books, codebook, why = self._codebooks(rows, old, len(tonight))
-        dim = self._vectors(old).select(F.size("vector")).first()[0]
-        layout = Layout(str(staging.resolve()), f"part-{secrets.token_hex(4)}", self._schema(dim, books),
-                        books, settings.row_group_rows)
+        origin = self._origin(old)
+        books, codebook, why = self._codebooks(rows, old, len(tonight), origin)
+        layout = Layout(str(staging.resolve()), f"part-{secrets.token_hex(4)}",
+                        self._schema(origin.dim, books), books, settings.row_group_rows, origin)
         written = self._write(rows, self._vectors(old, books), tonight, layout)
         if books:
             clusters.write(staging / codebook["file"], books)
             codebook, drift = _drift(codebook, written)
         return {
-            "encoder": self.encoder | {"dim": dim}, "ids": len(every), "files": written.files,
+            "encoder": self.encoder | {"dim": origin.dim}, "ids": len(every), "files": written.files,
             "counts": {"rows": written.rows, "reused": written.reused, "without_text": without,
                        "encoded": written.rows - written.reused},
             "codebook": codebook, "new_clusters": why, "drift": drift if books else None,
@@ -97,8 +98,14 @@ class Night:
             return None
         return reduce(lambda one, other: one.unionByName(other), parts).dropDuplicates(["text_sha256"])
 
-    def _codebooks(self, rows: DataFrame, old: Before | None,
-                   count: int) -> tuple[Codebooks | None, dict | None, str | None]:
+    def _origin(self, old: Before | None) -> Origin:
+        made = self.work / "vectors"
+        if old and old.is_of(self.encoder):
+            return Origin(str(made), str(old.folder), old.manifest["encoder"]["dim"])
+        return Origin(str(made), "", self._vectors(None).select(F.size("vector")).first()[0])
+
+    def _codebooks(self, rows: DataFrame, old: Before | None, count: int,
+                   origin: Origin) -> tuple[Codebooks | None, dict | None, str | None]:
         """Codebooks, what the manifest says of them, and why they are new; None: those of before serve."""
         settings = self.job.config.encode
         if not settings.clusters:
@@ -112,10 +119,8 @@ class Night:
                          "its own until a night with more texts makes new ones", count, self.entity, most)
         with progress.doing(f"clusters of {self.entity}s"):
             sample = rows.select("text_sha256").join(self._vectors(old), "text_sha256").orderBy("text_sha256")
-            sample = sample.limit(most * clusters.POINTS_PER_CENTROID).select("vector").toArrow()
-            lists = sample["vector"].combine_chunks()
-            books = clusters.fit(lists.flatten().to_numpy().reshape(len(lists), -1), settings.clusters,
-                                 settings.seed)
+            sample = sample.limit(most * clusters.POINTS_PER_CENTROID).toArrow()
+            books = clusters.fit(matrix(sample, "text_sha256", origin), settings.clusters, settings.seed)
         return books, {"file": clusters.name(books), "sha256": books.sha256, "sizes": settings.clusters,
                        "fitted": self.job.space.dt, "texts": count}, why
 

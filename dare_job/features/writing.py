@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dare_job import files
-from dare_job.errors import DataError
 from dare_job.features.clusters import Codebooks
+from dare_job.features.vectors import Origin, matrix
 from dare_job.spark import executors
 
 _GROUPS_A_FILE = 8  # at most
@@ -32,6 +32,7 @@ class Layout:
     schema     of FEATURES, with the metadata of this date
     codebooks  or None: no clusters
     group      rows of a row group
+    origin     of the vectors
     """
 
     folder: str
@@ -39,6 +40,7 @@ class Layout:
     schema: pa.Schema
     codebooks: Codebooks | None
     group: int
+    origin: Origin
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,9 @@ def _write_file(number: int, parts: list[pa.RecordBatch], layout: Layout) -> pa.
 
 def _group(rows: pa.Table, layout: Layout) -> tuple[pa.Table, tuple[float, int, int]]:
     """Rows of FEATURES; distance from the centroids, rows compared, rows whose ids are others."""
-    dim = layout.schema.field("vector").type.list_size
-    vectors = _vectors(rows, dim)
+    vectors = matrix(rows, "entity_id", layout.origin)
     columns = {"entity_id": rows["entity_id"], "id": rows["id"], "text_sha256": rows["text_sha256"],
-               "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)}
+               "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), layout.origin.dim)}
     figures = (0.0, 0, 0)
     if layout.codebooks:
         paths, left = layout.codebooks.paths(vectors)
@@ -145,13 +146,3 @@ def _group(rows: pa.Table, layout: Layout) -> tuple[pa.Table, tuple[float, int, 
         moved = known & (before != paths[:, -1])
         figures = float(left.sum()), int(known.sum()), int(moved.sum())
     return pa.table([columns[name] for name in layout.schema.names], schema=layout.schema), figures
-
-
-def _vectors(rows: pa.Table, dim: int) -> np.ndarray:
-    lists = rows["vector"].combine_chunks()
-    lengths = pa.compute.list_value_length(lists)
-    other = pa.compute.index(pa.compute.equal(lengths, dim), False).as_py()
-    if other >= 0:
-        raise DataError(f"the vector of {rows['entity_id'][other].as_py()!r} has {lengths[other].as_py()} "
-                        f"numbers, not {dim}: the features that it was taken from are damaged, remove them")
-    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), dim).astype(np.float32)

@@ -9,7 +9,7 @@ from jinja2 import nodes
 from jinja2.meta import find_referenced_templates, find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, describe
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
@@ -40,12 +40,15 @@ def check(where: str, template: str, variables: Iterable[str]) -> None:
 def render(where: str, template: str, **values: object) -> str:
     """The text. Raises ConfigError as ``check`` does, where these values do not fit the template."""
     try:
-        return _compiled(template).render(**values)
-    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        text = _compiled(template).render(**values)
+        text.encode()  # half of a surrogate pair has no place in a table
+    except Exception as error:  # filters and methods of values raise what they like
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
                  if frame.filename == "<template>"]
         line = f", line {lines[-1]} of the template" if lines else ""
-        raise ConfigError(f"{where}{line}: {error}") from error
+        why = str(error) if isinstance(error, jinja2.TemplateError) else describe(error)
+        raise ConfigError(f"{where}{line}: {why}") from error
+    return text
 
 
 @lru_cache(maxsize=64)

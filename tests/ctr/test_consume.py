@@ -4,13 +4,23 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ctr_tables import kinds, source, write_features
+from ctr_tables import kinds, source
+
+from dare_job import tables
+from dare_job.features import clusters, writing
+from dare_job.features.clusters import Codebooks
+from dare_job.features.vectors import Origin
 
 PAGE = Path(__file__).parents[2] / "docs" / "consume.md"
-JOIN, RECHUB, TORCH, SPARK, SKLEARN = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+JOIN, RECHUB, STREAM, TORCH, SPARK, SKLEARN = re.findall(
+    r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 USERS, ITEMS, WITHOUT = 60, 40, 5  # the last users have no text
+GROUP = 4  # rows of a row group of features
+BOOKS = Codebooks((2, 2), (np.array([[0, 0, 0, 0], [1, 0, 0, 0]], np.float32),
+                           np.array([[0, 0, 0, 0.1], [0, 0, 0, -0.1]], np.float32)))
 
 
 @pytest.fixture(scope="module")
@@ -18,14 +28,37 @@ def folder(tmp_path_factory):
     """What the page assumes: features under out/demo, and clicks; joined by the page's first example."""
     folder = tmp_path_factory.mktemp("consumer")
     for entity, count in (("user", USERS - WITHOUT), ("item", ITEMS)):
-        numbers = np.arange(count)
-        write_features(folder / "out" / "demo", entity, "2026-01-02", [f"{entity[0]}{n}" for n in numbers],
-                       kinds(count), [numbers % 2, numbers])
+        written = features(folder / "out/demo/features" / f"entity={entity}" / "dt=2026-01-02", entity[0],
+                           kinds(count))
+        assert len(written) > 2 and max(file["rows"] for file in written) > GROUP
     source(users=USERS, items=ITEMS).interactions.to_parquet(folder / "clicks.parquet")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         run(JOIN)
     return folder
+
+
+def features(folder: Path, letter: str, vectors: np.ndarray) -> list[dict]:
+    """A table by the writer of the stage encode: several files of several row groups, codebooks beside them.
+
+    Ids follow names, as the stage gives them; the first code of a path is the vector's kind.
+    """
+    folder.mkdir(parents=True)
+    names = sorted(f"{letter}{number}" for number in range(len(vectors)))
+    ids = pa.array(range(1, len(names) + 1), pa.int32())
+    rows = writing.numbered(pa.table([names, ids], schema=tables.IDS), GROUP, slots=1)
+    numbers = [int(name[1:]) for name in names]
+    for name, column in {
+            "text_sha256": pa.array([f"{number:064x}" for number in numbers]),
+            "vector": pa.array(vectors[numbers].tolist(), pa.list_(pa.float32())),
+            "reused": pa.array([False] * len(names)), "before": pa.nulls(len(names), pa.int32())}.items():
+        rows = rows.append_column(name, column)
+    dim = vectors.shape[1]
+    layout = writing.Layout(str(folder), "part-0", tables.features(dim, 2), BOOKS, GROUP, Origin("", "", dim))
+    found = writing.write_partition(iter(rows.to_batches(max_chunksize=7)), layout)
+    clusters.write(folder / clusters.name(BOOKS), BOOKS)
+    (folder / "_manifest.json").write_text("{}")
+    return pa.Table.from_batches(found).to_pylist()
 
 
 def run(example: str) -> dict:
@@ -56,6 +89,27 @@ def test_histories_hold_the_last_clicks_before_the_row(folder):
     assert table["history"][1500] == [0] * (5 - len(before)) + before
 
 
+def test_a_stream_of_the_features_themselves_gives_each_id_its_vector(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    table = run(STREAM)["table"].numpy()
+    ids = sorted(f"i{number}" for number in range(ITEMS))
+    assert not table[0].any() and np.array_equal(table[1:], kinds(ITEMS)[[int(name[1:]) for name in ids]])
+
+
+def test_batches_of_a_row_group_stay_in_order_over_files(folder):
+    from torch_rechub.data.dataset import ParquetIterableDataset
+
+    path, columns = folder / "out/demo/features/entity=user/dt=2026-01-02", ["id", "vector", "cluster_1"]
+    files = sorted(path.glob("part-*.parquet"))
+    batches = list(ParquetIterableDataset(files, columns=columns, batch_size=GROUP))
+    whole = pq.read_table(path)
+    groups = len(whole) // GROUP
+    assert [len(batch["id"]) for batch in batches] == [GROUP] * groups + [len(whole) - groups * GROUP]
+    for name in columns:
+        found = np.concatenate([batch[name].numpy() for batch in batches])
+        assert np.array_equal(found, np.array(whole[name].to_pylist(), np.float32)), name
+
+
 @pytest.mark.parametrize("example", [TORCH, SKLEARN], ids=["torch", "scikit-learn"])
 def test_an_example_learns_what_the_vectors_tell(folder, monkeypatch, example):
     monkeypatch.chdir(folder)
@@ -78,7 +132,6 @@ def test_spark_ml_reads_the_same_folders(folder, monkeypatch, spark):
 
 def test_what_the_page_warns_of_is_so(folder, tmp_path):
     """torch-rechub's reader with batches smaller than row groups, and with large ids."""
-    import pyarrow as pa
     from torch_rechub.data.dataset import ParquetIterableDataset
 
     expected = np.array(pq.read_table(folder / "train.parquet")["user_vector"].to_pylist(), np.float32)

@@ -5,7 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.data import render
-from dare_job.tables import ITEMS
+from dare_job.prompts import PromptSet
+from dare_job.tables import ATTRIBUTES, ITEMS
 
 
 @pytest.fixture
@@ -45,3 +46,15 @@ def test_items_are_read_in_parts_and_forgotten_in_time(shelf, monkeypatch):
     known = shelf()
     _finds_all(known)
     assert len(known.entries(["i5"])) == 1, "more is kept than was asked for"
+
+
+def test_what_a_template_asks_for_and_one_row_lacks_costs_that_row_alone():
+    own = PromptSet("own", 5, {"item": "{{ title }} of {{ '{year}'.format(**attributes) }}"})
+    batch = pa.record_batch({
+        "entity_id": ["i0", "i1", "i2"], "interactions": pa.array([1, 2, 3], pa.int32()),
+        "title": ["Heat", "Ronin", "Alien"],
+        "attributes": pa.array([[("year", "1995")], [("genre", "crime")], [("year", "1979")]], ATTRIBUTES)})
+    (written,) = render.items(own)(iter([batch]))
+    assert written["prompt"].to_pylist() == ["Heat of 1995", None, "Alien of 1979"]
+    assert written["error"].to_pylist() == [
+        None, "prompts: set 'own', item, line 1 of the template: KeyError: 'year'", None]

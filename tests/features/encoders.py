@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 WORDS = ["likes", "dislikes", "old", "new", "quiet", "loud", "drama", "comedy", "western", "space", "love",
          "crime", "music", "war", "films", "with", "a", "the", "and", "of", "prefers", "watches", "never"]
+EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
 def tiny_bert(folder: Path, seed: int = 0, positions: int = 32, dim: int = 16) -> Path:
@@ -30,6 +32,37 @@ def tiny_bert(folder: Path, seed: int = 0, positions: int = 32, dim: int = 16) -
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"
     return folder
+
+
+def with_dense(folder: Path, bert: Path, reads: int = 16) -> Path:
+    """Write a BERT as sentence-transformers does, with a last module that has weights of its own.
+
+    reads  numbers that the last module expects: 16 are what ``tiny_bert`` gives
+    """
+    from sentence_transformers import SentenceTransformer, models
+
+    modules = [models.Transformer(str(bert)), models.Pooling(16), models.Dense(16, 8)]
+    SentenceTransformer(modules=modules).save(str(folder), create_model_card=False)
+    if reads != 16:
+        torch.manual_seed(0)
+        models.Dense(reads, 8).save(str(folder / "2_Dense"))
+    return folder
+
+
+def in_pickle(file: Path) -> Path:
+    """Replace ``model.safetensors`` by the same tensors as ``pytorch_model.bin``."""
+    weights = load_file(file)
+    file.unlink()
+    torch.save(weights, file.with_name("pytorch_model.bin"))
+    return file.with_name("pytorch_model.bin")
+
+
+def without_numbers(bert: Path, word: str) -> None:
+    """Make the embedding of a word NaN."""
+    weights = load_file(bert / "model.safetensors")
+    vocabulary = json.loads((bert / "tokenizer.json").read_text())["model"]["vocab"]
+    weights[EMBEDDINGS][vocabulary[word]] = float("nan")
+    save_file(weights, bert / "model.safetensors", {"format": "pt"})
 
 
 def mean_pooled(folder: Path, text: str) -> torch.Tensor:

@@ -2,20 +2,25 @@
 
 import hashlib
 import random
+import re
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from encoders import WORDS, mean_pooled, tiny_bert
+from encoders import WORDS, mean_pooled, tiny_bert, without_numbers
 from small_texts import manifest, publish, rows, table
 
 from dare_job import pipeline, tables
-from dare_job.errors import ConfigError, DataError
+from dare_job.errors import ConfigError, DataError, ModelError
+from dare_job.features import encoding
 from dare_job.snapshots.clean import clean
 from dare_job.stages import encode
 
 pytestmark = pytest.mark.spark
+DOCS = Path(__file__).parents[2] / "docs"
 DAY, NEXT = "2026-01-02", "2026-01-03"
 NONE = {"i1": None}
 
@@ -190,6 +195,16 @@ def test_texts_that_cannot_be_encoded_are_refused_by_name(job_of):
     assert set(encode.run(job)) == {"item"}  # no user has a text
 
 
+def test_an_encoder_that_gives_no_numbers_ends_the_stage(job_of, tmp_path):
+    broken = tiny_bert(tmp_path / "broken")
+    without_numbers(broken, "war")
+    job = job_of(model=str(broken))
+    publish(job.space.out, DAY, {"a": "old films", "b": "war films"}, items=NONE)
+    with pytest.raises(ModelError, match="broken gives no numbers for the text 'war films'") as found:
+        encode.run(job)
+    assert found.value.exit_code == 6 and not list((job.space.out / "features").glob("entity=*/*"))
+
+
 def test_damage_of_what_the_next_night_needs_is_named(job_of):
     publish(job_of().space.out, DAY, texts(12), items=NONE)
     publish(job_of().space.out, NEXT, texts(13), items=NONE)
@@ -206,6 +221,34 @@ def test_damage_of_what_the_next_night_needs_is_named(job_of):
     with pytest.raises(DataError, match="ids.parquet holds 5 entities, of 12 that have an id"):
         encode.run(job_of(NEXT))
     assert not list(folder.parent.glob(".*"))  # nothing unfinished is left
+
+
+@pytest.mark.parametrize(("settings", "damage", "wrong"), [
+    ({}, float("nan"), "'u003' has a number that is not finite"),
+    ({"refit": True}, None, "'[0-9a-f]{64}' is missing")], ids=["reused", "clustered"])
+def test_a_damaged_vector_of_before_is_named_with_its_folder(job_of, settings, damage, wrong):
+    for day in (DAY, NEXT):
+        publish(job_of().space.out, day, texts(6), items=NONE)
+    encode.run(job_of(clusters=[2]))
+    folder = job_of().space.features("user")
+    file = sorted(folder.glob("part-*.parquet"))[0]
+    read = pq.read_table(file)
+    lists = [damage and [damage] * 16 if name == "u003" else vector for name, vector in zip(
+        read["entity_id"].to_pylist(), read["vector"].to_pylist(), strict=True)]
+    pq.write_table(read.set_column(2, "vector", pa.array(lists, pa.list_(pa.float32()))), file)
+    with pytest.raises(DataError, match=f"{folder}: the vector of {wrong}: put a whole copy"):
+        encode.run(job_of(NEXT, clusters=[2], **settings))
+    assert not list(folder.parent.glob(f"*{NEXT}*"))
+
+
+def test_texts_that_change_while_they_are_encoded_are_told(job_of, monkeypatch):
+    job, whole = job_of(), encoding.encode
+    publish(job.space.out, DAY, texts(6), items=NONE)
+    monkeypatch.setattr(encoding, "encode", lambda job, task, texts, rows, folder: whole(
+        job, task, texts.where("text_sha256 < '8'"), rows, folder))
+    with pytest.raises(DataError, match="[1-5] of 6 texts got a vector: 2026-01-02 was published again"):
+        encode.run(job)
+    assert not list((job.space.out / "features").glob("entity=*/*"))
 
 
 def test_a_failed_night_keeps_the_vectors_that_it_finished(job_of, monkeypatch):
@@ -266,10 +309,21 @@ def test_an_executor_without_the_extra_is_told(job_of, monkeypatch):
         encode.run(job)
 
 
-def test_rows_of_features_join_by_name_with_the_texts(job_of):
-    """What docs/features.md shows."""
-    job = job_of()
-    publish(job.space.out, DAY, texts(9), items=NONE)
+def test_the_examples_of_the_documents_read_what_the_stage_leaves(job_of):
+    """docs/features.md: the join by id. docs/consume.md: torch-rechub's reader on the table itself."""
+    job = job_of(row_group_rows=2)
+    publish(job.space.out, DAY, texts(33), items=NONE)
     encode.run(job)
-    found = pq.read_table(job.space.features("user"))  # book-keeping files are no tables
-    assert len(found) == 9 and pa.types.is_fixed_size_list(found.schema.field("vector").type)
+    join, stream = (re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)[at]
+                    for page, at in (("features.md", 0), ("consume.md", 2)))
+    names = {"rows": pd.DataFrame({"user_id": ["u032", "nobody", "u000", "u032"]})}
+    exec(join.replace("OUT/", f"{job.space.out}/"), names)  # noqa: S102  ours
+    assert names["rows"]["user"].tolist() == [33, 0, 1, 33]
+    known = rows(job)
+    found = names["features"].set_index("id")["cluster_1"].to_dict()
+    assert found == {row["id"]: row["cluster_1"] for row in known.values()}
+    here = f'"{job.space.features("user")}"'
+    exec(stream.replace('"out/demo/features/entity=item/dt=2026-01-02"', here), names)  # noqa: S102
+    assert names["table"].shape == (34, 16) and not names["table"][0].any()
+    assert names["table"][1:].tolist() == table(job)["vector"].to_pylist()
+    assert names["table"][33].tolist() == known["u032"]["vector"]

@@ -1,0 +1,122 @@
+"""What is wrong with an encoder is told in one line, and garbage never passes for vectors."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from encoders import EMBEDDINGS, in_pickle, tiny_bert, with_dense, without_numbers
+from safetensors.torch import load_file, save_file
+
+from dare_job.errors import ModelError
+from dare_job.features import encoder_files, task
+from dare_job.features.encoder import Encoder
+from dare_job.features.task import EncodeTask
+
+
+@pytest.fixture
+def bert(tmp_path):
+    return tiny_bert(tmp_path / "bert")
+
+
+def change(file: Path, **fields) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def truncate(bert: Path) -> None:
+    file = bert / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def run_code(bert: Path) -> None:
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(bert / "ran"),)
+
+    torch.save({EMBEDDINGS: Evil()}, in_pickle(bert / "model.safetensors"))
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (truncate, "SafetensorError: "),
+    (lambda bert: change(bert / "config.json", intermediate_size=8), "other shapes than its config.json"),
+    (lambda bert: change(bert / "config.json", model_type="none"), "model type `none`"),
+    (lambda bert: in_pickle(bert / "model.safetensors").write_bytes(b"no"), "pytorch_model.bin: damaged"),
+    (run_code, "pytorch_model.bin: damaged, or more than tensors.* convert the weights to safetensors")])
+def test_an_encoder_that_cannot_be_loaded_is_told(bert, damage, message):
+    damage(bert)
+    with pytest.raises(ModelError, match=f"^encoder {bert} cannot be loaded: .*{message}"):
+        Encoder(bert, "cpu", batch_size=2)
+    assert not (bert / "ran").exists()
+
+
+def test_without_tokenizer_or_with_a_slow_one_there_are_no_windows(bert):
+    (bert / "tokenizer.json").rename(bert / "other")
+    with pytest.raises(ModelError, match="bert holds no tokenizer"):
+        encoder_files.fingerprint(bert)
+    (bert / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    with pytest.raises(ModelError, match=r"bert has no tokenizer\.json \(a fast tokenizer\)"):
+        Encoder(bert, "cpu", batch_size=2)
+
+
+def test_a_window_without_room_for_a_token_is_refused(bert):
+    with pytest.raises(ModelError, match="reads 2 tokens at once, and 2 are its own .* nothing is left"):
+        Encoder(bert, "cpu", batch_size=2, window=2)
+    assert Encoder(bert, "cpu", batch_size=2, window=3).encode(["war films"]).windows == 2
+
+
+def test_the_text_whose_vector_is_no_number_is_named(bert):
+    without_numbers(bert, "war")
+    encoder = Encoder(bert, "cpu", batch_size=2)
+    assert encoder.encode(["old films", "love"]).vectors.shape == (2, 16)
+    with pytest.raises(ModelError, match="bert gives no numbers for the text 'war films'"):
+        encoder.encode(["old films", "love", "war films"])
+
+
+def test_files_that_do_not_belong_together_are_told(bert, tmp_path):
+    odd = with_dense(tmp_path / "odd", bert, reads=12)
+    with pytest.raises(ModelError, match="odd cannot encode: RuntimeError: .* do not belong together"):
+        Encoder(odd, "cpu", batch_size=2).encode(["war films"])
+    change(bert / "config.json", vocab_size=6)
+    weights = load_file(bert / "model.safetensors")
+    weights[EMBEDDINGS] = weights[EMBEDDINGS][:6].clone()
+    save_file(weights, bert / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match="bert cannot encode: IndexError"):
+        Encoder(bert, "cpu", batch_size=2).encode(["war films"])
+
+
+def test_a_host_with_another_encoder_is_named(bert):
+    print_ = encoder_files.fingerprint(bert)
+    wanted = EncodeTask(str(bert), None, print_, "cpu", torch.get_num_threads(), 2, None)
+    assert task.loaded(wanted).encode(["war"]).vectors.shape == (1, 16)
+    change(bert / "config.json", hidden_dropout_prob=0.2)
+    task._load.cache_clear()
+    with pytest.raises(ModelError, match="has another encoder in .*bert than the driver: .* spark.ship=auto"):
+        task.loaded(wanted)
+
+
+SHORT = """
+import resource, sys
+import pyarrow as pa
+from dare_job.features import encoding
+from dare_job.features.encoder import Encoder
+encoder = Encoder(sys.argv[1], "cpu", batch_size=256)
+encoder.encode(["war films"])
+text = " ".join(["war"] * 500)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)
+encoding.encoded(encoder, [text] * 256)
+"""
+
+
+def test_too_large_a_batch_is_told_as_such(tmp_path):
+    """256 texts of 502 tokens, 512 float32 each: 251 MiB at once, of 200 that are left."""
+    bert = tiny_bert(tmp_path / "bert", positions=512, dim=512)
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", SHORT, str(bert)], capture_output=True,
+                           text=True, check=False,
+                           env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"})
+    assert "dare_job.errors.InfrastructureError: " in found.stderr, found.stderr
+    last = found.stderr.strip().splitlines()[-1]
+    assert "encoding failed: RuntimeError: " in last and "a lower encode.batch_size takes less memory" in last

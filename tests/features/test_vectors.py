@@ -1,0 +1,45 @@
+"""A vector that is none is named, with the folder that it came from."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dare_job import tables
+from dare_job.errors import DataError
+from dare_job.features import writing
+from dare_job.features.vectors import Origin, matrix
+
+ORIGIN = Origin("work/vectors", "features/dt=2026-01-01", 2)
+WHOLE = [0.5, 1.0]
+
+
+def rows(vectors: list[list | None], reused: list[bool]) -> pa.Table:
+    count = len(vectors)
+    ids = pa.array(range(count), pa.int32())
+    return pa.table({
+        "entity_id": [f"u{number}" for number in range(count)], "id": ids,
+        "file": pa.array([0] * count, pa.int32()), "text_sha256": ["0" * 64] * count,
+        "vector": pa.array(vectors, pa.list_(pa.float32())), "reused": reused,
+        "before": pa.nulls(count, pa.int32())})
+
+
+def test_vectors_become_a_matrix():
+    found = matrix(rows([WHOLE, [2.0, 3.0]], [True, False]), "entity_id", ORIGIN)
+    assert found.dtype == np.float32 and found.tolist() == [WHOLE, [2.0, 3.0]]
+    chunks = pa.concat_tables([rows([WHOLE], [True]), rows([[2.0, 3.0]], [True])])
+    assert matrix(chunks, "entity_id", ORIGIN).tolist() == [WHOLE, [2.0, 3.0]]
+
+
+@pytest.mark.parametrize(("vector", "wrong"), [
+    (None, "is missing"), ([], "has 0 numbers, not 2"), ([1.0, 2.0, 3.0], "has 3 numbers, not 2"),
+    ([1.0, None], "has a number that is not finite"),
+    ([float("nan"), 1.0], "has a number that is not finite"),
+    ([float("-inf"), 1.0], "has a number that is not finite")])
+@pytest.mark.parametrize(("reused", "folder", "fix"), [
+    (True, "features/dt=2026-01-01", "put a whole copy of that folder in its place, or remove it"),
+    (False, "work/vectors", "remove that folder")])
+def test_a_damaged_one_ends_the_writing(tmp_path, vector, wrong, reused, folder, fix):
+    layout = writing.Layout(str(tmp_path), "part-0", tables.features(2, 0), None, 2, ORIGIN)
+    table = rows([WHOLE, WHOLE, WHOLE, vector, WHOLE], [True, True, False, reused, True])
+    with pytest.raises(DataError, match=f"^{folder}: the vector of 'u3' {wrong}: {fix}"):
+        list(writing.write_partition(iter(table.to_batches()), layout))
