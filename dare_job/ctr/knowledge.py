@@ -1,19 +1,18 @@
 """Texts of an OUT as inputs of a CTR model: vectors or cluster ids, and from when on each is safe.
 
 OUT/features/entity=E/dt=D is read where it is there; else the texts of OUT/knowledge/entity=E/dt=D are
-encoded. In both cases the latter says when each text was written, and from which prompt.
+encoded. In both cases the latter says when each text was written, and from which prompt (``origin``); of
+features without ``text_sha256`` it says nothing, and their date counts.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.ctr import features, rows
-from dare_job.data.history import end_of_day
+from dare_job.ctr import features, origin, rows
 from dare_job.errors import DataError
 from dare_job.files import AnyPath
 from dare_job.knowledge import manifest, parquet_files
@@ -97,18 +96,18 @@ def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) 
     if table is None and clusters:
         raise DataError(f"{out} has no features of {entity} texts of {dt}, so no cluster ids: run the stage "
                         "`encode` (encode.model), or name it otherwise to have its texts encoded")
+    listed = {name for part in (texts, table) if part is not None for name in part["entity_id"].to_pylist()}
     if table is None:
         ids, vectors = _encoded(texts, encode)
-        codes, encoder, known = None, None, len(texts)
+        codes, encoder = None, None
     else:
         folder = _folder(out, "features", entity, dt)
         features.require_date(table, folder, dt)
-        encoder, known = features.encoder(table), len(table if texts is None else texts)
+        encoder, texts = features.encoder(table), origin.of_features(table, texts, folder, dt)
         ids, found = (features.clusters if clusters else features.vectors)(table, folder)
         vectors, codes = (None, found) if clusters else (found, None)
-    safe = _usable_from(ids, dt, rows.by_id(texts, "generated_dt"))
-    return Knowledge(entity, dt, ids, vectors, codes, safe, known - len(ids), encoder,
-                     rows.by_id(texts, "prompt_sha256"),
+    return Knowledge(entity, dt, ids, vectors, codes, origin.usable_from(ids, dt, texts),
+                     len(listed) - len(ids), encoder, rows.by_id(texts, "prompt_sha256"),
                      manifest(_folder(out, "knowledge", entity, dt)).get("settings", {}))
 
 
@@ -117,17 +116,3 @@ def _encoded(texts: pa.Table, encode: Encode) -> tuple[list[str], np.ndarray]:
     words = pc.utf8_length(pc.utf8_trim_whitespace(texts["knowledge"]))
     table = texts.filter(pc.fill_null(pc.greater(words, 0), False))
     return table["entity_id"].to_pylist(), encode(table["knowledge"].to_pylist())
-
-
-def _usable_from(ids: list[str], dt: str, written: dict[str, str]) -> np.ndarray:
-    """End of the day whose run wrote each text; of the table's own day where that is not known."""
-    days = [written.get(entity, dt) for entity in ids]
-    try:
-        ends = {day: end_of_day(date.fromisoformat(day)) for day in {*days, dt}}
-    except ValueError as error:
-        raise DataError(f"generated_dt of a text of {dt} is no date: {error}") from None
-    late = next((entity for entity, day in zip(ids, days, strict=True) if ends[day] > ends[dt]), None)
-    if late is not None:
-        raise DataError(f"text of {late!r} was written on {written[late]}, after the date {dt} that its "
-                        "table is of")
-    return np.array([ends[day] for day in days], np.int64)

@@ -55,9 +55,23 @@ def test_the_newest_date_is_taken_unless_one_is_named(tmp_path):
 
 
 def test_each_text_is_safe_from_the_day_after_it_was_written(tmp_path):
-    write_features(tmp_path, "user", DT, ["a", "b"], kinds(2))
+    write_features(tmp_path, "user", DT, ["a", "b"], kinds(2), texts=["x", "y"])
     write_texts(tmp_path, "user", DT, ["a", "b"], ["x", "y"], ["2025-12-01", DT])
     assert read(tmp_path)[0].usable_from.tolist() == [end("2025-12-01"), end(DT)]
+
+
+def test_features_that_do_not_say_which_texts_they_are_of_count_by_their_own_date(tmp_path):
+    write_features(tmp_path, "user", DT, ["a", "b"], kinds(2))
+    write_texts(tmp_path, "user", DT, ["a", "b"], ["x", "y"], ["2025-12-01", DT])
+    (table,) = read(tmp_path)
+    assert set(table.usable_from) == {end(DT)} and not table.prompts
+
+
+def test_who_has_no_text_is_counted_over_both_tables(tmp_path):
+    write_features(tmp_path, "user", DT, ["a", "b", "c"], [[1.0, 2.0], None, [3.0, 4.0]])
+    write_texts(tmp_path, "user", DT, ["a", "d"], ["x", "y"])
+    (table,) = read(tmp_path)
+    assert table.ids == ["a", "c"] and table.missing == 2
 
 
 def duplicate(out):
@@ -85,6 +99,16 @@ def another_date(out):
     write_features(out, "user", DT, ["a"], kinds(1), said="2025-12-30")
 
 
+def of_other_texts(out):
+    write_features(out, "user", DT, ["a", "b"], kinds(2), [[0, 1]], texts=["x", "old"])
+    write_texts(out, "user", DT, ["a", "b"], ["x", "y"])
+
+
+def of_texts_that_are_gone(out):
+    write_features(out, "user", DT, ["a", "b", "c"], kinds(3), texts=["x", "y", "z"])
+    write_texts(out, "user", DT, ["a", "b"], ["x", None])
+
+
 def from_tomorrow(out):
     write_texts(out, "user", DT, ["a"], ["x"], ["2026-01-01"])
 
@@ -109,6 +133,8 @@ def nothing(out):
     (two_sizes, r"different sizes \(user 4, item 3\)"),
     (not_finite, "the vector of 'b' has a number that is not finite"),
     (another_date, "say that they are of 2025-12-30, the folder says 2025-12-31"),
+    (of_other_texts, r"1 of 2 features are of other texts .* \('b'\): run `dare-job encode --date 2025-12-31`"),
+    (of_texts_that_are_gone, r"2 of 3 features are of other texts than those published \('b', 'c'\)"),
     (from_tomorrow, "text of 'a' was written on 2026-01-01, after the date 2025-12-31"),
     (damaged, "part-0.parquet is damaged"),
     (dates_apart, "users and items have no date in common"),
@@ -117,6 +143,12 @@ def test_what_is_wrong_is_named(tmp_path, write, message):
     write(tmp_path)
     with pytest.raises(DataError, match=message):
         read(tmp_path)
+
+
+def test_cluster_ids_of_other_texts_are_refused_too(tmp_path):
+    of_other_texts(tmp_path)
+    with pytest.raises(DataError, match="1 of 2 features are of other texts"):
+        read(tmp_path, clusters=True)
 
 
 def test_cluster_ids_need_features(tmp_path):

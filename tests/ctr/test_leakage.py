@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime
 
 import numpy as np
 import pytest
-from ctr_tables import DAY_S, FIRST, kinds, made, source
+from ctr_tables import DAY_S, FIRST, kinds, made, source, write_features, write_texts
 
 from dare_job import prompts
-from dare_job.ctr import examples, leakage
+from dare_job.ctr import examples, knowledge, leakage
 from dare_job.ctr.inputs import BASE, Inputs, join, rows_of
 from dare_job.ctr.knowledge import Knowledge
 from dare_job.ctr.models import Ctr
@@ -61,12 +61,7 @@ def test_labels_begin_after_the_newest_users_text():
 
 def test_a_planted_leak_would_raise_auc():
     """Labels without any rule, and vectors written from the labels to come: what the guard keeps out."""
-    data = source(users=150, rows=4000, seed=5)
-    rng = np.random.default_rng(0)
-    data.interactions["label"] = (rng.random(len(data.interactions)) < 0.5).astype(np.float32)
-    found = examples.make(data, FIRST + 10 * DAY_S, 5)
-    liked = np.zeros((len(found.users.ids), 40), np.float32)
-    np.add.at(liked, (found.user - 1, found.item - 1), 2 * found.label - 1)
+    found, liked = planted()
     table = texts("user", list(found.users.ids), liked, date(2026, 1, 20))
     with pytest.raises(DataError, match="may tell the label"):
         leakage.refuse("strict", table, found, rows_of(table, found))
@@ -75,6 +70,30 @@ def test_a_planted_leak_would_raise_auc():
     auc = {name: fit(Ctr("dcnv2", found, inputs, 0), found, inputs, 0, settings).auc
            for name, inputs in sets.items()}
     assert auc["base"] < 0.58 and auc["leak"] > auc["base"] + 0.1
+
+
+def test_vectors_of_later_texts_do_not_pass_as_those_of_older_ones(tmp_path):
+    """Features made from the labels to come, beside texts of which each was written before its labels."""
+    found, liked = planted()
+    ids, old = list(found.users.ids), [f"likes {user}" for user in found.users.ids]
+    write_texts(tmp_path, "user", "2026-01-10", ids, old)
+    write_features(tmp_path, "user", "2026-01-10", ids, liked, texts=[f"{text}, and more" for text in old])
+    with pytest.raises(DataError, match="150 of 150 features are of other texts than those published"):
+        knowledge.read(tmp_path, None, ["user"], False, None)
+    write_features(tmp_path, "user", "2026-01-10", ids, kinds(150), texts=old)
+    (table,) = knowledge.read(tmp_path, None, ["user"], False, None)
+    leakage.refuse("strict", table, found, rows_of(table, found))
+
+
+def planted() -> tuple[examples.Examples, np.ndarray]:
+    """Labels without any rule, and vectors (150, 40) that hold them."""
+    data = source(users=150, rows=4000, seed=5)
+    rng = np.random.default_rng(0)
+    data.interactions["label"] = (rng.random(len(data.interactions)) < 0.5).astype(np.float32)
+    found = examples.make(data, FIRST + 10 * DAY_S, 5)
+    liked = np.zeros((len(found.users.ids), 40), np.float32)
+    np.add.at(liked, (found.user - 1, found.item - 1), 2 * found.label - 1)
+    return found, liked
 
 
 @pytest.mark.parametrize("window", ["recent", "old"])
