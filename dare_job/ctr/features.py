@@ -1,13 +1,38 @@
 """Vectors or cluster ids of OUT/features, checked."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job.errors import DataError
 from dare_job.files import AnyPath
+from dare_job.knowledge import manifest
 
 _CLUSTER = "cluster_"
+
+
+@dataclass(frozen=True)
+class Maker:
+    """The encoder of some vectors.
+
+    sha256  of its files (hex); empty: not known
+    window  tokens read at once; None: as many as it can
+    """
+
+    name: str
+    sha256: str = ""
+    window: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        """Equal for equal files and windows; the name tells where the files are not known."""
+        return self.sha256 or self.name, self.window
+
+    def __str__(self) -> str:
+        words = " ".join(filter(None, (self.name, self.sha256[:12])))
+        return words if self.window is None else f"{words}, {self.window} tokens at once"
 
 
 def require_date(table: pa.Table, folder: AnyPath, dt: str) -> None:
@@ -18,10 +43,12 @@ def require_date(table: pa.Table, folder: AnyPath, dt: str) -> None:
                         "date again")
 
 
-def encoder(table: pa.Table) -> str | None:
-    """What made the vectors, in words, where the files say so."""
-    said = _said(table)
-    return " ".join(filter(None, (said.get("encoder"), said.get("encoder_sha256", "")[:12]))) or None
+def maker(table: pa.Table, folder: AnyPath) -> Maker | None:
+    """What made the vectors, where the files say so; their window is in the folder's manifest."""
+    said, listed = _said(table), manifest(folder).get("encoder")
+    window = listed.get("window") if isinstance(listed, dict) else None
+    named = said.get("encoder"), said.get("encoder_sha256")
+    return Maker(named[0] or "", named[1] or "", window) if any(named) else None
 
 
 def vectors(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:

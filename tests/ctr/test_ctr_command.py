@@ -111,6 +111,7 @@ def test_ids_that_the_data_lacks_are_counted_and_the_run_goes_on(monkeypatch, ca
 
 
 def other_ids(out):
+    write_features(out, "user", DT, ["u1"], kinds(1))
     write_features(out, "item", DT, ["x", "y"], kinds(2))
 
 

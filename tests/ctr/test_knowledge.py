@@ -5,6 +5,7 @@ import pytest
 from ctr_tables import kinds, made, write_features, write_texts
 
 from dare_job.ctr import knowledge
+from dare_job.ctr.features import Maker
 from dare_job.ctr.inputs import join, rows_of
 from dare_job.data.history import end_of_day
 from dare_job.errors import DataError
@@ -13,9 +14,10 @@ DT = "2025-12-31"
 USERS, ITEMS = [f"u{u}" for u in range(60)], [f"i{i}" for i in range(40)]
 
 
-def lengths(texts: list[str]) -> np.ndarray:
+def lengths(texts: list[str]) -> tuple[np.ndarray, Maker]:
     """Stands where an encoder does: two numbers of each text."""
-    return np.array([[len(text), text.count("e")] for text in texts], np.float32).reshape(-1, 2)
+    numbers = [[len(text), text.count("e")] for text in texts]
+    return np.array(numbers, np.float32).reshape(-1, 2), Maker("lengths")
 
 
 def read(out, dt=None, entities=("user", "item"), clusters=False):
@@ -31,7 +33,7 @@ def end(day: str) -> int:
 def test_features_are_read_with_vectors_and_cluster_ids(tmp_path):
     write_features(tmp_path, "user", DT, USERS, kinds(60), [np.arange(60) // 8, np.arange(60)])
     (table,) = read(tmp_path, entities=["user"])
-    assert table.ids == USERS and np.array_equal(table.vectors, kinds(60)) and table.encoder == "test 1"
+    assert table.ids == USERS and np.array_equal(table.vectors, kinds(60)) and str(table.encoder) == "test 1"
     assert set(table.usable_from) == {end(DT)}
     (table,) = read(tmp_path, entities=["user"], clusters=True)
     assert table.vectors is None and table.clusters[9].tolist() == [1, 9]
@@ -122,6 +124,16 @@ def dates_apart(out):
     write_texts(out, "item", "2025-12-30", ["a"], ["x"])
 
 
+def items_of_another_date(out):
+    dates_apart(out)
+    write_features(out, "user", "2025-12-29", ["a"], kinds(1))
+
+
+def all_missing(out):
+    write_texts(out, "user", DT, ["a", "b"], [None, " "])
+    write_texts(out, "item", DT, ["c"], [None])
+
+
 def nothing(out):
     pass
 
@@ -133,16 +145,36 @@ def nothing(out):
     (two_sizes, r"different sizes \(user 4, item 3\)"),
     (not_finite, "the vector of 'b' has a number that is not finite"),
     (another_date, "say that they are of 2025-12-30, the folder says 2025-12-31"),
-    (of_other_texts, r"1 of 2 features are of other texts .* \('b'\): run `dare-job encode --date 2025-12-31`"),
+    (of_other_texts, r"1 of 2 features are of other .* \('b'\): run `dare-job encode --date 2025-12-31`"),
     (of_texts_that_are_gone, r"2 of 3 features are of other texts than those published \('b', 'c'\)"),
     (from_tomorrow, "text of 'a' was written on 2026-01-01, after the date 2025-12-31"),
     (damaged, "part-0.parquet is damaged"),
     (dates_apart, "users and items have no date in common"),
+    (all_missing, "all 2 user texts of 2025-12-31 are missing, all 1 item texts of 2025-12-31 are missing"),
     (nothing, "no text in it; expected OUT/features or OUT/knowledge")])
 def test_what_is_wrong_is_named(tmp_path, write, message):
     write(tmp_path)
     with pytest.raises(DataError, match=message):
         read(tmp_path)
+
+
+def test_an_entity_type_of_another_date_is_named_with_its_dates(tmp_path):
+    items_of_another_date(tmp_path)
+    with pytest.raises(DataError, match="has no item texts of 2025-12-31, but of 2025-12-30: choose a date"):
+        read(tmp_path, DT)
+    with pytest.raises(DataError, match="has no user texts of 2025-12-30, but of 2025-12-29, 2025-12-31"):
+        read(tmp_path, "2025-12-30")
+    assert [table.entity for table in read(tmp_path, DT, ["user"])] == ["user"]
+
+
+def test_an_entity_type_without_any_text_is_warned_of(tmp_path, job_log):
+    write_texts(tmp_path, "item", DT, ["a"], ["x"])
+    assert [table.entity for table in read(tmp_path)] == ["item"]
+    assert "has no user texts on any date: the set is of item texts alone" in job_log.pop()
+    write_texts(tmp_path, "user", DT, ["u", "v"], [None, ""])
+    assert [table.entity for table in read(tmp_path)] == ["item"]
+    assert "all 2 user texts of 2025-12-31 are missing; the set is of the others alone" in job_log.pop()
+    assert not job_log
 
 
 def test_cluster_ids_of_other_texts_are_refused_too(tmp_path):
