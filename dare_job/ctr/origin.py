@@ -41,7 +41,8 @@ def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
     try:
         ends = {day: end_of_day(date.fromisoformat(day)) for day in {*days, dt}}
     except ValueError as error:
-        raise DataError(f"generated_dt of a text of {dt} is no date: {error}") from None
+        raise DataError(f"generated_dt of a text of {dt} is no date: {error}; write it as YYYY-MM-DD"
+                        ) from None
     late = next((entity for entity, day in zip(ids, days, strict=True) if ends[day] > ends[dt]), None)
     if late is not None:
         raise DataError(f"text of {late!r} was written on {written[late]}, after the date {dt} that its "

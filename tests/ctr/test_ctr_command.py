@@ -163,6 +163,9 @@ def test_impossible_options_exit_with_2(monkeypatch, capsys, split_data, argumen
     ("uid,iid,label\n1,1,1\n", "has no column timestamp"),
     ("uid,iid,label,timestamp\n1,1,1,5\n1,2,3,6\n", "line 3: label must be 0 or 1"),
     ("uid,iid,label,timestamp\n1,,1,5\n", "line 2: label must be 0 or 1, and uid, iid and timestamp"),
+    ("uid,iid,label,timestamp\n1,1,1,5\n1,2,0,2001-01-01\n", "line 3: label must be 0 or 1, and"),
+    ("uid,iid,label,timestamp\n1,1,1,5\n1,2,0,inf\n", "line 3"),
+    ("uid,iid,label,timestamp\n1,1,1,5\n1,2,click,6\n", "line 3: label must be 0 or 1"),
     (None, "train.csv.gz cannot be read")])
 def test_a_broken_split_names_file_and_line(monkeypatch, capsys, split_data, content, message):
     path = split_data / "train.csv.gz"

@@ -1,6 +1,10 @@
 """Reading texts of an OUT: features, texts to be encoded, and what is wrong with either."""
 
+from datetime import date
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from ctr_tables import kinds, made, write_features, write_texts
 
@@ -25,8 +29,6 @@ def read(out, dt=None, entities=("user", "item"), clusters=False):
 
 
 def end(day: str) -> int:
-    from datetime import date
-
     return end_of_day(date.fromisoformat(day))
 
 
@@ -62,6 +64,24 @@ def test_each_text_is_safe_from_the_day_after_it_was_written(tmp_path):
     assert read(tmp_path)[0].usable_from.tolist() == [end("2025-12-01"), end(DT)]
 
 
+def test_days_may_be_dates_and_texts_categories(tmp_path):
+    """As pandas and Spark write them where nobody looks."""
+    folder = write_texts(tmp_path, "user", DT, ["a", "b"], ["tea", "see"])
+    columns = {"entity_id": [1, 2], "knowledge": pa.array(["tea", "see"]).dictionary_encode(),
+               "generated_dt": [date(2025, 12, 1), None]}
+    pq.write_table(pa.table(columns), folder / "part-0.parquet")
+    (table,) = read(tmp_path)
+    assert table.ids == ["1", "2"] and table.vectors.tolist() == [[3, 1], [3, 2]]
+    assert table.usable_from.tolist() == [end("2025-12-01"), end(DT)]
+
+
+def test_other_columns_are_nobodys_business(tmp_path):
+    folder = write_features(tmp_path, "user", DT, ["a", "b"], kinds(2), [[0, 1]])
+    table = pq.read_table(folder / "part-0.parquet").append_column("cluster_size", pa.array(["x", "y"]))
+    pq.write_table(table, folder / "part-0.parquet")
+    assert read(tmp_path, clusters=True)[0].clusters.tolist() == [[0], [1]]
+
+
 def test_features_that_do_not_say_which_texts_they_are_of_count_by_their_own_date(tmp_path):
     write_features(tmp_path, "user", DT, ["a", "b"], kinds(2))
     write_texts(tmp_path, "user", DT, ["a", "b"], ["x", "y"], ["2025-12-01", DT])
@@ -76,90 +96,10 @@ def test_who_has_no_text_is_counted_over_both_tables(tmp_path):
     assert table.ids == ["a", "c"] and table.missing == 2
 
 
-def duplicate(out):
-    write_features(out, "user", DT, ["a", "b", "a"], kinds(3))
-
-
-def duplicate_text(out):
-    write_texts(out, "user", DT, ["a", "b", "b"], ["x", "y", "z"])
-
-
-def ragged(out):
-    write_features(out, "user", DT, ["a", "b"], [[1.0, 2.0], [1.0]])
-
-
-def two_sizes(out):
-    write_features(out, "user", DT, ["a"], kinds(1, 4))
-    write_features(out, "item", DT, ["a"], kinds(1, 3))
-
-
-def not_finite(out):
-    write_features(out, "user", DT, ["a", "b"], [[1.0, 2.0], [1.0, float("nan")]])
-
-
-def another_date(out):
-    write_features(out, "user", DT, ["a"], kinds(1), said="2025-12-30")
-
-
-def of_other_texts(out):
-    write_features(out, "user", DT, ["a", "b"], kinds(2), [[0, 1]], texts=["x", "old"])
-    write_texts(out, "user", DT, ["a", "b"], ["x", "y"])
-
-
-def of_texts_that_are_gone(out):
-    write_features(out, "user", DT, ["a", "b", "c"], kinds(3), texts=["x", "y", "z"])
-    write_texts(out, "user", DT, ["a", "b"], ["x", None])
-
-
-def from_tomorrow(out):
-    write_texts(out, "user", DT, ["a"], ["x"], ["2026-01-01"])
-
-
-def damaged(out):
-    (write_texts(out, "user", DT, ["a"], ["x"]) / "part-0.parquet").write_bytes(b"PAR1 no")
-
-
-def dates_apart(out):
-    write_texts(out, "user", DT, ["a"], ["x"])
-    write_texts(out, "item", "2025-12-30", ["a"], ["x"])
-
-
-def items_of_another_date(out):
-    dates_apart(out)
-    write_features(out, "user", "2025-12-29", ["a"], kinds(1))
-
-
-def all_missing(out):
-    write_texts(out, "user", DT, ["a", "b"], [None, " "])
-    write_texts(out, "item", DT, ["c"], [None])
-
-
-def nothing(out):
-    pass
-
-
-@pytest.mark.parametrize("write, message", [
-    (duplicate, r"1 ids are there more than once \(a\)"),
-    (duplicate_text, r"1 ids are there more than once \(b\)"),
-    (ragged, "the vector of 'b' has 1 numbers, that of 'a' 2"),
-    (two_sizes, r"different sizes \(user 4, item 3\)"),
-    (not_finite, "the vector of 'b' has a number that is not finite"),
-    (another_date, "say that they are of 2025-12-30, the folder says 2025-12-31"),
-    (of_other_texts, r"1 of 2 features are of other .* \('b'\): run `dare-job encode --date 2025-12-31`"),
-    (of_texts_that_are_gone, r"2 of 3 features are of other texts than those published \('b', 'c'\)"),
-    (from_tomorrow, "text of 'a' was written on 2026-01-01, after the date 2025-12-31"),
-    (damaged, "part-0.parquet is damaged"),
-    (dates_apart, "users and items have no date in common"),
-    (all_missing, "all 2 user texts of 2025-12-31 are missing, all 1 item texts of 2025-12-31 are missing"),
-    (nothing, "no text in it; expected OUT/features or OUT/knowledge")])
-def test_what_is_wrong_is_named(tmp_path, write, message):
-    write(tmp_path)
-    with pytest.raises(DataError, match=message):
-        read(tmp_path)
-
-
 def test_an_entity_type_of_another_date_is_named_with_its_dates(tmp_path):
-    items_of_another_date(tmp_path)
+    write_texts(tmp_path, "user", DT, ["a"], ["x"])
+    write_texts(tmp_path, "item", "2025-12-30", ["a"], ["x"])
+    write_features(tmp_path, "user", "2025-12-29", ["a"], kinds(1))
     with pytest.raises(DataError, match="has no item texts of 2025-12-31, but of 2025-12-30: choose a date"):
         read(tmp_path, DT)
     with pytest.raises(DataError, match="has no user texts of 2025-12-30, but of 2025-12-29, 2025-12-31"):
@@ -175,12 +115,6 @@ def test_an_entity_type_without_any_text_is_warned_of(tmp_path, job_log):
     assert [table.entity for table in read(tmp_path)] == ["item"]
     assert "all 2 user texts of 2025-12-31 are missing; the set is of the others alone" in job_log.pop()
     assert not job_log
-
-
-def test_cluster_ids_of_other_texts_are_refused_too(tmp_path):
-    of_other_texts(tmp_path)
-    with pytest.raises(DataError, match="1 of 2 features are of other texts"):
-        read(tmp_path, clusters=True)
 
 
 def test_cluster_ids_need_features(tmp_path):
