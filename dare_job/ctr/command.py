@@ -20,7 +20,10 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class Options:
-    """What ``dare-job ctr`` was asked; the fields' names are those of its options."""
+    """What ``dare-job ctr`` was asked; the fields' names are those of its options.
+
+    revision, window  of ``encoder``, as of ``encode.*``; the command line leaves them
+    """
 
     data: str
     knowledge: dict[str, str] = field(default_factory=dict)  # name -> OUT
@@ -36,6 +39,8 @@ class Options:
     min_rating: float = 4.0
     device: str = "cpu"
     training: TrainSettings = field(default_factory=TrainSettings)
+    revision: str | None = None
+    window: int | None = None
 
 
 def run(options: Options) -> dict:

@@ -47,7 +47,7 @@ class _Encode:
     """Texts to vectors, each text once; the encoder is loaded for the first of them."""
 
     def __init__(self, options: "Options"):
-        self._name = options.encoder
+        self._name, self._revision, self._window = options.encoder, options.revision, options.window
         self._vectors: dict[str, np.ndarray] = {}
         self._loaded: tuple[Encoder, Maker] | None = None
 
@@ -65,9 +65,10 @@ class _Encode:
         """Raises ConfigError where a package is missing, ModelError where there is no such encoder."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            folder = encoder_files.resolve(self._name, setting="--encoder")
-            encoder = Encoder(folder, device, EncodeSettings().batch_size)
-            return encoder, Maker(redact.values(self._name), encoder_files.fingerprint(folder))
+            folder = encoder_files.resolve(self._name, self._revision, setting="--encoder")
+            encoder = Encoder(folder, device, EncodeSettings().batch_size, self._window)
+            sha256 = encoder_files.fingerprint(folder)
+            return encoder, Maker(redact.values(self._name), sha256, self._window)
         except ModelError as error:
             raise ModelError(f"--encoder {self._name}: {error}") from error
 

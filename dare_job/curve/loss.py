@@ -15,6 +15,7 @@ from dare_job import knowledge
 from dare_job.curve.table import Loss
 from dare_job.curve.written import Setting, Written, name
 from dare_job.job import Job
+from dare_job.model_files import EMBEDDED
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST, write_json
@@ -36,14 +37,13 @@ class Check:
     min_rating: float = 4.0
 
 
-def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], check: Check, encoder: str,
-            folder: Path, alpha: float) -> tuple[dict[Setting, dict[str, Loss]], int]:
+def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], check: Check, folder: Path,
+            alpha: float) -> tuple[dict[Setting, dict[str, Loss]], int]:
     """Loss of AUC by setting and CTR model, and how many rows kept their text, in all sets.
 
     A setting whose texts all equal the strict ones loses nothing, and nothing tells how sure that is.
     """
-    from dare_job.ctr.command import Options, run
-    from dare_job.ctr.train import TrainSettings
+    from dare_job.ctr.command import run
 
     carried = {entity: _carried(job, entity) for entity in ENTITIES}
     others = [setting for setting in found
@@ -56,15 +56,25 @@ def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], chec
                         for model in check.models} for setting in found if setting is not None}
     if not others:
         return losses, sum(map(len, carried.values()))
-    result = run(Options(
-        data=check.data, knowledge={key: str(out) for key, out in sets.items()}, models=check.models,
-        seeds=check.seeds, dt=job.space.dt, labels_from=check.labels_from, encoder=encoder,
-        min_rating=check.min_rating, device=check.device, training=TrainSettings(epochs=check.epochs)))
+    result = run(asked(job, sets, check))
     auc = {(row["knowledge"], row["model"]): np.array(row["auc"]) for row in result["rows"]}
     for setting in others:
         losses[setting] = {model: _loss(auc["strict", model] - auc[name(setting), model], alpha)
                            for model in check.models}
     return losses, sum(map(len, carried.values()))
+
+
+def asked(job: Job, sets: dict[str, Path], check: Check):
+    """``ctr`` over sets of texts, encoded as the stage encode would, which is how the curve's cosine is."""
+    from dare_job.ctr.command import Options
+    from dare_job.ctr.train import TrainSettings
+
+    encode = job.config.encode
+    return Options(
+        data=check.data, knowledge={key: str(out) for key, out in sets.items()}, models=check.models,
+        seeds=check.seeds, dt=job.space.dt, labels_from=check.labels_from, encoder=encode.model or EMBEDDED,
+        revision=encode.revision, window=encode.window, min_rating=check.min_rating, device=check.device,
+        training=TrainSettings(epochs=check.epochs))
 
 
 def _loss(differences: np.ndarray, alpha: float) -> Loss:
