@@ -16,6 +16,7 @@ from dare_job.model_files import EMBEDDED
 from dare_job.tables import ENTITIES
 
 _LOG = logging.getLogger("dare_job")
+_SEEDS = 5  # least number for figures to go by
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ def _check(options: Options) -> None:
                           "choose another")
     if not options.margin > 0:
         raise ConfigError(f"--margin {options.margin:g} must be above 0")
+    if options.seeds < _SEEDS:
+        _LOG.warning("--seeds %d: an interval over fewer than %d is wide, and a test over them finds little",
+                     options.seeds, _SEEDS)
 
 
 def _examples(options: Options, data: source.Source, tables: dict[str, list[Knowledge]]) -> Examples:

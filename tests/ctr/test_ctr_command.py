@@ -77,6 +77,7 @@ def test_sets_are_compared_and_the_last_line_is_json(monkeypatch, capsys, split_
     assert found["texts"]["strict"]["user"]["label_rows_with_text"] == 1.0
     assert "dcnv2 cluster seed 1: AUC" in err and "(16 of 16" in err  # progress
     assert "strict and relaxed are" in printed
+    assert "--seeds 2: an interval over fewer than 5 is wide" in err
 
 
 def test_one_output_needs_no_name_and_one_model_is_enough(monkeypatch, capsys, split_data, out):
