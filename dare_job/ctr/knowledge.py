@@ -37,6 +37,7 @@ class Knowledge:
     encoder: Maker | None = None  # what made the vectors, where it is known
     prompts: dict[str, str] = field(default_factory=dict)  # SHA-256 of the prompt by id, where it is known
     settings: dict = field(default_factory=dict)  # of the run, from the texts' manifest
+    drafted: frozenset[str] = frozenset()  # ids whose text may hold what older text has seen
 
     @property
     def width(self) -> int:
@@ -90,9 +91,10 @@ def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) 
         made_by, texts = features.maker(table, folder), origin.of_features(table, texts, folder, dt)
         ids, found = (features.clusters if clusters else features.vectors)(table, folder)
         vectors, codes = (None, found) if clusters else (found, None)
+    said = manifest(_folder(out, "knowledge", entity, dt))
     return Knowledge(entity, dt, ids, vectors, codes, origin.usable_from(ids, dt, texts),
                      len(listed) - len(ids), made_by, rows.by_id(texts, "prompt_sha256"),
-                     manifest(_folder(out, "knowledge", entity, dt)).get("settings", {}))
+                     said.get("settings", {}), origin.drafted(texts, said))
 
 
 def _encoded(texts: pa.Table, encode: Encode) -> tuple[list[str], np.ndarray, Maker | None]:

@@ -1,4 +1,5 @@
-"""What the table of texts says of each text: when it was written, and whether the features are of it."""
+"""What the table of texts says of each text: when it was written, whether the features are of it, and whether
+its prompt alone tells what it was written from."""
 
 import hashlib
 from datetime import date
@@ -48,6 +49,21 @@ def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
         raise DataError(f"text of {late!r} was written on {written[late]}, after the date {dt} that its "
                         "table is of")
     return np.array([ends[day] for day in days], np.int64)
+
+
+def drafted(texts: pa.Table | None, said: dict) -> frozenset[str]:
+    """Ids of texts that may hold what older text has seen, whatever their prompt is.
+
+    A relaxed token is one that a draft put there. Old text has seen interactions up to its own date, and the
+    groups by which it is chosen are made of all up to tonight's. Where there was none, drafts are texts of
+    the same night, each of another user and written from that one's prompt, so without labels.
+
+    said  the texts' manifest: ``previous`` is the old text, None where there was none; not there: not known
+    """
+    if texts is None or said.get("previous", "not known") is None:
+        return frozenset()
+    relaxed = rows.by_id(texts, "relaxed_tokens")
+    return frozenset(entity for entity in texts["entity_id"].to_pylist() if relaxed.get(entity) != 0)
 
 
 def _sha256(text: str) -> str:

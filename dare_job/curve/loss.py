@@ -21,7 +21,7 @@ from dare_job.tables import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST, write_json
 
 _LOG = logging.getLogger("dare_job")
-_COLUMNS = ("entity_id", "knowledge", "generated_dt", "prompt_sha256")
+_COLUMNS = ("entity_id", "knowledge", "generated_dt", "prompt_sha256", "relaxed_tokens")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _write_set(job: Job, sample: list[dict], one: Written, carried: dict[str, li
     for entity in ENTITIES:
         rows = carried[entity] + [
             {"entity_id": row["entity_id"], "knowledge": one.texts[key][0], "generated_dt": job.space.dt,
-             "prompt_sha256": row["prompt_sha256"]}
+             "prompt_sha256": row["prompt_sha256"], "relaxed_tokens": one.relaxed_in[key]}
             for row in sample if row["entity"] == entity and (key := (entity, row["entity_id"])) in one.texts]
         folder = out / "knowledge" / f"entity={entity}" / f"dt={job.space.dt}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,4 +112,5 @@ def _write_set(job: Job, sample: list[dict], one: Written, carried: dict[str, li
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "part-0.parquet")
         write_json(folder / MANIFEST, {"date": job.space.dt, "entity": entity,
                                        "settings": job.config.model_dump(mode="json"),
+                                       "previous": str(knowledge.old_folder(job, entity) or "") or None,
                                        "files": {"part-0.parquet": {"rows": len(rows)}}})

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from dare_job import knowledge, pipeline
 from dare_job.cli import app
 from dare_job.config import JobConfig
+from dare_job.ctr.knowledge import read
 from dare_job.curve import bounds, distance, table, written
 from dare_job.curve.choose import chosen
 from dare_job.curve.command import Options, run
@@ -102,6 +103,17 @@ def test_figures_are_those_of_the_texts(measured, world):
     alpha = 0.05 / 2  # for each setting
     assert entry.rouge_l.bound == pytest.approx(bounds.least_mean(rouge, alpha), abs=1e-4)
     assert entry.cosine.bound == pytest.approx(2 * bounds.least_mean((1 + cosine) / 2, alpha) - 1, abs=1e-3)
+
+
+@pytest.mark.spark
+def test_the_sets_say_which_texts_old_text_drafted(measured):
+    """The leak guard goes by it: what a prompt alone proves is strict text."""
+    curve, folder = measured
+    for name, entry in (("strict", curve.entries[0]), ("k64-p0", curve.entries[2])):
+        (table,) = read(folder / "work/texts" / name, DAY, ["user"], False,
+                        lambda texts: (np.ones((len(texts), 2), np.float32), None))
+        assert table.prompts.keys() == set(table.ids)
+        assert bool(table.drafted) == bool(entry.relaxed_share) and table.drafted < set(table.ids)
 
 
 @pytest.mark.spark
