@@ -21,7 +21,8 @@ def ctr(
         "with 'cluster' takes cluster ids instead of vectors. Repeatable; a single OUT needs no name.")]
     = None,
     model: Annotated[str, typer.Option("--model", help="CTR models: din, dcnv2.")] = "din,dcnv2",
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs of each, with seeds from 0.")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs of each, with seeds from 0; below 5 "
+                                "they say little.")] = 5,
     date_: Annotated[str | None, typer.Option(
         "--date", metavar="YYYY-MM-DD", help="Whose texts; the newest where not given.")] = None,
     labels_from: Annotated[str | None, typer.Option(

@@ -5,31 +5,26 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cache
 
-import numpy as np
-import torch
-
-from dare_job import files
-from dare_job.config import EncodeSettings
-from dare_job.ctr import examples, knowledge, leakage, report, source
+from dare_job.ctr import examples, leakage, report, sets, source
 from dare_job.ctr.examples import Examples
 from dare_job.ctr.inputs import BASE, Inputs, join, rows_of
 from dare_job.ctr.knowledge import Knowledge
 from dare_job.ctr.train import Fitted, TrainSettings, fit
-from dare_job.errors import ConfigError, DataError, ModelError
-from dare_job.features import encoder_files
-from dare_job.features.encoder import Encoder
+from dare_job.errors import ConfigError, DataError
 from dare_job.model_files import EMBEDDED
 from dare_job.tables import ENTITIES
 
 _LOG = logging.getLogger("dare_job")
-_CLUSTERS = "cluster"  # a set whose name begins so is read as cluster ids
+_SEEDS = 5  # least number for figures to go by
 
 
 @dataclass(frozen=True)
 class Options:
-    """What ``dare-job ctr`` was asked; the fields' names are those of its options."""
+    """What ``dare-job ctr`` was asked; the fields' names are those of its options.
+
+    revision, window  of ``encoder``, as of ``encode.*``; the command line leaves them
+    """
 
     data: str
     knowledge: dict[str, str] = field(default_factory=dict)  # name -> OUT
@@ -45,6 +40,8 @@ class Options:
     min_rating: float = 4.0
     device: str = "cpu"
     training: TrainSettings = field(default_factory=TrainSettings)
+    revision: str | None = None
+    window: int | None = None
 
 
 def run(options: Options) -> dict:
@@ -61,11 +58,11 @@ def run(options: Options) -> dict:
         raise ConfigError(f"--model {','.join(unknown)!r}: choose from {', '.join(models.MODELS)}")
     data = source.load(options.data, options.min_rating)
     tables = {name: [leakage.bounded(table, data) for table in found]
-              for name, found in _tables(options).items()}
+              for name, found in sets.read(options).items()}
     made = _examples(options, data, tables)
-    sets = [Inputs(BASE), *(_joined(name, found, made) for name, found in tables.items())]
-    results = _train(options, made, sets)
-    return report.result(options, made, sets, results)
+    inputs = [Inputs(BASE), *(_joined(name, found, made) for name, found in tables.items())]
+    results = _train(options, made, inputs)
+    return report.result(options, made, inputs, results)
 
 
 def _check(options: Options) -> None:
@@ -79,53 +76,9 @@ def _check(options: Options) -> None:
                           "choose another")
     if not options.margin > 0:
         raise ConfigError(f"--margin {options.margin:g} must be above 0")
-
-
-def _encoder(name: str) -> Encoder:
-    """Raises ConfigError where a package is missing, ModelError where there is no such encoder."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return Encoder(encoder_files.resolve(name, setting="--encoder"), device, EncodeSettings().batch_size)
-    except ModelError as error:
-        raise ModelError(f"--encoder {name}: {error}") from error
-
-
-def _tables(options: Options) -> dict[str, list[Knowledge]]:
-    """Texts by set. A set of another date than the first is refused, one of another size named."""
-    load = cache(lambda: _encoder(options.encoder))
-    vectors: dict[str, np.ndarray] = {}
-
-    def encode(texts: list[str]) -> np.ndarray:
-        new = [text for text in dict.fromkeys(texts) if text not in vectors]
-        if new:
-            _LOG.info("encoding %d texts with %s", len(new), options.encoder)
-            vectors.update(zip(new, load().encode(new).vectors, strict=True))
-        return np.stack([vectors[text] for text in texts]) if texts else np.empty((0, 0), np.float32)
-
-    found = {name: knowledge.read(files.path(out, "--knowledge"), options.dt, list(options.entities),
-                                  name.startswith(_CLUSTERS), encode)
-             for name, out in options.knowledge.items()}
-    dates = {name: tables[0].dt for name, tables in found.items()}
-    if len(set(dates.values())) > 1:
-        raise DataError("--knowledge: the sets are of different dates (" + ", ".join(
-            f"{name} {day}" for name, day in dates.items()) + "); name one that all have with --date")
-    for pair in options.equivalent:
-        _require_alike(found, pair)
-    return found
-
-
-def _require_alike(found: dict[str, list[Knowledge]], pair: tuple[str, str]) -> None:
-    """Sets compared for equivalence must differ in their texts alone."""
-    one, other = (found.get(name) for name in pair)
-    if not one or not other:
-        return
-    said = [{(table.vectors is None, table.width, table.encoder) for table in tables}
-            for tables in (one, other)]
-    if said[0] != said[1]:
-        shown = [f"{name}: {tables[0].width} numbers of {tables[0].encoder or 'an encoder not named'}"
-                 for name, tables in zip(pair, (one, other), strict=True)]
-        raise DataError(f"--equivalent {','.join(pair)}: the sets have vectors of another size or encoder "
-                        f"({'; '.join(shown)}), so a difference would not be the texts'; encode both alike")
+    if options.seeds < _SEEDS:
+        _LOG.warning("--seeds %d: an interval over fewer than %d is wide, and a test over them finds little",
+                     options.seeds, _SEEDS)
 
 
 def _examples(options: Options, data: source.Source, tables: dict[str, list[Knowledge]]) -> Examples:
@@ -156,15 +109,15 @@ def _joined(name: str, tables: list[Knowledge], made: Examples) -> Inputs:
     return joined
 
 
-def _train(options: Options, made: Examples, sets: list[Inputs]) -> dict[tuple[str, str], list[Fitted]]:
+def _train(options: Options, made: Examples, given: list[Inputs]) -> dict[tuple[str, str], list[Fitted]]:
     """By (model, set of texts): one result a seed, seeds from 0."""
     from dare_job.ctr.models import Ctr
 
     found: dict[tuple[str, str], list[Fitted]] = {}
-    total, began = len(options.models) * len(sets) * options.seeds, time.perf_counter()
+    total, began = len(options.models) * len(given) * options.seeds, time.perf_counter()
     for seed in range(options.seeds):
         for model in options.models:
-            for inputs in sets:
+            for inputs in given:
                 fitted = fit(Ctr(model, made, inputs, seed), made, inputs, seed, options.training,
                              options.device)
                 found.setdefault((model, inputs.name), []).append(fitted)

@@ -2,8 +2,9 @@
 
 A user's text of date g is written from interactions up to the end of day g (UTC): a label of second s may use
 it where g has ended by then, end_of_day(g) <= s. Where the prompt is proved (``histories``), a label may use
-it from the second after the prompt's last interaction on. An item's text is written from its title and
-attributes alone, which know no label, so its date is no leak.
+it from the second after the prompt's last interaction on, unless tokens were relaxed for drafts of older text
+(``origin.drafted``). An item's text is written from its title and attributes alone, which know no label, so
+its date is no leak.
 """
 
 import logging
@@ -30,18 +31,35 @@ _NAMED = 3
 
 
 def bounded(table: Knowledge, source: Source) -> Knowledge:
-    """The texts with ``usable_from`` of those users whose prompt is proved; others as they are."""
+    """The texts with ``usable_from`` of users whose prompt is proved and tells all; others as they are."""
     if table.entity != "user" or not table.settings:
         return table
     texts = {user: (table.prompts[user], int(end)) for user, end in
-             zip(table.ids, table.usable_from, strict=True) if user in table.prompts}
+             zip(table.ids, table.usable_from, strict=True)
+             if user in table.prompts and user not in table.drafted}
     with tempfile.TemporaryDirectory() as folder:
         items = str(Path(folder) / "items.parquet")
         pq.write_table(pa.Table.from_pandas(source.items, ITEMS, preserve_index=False), items)
         proved = histories.ends(source, items, table.settings, texts)
     _LOG.info("%d of %d users' prompts are proved by the data", len(proved), len(table.ids))
+    _tell_of_drafted(table)
     bounds = [proved.get(user, end) for user, end in zip(table.ids, table.usable_from, strict=True)]
     return replace(table, usable_from=np.array(bounds, np.int64))
+
+
+def _tell_of_drafted(table: Knowledge) -> None:
+    count = sum(user in table.drafted for user in table.ids)
+    if not count:
+        return
+    level, more = logging.INFO, ""
+    if _cut_by_user(table):
+        level, more = logging.WARNING, "; in every set their labels begin behind it, so others are compared"
+    _LOG.log(level, "%d users' texts have relaxed tokens and were drafted from older text: they count by "
+             "their date%s", count, more)
+
+
+def _cut_by_user(table: Knowledge) -> bool:
+    return table.settings.get("history", {}).get("window") == "old"
 
 
 def first_labels(tables: list[Knowledge]) -> int | pd.Series | None:
@@ -52,7 +70,7 @@ def first_labels(tables: list[Knowledge]) -> int | pd.Series | None:
     users = [table for table in tables if table.entity == "user" and len(table.ids)]
     if not users:
         return None
-    if all(table.settings.get("history", {}).get("window") == "old" for table in users):
+    if all(map(_cut_by_user, users)):
         bounds = pd.concat([pd.Series(table.usable_from, table.ids) for table in users])
         return bounds.groupby(level=0).max()
     return max(int(table.usable_from.max()) for table in users)

@@ -30,13 +30,14 @@ def result(options: "Options", made: Examples, sets: list[Inputs], results: Resu
 
 def show(found: dict, console: Console | None = None) -> None:
     """Print the rows and the verdicts on pairs."""
-    console = console or Console(width=130)
-    table = Table("model", "knowledge", "AUC", "95 % interval", "log loss", "over base", "p")
+    console = console or Console(width=140)
+    table = Table("model", "knowledge", *("AUC", "95 % interval", "over base", "p"),
+                  *("log loss", "95 % interval", "over base", "p"))
     for row in found["rows"]:
-        low, high = row["auc_ci95"]
-        lift = ("", "") if row["lift"] is None else (f"{row['lift']:+.4f}", f"{row['p_value']:.2g}")
-        table.add_row(row["model"], row["knowledge"], f"{row['auc_mean']:.4f}", f"{low:.4f} to {high:.4f}",
-                      f"{row['logloss_mean']:.4f}", *lift)
+        table.add_row(row["model"], row["knowledge"],
+                      *_cells(row["auc_mean"], row["auc_ci95"], row["lift"], row["p_value"]),
+                      *_cells(row["logloss_mean"], row["logloss_ci95"], row["logloss_lift"],
+                              row["logloss_p_value"]))
     console.print(table)
     for pair in found["equivalence"]:
         low, high = pair["ci90"]
@@ -46,27 +47,44 @@ def show(found: dict, console: Console | None = None) -> None:
                       f"{low:+.4f} to {high:+.4f}, p {pair['p_value']:.2g})")
 
 
+def _cells(mean: float, interval: list[float], lift: float | None, p_value: float | None) -> list[str]:
+    over = ("", "") if lift is None else (f"{lift:+.4f}", f"{p_value:.2g}")
+    return [f"{mean:.4f}", f"{interval[0]:.4f} to {interval[1]:.4f}", *over]
+
+
 def _row(model: str, name: str, results: Results) -> dict:
-    auc, base = _auc(model, name, results), _auc(model, BASE, results)
-    over = stats.paired(auc, base) if name != BASE else None
+    """Of AUC and of log loss: mean, interval, by seed, and the paired difference from the base."""
+    auc, loss = (_measured(model, name, results, key) for key in ("auc", "logloss"))
+    over = {key: stats.paired(values, _measured(model, BASE, results, key)) if name != BASE else None
+            for key, values in (("auc", auc), ("logloss", loss))}
     return {
-        "model": model, "knowledge": name, "auc_mean": _figure(auc.mean()),
-        "auc_ci95": [_figure(value) for value in stats.interval(auc)],
-        "logloss_mean": _figure(np.mean([fitted.logloss for fitted in results[model, name]])),
-        "seeds": len(auc), "auc": [_figure(value) for value in auc],
-        "lift": over and _figure(over.mean), "lift_ci95": over and [_figure(over.low), _figure(over.high)],
-        "p_value": over and over.p_value}
+        "model": model, "knowledge": name, "auc_mean": _figure(auc.mean()), "auc_ci95": _interval(auc),
+        "logloss_mean": _figure(loss.mean()), "logloss_ci95": _interval(loss),
+        "seeds": len(auc), "auc": list(map(_figure, auc)), "logloss": list(map(_figure, loss)),
+        **_lift("", over["auc"]), **_lift("logloss_", over["logloss"])}
+
+
+def _lift(prefix: str, over: stats.Difference | None) -> dict:
+    """Of log loss less is better, so a lift below 0 is good."""
+    return {f"{prefix}lift": over and _figure(over.mean),
+            f"{prefix}lift_ci95": over and [_figure(over.low), _figure(over.high)],
+            f"{prefix}p_value": over and over.p_value}
+
+
+def _interval(values: np.ndarray) -> list[float]:
+    return list(map(_figure, stats.interval(values)))
 
 
 def _pair(model: str, pair: tuple[str, str], results: Results, margin: float) -> dict:
-    found = stats.equivalence(*(_auc(model, name, results) for name in pair), margin)
+    found = stats.equivalence(*(_measured(model, name, results, "auc") for name in pair), margin)
     return {"model": model, "pair": list(pair), "margin": margin, "auc_difference": _figure(found.mean),
             "ci90": [_figure(found.low), _figure(found.high)], "p_value": found.p_value,
             "equivalent": found.p_value < _ALPHA}
 
 
-def _auc(model: str, name: str, results: Results) -> np.ndarray:
-    return np.array([fitted.auc for fitted in results[model, name]])
+def _measured(model: str, name: str, results: Results, key: str) -> np.ndarray:
+    """(seeds,) ``auc`` or ``logloss``."""
+    return np.array([getattr(fitted, key) for fitted in results[model, name]])
 
 
 def _data(made: Examples) -> dict:

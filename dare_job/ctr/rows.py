@@ -11,13 +11,16 @@ from dare_job.files import AnyPath
 from dare_job.knowledge import parquet_files
 
 _SHOWN = 3
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+_DAY = (pa.types.is_date,)
 
 
 def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
     """All rows of a folder's files; None where there is no file.
 
-    Raises DataError naming a damaged file, a column that is missing (``entity_id`` or of ``wanted``), or ids
-    that are there twice.
+    wanted  columns of text; days (``*_dt``) may be dates
+    Raises DataError naming a damaged file, a column that is missing (``entity_id`` or of ``wanted``) or is no
+    text, or ids that are there twice.
     """
     parts = []
     for path in parquet_files(folder):
@@ -35,6 +38,8 @@ def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
     for name in ["entity_id", *(wanted or [])]:
         if name not in table.column_names:
             raise DataError(f"{folder}: column {name} is missing (found: {', '.join(table.column_names)})")
+    for name in wanted or []:
+        table = _as_text(table, name, folder)
     return _unique(table, folder)
 
 
@@ -50,9 +55,21 @@ def _unique(table: pa.Table, folder: AnyPath) -> pa.Table:
     """The table, its ids as text."""
     if table["entity_id"].null_count:
         raise DataError(f"{folder}: {table['entity_id'].null_count} rows have no entity_id")
-    if twice := repeated(table["entity_id"], len(table)):
-        named = ", ".join(map(str, twice[:_SHOWN])) + (" ..." if len(twice) > _SHOWN else "")
+    try:
+        ids = pc.cast(table["entity_id"], pa.string())
+    except pa.ArrowException:
+        raise DataError(f"{folder}: the column entity_id is {table['entity_id'].type}; text or whole numbers "
+                        "are expected") from None
+    if twice := repeated(ids, len(table)):
+        named = ", ".join(twice[:_SHOWN]) + (" ..." if len(twice) > _SHOWN else "")
         raise DataError(f"{folder}: {len(twice)} ids are there more than once ({named}); one text an id is "
                         "expected")
-    return table.set_column(table.column_names.index("entity_id"), "entity_id",
-                            pc.cast(table["entity_id"], pa.string()))
+    return table.set_column(table.column_names.index("entity_id"), "entity_id", ids)
+
+
+def _as_text(table: pa.Table, name: str, folder: AnyPath) -> pa.Table:
+    kind = table[name].type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not any(check(value) for check in (*_TEXT, *(_DAY if name.endswith("_dt") else ()))):
+        raise DataError(f"{folder}: the column {name} is {kind}; text is expected: publish that date again")
+    return table.set_column(table.column_names.index(name), name, pc.cast(table[name], pa.string()))

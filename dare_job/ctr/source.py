@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -119,11 +120,14 @@ def _ctr_split(folder: Path) -> Source:
         missing = sorted(set(_CTR_COLUMNS) - set(part.columns))
         if missing:
             raise DataError(f"{path} has no column {', '.join(missing)} (found: {', '.join(part.columns)})")
-        bad = ~part["label"].isin([0, 1]) | part[list(_CTR_COLUMNS)].isna().any(axis=1)
+        part = part.assign(split=split, **{name: pd.to_numeric(part[name], errors="coerce")
+                                           for name in ("label", "timestamp")})
+        bad = ~part["label"].isin([0, 1]) | part[["uid", "iid"]].isna().any(axis=1)
+        bad |= ~np.isfinite(part["timestamp"].astype(float))
         if bad.any():
             raise DataError(f"{path}, line {int(bad.idxmax()) + 2}: label must be 0 or 1, and uid, iid and "
-                            "timestamp must be there")
-        parts.append(part.assign(split=split))
+                            "timestamp must be there, timestamp as seconds since 1970")
+        parts.append(part)
     rows = pd.concat(parts, ignore_index=True).rename(columns=_CTR_COLUMNS)
     rows["label"] = rows["label"].astype("float32")
     titles = rows.get("title")

@@ -64,8 +64,7 @@ def run(job: Job, options: Options) -> QualityCurve:
     losses, carried = {}, 0
     compared = {setting: _distances(found[None], found[setting], encoder) for setting in options.settings}
     if options.check:
-        losses, carried = loss.measure(made, sample, found, options.check, encoder.name,
-                                       options.work / "texts", alpha)
+        losses, carried = loss.measure(made, sample, found, options.check, options.work / "texts", alpha)
     entries = [_entry(setting, found, compared.get(setting), alpha, losses.get(setting, {}))
                for setting in settings]
     curve = QualityCurve(

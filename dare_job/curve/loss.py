@@ -15,12 +15,13 @@ from dare_job import knowledge
 from dare_job.curve.table import Loss
 from dare_job.curve.written import Setting, Written, name
 from dare_job.job import Job
+from dare_job.model_files import EMBEDDED
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST, write_json
 
 _LOG = logging.getLogger("dare_job")
-_COLUMNS = ("entity_id", "knowledge", "generated_dt", "prompt_sha256")
+_COLUMNS = ("entity_id", "knowledge", "generated_dt", "prompt_sha256", "relaxed_tokens")
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,13 @@ class Check:
     min_rating: float = 4.0
 
 
-def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], check: Check, encoder: str,
-            folder: Path, alpha: float) -> tuple[dict[Setting, dict[str, Loss]], int]:
+def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], check: Check, folder: Path,
+            alpha: float) -> tuple[dict[Setting, dict[str, Loss]], int]:
     """Loss of AUC by setting and CTR model, and how many rows kept their text, in all sets.
 
     A setting whose texts all equal the strict ones loses nothing, and nothing tells how sure that is.
     """
-    from dare_job.ctr.command import Options, run
-    from dare_job.ctr.train import TrainSettings
+    from dare_job.ctr.command import run
 
     carried = {entity: _carried(job, entity) for entity in ENTITIES}
     others = [setting for setting in found
@@ -56,15 +56,25 @@ def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], chec
                         for model in check.models} for setting in found if setting is not None}
     if not others:
         return losses, sum(map(len, carried.values()))
-    result = run(Options(
-        data=check.data, knowledge={key: str(out) for key, out in sets.items()}, models=check.models,
-        seeds=check.seeds, dt=job.space.dt, labels_from=check.labels_from, encoder=encoder,
-        min_rating=check.min_rating, device=check.device, training=TrainSettings(epochs=check.epochs)))
+    result = run(asked(job, sets, check))
     auc = {(row["knowledge"], row["model"]): np.array(row["auc"]) for row in result["rows"]}
     for setting in others:
         losses[setting] = {model: _loss(auc["strict", model] - auc[name(setting), model], alpha)
                            for model in check.models}
     return losses, sum(map(len, carried.values()))
+
+
+def asked(job: Job, sets: dict[str, Path], check: Check):
+    """``ctr`` over sets of texts, encoded as the stage encode would, which is how the curve's cosine is."""
+    from dare_job.ctr.command import Options
+    from dare_job.ctr.train import TrainSettings
+
+    encode = job.config.encode
+    return Options(
+        data=check.data, knowledge={key: str(out) for key, out in sets.items()}, models=check.models,
+        seeds=check.seeds, dt=job.space.dt, labels_from=check.labels_from, encoder=encode.model or EMBEDDED,
+        revision=encode.revision, window=encode.window, min_rating=check.min_rating, device=check.device,
+        training=TrainSettings(epochs=check.epochs))
 
 
 def _loss(differences: np.ndarray, alpha: float) -> Loss:
@@ -94,7 +104,7 @@ def _write_set(job: Job, sample: list[dict], one: Written, carried: dict[str, li
     for entity in ENTITIES:
         rows = carried[entity] + [
             {"entity_id": row["entity_id"], "knowledge": one.texts[key][0], "generated_dt": job.space.dt,
-             "prompt_sha256": row["prompt_sha256"]}
+             "prompt_sha256": row["prompt_sha256"], "relaxed_tokens": one.relaxed_in[key]}
             for row in sample if row["entity"] == entity and (key := (entity, row["entity_id"])) in one.texts]
         folder = out / "knowledge" / f"entity={entity}" / f"dt={job.space.dt}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,4 +112,5 @@ def _write_set(job: Job, sample: list[dict], one: Written, carried: dict[str, li
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "part-0.parquet")
         write_json(folder / MANIFEST, {"date": job.space.dt, "entity": entity,
                                        "settings": job.config.model_dump(mode="json"),
+                                       "previous": str(knowledge.old_folder(job, entity) or "") or None,
                                        "files": {"part-0.parquet": {"rows": len(rows)}}})

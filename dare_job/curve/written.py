@@ -33,11 +33,13 @@ Row = tuple[str, str]  # entity type and id
 class Written:
     """What one setting wrote of the rows.
 
-    texts    by row, without those that failed: text, and its tokens
-    seconds  of the timed rows, one entry a turn; tokens: in each of them
+    texts       by row, without those that failed: text, and its tokens
+    relaxed_in  of the same rows: tokens that were not the model's first choice
+    seconds     of the timed rows, one entry a turn; tokens: in each of them
     """
 
     texts: dict[Row, tuple[str, int]] = field(default_factory=dict)
+    relaxed_in: dict[Row, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # of the rows that failed
@@ -137,4 +139,5 @@ def _add(one: Written, results: list, seconds: float, task: Task, first: bool) -
 def _keep(one: Written, results: list, task: Task) -> None:
     one.texts |= {result.id: (loading.text(result.token_ids, task), len(result.token_ids))
                   for result in results if result.error is None}
+    one.relaxed_in |= {result.id: result.relaxed_tokens for result in results if result.error is None}
     one.errors += [f"{' '.join(result.id)}: {result.error}" for result in results if result.error is not None]

@@ -1,5 +1,6 @@
 """Small inputs of a CTR check: clicks with a rule behind them, and tables as the job leaves them."""
 
+import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,8 +45,9 @@ def kinds(count: int, size: int = 4, seed: int = 1) -> np.ndarray:
 
 
 def write_features(out: Path, entity: str, dt: str, ids: list[str], vectors, clusters=(),
-                   said: str | None = None, encoder: str = "test 1") -> Path:
-    """One file of features; ``clusters``: a list of ids a level."""
+                   said: str | None = None, encoder: str = "test 1", texts: list[str] | None = None,
+                   sha256: str = "") -> Path:
+    """One file of features; ``clusters``: a list of ids a level; ``texts``: which ones the vectors are of."""
     size = len(vectors[0])
     ragged = any(vector is None or len(vector) != size for vector in vectors)
     kind = pa.list_(pa.float32()) if ragged else pa.list_(pa.float32(), size)
@@ -53,8 +55,11 @@ def write_features(out: Path, entity: str, dt: str, ids: list[str], vectors, clu
     columns = {"entity_id": pa.array(ids), "id": pa.array(range(1, len(ids) + 1), pa.int32()),
                "vector": pa.array(numbers, kind)}
     columns |= {f"cluster_{level}": pa.array(codes, pa.int32()) for level, codes in enumerate(clusters)}
+    if texts is not None:
+        columns["text_sha256"] = pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts])
     table = pa.table(columns).replace_schema_metadata({
-        "dare_job.schema_version": "4", "dare_job.encoder": encoder, "dare_job.dt": said or dt})
+        "dare_job.schema_version": "4", "dare_job.encoder": encoder, "dare_job.encoder_sha256": sha256,
+        "dare_job.dt": said or dt})
     return _write(table, out / "features" / f"entity={entity}" / f"dt={dt}")
 
 

@@ -77,6 +77,7 @@ def test_sets_are_compared_and_the_last_line_is_json(monkeypatch, capsys, split_
     assert found["texts"]["strict"]["user"]["label_rows_with_text"] == 1.0
     assert "dcnv2 cluster seed 1: AUC" in err and "(16 of 16" in err  # progress
     assert "strict and relaxed are" in printed
+    assert "--seeds 2: an interval over fewer than 5 is wide" in err
 
 
 def test_one_output_needs_no_name_and_one_model_is_enough(monkeypatch, capsys, split_data, out):
@@ -111,6 +112,7 @@ def test_ids_that_the_data_lacks_are_counted_and_the_run_goes_on(monkeypatch, ca
 
 
 def other_ids(out):
+    write_features(out, "user", DT, ["u1"], kinds(1))
     write_features(out, "item", DT, ["x", "y"], kinds(2))
 
 
@@ -162,6 +164,9 @@ def test_impossible_options_exit_with_2(monkeypatch, capsys, split_data, argumen
     ("uid,iid,label\n1,1,1\n", "has no column timestamp"),
     ("uid,iid,label,timestamp\n1,1,1,5\n1,2,3,6\n", "line 3: label must be 0 or 1"),
     ("uid,iid,label,timestamp\n1,,1,5\n", "line 2: label must be 0 or 1, and uid, iid and timestamp"),
+    ("uid,iid,label,timestamp\n1,1,1,5\n1,2,0,2001-01-01\n", "line 3: label must be 0 or 1, and"),
+    ("uid,iid,label,timestamp\n1,1,1,5\n1,2,0,inf\n", "line 3"),
+    ("uid,iid,label,timestamp\n1,1,1,5\n1,2,click,6\n", "line 3: label must be 0 or 1"),
     (None, "train.csv.gz cannot be read")])
 def test_a_broken_split_names_file_and_line(monkeypatch, capsys, split_data, content, message):
     path = split_data / "train.csv.gz"

@@ -1,10 +1,15 @@
 """Reading texts of an OUT: features, texts to be encoded, and what is wrong with either."""
 
+from datetime import date
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from ctr_tables import kinds, made, write_features, write_texts
 
 from dare_job.ctr import knowledge
+from dare_job.ctr.features import Maker
 from dare_job.ctr.inputs import join, rows_of
 from dare_job.data.history import end_of_day
 from dare_job.errors import DataError
@@ -13,9 +18,10 @@ DT = "2025-12-31"
 USERS, ITEMS = [f"u{u}" for u in range(60)], [f"i{i}" for i in range(40)]
 
 
-def lengths(texts: list[str]) -> np.ndarray:
+def lengths(texts: list[str]) -> tuple[np.ndarray, Maker]:
     """Stands where an encoder does: two numbers of each text."""
-    return np.array([[len(text), text.count("e")] for text in texts], np.float32).reshape(-1, 2)
+    numbers = [[len(text), text.count("e")] for text in texts]
+    return np.array(numbers, np.float32).reshape(-1, 2), Maker("lengths")
 
 
 def read(out, dt=None, entities=("user", "item"), clusters=False):
@@ -23,15 +29,13 @@ def read(out, dt=None, entities=("user", "item"), clusters=False):
 
 
 def end(day: str) -> int:
-    from datetime import date
-
     return end_of_day(date.fromisoformat(day))
 
 
 def test_features_are_read_with_vectors_and_cluster_ids(tmp_path):
     write_features(tmp_path, "user", DT, USERS, kinds(60), [np.arange(60) // 8, np.arange(60)])
     (table,) = read(tmp_path, entities=["user"])
-    assert table.ids == USERS and np.array_equal(table.vectors, kinds(60)) and table.encoder == "test 1"
+    assert table.ids == USERS and np.array_equal(table.vectors, kinds(60)) and str(table.encoder) == "test 1"
     assert set(table.usable_from) == {end(DT)}
     (table,) = read(tmp_path, entities=["user"], clusters=True)
     assert table.vectors is None and table.clusters[9].tolist() == [1, 9]
@@ -55,68 +59,62 @@ def test_the_newest_date_is_taken_unless_one_is_named(tmp_path):
 
 
 def test_each_text_is_safe_from_the_day_after_it_was_written(tmp_path):
-    write_features(tmp_path, "user", DT, ["a", "b"], kinds(2))
+    write_features(tmp_path, "user", DT, ["a", "b"], kinds(2), texts=["x", "y"])
     write_texts(tmp_path, "user", DT, ["a", "b"], ["x", "y"], ["2025-12-01", DT])
     assert read(tmp_path)[0].usable_from.tolist() == [end("2025-12-01"), end(DT)]
 
 
-def duplicate(out):
-    write_features(out, "user", DT, ["a", "b", "a"], kinds(3))
+def test_days_may_be_dates_and_texts_categories(tmp_path):
+    """As pandas and Spark write them where nobody looks."""
+    folder = write_texts(tmp_path, "user", DT, ["a", "b"], ["tea", "see"])
+    columns = {"entity_id": [1, 2], "knowledge": pa.array(["tea", "see"]).dictionary_encode(),
+               "generated_dt": [date(2025, 12, 1), None]}
+    pq.write_table(pa.table(columns), folder / "part-0.parquet")
+    (table,) = read(tmp_path)
+    assert table.ids == ["1", "2"] and table.vectors.tolist() == [[3, 1], [3, 2]]
+    assert table.usable_from.tolist() == [end("2025-12-01"), end(DT)]
 
 
-def duplicate_text(out):
-    write_texts(out, "user", DT, ["a", "b", "b"], ["x", "y", "z"])
+def test_other_columns_are_nobodys_business(tmp_path):
+    folder = write_features(tmp_path, "user", DT, ["a", "b"], kinds(2), [[0, 1]])
+    table = pq.read_table(folder / "part-0.parquet").append_column("cluster_size", pa.array(["x", "y"]))
+    pq.write_table(table, folder / "part-0.parquet")
+    assert read(tmp_path, clusters=True)[0].clusters.tolist() == [[0], [1]]
 
 
-def ragged(out):
-    write_features(out, "user", DT, ["a", "b"], [[1.0, 2.0], [1.0]])
+def test_features_that_do_not_say_which_texts_they_are_of_count_by_their_own_date(tmp_path):
+    write_features(tmp_path, "user", DT, ["a", "b"], kinds(2))
+    write_texts(tmp_path, "user", DT, ["a", "b"], ["x", "y"], ["2025-12-01", DT])
+    (table,) = read(tmp_path)
+    assert set(table.usable_from) == {end(DT)} and not table.prompts
 
 
-def two_sizes(out):
-    write_features(out, "user", DT, ["a"], kinds(1, 4))
-    write_features(out, "item", DT, ["a"], kinds(1, 3))
+def test_who_has_no_text_is_counted_over_both_tables(tmp_path):
+    write_features(tmp_path, "user", DT, ["a", "b", "c"], [[1.0, 2.0], None, [3.0, 4.0]])
+    write_texts(tmp_path, "user", DT, ["a", "d"], ["x", "y"])
+    (table,) = read(tmp_path)
+    assert table.ids == ["a", "c"] and table.missing == 2
 
 
-def not_finite(out):
-    write_features(out, "user", DT, ["a", "b"], [[1.0, 2.0], [1.0, float("nan")]])
+def test_an_entity_type_of_another_date_is_named_with_its_dates(tmp_path):
+    write_texts(tmp_path, "user", DT, ["a"], ["x"])
+    write_texts(tmp_path, "item", "2025-12-30", ["a"], ["x"])
+    write_features(tmp_path, "user", "2025-12-29", ["a"], kinds(1))
+    with pytest.raises(DataError, match="has no item texts of 2025-12-31, but of 2025-12-30: choose a date"):
+        read(tmp_path, DT)
+    with pytest.raises(DataError, match="has no user texts of 2025-12-30, but of 2025-12-29, 2025-12-31"):
+        read(tmp_path, "2025-12-30")
+    assert [table.entity for table in read(tmp_path, DT, ["user"])] == ["user"]
 
 
-def another_date(out):
-    write_features(out, "user", DT, ["a"], kinds(1), said="2025-12-30")
-
-
-def from_tomorrow(out):
-    write_texts(out, "user", DT, ["a"], ["x"], ["2026-01-01"])
-
-
-def damaged(out):
-    (write_texts(out, "user", DT, ["a"], ["x"]) / "part-0.parquet").write_bytes(b"PAR1 no")
-
-
-def dates_apart(out):
-    write_texts(out, "user", DT, ["a"], ["x"])
-    write_texts(out, "item", "2025-12-30", ["a"], ["x"])
-
-
-def nothing(out):
-    pass
-
-
-@pytest.mark.parametrize("write, message", [
-    (duplicate, r"1 ids are there more than once \(a\)"),
-    (duplicate_text, r"1 ids are there more than once \(b\)"),
-    (ragged, "the vector of 'b' has 1 numbers, that of 'a' 2"),
-    (two_sizes, r"different sizes \(user 4, item 3\)"),
-    (not_finite, "the vector of 'b' has a number that is not finite"),
-    (another_date, "say that they are of 2025-12-30, the folder says 2025-12-31"),
-    (from_tomorrow, "text of 'a' was written on 2026-01-01, after the date 2025-12-31"),
-    (damaged, "part-0.parquet is damaged"),
-    (dates_apart, "users and items have no date in common"),
-    (nothing, "no text in it; expected OUT/features or OUT/knowledge")])
-def test_what_is_wrong_is_named(tmp_path, write, message):
-    write(tmp_path)
-    with pytest.raises(DataError, match=message):
-        read(tmp_path)
+def test_an_entity_type_without_any_text_is_warned_of(tmp_path, job_log):
+    write_texts(tmp_path, "item", DT, ["a"], ["x"])
+    assert [table.entity for table in read(tmp_path)] == ["item"]
+    assert "has no user texts on any date: the set is of item texts alone" in job_log.pop()
+    write_texts(tmp_path, "user", DT, ["u", "v"], [None, ""])
+    assert [table.entity for table in read(tmp_path)] == ["item"]
+    assert "all 2 user texts of 2025-12-31 are missing; the set is of the others alone" in job_log.pop()
+    assert not job_log
 
 
 def test_cluster_ids_need_features(tmp_path):

@@ -1,28 +1,19 @@
 """Text that may tell a label is refused, and it is shown that it would have told it."""
 
-import hashlib
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import numpy as np
 import pytest
-from ctr_tables import DAY_S, FIRST, kinds, made, source
+from ctr_tables import DAY_S, FIRST, kinds, made, source, write_features, write_texts
+from prompted import prompted, rated, texts
 
-from dare_job import prompts
-from dare_job.ctr import examples, leakage
+from dare_job.ctr import examples, knowledge, leakage
 from dare_job.ctr.inputs import BASE, Inputs, join, rows_of
-from dare_job.ctr.knowledge import Knowledge
 from dare_job.ctr.models import Ctr
 from dare_job.ctr.train import TrainSettings, fit
 from dare_job.data.history import window_size
 from dare_job.errors import DataError
-from dare_job.prompts import HistoryItem
-
-
-def texts(entity: str, ids: list[str], vectors: np.ndarray, day: date | list[date]) -> Knowledge:
-    days = day if isinstance(day, list) else [day] * len(ids)
-    ends = [leakage.first_second(when) + DAY_S for when in days]
-    return Knowledge(entity, "2026-01-10", ids, vectors, None, np.array(ends, np.int64), 0)
 
 
 def test_text_of_the_day_before_is_safe_and_of_the_labels_own_day_is_refused():
@@ -61,12 +52,7 @@ def test_labels_begin_after_the_newest_users_text():
 
 def test_a_planted_leak_would_raise_auc():
     """Labels without any rule, and vectors written from the labels to come: what the guard keeps out."""
-    data = source(users=150, rows=4000, seed=5)
-    rng = np.random.default_rng(0)
-    data.interactions["label"] = (rng.random(len(data.interactions)) < 0.5).astype(np.float32)
-    found = examples.make(data, FIRST + 10 * DAY_S, 5)
-    liked = np.zeros((len(found.users.ids), 40), np.float32)
-    np.add.at(liked, (found.user - 1, found.item - 1), 2 * found.label - 1)
+    found, liked = planted()
     table = texts("user", list(found.users.ids), liked, date(2026, 1, 20))
     with pytest.raises(DataError, match="may tell the label"):
         leakage.refuse("strict", table, found, rows_of(table, found))
@@ -75,6 +61,30 @@ def test_a_planted_leak_would_raise_auc():
     auc = {name: fit(Ctr("dcnv2", found, inputs, 0), found, inputs, 0, settings).auc
            for name, inputs in sets.items()}
     assert auc["base"] < 0.58 and auc["leak"] > auc["base"] + 0.1
+
+
+def test_vectors_of_later_texts_do_not_pass_as_those_of_older_ones(tmp_path):
+    """Features made from the labels to come, beside texts of which each was written before its labels."""
+    found, liked = planted()
+    ids, old = list(found.users.ids), [f"likes {user}" for user in found.users.ids]
+    write_texts(tmp_path, "user", "2026-01-10", ids, old)
+    write_features(tmp_path, "user", "2026-01-10", ids, liked, texts=[f"{text}, and more" for text in old])
+    with pytest.raises(DataError, match="150 of 150 features are of other texts than those published"):
+        knowledge.read(tmp_path, None, ["user"], False, None)
+    write_features(tmp_path, "user", "2026-01-10", ids, kinds(150), texts=old)
+    (table,) = knowledge.read(tmp_path, None, ["user"], False, None)
+    leakage.refuse("strict", table, found, rows_of(table, found))
+
+
+def planted() -> tuple[examples.Examples, np.ndarray]:
+    """Labels without any rule, and vectors (150, 40) that hold them."""
+    data = source(users=150, rows=4000, seed=5)
+    rng = np.random.default_rng(0)
+    data.interactions["label"] = (rng.random(len(data.interactions)) < 0.5).astype(np.float32)
+    found = examples.make(data, FIRST + 10 * DAY_S, 5)
+    liked = np.zeros((len(found.users.ids), 40), np.float32)
+    np.add.at(liked, (found.user - 1, found.item - 1), 2 * found.label - 1)
+    return found, liked
 
 
 @pytest.mark.parametrize("window", ["recent", "old"])
@@ -108,27 +118,3 @@ def test_a_prompt_of_other_interactions_proves_nothing():
     lying = replace(table, settings={**table.settings, "history": {"window": "recent", "max_items": 5}})
     found = leakage.bounded(lying, data)
     assert (found.usable_from == end).mean() > 0.9
-
-
-def rated():
-    """Interactions with ratings, titles and users with attributes, as the job reads them."""
-    data = source()
-    rating = np.where(data.interactions["label"] > 0, 4.5, 2.0).astype(np.float32)
-    people = data.users.assign(attributes=[[("age", "25-34"), ("gender", "female")]] * len(data.users))
-    return replace(data, interactions=data.interactions.assign(rating=rating), users=people)
-
-
-def prompted(data, window: str, day: date) -> Knowledge:
-    """Texts with the hashes of prompts that are written here in plain Python, not by the code under test."""
-    titles = dict(zip(data.items["item_id"], data.items["title"], strict=True))
-    known, ids, hashes = prompts.load(prompts.SAMPLE), [f"u{u}" for u in range(60)], {}
-    for user in ids:
-        rows = data.interactions[data.interactions["user_id"] == user].sort_values(["timestamp", "item_id"])
-        seen = [HistoryItem(titles[item], rating) for item, rating in
-                zip(rows["item_id"], rows["rating"], strict=True)]
-        seen = seen if window == "recent" else seen[:window_size(len(seen), 0.7)]
-        prompt = known.user({"age": "25-34", "gender": "female"}, seen[-5:])
-        hashes[user] = hashlib.sha256(prompt.encode()).hexdigest()
-    settings = {"history": {"window": window, "share": 0.7, "max_items": 5},
-                "prompts": {"user": prompts.SAMPLE}}
-    return replace(texts("user", ids, kinds(60), day), prompts=hashes, settings=settings)

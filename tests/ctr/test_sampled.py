@@ -81,7 +81,7 @@ def test_sets_differ_and_the_same_seed_writes_the_same(out, tmp_path):
 def test_ctr_reads_a_set_with_what_proves_its_prompts(out, tmp_path):
     write(out, tmp_path, sets=1)
     users, items = knowledge.read(tmp_path / "s1", None, list(ENTITIES), False,
-                                  lambda found: np.ones((len(found), 2), np.float32))
+                                  lambda found: (np.ones((len(found), 2), np.float32), None))
     assert users.ids == ["u0", "u1", "u2", "u3"] and users.missing == 1 and len(items.ids) == 4
     assert users.prompts["u1"] == texts(out)["u1"]["prompt_sha256"]
     assert users.settings["history"]["window"] == "recent"

@@ -77,7 +77,7 @@ def write(found: Published, texts: dict[str, Text], how: dict, out: Path) -> Non
         if text is None:
             new = {"finish_reason": "error" if row["error"] else None}
         else:
-            new = {**vars(text), "tokens": len(text.token_ids)}
+            new = {**vars(text), "tokens": len(text.token_ids), "relaxed_tokens": 0}  # nothing drafts
         rows.append({name: (row | new).get(name) for name in KNOWLEDGE.names})
     file = folder / "part-0.parquet"
     pq.write_table(pa.Table.from_pylist(rows, KNOWLEDGE), file)
