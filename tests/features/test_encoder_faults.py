@@ -71,8 +71,9 @@ def test_the_text_whose_vector_is_no_number_is_named(bert):
     without_numbers(bert, "war")
     encoder = Encoder(bert, "cpu", batch_size=2)
     assert encoder.encode(["old films", "love"]).vectors.shape == (2, 16)
-    with pytest.raises(ModelError, match="bert gives no numbers for the text 'war films'"):
+    with pytest.raises(ModelError, match="bert gives no numbers for the text 'war films'") as found:
         encoder.encode(["old films", "love", "war films"])
+    assert found.value.exit_code == 6
 
 
 def test_files_that_do_not_belong_together_are_told(bert, tmp_path):
