@@ -3,8 +3,13 @@
 import pickle
 from pathlib import Path
 
+from safetensors import safe_open
+
 from dare_job.errors import ModelError, describe
 from dare_job.features import encoder_files
+
+_NAMED = 3  # weights that a message names
+_POOLER = "pooler."
 
 
 def load(folder: Path, device: str):
@@ -18,11 +23,43 @@ def load(folder: Path, device: str):
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        return SentenceTransformer(str(folder), device=device, trust_remote_code=False, local_files_only=True)
+        found = SentenceTransformer(str(folder), device=device, trust_remote_code=False,
+                                    local_files_only=True)
+        missing = _missing(found)
     except Exception as error:  # what the loaders make of a damaged file is in no list
         if is_of_machine(error):
             raise
         raise ModelError(f"encoder {folder} cannot be loaded: {_why(folder, error)}") from error
+    if missing:
+        raise ModelError(f"encoder {folder} lacks weights, which would be random numbers: "
+                         f"{', '.join(missing[:_NAMED])}{' and more' if len(missing) > _NAMED else ''}")
+    return found
+
+
+def _missing(model) -> list[str]:
+    """Weights of the transformer that its files lack; a pooler is not used, and mostly is not there.
+
+    Names in the files tell of most encoders that all is there. transformers knows of names that it rewrites,
+    and says it of a second load alone.
+    """
+    inner = getattr(model[0], "auto_model", None)
+    folder = Path(getattr(inner, "name_or_path", None) or "-")
+    if not (folder / "config.json").exists():
+        return []
+    there = {name.removeprefix(f"{inner.base_model_prefix}.") for name in _names(folder)}
+    if there.issuperset(name for name, _ in inner.named_parameters() if _POOLER not in name):
+        return []
+    _, report = type(inner).from_pretrained(folder, output_loading_info=True, local_files_only=True)
+    return sorted(name for name in report["missing_keys"] if _POOLER not in name)
+
+
+def _names(folder: Path) -> list[str]:
+    """Of all tensors in a folder's safetensors files; none of pickles, which would have to be loaded."""
+    names = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            names += tensors.keys()
+    return names
 
 
 def _why(folder: Path, error: Exception) -> str:

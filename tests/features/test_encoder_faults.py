@@ -52,6 +52,22 @@ def test_an_encoder_that_cannot_be_loaded_is_told(bert, damage, message):
     assert not (bert / "ran").exists()
 
 
+@pytest.mark.parametrize("kept", ["safetensors", "pickle", "prefixed"])
+def test_weights_that_its_files_lack_are_no_random_numbers(bert, kept):
+    file = bert / "model.safetensors"
+    weights = load_file(file)
+    if kept == "prefixed":
+        weights = {f"bert.{name}": tensor for name, tensor in weights.items()}
+    save_file(weights, file, {"format": "pt"})
+    Encoder(bert, "cpu", 8)  # all are there
+    layer = next(name for name in weights if name.endswith("layer.1.attention.self.query.weight"))
+    save_file({name: tensor for name, tensor in weights.items() if name != layer}, file, {"format": "pt"})
+    if kept == "pickle":
+        in_pickle(file)
+    with pytest.raises(ModelError, match=r"lacks weights, .*: encoder.layer.1.attention.self.query.weight$"):
+        Encoder(bert, "cpu", 8)
+
+
 def test_without_tokenizer_or_with_a_slow_one_there_are_no_windows(bert):
     (bert / "tokenizer.json").rename(bert / "other")
     with pytest.raises(ModelError, match="bert holds no tokenizer"):
