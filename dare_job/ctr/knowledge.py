@@ -78,7 +78,7 @@ def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) 
     folder = _folder(out, "knowledge", entity, dt)
     texts = rows.read(folder, ["knowledge", "generated_dt"])
     table = rows.read(_folder(out, "features", entity, dt))
-    if table is None and clusters:
+    if table is None and clusters and len(_written(texts)):
         raise DataError(f"{out} has no features of {entity} texts of {dt}, so no cluster ids: run the stage "
                         "`encode` (encode.model), or name it otherwise to have its texts encoded")
     listed = {name for part in (texts, table) if part is not None for name in part["entity_id"].to_pylist()}
@@ -97,8 +97,13 @@ def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) 
                      said.get("settings", {}), origin.drafted(texts, said))
 
 
+def _written(texts: pa.Table) -> pa.Table:
+    """The rows with a text."""
+    words = pc.utf8_length(pc.utf8_trim_whitespace(texts["knowledge"]))
+    return texts.filter(pc.fill_null(pc.greater(words, 0), False))
+
+
 def _encoded(texts: pa.Table, encode: Encode) -> tuple[list[str], np.ndarray, Maker | None]:
     """Ids of those with a text, their vectors, and what made these."""
-    words = pc.utf8_length(pc.utf8_trim_whitespace(texts["knowledge"]))
-    table = texts.filter(pc.fill_null(pc.greater(words, 0), False))
+    table = _written(texts)
     return table["entity_id"].to_pylist(), *encode(table["knowledge"].to_pylist())

@@ -121,6 +121,9 @@ def test_cluster_ids_need_features(tmp_path):
     write_texts(tmp_path, "user", DT, ["a"], ["x"])
     with pytest.raises(DataError, match="so no cluster ids: run the stage `encode`"):
         read(tmp_path, clusters=True)
+    write_features(tmp_path, "user", DT, ["a"], kinds(1), [[3]], texts=["x"])
+    write_texts(tmp_path, "item", DT, ["b"], [None])  # of which `encode` makes no features
+    assert [table.entity for table in read(tmp_path, clusters=True)] == ["user"]
 
 
 def test_unknown_ids_and_missing_texts_are_counted_and_ignored(tmp_path):

@@ -86,6 +86,14 @@ def test_items_of_another_encoder_within_a_single_set_are_warned_of(tmp_path, jo
     assert len(job_log) == 1 and "not all of one size and encoder" in job_log[0]
 
 
+def test_encoders_that_changed_places_are_no_pair(tmp_path):
+    other_encoder_of_items(tmp_path)
+    write(tmp_path / "a", ["user"], encoder="test 2")
+    write(tmp_path / "a", ["item"])
+    with pytest.raises(DataError, match="a: user 4 numbers of test 2, item 4 numbers of test 1; b: user"):
+        read(tmp_path, "a", "b", equivalent=[("a", "b")])
+
+
 def test_texts_encoded_here_are_compared_with_features_of_the_same_encoder(tmp_path, job_log, caplog):
     """The packaged encoder, really: its files tell that it is the one that made the features."""
     sha256 = encoder_files.fingerprint(encoder_files.resolve("embedded"))
