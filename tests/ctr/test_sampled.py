@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import model_files, prompts
-from dare_job.bench.downstream import sampled
+from dare_job.bench.downstream import asked, sampled
 from dare_job.config import JobConfig
 from dare_job.ctr import knowledge
 from dare_job.errors import DataError, ModelError
@@ -101,6 +101,16 @@ def test_a_set_is_written_once(out, tmp_path):
     assert file.stat().st_mtime_ns == before
     write(out, tmp_path, sets=1, limit=2)
     assert sum(row["knowledge"] is not None for row in texts(tmp_path / "s1").values()) == 2
+
+
+def test_prompts_take_the_place_of_their_texts(out, tmp_path):
+    asked.main(out=out, into=tmp_path / "asked")
+    found = texts(tmp_path / "asked")
+    assert "Faithful Echo" in found["u1"]["knowledge"] and found["u4"]["knowledge"] is None
+    for name, row in found.items():
+        said = row["knowledge"] and hashlib.sha256(row["knowledge"].encode()).hexdigest()
+        assert said == row["prompt_sha256"] == texts(out)[name]["prompt_sha256"]
+    assert len(texts(tmp_path / "asked", "item")) == 4
 
 
 def other_prompt(out):
