@@ -77,7 +77,7 @@ def test_options_of_the_commands_exist(command):
 def test_there_is_a_command_for_each_kind_of_cluster():
     submits = [line for line in commands("bash") + commands("sh") if line.startswith("spark-submit")]
     masters = [re.search(r"--master '?([^\s']+)", line)[1] for line in submits]
-    for master in ("local[2]", "local-cluster[", "spark://", "yarn", "k8s://"):
+    for master in ("local[*]", "local-cluster[", "spark://", "yarn", "k8s://"):
         assert any(found.startswith(master) for found in masters)
     for line in (line for line in submits if "--executor-cores" in line or "executor.cores" in line):
         assert "spark.task.resource.gpu.amount=1" in line and "spark.executor.resource.gpu.amount=1" in line
