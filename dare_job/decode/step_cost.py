@@ -31,7 +31,7 @@ _SHARES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of the
 _CHAIN = 6  # nodes of the rows that have some, where there are few
 _ROUNDS = 6
 _SECONDS = 4.0  # of one batch size, after which it has no further round
-_VERSION = 5  # of what is kept on disk
+_VERSION = 6  # of what is kept on disk
 _LOG = logging.getLogger("dare_job")
 
 
@@ -88,7 +88,8 @@ def measure(target: Target, settings: EngineSettings) -> dict[str, dict[str, flo
 
 @torch.inference_mode()
 def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str, float]:
-    """Of several rounds over all sizes the least, for others' work on the machine comes and goes.
+    """Of several rounds over all sizes the least, for others' work on the machine comes and goes; it counts
+    least where the thread's own time is all there is to a step, on a processor with one thread.
 
     A step that takes as many times as long as one without drafts as it can write tokens cannot pay: nothing
     is measured behind it, nor behind one for which there is no memory.
@@ -99,10 +100,12 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
     trees = {nodes: _tree(batch, nodes, settings.depth) for nodes in totals}
     trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= room}
     cache, step, found, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
+    alone = target.device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.thread_time if alone else time.perf_counter
     too_long: dict[int, int] = {}
     for number in range(-1, _ROUNDS):  # the first round warms up
         for nodes, tree in list(trees.items()):
-            begun = time.perf_counter()
+            begun = clock()
             try:
                 step(cache, tree, np.full(batch, context))
             except (RuntimeError, MemoryError) as error:
@@ -110,7 +113,7 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
                     raise
                 trees = {n: one for n, one in trees.items() if n < nodes}
                 break
-            ms = 1e3 * (time.perf_counter() - begun)
+            ms = 1e3 * (clock() - begun)
             found[nodes] = ms if number < 1 else min(found[nodes], ms)
             too_long[nodes] = too_long.get(nodes, 0) + (ms > (settings.depth + 1) * found[0])
             if too_long[nodes] > 1:  # once may be chance
