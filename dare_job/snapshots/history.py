@@ -1,6 +1,7 @@
 """The published dates of an output folder, one line each."""
 
 import json
+from datetime import date
 
 from rich.console import Console
 from rich.table import Table
@@ -9,9 +10,10 @@ from dare_job import swap
 from dare_job.errors import DataError
 from dare_job.files import AnyPath, each
 from dare_job.observe.progress import duration
+from dare_job.snapshots import removal
 from dare_job.snapshots.writers import changes
 from dare_job.tables import ENTITIES
-from dare_job.workspace import MANIFEST, has_texts
+from dare_job.workspace import MANIFEST, Workspace, has_texts
 
 _NAMED = 2  # settings that are named in the table; more are counted
 
@@ -20,11 +22,12 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
     """Figures of each date that is published or was begun, ascending; ``last``: only so many.
 
     ``status`` is "published", or what a date lacks to be. Figures that a manifest lacks are null. ``changes``
-    compare with the date before. Raises DataError where nothing is published.
+    compare with the date before. Raises DataError where nothing is published or begun.
     """
     swap.recover(out)
     names = {path.name[3:] for entity in ENTITIES for path in out.glob(f"knowledge/entity={entity}/dt=*")}
-    names |= {work.name[3:] for work in out.glob("_work/dt=*") if has_texts(work)}
+    names |= {work.name[3:] for work in out.glob("_work/dt=*") if has_texts(work) and not removal.is_begun(
+        Workspace(out, date.fromisoformat(work.name[3:])))}
     if not names:
         raise DataError(f"{out} holds no published text; name the output folder of a run: --out FOLDER")
     found, before = [], None

@@ -20,6 +20,7 @@ from dare_job.spark.session import cause, is_local
 
 _LOG = logging.getLogger("dare_job")
 _PATIENCE_S = 30.0
+_OUT = "out must be a place that every host sees under the same path, and may write"
 _LOST = ("ExecutorLostFailure", "FetchFailed", "Python worker exited unexpectedly",
          "SparkContext was shut down", "Connection refused")
 _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with --archives (a packed "
@@ -64,26 +65,22 @@ def problems(folder: str, seen: list[str], version: str, inputs: Mapping[str, st
     folder    where the driver sees the files ``seen``
     version   the driver's of this package
     inputs    by setting: paths that the driver sees
-    settle_s  how long to wait for the folder: a network disk shows new files late
+    settle_s  how long to wait for folder and inputs: a network disk shows new files late
     """
     host, deadline = socket.gethostname(), time.monotonic() + settle_s
     if dare_job.__version__ != version:
         yield host, f"has dare-job {dare_job.__version__}, the driver {version}: send the driver's there"
-    while (problem := _unusable(folder, seen)) and time.monotonic() < deadline:
+    while (problem := _unusable(folder, seen) or _unseen(inputs)) and time.monotonic() < deadline:
         time.sleep(1)
     if problem:
-        yield host, f"{problem}: out must be a place that every host sees under the same path, and may write"
-    for name, path in inputs.items():
-        if not os.access(path, os.R_OK):
-            yield host, (f"does not see {path}, the driver does, or may not read it: {name} must be a place "
-                         "that every host sees under the same path")
+        yield host, problem
 
 
 def _unusable(folder: str, seen: list[str]) -> str | None:
     try:
         place = files.path(folder, "out")
         if missing := sorted(set(seen) - set(_names(place))):
-            return f"does not see {missing[0]} in {folder}, the driver does"
+            return f"does not see {missing[0]} in {folder}, the driver does: {_OUT}"
         probe = place / f".{uuid.uuid4().hex}.partial"
         probe.touch()
         probe.unlink()
@@ -91,7 +88,15 @@ def _unusable(folder: str, seen: list[str]) -> str | None:
         refused = store_errors.reason(error)
         if refused is None and not isinstance(error, OSError | ConfigError):
             raise
-        return f"cannot use {folder}: {refused or error}"
+        return f"cannot use {folder}: {refused or error}: {_OUT}"
+    return None
+
+
+def _unseen(inputs: Mapping[str, str]) -> str | None:
+    for name, path in inputs.items():
+        if not os.access(path, os.R_OK):
+            return (f"does not see {path}, the driver does, or may not read it: {name} must be a place that "
+                    "every host sees under the same path")
     return None
 
 

@@ -26,7 +26,7 @@ from dare_job.tables import ENTITIES
 from dare_job.workspace import committing, digest, done_record, is_done, write_json
 
 _OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "relaxed")
-_VERSION = 2  # of the checks: one more where they count otherwise
+_VERSION = 3  # of the checks: one more where they count otherwise
 
 
 def run(job: Job) -> dict:

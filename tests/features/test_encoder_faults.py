@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from dare_job.errors import ModelError
 from dare_job.features import encoder_files, task
 from dare_job.features.encoder import Encoder
 from dare_job.features.task import EncodeTask
+
+ST_FILES = ("modules.json", "config_sentence_transformers.json")  # of sentence-transformers, at the top
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_an_encoder_that_cannot_be_loaded_is_told(bert, damage, message):
     assert not (bert / "ran").exists()
 
 
-@pytest.mark.parametrize("kept", ["safetensors", "pickle", "prefixed"])
+@pytest.mark.parametrize("kept", ["safetensors", "pickle", "prefixed", "subfolder"])
 def test_weights_that_its_files_lack_are_no_random_numbers(bert, kept):
     file = bert / "model.safetensors"
     weights = load_file(file)
@@ -64,6 +67,16 @@ def test_weights_that_its_files_lack_are_no_random_numbers(bert, kept):
     save_file({name: tensor for name, tensor in weights.items() if name != layer}, file, {"format": "pt"})
     if kept == "pickle":
         in_pickle(file)
+    if kept == "subfolder":
+        whole = with_dense(bert.parent / "whole", bert)
+        (whole / "0_Transformer").mkdir()
+        for path in [path for path in whole.iterdir() if path.is_file() and path.name not in ST_FILES]:
+            path.rename(whole / "0_Transformer" / path.name)
+        modules = json.loads((whole / "modules.json").read_text())
+        modules[0]["path"] = "0_Transformer"
+        (whole / "modules.json").write_text(json.dumps(modules))
+        shutil.copy(file, whole / "0_Transformer" / file.name)
+        bert = whole
     with pytest.raises(ModelError, match=r"lacks weights, .*: encoder.layer.1.attention.self.query.weight$"):
         Encoder(bert, "cpu", 8)
 

@@ -157,6 +157,9 @@ def test_a_fault_that_stays_does_not_hide_behind_the_night_before(job_of):
     spread = refused(night(job_of(), few, old=old, fingerprint="f"))  # 4 of 95 and 4 of 99: 8 of 99
     assert "4 of 99 rows failed as the night before and 4 anew, more than limits.max_error_share" in spread
     assert "4 x out of memory" in spread and "4 x broke" in spread
+    most = refused(night(job_of(), texts(90) + [failed("x0", "out of memory")] + [
+        failed(f"y{n}", "broke") for n in range(9)], old=old, fingerprint="j"))
+    assert "9 of 99 rows with a prompt failed, more than limits" in most and "out of memory" not in most
     both = refused(night(job_of(), rows + [failed(f"y{n}", "broke") for n in range(6)], old=old,
                          fingerprint="h"))
     assert "6 of 100 rows with a prompt failed and 6 of 106 rows failed as the night before, more" in both

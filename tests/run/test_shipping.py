@@ -169,7 +169,7 @@ def test_an_executor_that_does_not_see_the_output_is_named(tmp_path):
     ((_, problem),) = executors.problems(str(tmp_path), [], "0.0.9", {})
     assert problem == f"has dare-job {__version__}, the driver 0.0.9: send the driver's there"
     seen["input.knowledge"] = str(tmp_path / "text")
-    ((_, problem),) = executors.problems(str(tmp_path), [], __version__, seen)
+    ((_, problem),) = executors.problems(str(tmp_path), [], __version__, seen, 0)
     assert problem.startswith(f"does not see {tmp_path / 'text'}, the driver does") and (
         "input.knowledge must be a place that every host sees" in problem)
     assert [path.name for path in tmp_path.iterdir()] == ["_lock"]

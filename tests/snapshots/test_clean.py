@@ -14,7 +14,7 @@ import kill_points
 import pytest
 from small_dates import publish
 
-from dare_job import errors, lock, pipeline
+from dare_job import errors, lock, pipeline, workspace
 from dare_job.config import JobConfig
 from dare_job.job import Job
 from dare_job.snapshots.clean import clean
@@ -135,6 +135,47 @@ def test_what_a_run_noted_to_read_stays_though_a_nearer_date_came_since(out, hol
     (out / f"_work/dt={DAYS[3]}/logs/reads.json").write_text(json.dumps({"previous": DAYS[0]}))
     holder(out, DAYS[3])
     assert list(kept(clean(out, 2))) == [DAYS[0], *DAYS[2:]]
+
+
+def test_a_command_stays_with_what_it_noted_whatever_is_published_meanwhile(out, tmp_path):
+    job, apart = job_of(out, DAYS[3]), {day: tmp_path / day for day in DAYS[1:3]}
+    for day, place in apart.items():
+        hide(out, day, place)
+    with pipeline._writing(job):
+        for day, place in apart.items():
+            for entity in ENTITIES:
+                os.rename(place / entity, out / f"knowledge/entity={entity}/dt={day}")
+            assert job.space.previous("user") == out / f"knowledge/entity=user/dt={DAYS[0]}"
+        assert list(kept(clean(out, 1))) == [DAYS[0], *DAYS[2:]]  # the last one may be run again
+        assert job.space.previous("item").exists()
+    with pipeline._writing(job):
+        assert job.space.previous("user").name == f"dt={DAYS[2]}"
+
+
+def test_a_date_that_is_published_while_a_command_notes_what_it_reads_is_noted(out, tmp_path, monkeypatch):
+    """A clean that looked before the note was there kept that date, and not the one before it."""
+    job, apart = job_of(out, DAYS[3]), tmp_path / "apart"
+    hide(out, DAYS[2], apart)
+    write = workspace.write_json
+
+    def late(path, value):
+        if path.name == workspace.READS and apart.exists():
+            for entity in ENTITIES:
+                os.rename(apart / entity, out / f"knowledge/entity={entity}/dt={DAYS[2]}")
+            apart.rmdir()
+        write(path, value)
+
+    monkeypatch.setattr(workspace, "write_json", late)
+    with pipeline._writing(job):
+        noted = json.loads((job.space.logs / workspace.READS).read_text())
+        assert noted["previous"] == job.space.previous("user").name[3:] == DAYS[2]
+
+
+def hide(out: Path, day: str, place: Path) -> None:
+    """Take a date's texts away, and put them aside by entity type."""
+    place.mkdir()
+    for entity in ENTITIES:
+        os.rename(out / f"knowledge/entity={entity}/dt={day}", place / entity)
 
 
 def test_text_that_no_run_wrote_stays(out):
