@@ -204,6 +204,12 @@ class TreeCache(Cache):
         for stack in self._stacks:
             stack[:, target, :, :length] = stack[:, source, :, :length]
 
+    def rearrange(self, sources: np.ndarray, targets: np.ndarray, length: int) -> None:
+        """Copy the first ``length`` entries of the slots ``sources`` (M,) to ``targets`` (M,), at once."""
+        old, new = (torch.from_numpy(slots).to(self.device) for slots in (sources, targets))
+        for stack in self._stacks:
+            stack[:, new, :, :length] = stack[:, old, :, :length]
+
     def clear(self, slot: int, start: int = 0) -> None:
         """Zero a slot from this position on: a masked entry still counts where it is no number (0 * nan)."""
         for stack in self._stacks:

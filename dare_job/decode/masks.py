@@ -12,8 +12,8 @@ from dare_job.decode.layout import Layout
 from dare_job.decode.support import SLIDING, Traits
 from dare_job.decode.tree import Tree
 
-_NO_WINDOW = 2**40
-_LOW = {dtype: torch.finfo(dtype).min for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+NO_WINDOW = 2**40
+LOW = {dtype: torch.finfo(dtype).min for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 
 
 def prompt(traits: Traits, rows: int, start: int, longest: int, dtype: torch.dtype, device):
@@ -59,7 +59,7 @@ def on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, dtype
     positions, masks = np.empty(len(trees), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(lengths), 1, trees.width, columns), np.float32)
-        _fill(mask, *trees.host[1:], lengths, traits.window if kind == SLIDING else _NO_WINDOW, _LOW[dtype],
+        _fill(mask, *trees.host[1:], lengths, traits.window if kind == SLIDING else NO_WINDOW, LOW[dtype],
               positions)
         masks[kind] = torch.from_numpy(mask) if dtype == torch.float32 else torch.from_numpy(mask).to(dtype)
     return torch.from_numpy(positions), masks if len(masks) > 1 else masks[traits.kinds[0]]
@@ -96,5 +96,5 @@ def _by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dty
 
 
 def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    mask = torch.full(seen.shape, _LOW[dtype], dtype=dtype, device=seen.device)
+    mask = torch.full(seen.shape, LOW[dtype], dtype=dtype, device=seen.device)
     return mask.masked_fill_(seen, 0.0)[:, None]

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from dare_job.decode import attention, loading, masks, selfcheck, support
+from dare_job.decode import attention, levels, loading, masks, selfcheck, support
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.layout import Layout
+from dare_job.decode.levels import Level
 from dare_job.decode.packing import Packing
 from dare_job.decode.prefixes import Prefix, Prefixes
 from dare_job.decode.static import StaticForward
@@ -143,7 +144,12 @@ class Target:
         layout = None if tree.even else Layout.of(tree)
         cache.begin(tree, lengths, None if self.in_line else layout)
         positions, mask = self._positions_and_mask(tree, layout, lengths, cache.column)
-        shape = len(lengths), tree.width
+        return self._read(cache, tree, layout, positions, mask)
+
+    def _read(self, cache: TreeCache, tree: Tree, layout: Layout | None, positions: torch.Tensor,
+              mask) -> torch.Tensor:
+        """Logits (T, V) of the queries of a forward that the cache is ready for."""
+        shape = len(tree.starts) - 1, tree.width
         if layout is None:
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
         if self.in_line:
@@ -151,6 +157,16 @@ class Target:
             return attention.uneven(layout, self._forward, *in_line, mask, cache).squeeze(0)
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.in_line(self._forward(tokens, positions, mask, cache))
+
+    @_without_gradients
+    def extend(self, cache: TreeCache, level: Level) -> torch.Tensor:
+        """Logits (T, V) of nodes behind a text and nodes that earlier forwards read."""
+        tree = level.queries().to(self.device)
+        layout = None if tree.even else Layout.of(tree)
+        cache.begin(tree, level.before, None if self.in_line else layout)
+        columns = cache.column + tree.width
+        positions, mask = levels.mask_of(self.traits, level, tree.width, columns, self.dtype, self.device)
+        return self._read(cache, tree, layout, positions, mask)
 
     def _positions_and_mask(self, tree: Tree, layout: Layout | None, lengths: np.ndarray, longest: int):
         """int64 (T,), and the mask; None where every row sees every column."""

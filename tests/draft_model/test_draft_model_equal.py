@@ -1,0 +1,83 @@
+"""Strict text is greedy text, whoever drafts: a model that is always right, one that never is."""
+
+import numpy as np
+import pytest
+from decode_models import assert_written, generate, prompts, tiny, write
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.model import ModelDrafter
+
+ARCHITECTURES = ("llama", "gpt2")
+TEXTS = prompts()
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def case(request):
+    """Target, a draft model with the same weights, and what ``generate`` writes."""
+    model = tiny(request.param)
+    return Target(model), Target(tiny(request.param)), [generate(model, prompt) for prompt in TEXTS]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_strict_equals_generate(case, batch_size):
+    """Rows end at different lengths, and others take their slots."""
+    target, same, expected = case
+    ends = [40, 7, 23, 40, 1, 12, 31]
+    for draft in (same, Target(tiny("mistral-window", seed=5))):
+        drafter = ModelDrafter(draft, "3x2x1")
+        engine = Engine(target, EngineSettings(batch_size=batch_size, nodes=15), drafter)
+        requests = [Request(i, p, max_new_tokens=n) for i, (p, n) in enumerate(zip(TEXTS, ends, strict=True))]
+        results = {r.id: r for r in engine.run(requests)}
+        assert_written(results, [text[:end] for text, end in zip(expected, ends, strict=True)])
+        if draft is same:  # three drafts and its own a step, from the first token on
+            assert [results[i].target_steps for i in range(7)] == [-(-(end - 1) // 4) for end in ends]
+        else:
+            assert 0 < sum(r.accepted_tokens for r in results.values()) < sum(ends) / 4
+
+
+@pytest.mark.parametrize("name", ["gemma2", "mistral-window", "gpt_neo", "qwen3"])
+def test_draft_models_of_other_kinds_read_level_by_level_as_they_would_whole(name):
+    """Windows, soft caps, masks of their own: a copy of the target is right as far as the tree goes."""
+    target = Target(tiny(name))
+    results = write(target, TEXTS, ModelDrafter(Target(tiny(name)), "2x2x2x1"), nodes=22, max_new_tokens=21)
+    assert [results[i].target_steps for i in range(7)] == [4] * 7
+
+
+def test_a_budget_below_the_shape_gets_the_likeliest_nodes():
+    draft, texts = Target(tiny("llama")), TEXTS[:3]
+    context = np.zeros((3, 30), np.int32)
+    for row, text in enumerate(texts):
+        context[row, : len(text)] = text
+    lengths, depths = np.array([len(text) for text in texts], np.int32), np.full(3, 9, np.int32)
+    requests = [Request(i, text) for i, text in enumerate(texts)]
+
+    def drafted(*budgets, least=0.0, depths=depths):
+        found = ModelDrafter(draft, "4x3x3x2").draft(requests, context, lengths, np.array(budgets, np.int32),
+                                                     depths, least)
+        return [sorted(_paths(found, row)) for row in range(3)], found
+
+    def best(paths, count):
+        return sorted(sorted(paths, key=lambda path: (-path[0], len(path[1])))[:count])
+
+    whole, found = drafted(160, 160, 160)
+    assert found.sizes.tolist() == [4 + 12 + 36 + 72] * 3
+    for row, count in enumerate((5, 0, 17)):
+        assert drafted(5, 0, 17)[0][row] == best(whole[row], count)
+    assert drafted(160, 160, 160, least=0.05)[0] == [[p for p in paths if p[0] >= 0.05] for paths in whole]
+    shallow = drafted(160, 160, 160, depths=np.array([1, 9, 2], np.int32))[0]
+    assert [len(paths) for paths in shallow] == [4, 124, 16]
+
+
+def _paths(drafts, row):
+    """(score, tokens) of each node's path; scores fall, and so the nodes are a tree cut anywhere."""
+    size = drafts.sizes[row]
+    assert (np.diff(drafts.scores[row, :size]) <= 0).all()
+    found = []
+    for column in range(size):
+        tokens, at = [], column
+        while at >= 0:
+            assert drafts.parents[row, at] < at
+            tokens, at = [int(drafts.tokens[row, at]), *tokens], drafts.parents[row, at]
+        found.append((round(float(drafts.scores[row, column]), 6), tuple(tokens)))
+    assert len({tokens for _, tokens in found}) == size
+    return found

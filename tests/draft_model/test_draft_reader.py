@@ -1,0 +1,80 @@
+"""What a draft model's cache holds of rows that come, go, change places and wait."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import VOCABULARY, generate, prompts, tiny, write
+
+from dare_job.decode import Request, Target
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.draft.reader import Reader
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral-window", "gpt_neo"])
+def test_scores_are_those_of_whole_texts_whatever_happened_before(name):
+    """Some rows are read each time; the others fall behind by any number of tokens."""
+    rng, target = np.random.default_rng(4), Target(tiny(name))
+    reader, texts, rows = Reader(target), {}, []
+    for count in (1, 4, 3, 5, 2, 6, 6, 1, 4, 5, 5, 5):
+        staying = [rows[n] for n in rng.permutation(len(rows))][:max(0, count - int(rng.integers(0, 3)))]
+        fresh = [Request(len(texts) + n, rng.integers(2, VOCABULARY, int(length), dtype=np.int32))
+                 for n, length in enumerate(rng.integers(1, 30, count - len(staying)))]
+        for row in staying:
+            more = rng.integers(2, VOCABULARY, int(rng.integers(1, 9)), dtype=np.int32)
+            texts[row.id] = np.concatenate([texts[row.id], more])
+        texts |= {row.id: row.prompt_ids for row in fresh}
+        rows = [(staying + fresh)[n] for n in rng.permutation(count)]
+        said = [texts[row.id] for row in rows]
+        wanted = rng.random(count) < 0.7
+        lengths = np.array([len(text) for text in said], np.int32)
+        context = np.full((count, lengths.max() + int(rng.integers(0, 5))), 1, np.int32)
+        for row, text in enumerate(said):
+            context[row, : len(text)] = text
+        found, scores = reader.read(tuple(rows), context, lengths, wanted)
+        assert found.tolist() == np.flatnonzero(wanted).tolist()
+        for row, one in zip(found, scores, strict=True):
+            assert torch.allclose(one, _plain(target, said[row]), atol=2e-5)
+
+
+def test_a_row_that_says_something_else_than_before_is_read_from_there():
+    """The same request twice is two rows, and a text may be taken back: what was read is compared."""
+    target = Target(tiny("llama"))
+    reader, request = Reader(target), Request(0, np.array([5], np.int32))
+    both = np.ones(2, np.bool_)
+    first = np.array([[5, 6, 7, 8, 9], [5, 6, 8, 8, 8]], np.int32)
+    reader.read((request, request), first, np.array([5, 4], np.int32), both)
+    second = np.array([[5, 6, 8, 8, 3], [5, 7, 7, 0, 0]], np.int32)
+    lengths = np.array([5, 3], np.int32)
+    _, scores = reader.read((request, request), second, lengths, both)
+    for row, one in enumerate(scores):
+        assert torch.allclose(one, _plain(target, second[row, : lengths[row]]), atol=2e-5)
+
+
+def test_scores_that_are_no_numbers_draft_nothing_and_spoil_no_other_row(job_log):
+    texts, model = prompts()[:4], tiny("llama")
+    expected = [generate(model, prompt) for prompt in texts]
+    copy = tiny("llama")
+    with torch.no_grad():
+        copy.model.embed_tokens.weight[int(texts[1][2])] = torch.nan  # in the second prompt
+    others = [row for row in range(4) if texts[1][2] not in (*texts[row], *expected[row])]
+    assert len(others) >= 2
+    results = write(Target(model), texts, ModelDrafter(Target(copy, check=False), "2x1x1"), nodes=7)
+    assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
+    assert results[1].accepted_tokens == 0 and all(results[row].target_steps == 10 for row in others)
+    assert sum("row 1: the draft model's scores are no numbers" in line for line in job_log) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neo"])
+def test_a_text_longer_than_the_draft_models_positions_goes_on_without_it(name):
+    """Tables of 32 positions: two rows pass them, the third never does."""
+    model, texts = tiny("llama"), prompts((5, 17, 1))
+    expected = [generate(model, prompt, max_new_tokens=25) for prompt in texts]
+    short = dict(n_positions=32) if name == "gpt2" else dict(max_position_embeddings=32)
+    drafter = ModelDrafter(Target(tiny(name, **short), check=False), "2x2")
+    results = write(Target(model), texts, drafter, nodes=6, max_new_tokens=25)
+    assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
+
+
+def _plain(target: Target, text: np.ndarray) -> torch.Tensor:
+    with target.as_transformers() as model, torch.inference_mode():
+        return model(input_ids=torch.from_numpy(text.astype(np.int64))[None]).logits[0, -1]
