@@ -1,0 +1,106 @@
+"""Random numbers that a row has to itself: of a seed, its id, a place in its text and a purpose, no more.
+
+So a row's numbers are the same whatever shares its batch, in whichever order rows come, and however many were
+asked for before. Counter-based: Philox4x64 with ten rounds (Salmon et al., "Parallel random numbers: as easy
+as 1, 2, 3", SC 2011), keyed by a hash of seed and id.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+
+from dare_job.errors import ConfigError
+
+# Purposes. Numbers of one purpose are independent of those of any other.
+DRAFT, VERIFY, RESIDUAL, CHOICE = range(4)
+
+_MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
+_STEPS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+_SPARE, _UNIT = np.uint64(11), 2.0**-53
+
+
+class Seeds:
+    """Keys of rows under one seed."""
+
+    def __init__(self, seed: int):
+        """Raises ConfigError for what is no whole number from 0 to 2**63 - 1."""
+        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+            raise ConfigError(f"decode.seed is {seed!r}; it must be a whole number from 0 to 2**63 - 1")
+        self._seed = seed
+        self._last: tuple[Sequence, np.ndarray] = ((), np.empty((0, 2), np.uint64))
+
+    def keys(self, requests: Sequence) -> np.ndarray:
+        """uint64 (R, 2) of requests, by their ids; remembered while they are the same object."""
+        known, keys = self._last
+        if requests is not known:
+            keys = self.keys_of(request.id for request in requests)
+            self._last = requests, keys
+        return keys
+
+    def keys_of(self, ids: Iterable) -> np.ndarray:
+        """uint64 (R, 2). An id is text, bytes, a whole number, or a tuple of these; else ConfigError."""
+        digests = [hashlib.blake2b(_told((self._seed, name)), digest_size=16).digest() for name in ids]
+        return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2).astype(np.uint64)
+
+
+def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, numbers: np.ndarray,
+             count: int) -> np.ndarray:
+    """float64 (M, count) in [0, 1), multiples of 2**-53, independent for different arguments.
+
+    keys     uint64 (M, 2): of each one's row
+    places   int (M,): place in its text, prompt included
+    numbers  int (M,): which of several at that place, such as a tree's nodes
+    The first numbers are the same whatever the count.
+    """
+    found = np.empty((len(keys), count))
+    _fill(keys, places.astype(np.uint64), np.uint64(purpose), numbers.astype(np.uint64), found)
+    return found
+
+
+def _told(value: Any) -> bytes:
+    """Bytes that no other value has, whatever the process or machine."""
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(_told, value)) + b")"
+    if isinstance(value, np.integer):
+        value = int(value)
+    if not isinstance(value, str | bytes | int):
+        raise ConfigError(f"row id {value!r} is {type(value).__name__}; a row that is sampled needs an id of "
+                          "text or whole numbers, which names it on every machine")
+    kind = b"b" if isinstance(value, bytes) else b"s" if isinstance(value, str) else b"i"
+    told = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+    return kind + str(len(told)).encode() + b":" + told
+
+
+@numba.njit
+def _multiply(a, b):
+    """The upper and the lower half of a product of two numbers of 64 bits."""
+    a_low, a_high, b_low, b_high = a & _LOW, a >> _HALF, b & _LOW, b >> _HALF
+    low, middle = a_low * b_low, a_high * b_low
+    carry = (low >> _HALF) + (middle & _LOW)
+    carry += a_low * b_high  # below 2**64: the sum of two halves and a product of halves
+    return a_high * b_high + (middle >> _HALF) + (carry >> _HALF), a * b
+
+
+@numba.njit
+def _philox(c0, c1, c2, c3, key0, key1):
+    for _ in range(10):
+        high0, low0 = _multiply(_MULTIPLIERS[0], c0)
+        high1, low1 = _multiply(_MULTIPLIERS[1], c2)
+        c0, c1, c2, c3 = high1 ^ c1 ^ key0, low1, high0 ^ c3 ^ key1, low0
+        key0 += _STEPS[0]
+        key1 += _STEPS[1]
+    return c0, c1, c2, c3
+
+
+@numba.njit(cache=True)
+def _fill(keys, places, purpose, numbers, found):
+    rows, count = found.shape
+    for r in range(rows):
+        for block in range((count + 3) // 4):
+            four = _philox(np.uint64(block), places[r], numbers[r], purpose, keys[r, 0], keys[r, 1])
+            for i in range(min(4, count - 4 * block)):
+                found[r, 4 * block + i] = (four[i] >> _SPARE) * _UNIT

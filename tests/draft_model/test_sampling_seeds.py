@@ -1,0 +1,60 @@
+"""A row's random numbers hang on nothing but seed, id, place and purpose."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dare_job.decode import Request
+from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Seeds, uniforms
+from dare_job.errors import ConfigError
+
+
+def _one(key, place, purpose, number, count):
+    return uniforms(key[None], np.array([place]), purpose, np.array([number]), count)[0]
+
+
+def test_numbers_are_those_of_numpys_philox():
+    keys = Seeds(7).keys_of(["a", ("user", 3), 2**70])
+    cases = itertools.product(keys, (0, 1, 2**40), (DRAFT, VERIFY), (0, 5, 2**33), (1, 3, 4, 9))
+    for key, place, purpose, number, count in cases:
+        blocks = [np.random.Philox(counter=_less_one(block, place, number, purpose), key=key).random_raw(4)
+                  for block in range(3)]
+        expected = (np.concatenate(blocks) >> np.uint64(11)) * 2.0**-53
+        assert np.array_equal(_one(key, place, purpose, number, count), expected[:count])
+
+
+def _less_one(*words):
+    """The counter before this one: numpy counts up before it draws."""
+    whole = (sum(word << (64 * place) for place, word in enumerate(words)) - 1) % 2**256
+    return np.array([whole >> (64 * place) & (2**64 - 1) for place in range(4)], np.uint64)
+
+
+def test_a_rows_numbers_do_not_depend_on_its_company():
+    requests = tuple(Request(name, np.zeros(1, np.int32)) for name in ("a", "b", "c", "d"))
+    seeds, places, numbers = Seeds(3), np.array([9, 2, 40, 2]), np.array([0, 1, 2, 1])
+    keys = seeds.keys(requests)
+    together = uniforms(keys, places, DRAFT, numbers, 6)
+    assert np.array_equal(seeds.keys(requests), Seeds(3).keys_of("abcd"))
+    order = [2, 0, 3]
+    apart = uniforms(seeds.keys(tuple(requests[n] for n in order)), places[order], DRAFT, numbers[order], 3)
+    assert np.array_equal(apart, together[order, :3])
+
+
+def test_whatever_differs_gives_other_numbers():
+    ids = ["a", b"a", "b", 1, "1", (1, 1), ((1,), 1), ("1", 1), ("a", "b"), ("ab",), (11,), "", ()]
+    keys = {bytes(key) for seed in (0, 1, 11) for key in Seeds(seed).keys_of(ids)}
+    assert len(keys) == 3 * len(ids)
+    key = Seeds(0).keys_of(["a"])[0]
+    cases = list(itertools.product((0, 1, 2, 3), (DRAFT, VERIFY), (0, 1, 2, 3)))
+    found = np.array([_one(key, place, purpose, number, 4) for place, purpose, number in cases])
+    assert len(np.unique(found)) == found.size and found.min() >= 0 and found.max() < 1
+
+
+def test_seeds_and_ids_that_cannot_be():
+    for seed in (-1, 2**63, 0.5, True, "1"):
+        with pytest.raises(ConfigError, match="decode.seed"):
+            Seeds(seed)
+    for name in (None, 1.5, ["a"], (1, None)):
+        with pytest.raises(ConfigError, match="row id"):
+            Seeds(0).keys_of([name])
