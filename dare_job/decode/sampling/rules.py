@@ -1,0 +1,149 @@
+"""The rules, and which draft laws each is exact for: its output then has the target's law, whatever q is.
+
+Leviathan et al., arXiv 2211.17192 (speculative); Yang et al., arXiv 2401.06706 (MCSD: naive and recursive);
+Sun et al., arXiv 2310.15141 (SpecTr: K-SEQ); Hu et al., arXiv 2502.18779 (greedy); Sun et al., arXiv
+2411.05289 (SpecHub).
+"""
+
+import torch
+
+from dare_job.decode.sampling.laws import LAWS, Law, check_count, top, without
+from dare_job.decode.sampling.steps import Rule, State, at, normalised, ratio
+from dare_job.errors import ConfigError
+
+
+def rule_for(name: str, law: Law, n: int) -> Rule:
+    """By name, for n candidates of a law; ConfigError where it is not exact for them."""
+    if name not in RULES:
+        raise ConfigError(f"no verification rule {name!r}: use {', '.join(RULES)}")
+    rule = RULES[name]
+    if law.name not in rule.laws:
+        fit = ", ".join(other.name for other in RULES.values() if law.name in other.laws)
+        raise ConfigError(f"rule {name!r} is not exact for draft law {law.name!r}: it takes "
+                          f"{', '.join(rule.laws)}; for {law.name} use one of {fit}")
+    if rule.only not in (None, n):
+        raise ConfigError(f"rule {name!r} takes {rule.only} candidates, not {n}: draw as many, or use rrs")
+    check_count(law, n)
+    return rule
+
+
+def _never(state, j):
+    return state.extra.new_zeros(len(state.extra))
+
+
+def _stay(law, state, j):
+    return state
+
+
+def _rest_of_p(state):
+    """p less the law of the candidate that counts. Where rounding leaves nothing a rejection has a
+    probability of that size, and p itself is right up to it."""
+    rest = (state.p - state.s).clamp_min(0)
+    return torch.where(rest.sum(-1, keepdim=True) == 0, state.p, rest)
+
+
+def _nothing(p):
+    return p.new_zeros(len(p))
+
+
+# Recursive rejection: any law, as it asks the law itself what the next candidate was drawn from.
+
+
+def _start_recursive(law, p, q, candidates):
+    first = normalised(law.after(q, candidates[:, :0], candidates.shape[1]))
+    return State(p, q, first, candidates, _nothing(p))
+
+
+def _accept_recursive(state, j):
+    token = state.candidates[:, j]
+    return ratio(at(state.p, token), at(state.s, token))
+
+
+def _reject_recursive(law, state, j):
+    drawn = at(state.s, state.candidates[:, j]) > 0
+    p = torch.where(drawn[:, None], normalised((state.p - state.s).clamp_min(0), state.p), state.p)
+    n = state.candidates.shape[1]
+    if j + 1 == n:
+        return state._replace(p=p)
+    return state._replace(p=p, s=normalised(law.after(state.q, state.candidates[:, : j + 1], n)))
+
+
+def _owed(state):
+    return state.p
+
+
+def _recursive(name, laws, only=None):
+    return Rule(name, laws, _start_recursive, _accept_recursive, _reject_recursive, _owed, only)
+
+
+# Naive: a token of p; it is accepted if it is among the candidates.
+
+
+def _start_naive(law, p, q, candidates):
+    return State(p, q, p.new_zeros(p.shape), candidates, _nothing(p))
+
+
+# K-SEQ: one threshold for all candidates.
+
+
+def _start_k_seq(law, p, q, candidates):
+    scale = threshold(p, q, candidates.shape[1])
+    return State(p, q, q * scale[:, None], candidates, scale)
+
+
+def threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
+    """rho (R,) in [1, n] with 1 - (1 - beta)^n = rho beta, beta the sum of min(p / rho, q), by bisection."""
+    low, high = p.new_ones(len(p)), p.new_full((len(p),), n)
+    for _ in range(60):
+        middle = (low + high) / 2
+        taken = torch.minimum(p, q * middle[:, None]).sum(-1)  # rho beta
+        over = taken > 1 - (1 - taken / middle) ** n
+        low, high = torch.where(over, low, middle), torch.where(over, middle, high)
+    return high
+
+
+def _accept_k_seq(state, j):
+    token = state.candidates[:, j]
+    return ratio(at(state.p, token), at(state.s, token))
+
+
+# Greedy: of all candidates only the last is a chance; the others come from the residual.
+
+
+def _start_greedy(law, p, q, candidates):
+    return State(p, q, normalised(without(q, candidates[:, :-1])), candidates, _nothing(p))
+
+
+def _accept_greedy(state, j):
+    if j + 1 < state.candidates.shape[1]:
+        return _never(state, j)
+    return _accept_recursive(state, j)
+
+
+# SpecHub: the most probable token is always there, and comes from the residual; the other one counts.
+
+
+def _start_spechub(law, p, q, candidates):
+    first = top(q)
+    return State(p, q, normalised(q * (1 - first)), candidates, (q * first).sum(-1))
+
+
+def _accept_spechub(state, j):
+    token = state.candidates[:, j]
+    drawn, other = at(state.q, token), at(state.s, token)  # other: 0 of the most probable token
+    owed = at(state.p, token)
+    if j == 0:
+        return torch.where(other > 0, ratio(owed, drawn), 0.0)
+    return ratio((owed - drawn).clamp_min(0), state.extra * other)
+
+
+_ALL = tuple(LAWS)
+RULES = {rule.name: rule for rule in (
+    _recursive("speculative", tuple(name for name in LAWS if LAWS[name].only in (None, 1)), only=1),
+    _recursive("rrs", _ALL),
+    _recursive("mcss", ("iid", "without_replacement")),
+    Rule("naive", _ALL, _start_naive, _never, _stay, _rest_of_p),
+    Rule("k_seq", ("iid",), _start_k_seq, _accept_k_seq, _stay, _rest_of_p),
+    Rule("greedy", ("greedy",), _start_greedy, _accept_greedy, _stay, _rest_of_p),
+    Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _stay, _rest_of_p, only=2),
+)}

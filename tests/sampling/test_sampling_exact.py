@@ -1,0 +1,75 @@
+"""Every rule emits, with every law that it is exact for, the law p, by enumeration of all that can be."""
+
+import pytest
+import torch
+from sampling_pairs import best_by_program, distance, exact_ways, judged, pairs
+
+from dare_job.decode.sampling import LAWS, RULES, Verifier, enumerate_draws
+from dare_job.decode.sampling.optimum import by_subsets, optimum
+from dare_job.errors import ConfigError
+
+WAYS = sorted({way[:2] for way in exact_ways()})
+OPTIMAL = {("greedy", "greedy"), ("spechub", "spechub"), ("naive", "top_k"), ("rrs", "top_k")}
+
+
+@pytest.mark.parametrize(("rule", "law"), WAYS)
+def test_law_of_output(rule, law):
+    """Total variation at most 1e-12; no more accepted than the optimum, and as much where that is claimed."""
+    for _, _, tokens, n in (way for way in exact_ways() if way[:2] == (rule, law)):
+        verifier = Verifier(rule, law, n)
+        for p, q in pairs(tokens):
+            output, rate = judged(verifier, p, q)
+            assert distance(output, p) <= 1e-12
+            best = optimum(law, p, q, n)
+            assert rate <= best + 1e-9
+            if (rule, law) in OPTIMAL or n == 1 and rule != "naive":
+                assert rate == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_optimum(law):
+    """The formulas, the minimum over all sets and the linear program are one number."""
+    for tokens, n in ((1, 2), (3, 2), (4, 3), (5, 1), (4, 4), (6, 2)):
+        if LAWS[law].only not in (None, n):
+            continue
+        for p, q in pairs(tokens, seed=1):
+            tuples, chances = enumerate_draws(LAWS[law], q, n)
+            assert float(chances.sum()) == pytest.approx(1, abs=1e-12)
+            best = optimum(law, p, q, n)
+            assert best == pytest.approx(by_subsets(p, tuples, chances), abs=1e-12)
+            assert best == pytest.approx(best_by_program(p, tuples, chances), abs=1e-9)
+
+
+def test_refusals():
+    """A rule refuses a law that it is not exact for, and says which rules fit."""
+    for rule in RULES.values():
+        for law in set(LAWS) - set(rule.laws):
+            with pytest.raises(ConfigError, match=f"{rule.name}.*{law}.*naive"):
+                Verifier(rule.name, law, rule.only or LAWS[law].only or 3)
+    with pytest.raises(ConfigError, match="speculative.* takes 1 candidates, not 2"):
+        Verifier("speculative", "iid", 2)
+    with pytest.raises(ConfigError, match="spechub.*exactly 2 candidates, not of 3"):
+        Verifier("rrs", "spechub", 3)
+    with pytest.raises(ConfigError, match="at least one candidate"):
+        Verifier("rrs", "iid", 0)
+    with pytest.raises(ConfigError, match="no verification rule 'best': use speculative"):
+        Verifier("best", "iid", 2)
+    with pytest.raises(ConfigError, match="no draft law 'sorted': use iid"):
+        Verifier("rrs", "sorted", 2)
+
+
+def test_one_hot_target():
+    """Where p is one-hot, as at temperature 0, nothing but its token comes out, whatever the chance."""
+    grid = torch.cartesian_prod(*[torch.tensor([0.0, 0.3, 1 - 2**-53], dtype=torch.float64)] * 3)
+    for rule, law in WAYS:
+        n = 2 if 2 in (RULES[rule].only, LAWS[law].only) or not RULES[rule].only else 1
+        for target in range(3):
+            p = torch.eye(3)[target]
+            for _, q in pairs(3):
+                tuples, _ = enumerate_draws(LAWS[law], q, n)
+                rows = torch.cartesian_prod(torch.arange(len(tuples)), torch.arange(len(grid)))
+                drafts, uniforms = tuples[rows[:, 0]], grid[rows[:, 1], : n + 1]
+                size = len(rows), -1
+                done = Verifier(rule, law, n).verify(p.expand(*size), q.expand(*size), drafts, uniforms)
+                assert (done.token == target).all()
+                assert ((done.place >= 0) == (drafts == target).any(-1)).all()
