@@ -1,24 +1,29 @@
 """Drafts by a smaller causal language model of the same tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
+from dare_job.decode.draft.drawing import Drawn
 from dare_job.decode.draft.growing import Grown
 from dare_job.decode.draft.reader import Reader
 from dare_job.decode.draft.shape import Shape
 from dare_job.decode.request import Request
+from dare_job.decode.sampling.drafts import SampledDrafts
+from dare_job.decode.sampling.laws import NONE, check_count, draw
+from dare_job.decode.sampling.laws import law as law_of
+from dare_job.decode.sampling.seeds import Draws
 from dare_job.decode.target import Target
 from pools.tree import DraftBatch, empty
 
+# Logits float32 (T, V) and, where it is asked for, the text int64 (T, L) that each stands behind, padded with
+# -1 -> probabilities float32 (T, V), and bool (T,): logits that were numbers.
+Warping = Callable[[torch.Tensor, Callable[[], torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
+
 
 class ModelDrafter:
-    """Trees of what a draft model finds most probable, one forward a level over all rows at once.
-
-    A node's score is its path's probability under the draft model. Where a row's budget is below the shape's
-    nodes it gets the most probable of them.
-    """
+    """Trees by a draft model, one forward a level over all rows at once."""
 
     def __init__(self, target: Target, shape: Shape | str = "4x2x1x1", vocabulary: int | None = None):
         """target: the draft model; vocabulary: tokens that the target model knows, where the draft model's
@@ -31,25 +36,89 @@ class ModelDrafter:
     @torch.inference_mode()
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+        """What the draft model finds most probable, by the widths of the shape.
+
+        A node's score is its path's probability. Where a row's budget is below the shape's nodes it gets the
+        most probable of them.
+        """
         nodes = min(self.shape.nodes, int(budgets.max(initial=0)))
         read = min(self.shape.nodes, nodes * (self.shape.depth - 1))  # better ones may take their places
         wanted = (budgets > 0) & (depths > 0) & self.reader.fits(lengths, read)
         if not nodes or not wanted.any():
             return empty(len(requests))
-        rows, scores = self.reader.read(requests, context, lengths, wanted)
+        rows, logits = self.reader.read(requests, context, lengths, wanted)
         grown, parents = Grown.empty(len(requests), nodes, read), np.full(len(rows), -1)
         deepest, budgets = np.minimum(depths, self.shape.depth), np.minimum(budgets, nodes)
         for depth, width in enumerate(self.shape.widths, 1):
-            grown.add(rows, parents, *self._children(scores, width), budgets, least)
+            grown.add(rows, parents, *self._likeliest(logits, width), budgets, least)
             found = grown.next_level(lengths, depth, deepest, budgets)
             if found is None:
                 break
             level, (rows, parents) = found
-            scores = self.reader.target.extend(self.reader.cache, level).float()
+            logits = self.reader.target.extend(self.reader.cache, level).float()
         return grown.drafts()
 
-    def _children(self, scores: torch.Tensor, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens int64 (T, K) and their probabilities of scores (T, V), no numbers where these are none."""
-        scores = scores[:, : self.vocabulary]
-        found = torch.softmax(scores, -1).topk(min(width, scores.shape[1]))
+    @torch.inference_mode()
+    def sampled(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
+                budgets: np.ndarray, depths: np.ndarray, law: str, warp: Warping,
+                draws: Draws) -> SampledDrafts:
+        """Candidates drawn by a law from what the draft model says after warping.
+
+        The first six arguments as in ``Drafter.draft``. A node has as many candidates as the shape has on its
+        level, or none: where a row's budget is below the shape's nodes, its likeliest nodes have some. draws:
+        a row's numbers, of which those of node i are number i + 1 and the root's number 0.
+        """
+        chosen, widths = law_of(law), self.shape.widths
+        for width in widths:
+            check_count(chosen, width)
+        nodes = min(self.shape.nodes, int(budgets.max(initial=0)))
+        wanted = (budgets >= widths[0]) & (depths > 0) & self.reader.fits(lengths, nodes)
+        drawn, parts, lines = Drawn.empty(len(requests), nodes, max(widths)), [], 0
+        rows, logits = self.reader.read(requests, context, lengths, wanted)
+        places, deepest = np.zeros(len(rows), np.int64), np.minimum(depths, self.shape.depth)
+        for depth, width in enumerate(widths, 1):
+            if not len(rows):
+                break
+            rows, places, q = self._warped(logits, rows, places, drawn, context, lengths, warp)
+            found = draw(chosen, q, width, torch.from_numpy(draws(rows, places, width)).to(q.device))
+            shares = q.gather(1, found.clamp_min(0)).cpu().numpy()
+            drawn.add(rows, places, found.cpu().numpy(), shares, lines)
+            parts.append(q)
+            lines += len(q)
+            if depth == len(widths):
+                break
+            following = drawn.next_level(lengths, depth, widths[depth], deepest, budgets)
+            if following is None:
+                break
+            level, (rows, places) = following
+            logits = self.reader.target.extend(self.reader.cache, level).float()
+        q = torch.cat(parts) if parts else logits.new_empty((0, self.vocabulary))
+        return SampledDrafts(drawn.drafts(), law, drawn.columns[:, : drawn.used + 1],
+                             drawn.asked[:, : drawn.used + 1], drawn.lines[:, : drawn.used + 1], q)
+
+    def _warped(self, logits: torch.Tensor, rows: np.ndarray, nodes: np.ndarray, drawn: Drawn,
+                context: np.ndarray, lengths: np.ndarray, warp: Warping) -> tuple:
+        """Rows, nodes and q of those whose logits (T, V) are numbers."""
+        def texts() -> torch.Tensor:
+            longest = int(lengths[rows].max())
+            before = np.where(np.arange(longest) < lengths[rows, None], context[rows, :longest], NONE)
+            behind = drawn.paths(rows, nodes, self.shape.depth)
+            return torch.from_numpy(np.concatenate((before, behind), 1, dtype=np.int64)).to(logits.device)
+
+        q, sound = warp(self._of_target(logits), texts)
+        if sound.all():
+            return rows, nodes, q
+        kept = sound.cpu().numpy()
+        return rows[kept], nodes[kept], q[sound]
+
+    def _of_target(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits (T, V) of the tokens that the target model knows."""
+        lacking = self.vocabulary - logits.shape[1]
+        if lacking > 0:
+            return torch.nn.functional.pad(logits, (0, lacking), value=-torch.inf)
+        return logits[:, : self.vocabulary]
+
+    def _likeliest(self, logits: torch.Tensor, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens int64 (T, K) and their probabilities of logits (T, V), no numbers where these are none."""
+        found = torch.softmax(logits[:, : self.vocabulary], -1).topk(min(width, self.vocabulary))
         return found.indices.cpu().numpy(), found.values.cpu().numpy()

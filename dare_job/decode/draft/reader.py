@@ -25,6 +25,7 @@ class Reader:
     def __init__(self, target: Target):
         self.target = target
         self.cache = target.new_cache(0)
+        self._last = target.vocabulary - 1  # a token that it lacks is read as this one
         self._requests: tuple[Request, ...] = ()
         self._texts = np.zeros((0, 0), np.int32)  # what the cache holds of each slot,
         self._read = np.zeros(0, np.int64)  # so many tokens; _UNSOUND: it has no use for this row
@@ -116,7 +117,8 @@ class Reader:
             rows_by_length = rows_by_length[len(part):]
             ends = lengths[part].astype(np.int64)
             ids = np.take_along_axis(context[part], np.minimum(np.arange(longest), ends[:, None] - 1), 1)
-            scores = self.target.prefill(self.cache, part, ids.astype(np.int64), ends).float()
+            ids = np.minimum(ids, self._last).astype(np.int64)
+            scores = self.target.prefill(self.cache, part, ids, ends).float()
             found.update(zip(part.tolist(), scores, strict=True))
         return torch.stack([found[row] for row in rows.tolist()])
 
@@ -128,9 +130,9 @@ class Reader:
         pending[rows] = lengths[rows] - read[rows]
         starts = np.concatenate(([0], np.cumsum(pending)))
         columns = np.arange(starts[-1]) - np.repeat(starts[:-1] - read, pending)
-        tokens = context[np.repeat(np.arange(count), pending), columns].astype(np.int64)
+        tokens = np.minimum(context[np.repeat(np.arange(count), pending), columns], self._last)
         chain = np.broadcast_to(np.arange(pending.max()), (count, pending.max()))
-        level = Level(tokens, starts, read, np.zeros(count, np.int64), chain - 1, chain + 1)
+        level = Level(tokens.astype(np.int64), starts, read, np.zeros(count, np.int64), chain - 1, chain + 1)
         logits = self.target.extend(self.cache, level)
         return logits[torch.from_numpy(starts[1:][rows] - 1).to(logits.device)].float()
 

@@ -7,7 +7,7 @@ as 1, 2, 3", SC 2011), keyed by a hash of seed and id.
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -45,6 +45,18 @@ class Seeds:
         """uint64 (R, 2). An id is text, bytes, a whole number, or a tuple of these; else ConfigError."""
         digests = [hashlib.blake2b(_told((self._seed, name)), digest_size=16).digest() for name in ids]
         return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2).astype(np.uint64)
+
+
+class Draws(NamedTuple):
+    """Numbers of R rows at one place each, for one purpose: keys uint64 (R, 2), places int (R,)."""
+
+    keys: np.ndarray
+    places: np.ndarray
+    purpose: int
+
+    def __call__(self, rows: np.ndarray, numbers: np.ndarray, count: int) -> np.ndarray:
+        """float64 (M, count) of rows (M,), as ``uniforms``."""
+        return uniforms(self.keys[rows], self.places[rows], self.purpose, numbers, count)
 
 
 def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, numbers: np.ndarray,

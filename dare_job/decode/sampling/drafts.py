@@ -1,0 +1,83 @@
+"""Drafts with the law that they were drawn by: what an exact verifier has to be told."""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import torch
+
+from dare_job.decode.sampling.laws import NONE
+from pools.tree import DraftBatch
+
+
+class SampledDrafts(NamedTuple):
+    """Trees of R rows with N nodes at most, and how each node's children were drawn.
+
+    drafts   the trees: parents before children, siblings distinct. Its scores are paths' probabilities under
+             q, in no order. A verifier must have all candidates of a node or none: which of them are left
+             out may not depend on what was drawn
+    law      name of the law (``sampling.laws``) of every node's candidates
+    columns  int32 (R, N + 1, K): of the root (0) and of the node in column i (i + 1), the columns of its
+             candidates in the order in which they were drawn; a column is there twice where a token was
+             drawn twice. NONE behind the last
+    asked    int32 (R, N + 1): how many candidates the law was asked for: more than there are where the
+             support has fewer; 0: the node has no children
+    places   int32 (R, N + 1): line of ``q`` of a node that has children, NONE of the others
+    q        float32 (M, V): probabilities after warping that the candidates were drawn from
+    """
+
+    drafts: DraftBatch
+    law: str
+    columns: np.ndarray
+    asked: np.ndarray
+    places: np.ndarray
+    q: torch.Tensor
+
+    def tokens(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Candidates int64 (M, K) of nodes (M,), the root being 0, of rows (M,); NONE behind the last."""
+        columns = self.columns[rows, nodes]
+        if not self.drafts.nodes:
+            return columns.astype(np.int64)
+        found = self.drafts.tokens[rows[:, None], np.maximum(columns, 0)]
+        return np.where(columns >= 0, found, NONE).astype(np.int64)
+
+
+def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "cpu") -> SampledDrafts:
+    """Drafts in which there is no chance, such as those of retrieval: a node's candidates are its children.
+
+    Law ``top_k``: q falls along a node's children, in the order of their columns, and is 0 elsewhere, so that
+    its most probable tokens are they. Any of them may be left out beforehand, as long as nothing was drawn.
+    """
+    rows, nodes = drafts.rows, drafts.nodes
+    asked = np.zeros((rows, nodes + 1), np.int32)
+    _count(drafts.parents, drafts.sizes, asked)
+    columns = np.full((rows, nodes + 1, int(asked.max(initial=0))), NONE, np.int32)
+    _list(drafts.parents, drafts.sizes, columns)
+    places = np.where(asked > 0, np.cumsum(asked > 0).reshape(asked.shape) - 1, NONE).astype(np.int32)
+    row, node = np.nonzero(asked)
+    found = SampledDrafts(drafts, "top_k", columns, asked, places, torch.zeros((len(row), vocabulary),
+                                                                              device=device))
+    if len(row):
+        tokens, counts = found.tokens(row, node), asked[row, node][:, None]
+        shares = 2 * (counts - np.arange(tokens.shape[1])) / (counts * (counts + 1))
+        line, place = np.nonzero(tokens >= 0)
+        at = torch.from_numpy(line).to(device), torch.from_numpy(tokens[line, place]).to(device)
+        found.q[at] = torch.from_numpy(shares[line, place].astype(np.float32)).to(device)
+    return found
+
+
+@numba.njit(cache=True)
+def _count(parents, sizes, asked):
+    for r in range(len(sizes)):
+        for i in range(sizes[r]):
+            asked[r, parents[r, i] + 1] += 1
+
+
+@numba.njit(cache=True)
+def _list(parents, sizes, columns):
+    for r in range(len(sizes)):
+        for i in range(sizes[r]):
+            at = 0
+            while columns[r, parents[r, i] + 1, at] >= 0:
+                at += 1
+            columns[r, parents[r, i] + 1, at] = i

@@ -1,0 +1,160 @@
+"""Drawn trees: each node's candidates are what its law draws from what the model says behind its path."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import prompts, tiny
+
+from dare_job.decode import Request, Target
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.sampling import LAWS, Verifier, draw
+from dare_job.decode.sampling.drafts import certain
+from dare_job.decode.sampling.seeds import DRAFT, Draws, Seeds, uniforms
+from dare_job.errors import ConfigError
+from pools.tree import DraftBatch
+
+TEXTS = prompts((5, 17, 1, 30))
+REQUESTS = tuple(Request(f"row {i}", text) for i, text in enumerate(TEXTS))
+KEYS = Seeds(11).keys(REQUESTS)
+LENGTHS = np.array([len(text) for text in TEXTS], np.int32)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return Target(tiny("llama"))
+
+
+def warp(logits, texts):
+    """Temperature 0.7, and no token of less than 1e-3."""
+    q = torch.softmax(logits / 0.7, -1)
+    q = torch.where(q > 1e-3, q, 0)
+    return q / q.sum(-1, keepdim=True), logits.isfinite().all(-1)
+
+
+def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, warping=warp):
+    rows = list(rows)
+    context = np.zeros((len(rows), 30), np.int32)
+    for place, row in enumerate(rows):
+        context[place, : LENGTHS[row]] = TEXTS[row]
+    ones = np.ones(len(rows), np.int32)
+    requests, draws = tuple(REQUESTS[row] for row in rows), Draws(KEYS[rows], LENGTHS[rows], DRAFT)
+    return ModelDrafter(target, shape).sampled(requests, context, LENGTHS[rows], budget * ones, depth * ones,
+                                               law, warping, draws)
+
+
+def _path(drafts, row, node):
+    tokens = []
+    while node > 0:
+        tokens.insert(0, int(drafts.tokens[row, node - 1]))
+        node = drafts.parents[row, node - 1] + 1
+    return np.array(tokens, np.int64)
+
+
+@pytest.mark.parametrize("law,shape", [("iid", "3x2x1"), ("iid", "4x3"), ("without_replacement", "3x2x2"),
+                                       ("distinct", "2x3"), ("greedy", "3x2"), ("top_k", "2x2"),
+                                       ("spechub", "2x2")])
+def test_candidates_are_drawn_by_their_law_from_the_models_own_words(target, law, shape):
+    found, repeated = _drawn(target, shape, law), 0
+    widths = [int(width) for width in shape.split("x")]
+    for row, text in enumerate(TEXTS):
+        depths = {0: 0}
+        for i in range(found.drafts.sizes[row]):
+            depths[i + 1] = depths[found.drafts.parents[row, i] + 1] + 1
+        for node, depth in depths.items():
+            if depth == len(widths):
+                assert found.asked[row, node] == 0 and found.places[row, node] == -1
+                continue
+            path, q = _path(found.drafts, row, node), found.q[found.places[row, node]]
+            assert torch.allclose(q, _said(target, np.concatenate((text, path))), atol=1e-5)
+            assert found.asked[row, node] == widths[depth]
+            numbers = uniforms(KEYS[[row]], LENGTHS[[row]], DRAFT, np.array([node]), widths[depth])
+            expected = draw(LAWS[law], q[None], widths[depth], torch.from_numpy(numbers))[0].tolist()
+            tokens = found.tokens(np.array([row]), np.array([node]))[0, : widths[depth]].tolist()
+            assert tokens == expected
+            repeated += len(set(tokens)) < len(tokens)
+            columns = found.columns[row, node, : widths[depth]]
+            assert all(found.drafts.parents[row, c] == node - 1 for c in columns)
+            assert len(set(columns)) == len(set(tokens)) == (found.drafts.parents[row] == node - 1)[
+                : found.drafts.sizes[row]].sum()
+        columns = found.columns[row][found.columns[row] >= 0]
+        assert set(columns) == set(range(found.drafts.sizes[row]))
+    assert (repeated > 0) == (law == "iid")
+
+
+def _said(target, text):
+    with target.as_transformers() as model, torch.inference_mode():
+        logits = model(input_ids=torch.from_numpy(text.astype(np.int64))[None]).logits[:, -1]
+    return warp(logits, None)[0][0]
+
+
+def test_a_rows_tree_does_not_depend_on_its_company(target):
+    together = _drawn(target, "3x2x2", "without_replacement")
+    for row in range(4):
+        alone = _drawn(target, "3x2x2", "without_replacement", rows=[row])
+        size = alone.drafts.sizes[0]
+        assert size == together.drafts.sizes[row] == 21
+        for one, all_ in ((alone.drafts.tokens, together.drafts.tokens), (alone.columns, together.columns),
+                          (alone.drafts.parents, together.drafts.parents)):
+            assert np.array_equal(one[0, :size], all_[row, :size])
+
+
+def test_a_smaller_budget_leaves_whole_nodes_without_candidates(target):
+    whole = _drawn(target, "3x2x2", "without_replacement")
+    for budget, sizes in ((2, 0), (3, 3), (4, 3), (8, 7), (14, 13), (21, 21)):
+        part = _drawn(target, "3x2x2", "without_replacement", budget=budget)
+        assert (part.drafts.sizes == sizes).all()
+        if sizes == 7:  # the likelier two of three
+            for row in range(4):
+                wanted = np.sort(np.argsort(-whole.drafts.scores[row, :3], kind="stable")[:2])
+                assert np.flatnonzero(part.asked[row]).tolist() == [0, *(wanted + 1)]
+                tokens = [part.tokens(np.array([row]), np.array([node])) for node in (0, *(wanted + 1))]
+                same = [whole.tokens(np.array([row]), np.array([node])) for node in (0, *(wanted + 1))]
+                assert np.array_equal(tokens, same)
+    assert (_drawn(target, "3x2x2", "iid", depth=1).drafts.sizes <= 3).all()
+    assert _drawn(target, "3x2x2", "iid", depth=0).drafts.nodes == 0
+
+
+def test_what_warping_leaves_out_is_not_drawn_and_no_numbers_draw_nothing(target):
+    seen = []
+
+    def narrow(logits, texts):
+        seen.append(texts())
+        q, sound = warp(logits, texts)
+        top = torch.zeros_like(q).scatter_(1, q.argmax(-1, keepdim=True), 1.0)
+        sound = sound & (torch.arange(len(q)) != 1) if len(seen) == 1 else sound
+        return top, sound
+
+    found = _drawn(target, "3x2", "without_replacement", warping=narrow)
+    assert found.drafts.sizes.tolist() == [2, 0, 2, 2] and found.asked[1].tolist() == [0, 0, 0]
+    assert found.columns[0].tolist() == [[0, -1, -1], [1, -1, -1], [-1, -1, -1]]
+    assert found.asked[0].tolist() == [3, 2, 0]
+    for line, row in enumerate((0, 2, 3)):  # the second level's: what each node stands behind
+        text = seen[1][line]
+        assert text[text >= 0].tolist() == [*TEXTS[row], found.drafts.tokens[row, 0]]
+
+
+def test_a_law_that_cannot_have_the_shape_is_refused(target):
+    with pytest.raises(ConfigError, match="spechub"):
+        _drawn(target, "2x3", "spechub")
+    with pytest.raises(ConfigError, match="no draft law 'idd'"):
+        _drawn(target, "2x3", "idd")
+
+
+def test_retrieved_drafts_have_one_hot_laws_that_a_verifier_is_exact_for():
+    """A node with candidates 4, 1, 3 and one with 2: whatever p is, the output is p."""
+    tokens, parents = np.array([[4, 1, 2, 3], [0, 0, 0, 0]], np.int32), np.array([[-1, -1, 1, -1], [-1] * 4])
+    drafts = DraftBatch(tokens, parents.astype(np.int32), np.array([4, 0], np.int32), None, None)
+    found = certain(drafts, 6)
+    assert found.law == "top_k" and found.asked.tolist() == [[3, 0, 1, 0, 0], [0] * 5]
+    assert found.columns[0, [0, 2]].tolist() == [[0, 1, 3], [2, -1, -1]]
+    assert found.places[0].tolist() == [0, -1, 1, -1, -1]
+    generator = torch.Generator().manual_seed(2)
+    for node, n in ((0, 3), (2, 1)):
+        candidates = torch.from_numpy(found.tokens(np.array([0]), np.array([node]))[:, :n])
+        q = found.q[found.places[0, node]][None]
+        assert torch.equal(draw(LAWS["top_k"], q, n, torch.zeros(1, n)), candidates)
+        p = torch.softmax(torch.randn(1, 6, generator=generator), -1)
+        output = Verifier("rrs", "top_k", n).law_of_output(p, q, candidates)
+        assert torch.allclose(output.tokens, p.double() / p.double().sum(), atol=1e-12)
+    nothing = certain(drafts._replace(sizes=np.zeros(2, np.int32)), 6)
+    assert nothing.q.shape == (0, 6) and not nothing.asked.any()
