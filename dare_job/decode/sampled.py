@@ -1,0 +1,130 @@
+"""The engine that samples: texts of the target's own law, whatever drafts them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from dare_job.decode.draft.base import Drafter
+from dare_job.decode.engine import Engine
+from dare_job.decode.request import EngineSettings
+from dare_job.decode.rows import Plan, Rows
+from dare_job.decode.sampling import trees
+from dare_job.decode.sampling.drafts import SampledDrafts
+from dare_job.decode.sampling.laws import law
+from dare_job.decode.sampling.rules import rule_for
+from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Draws, Seeds
+from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.scores import Scorer
+from dare_job.decode.scoring import Scoring
+from dare_job.decode.target import Target
+from dare_job.decode.tree import Tree
+from dare_job.decode.verify.verdict import Verdict
+from dare_job.errors import ConfigError
+from pools.tree import DraftBatch
+
+_REPEATS = ("iid",)  # laws that may draw a token twice
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """warp  what is sampled: temperature and so on, of target and draft alike
+    seed  with a row's id it decides the row's text
+    law   how a draft model's candidates are drawn; drafts of retrieval have no law, and no rule is asked
+    rule  verifies them: one of ``sampling.RULES``, or "traversal" of whole trees
+
+    Raises ConfigError where the rule is not exact for the law.
+    """
+
+    warp: Warp = field(default_factory=Warp)
+    seed: int = 0
+    law: str = "without_replacement"
+    rule: str = "rrs"
+
+    def require(self, widths: Sequence[int]) -> None:
+        """ConfigError where the rule cannot judge as many candidates of the law as a tree's levels have."""
+        if self.rule == trees.TRAVERSAL:
+            if law(self.law).name in _REPEATS and max(widths) > 1:
+                raise ConfigError(f"rule {self.rule!r} judges a tree whose siblings differ, and draft law "
+                                  f"{self.law!r} may draw a token twice: use without_replacement")
+            return
+        for width in widths:
+            rule_for(self.rule, law(self.law), width)
+
+
+class SamplingEngine(Engine):
+    """Writes texts that are samples of the target model's distribution after warping.
+
+    A row's text hangs on the seed, its id, its prompt, model and drafts, and not on what shares its batch: it
+    has ``settings.nodes`` whatever its company, and random numbers of its own.
+    """
+
+    def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
+                 drafter: Drafter | None = None, scoring: Scoring | None = None):
+        """drafter: one whose ``sampled`` draws candidates by a law, or one whose drafts hold no chance."""
+        if settings.rule != "strict":
+            raise ConfigError(f"verify.rule = {settings.rule!r}: what is sampled has the model's own "
+                              "law, and relaxed rules change it; use verify.rule = strict")
+        super().__init__(target, settings, drafter, scoring)
+        self.sampling, self._seeds = sampling, Seeds(sampling.seed)
+        if drafter is not None and hasattr(drafter, "sampled"):
+            sampling.require(drafter.shape.widths)
+            drafter.shape.require(settings.nodes)
+        penalty = 1.0 if self._scorer.slow else self.rules.penalty
+        if penalty != 1.0 and sampling.warp.repetition_penalty == 1.0:
+            self._warp = replace(sampling.warp, repetition_penalty=penalty)
+        else:
+            self._warp = sampling.warp
+        self._scorer = Scorer(replace(self.rules, penalty=1.0), target.vocabulary)
+        self._drawn: SampledDrafts | None = None
+
+    def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:
+        self._drawn = None
+        if not hasattr(self.drafter, "sampled") or not plan.budgets.any():
+            return super()._drafts(rows, plan)
+        draws = Draws(self._seeds.keys(rows.asked), plan.lengths, DRAFT)
+        self._drawn = self.drafter.sampled(
+            rows.asked, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
+            self.sampling.law, self._warped, draws)
+        return self._drawn.drafts
+
+    def _warped(self, logits: torch.Tensor, texts) -> tuple[torch.Tensor, torch.Tensor]:
+        return warp(logits, self._warp, texts() if self._warp.repetition_penalty != 1 else None)
+
+    def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[Verdict, int]:
+        self._drawn = None  # what is offered of old text was not drawn
+        return super()._scored(rows, cache, slots, prefix)
+
+    def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
+        return False
+
+    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
+        scores = logits if logits.dtype == torch.float32 else logits.float()
+        if not self._scorer.idle(rows, slots):
+            processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
+            scores, _ = self._scorer(scores, tree, rows.tokens[slots], rows.length[slots], rows.least[slots],
+                                     processors)
+        keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
+        numbers = Draws(keys, rows.length[slots], VERIFY)
+        p = trees.Probabilities(scores, self._warp, partial(_texts, rows, slots, tree))
+        if self._drawn is None:
+            return trees.of_certain(tree, p, numbers)
+        return trees.of_drawn(tree, self._drawn, p, self.sampling.rule, numbers)
+
+
+def _texts(rows: Rows, slots: np.ndarray, tree: Tree, queries: torch.Tensor) -> torch.Tensor:
+    """int64 (M, L): the text that ends with each query, padded with -1."""
+    tokens, parents, depths, starts = tree.host
+    nodes = queries.cpu().numpy()
+    of = np.searchsorted(starts, nodes, side="right") - 1
+    lengths = rows.length[slots][of]
+    longest = int(lengths.max(initial=0))
+    known = rows.tokens[slots[of], :longest].astype(np.int64)
+    found = np.full((len(nodes), longest + tree.depth), -1, np.int64)
+    found[:, :longest] = np.where(np.arange(longest) < lengths[:, None], known, -1)
+    for place in range(tree.depth):
+        found[:, longest + place] = np.where(depths[nodes] > 0, tokens[nodes], -1)
+        nodes = parents[nodes]
+    return torch.from_numpy(found).to(queries.device)

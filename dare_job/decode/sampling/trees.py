@@ -1,0 +1,122 @@
+"""Verdicts on the trees of a forward: the path each row goes on with, and the token drawn behind it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from dare_job.decode.sampling.drafts import SampledDrafts
+from dare_job.decode.sampling.laws import NONE
+from dare_job.decode.sampling.traversal import traverse
+from dare_job.decode.sampling.tree import Candidates, Walk, walk
+from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.tree import Tree
+from dare_job.decode.verify.verdict import Verdict, blank
+
+TRAVERSAL = "traversal"  # a rule of whole trees, where the others are of one node's candidates
+
+Numbers = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # rows, nodes of the row, how many -> uniforms
+
+
+class Probabilities:
+    """Of the target behind the queries that are asked for, warped; ``p[queries]`` is float32 (M, V)."""
+
+    def __init__(self, scores: torch.Tensor, settings: Warp, texts: Callable[[torch.Tensor], torch.Tensor]):
+        """scores float32 (T, V); texts: int64 (M, L) that queries stand behind, padded with -1."""
+        self._scores, self._settings, self._texts = scores, settings, texts
+        self._asked: torch.Tensor | None = None
+
+    def __getitem__(self, queries: torch.Tensor) -> torch.Tensor:
+        if queries is not self._asked:
+            seen = self._texts(queries) if self._settings.repetition_penalty != 1 else None
+            self._found, _ = warp(self._scores[queries], self._settings, seen)
+            self._asked = queries
+        return self._found
+
+
+def of_certain(tree: Tree, p: Probabilities, numbers: Numbers) -> Verdict:
+    """Where there was no chance in the drafts: a token of the target is drawn, and is accepted where it is
+    one of the node's children. No rule accepts more of them.
+    """
+    tokens, parents, _, starts = tree.host
+    children = _children(parents, starts)
+    width = children.shape[1]
+    candidates = _candidates(tree, children, np.full(len(tree), width))
+    uniforms = _uniforms(tree, numbers, 1).expand(-1, width + 1)
+    return _verdict(tree, walk("naive", "top_k", candidates, p, p, uniforms))  # which reads no q
+
+
+def of_drawn(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, numbers: Numbers) -> Verdict:
+    """Where candidates were drawn by a law; a row whose tree is its root alone has no candidates any more."""
+    starts, sizes = tree.host[3], np.diff(tree.host[3])
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    nodes = np.arange(len(tree)) - starts[:-1][rows]
+    columns = drafts.columns[rows, nodes]
+    asked = np.where(sizes[rows] > 1, drafts.asked[rows, nodes], 0)
+    children = np.where((columns >= 0) & (asked > 0)[:, None], columns + 1 + starts[:-1][rows][:, None], NONE)
+    candidates = _candidates(tree, children, asked)
+    lines = torch.from_numpy(drafts.places[rows, nodes].astype(np.int64)).to(tree.tokens.device)
+    q = _Lines(drafts.q, lines)
+    if rule == TRAVERSAL:
+        every = torch.arange(len(tree), device=lines.device)
+        uniforms = _uniforms(tree, numbers, 2)
+        return _verdict(tree, traverse(drafts.law, candidates, p[every], q[every], uniforms))
+    uniforms = _uniforms(tree, numbers, children.shape[1] + 1)
+    return _verdict(tree, walk(rule, drafts.law, candidates, p, q, uniforms))
+
+
+class _Lines:
+    """q of the queries that are asked for, float32 (M, V); zeros of those without candidates."""
+
+    def __init__(self, q: torch.Tensor, lines: torch.Tensor):
+        self._q, self._lines = q, lines
+
+    def __getitem__(self, queries: torch.Tensor) -> torch.Tensor:
+        lines = self._lines[queries]
+        if not len(self._q):
+            return self._q.new_zeros((len(lines), self._q.shape[1]))
+        return self._q[lines.clamp_min(0)] * (lines >= 0)[:, None]
+
+
+def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> Candidates:
+    device = tree.tokens.device
+    return Candidates(torch.from_numpy(tree.starts[:-1]).to(device), tree.tokens,
+                      *(torch.from_numpy(part.astype(np.int64)).to(device) for part in (children, draws)))
+
+
+def _children(parents: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """int64 (T, K): queries behind each query, in their order, NONE behind the last; K is at least 1."""
+    nodes = np.setdiff1d(np.arange(len(parents)), starts[:-1], assume_unique=True)
+    order = nodes[np.argsort(parents[nodes], kind="stable")]
+    above = parents[order]
+    first = np.searchsorted(above, above)  # where its siblings begin
+    place = np.arange(len(order)) - first
+    found = np.full((len(parents), 1 + int(place.max(initial=0))), NONE)
+    found[above, place] = order
+    return found
+
+
+def _uniforms(tree: Tree, numbers: Numbers, count: int) -> torch.Tensor:
+    """float64 (T, count): of each query by its row and its place among the row's."""
+    starts = tree.host[3]
+    rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    found = numbers(rows, np.arange(len(tree)) - starts[:-1][rows], count)
+    return torch.from_numpy(found).to(tree.tokens.device)
+
+
+def _verdict(tree: Tree, found: Walk) -> Verdict:
+    tokens, parents, depths, starts = tree.host
+    nodes, token = found.nodes.cpu().numpy(), found.token.cpu().numpy()
+    counts, paths, out, relaxed, finite, sound = blank(tree)
+    counts[:], finite[:], relaxed[:] = depths[nodes], token != NONE, False
+    sound[:] = finite
+    rows = np.arange(len(nodes))
+    out[:], paths[:] = 0, 0
+    out[rows, counts] = np.where(finite, token, 0)
+    for _ in range(tree.depth):
+        deep = depths[nodes] > 0
+        here, row = nodes[deep], rows[deep]
+        paths[row, depths[here]] = here - starts[row]
+        out[row, depths[here] - 1] = tokens[here]
+        nodes = parents[nodes]
+    return Verdict(counts, paths, out, relaxed, finite, sound, bool(sound.all()))

@@ -1,0 +1,94 @@
+"""Whatever drafts them, texts that are sampled have the target's own law, and rows are by themselves."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import tiny
+from scipy.stats import chi2
+
+from dare_job.decode import EngineSettings, Request, Target
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.sampling.warp import Warp
+from pools.draft import DraftSettings
+from pools.index import Index
+
+V, NEW, ROWS = 6, 3, 3000
+ODDS = 1e-6  # that a test of a right engine fails, over all seeds; with these seeds it does not
+PROMPT = np.array([1, 4, 2], np.int32)
+WARP = Warp(temperature=0.8, top_k=5)
+
+
+def model(seed: int):
+    small = tiny("llama", seed, vocab_size=V)
+    with torch.no_grad():
+        for weight in small.parameters():
+            if weight.dim() > 1:
+                weight.mul_(0.6)  # near enough to each other that drafts of one pass in the other
+    return small
+
+
+@pytest.fixture(scope="module")
+def target():
+    return Target(model(0))
+
+
+@pytest.fixture(scope="module")
+def law(target):
+    """Exact probabilities float64 (V, V, V) of what is written behind the prompt."""
+    grid = np.indices((V,) * (NEW - 1)).reshape(NEW - 1, -1).T
+    ids = torch.from_numpy(np.concatenate((np.tile(PROMPT, (len(grid), 1)), grid), 1).astype(np.int64))
+    with torch.inference_mode(), target.as_transformers() as plain:
+        logits = plain(ids).logits[:, len(PROMPT) - 1 :].double() / WARP.temperature
+    least = logits.topk(WARP.top_k).values[..., -1:]
+    shares = logits.masked_fill(logits < least, -torch.inf).softmax(-1).numpy()  # (V * V, NEW, V)
+    shares = shares.reshape(V, V, NEW, V)
+    return shares[:, 0, 0][0][:, None, None] * shares[:, 0, 1][:, :, None] * shares[:, :, 2]
+
+
+def drafter(kind: str):
+    if kind in ("none", "old"):
+        return None
+    if kind == "retrieval":
+        return RetrievalDrafter(DraftSettings(threads=1))
+    return ModelDrafter(Target(model(1)), kind)
+
+
+def engine(target, kind: str, rule: str = "rrs", law_name: str = "without_replacement", seed: int = 5,
+           batch: int = 64, warp: Warp = WARP):
+    settings = EngineSettings(max_new_tokens=NEW, batch_size=batch, nodes=12, depth=3, score="always")
+    return SamplingEngine(target, settings, Sampling(warp, seed, law_name, rule), drafter(kind))
+
+
+def requests(kind: str, rows: int):
+    pool = Index.build([np.random.default_rng(3).integers(0, V, 400).astype(np.int32)])
+    old = np.array([3, 1, 5, 2], np.int32) if kind == "old" else None
+    pools = (pool,) if kind == "retrieval" else ()
+    return [Request(n, PROMPT, pools, old_ids=old) for n in range(rows)]
+
+
+CASES = [("none", "rrs", "without_replacement"), ("old", "rrs", "without_replacement"),
+         ("retrieval", "rrs", "without_replacement"), ("3x2", "rrs", "without_replacement"),
+         ("3x2", "rrs", "iid"), ("3x2", "mcss", "iid"), ("2x2", "k_seq", "iid"), ("1x1", "speculative", "iid"),
+         ("3x2", "greedy", "greedy"), ("2x2", "spechub", "spechub"), ("3x2", "naive", "top_k"),
+         ("3x2", "traversal", "without_replacement"), ("3x1", "rrs", "distinct")]
+
+
+@pytest.mark.parametrize(("kind", "rule", "law_name"), CASES, ids=["-".join(case) for case in CASES])
+def test_texts_have_the_targets_law(target, law, kind, rule, law_name):
+    """G-test over all texts, those of few expected rows taken together."""
+    results = list(engine(target, kind, rule, law_name).run(requests(kind, ROWS)))
+    counts = np.zeros((V,) * NEW)
+    for result in results:
+        counts[tuple(result.token_ids)] += 1
+    assert counts.sum() == ROWS and not counts[law == 0].any()
+    expected = ROWS * law
+    rare = expected < 5
+    seen, owed = np.append(counts[~rare], counts[rare].sum()), np.append(expected[~rare], expected[rare].sum())
+    there = seen > 0
+    found = 2 * (seen[there] * np.log(seen[there] / owed[there])).sum()
+    assert found < chi2.isf(ODDS, len(seen) - 1)
+    if kind != "none":
+        accepted = sum(result.accepted_tokens + result.scored_tokens for result in results)
+        assert accepted > 0.2 * ROWS
