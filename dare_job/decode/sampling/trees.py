@@ -97,11 +97,14 @@ def _children(parents: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def _uniforms(tree: Tree, numbers: Numbers, count: int) -> torch.Tensor:
-    """float64 (T, count): of each query by its row and its place among the row's."""
+    """float64 (T, count): of each query by its row and its place among the row's.
+
+    The last one comes first from the row's numbers: how many there are may hang on the batch.
+    """
     starts = tree.host[3]
     rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     found = numbers(rows, np.arange(len(tree)) - starts[:-1][rows], count)
-    return torch.from_numpy(found).to(tree.tokens.device)
+    return torch.from_numpy(np.roll(found, -1, 1)).to(tree.tokens.device)
 
 
 def _verdict(tree: Tree, found: Walk) -> Verdict:

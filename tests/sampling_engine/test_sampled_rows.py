@@ -1,0 +1,110 @@
+"""Sampled rows are by themselves, at temperature 0 they are strict ones, and what cannot be is refused."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import ARCHITECTURES, VOCABULARY, prompts, tiny
+
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.sampling.warp import Warp
+from dare_job.errors import ConfigError
+from pools.draft import DraftSettings
+from pools.index import Index
+
+TEXTS = prompts()
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def pair(request):
+    """A target and a draft model that says nearly the same."""
+    near = tiny(request.param)
+    with torch.no_grad():
+        for weight in near.parameters():
+            weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
+    return Target(tiny(request.param)), Target(near)
+
+
+def drafter(draft: Target, kind: str):
+    if kind == "retrieval":
+        return RetrievalDrafter(DraftSettings(threads=1))
+    return ModelDrafter(draft, kind) if kind else None
+
+
+def asked(old=None) -> list[Request]:
+    rng = np.random.default_rng(0)
+    pool = Index.build([rng.integers(0, VOCABULARY, 300).astype(np.int32)])
+    return [Request(f"row {n}", text, (pool,), 8 + 3 * n, None if old is None else old[n])
+            for n, text in enumerate(TEXTS)]
+
+
+def written(engine: Engine, rows: list[Request]) -> dict:
+    return {result.id: result.token_ids.tolist() for result in engine.run(rows)}
+
+
+def settings(batch: int) -> EngineSettings:
+    return EngineSettings(batch_size=batch, nodes=12, depth=4, score="always")
+
+
+@pytest.mark.parametrize("kind", ["", "retrieval", "3x2"])
+def test_a_row_hangs_on_seed_and_id_alone(pair, kind):
+    target, draft = pair
+
+    def texts(batch, rows, seed=3):
+        sampling = Sampling(Warp(temperature=0.9), seed)
+        return written(SamplingEngine(target, settings(batch), sampling, drafter(draft, kind)), rows)
+
+    alone = texts(1, asked())
+    assert texts(3, asked()) == alone == texts(8, asked()[::-1])
+    assert texts(3, asked()) == alone  # the same engine's settings, run again
+    other = texts(3, asked(), seed=4)
+    assert all(other[row] != alone[row] for row in alone)
+    assert len({tuple(text[:8]) for text in alone.values()}) == len(TEXTS)
+
+
+@pytest.mark.parametrize("kind", ["", "retrieval", "3x2"])
+def test_at_temperature_0_it_is_the_strict_engine(pair, kind):
+    target, draft = pair
+    strict = written(Engine(target, settings(4)), asked())
+    old = [np.array(strict[row.id][:5] + [1, 2], np.int32) for row in asked()]
+    sampler = SamplingEngine(target, settings(4), Sampling(Warp(temperature=0)), drafter(draft, kind))
+    results = {result.id: result for result in sampler.run(asked(old))}
+    assert {row: result.token_ids.tolist() for row, result in results.items()} == strict
+    assert all(result.scored_tokens >= 5 and not result.relaxed_tokens for result in results.values())
+
+
+def test_rows_of_windowed_models_are_by_themselves_too():
+    target = Target(tiny("gemma2"))
+    one, many = (written(SamplingEngine(target, settings(batch), Sampling(seed=1),
+                                        ModelDrafter(Target(tiny("gemma2")), "2x2")), asked())
+                 for batch in (1, 4))
+    assert one == many and "gemma2" in ARCHITECTURES
+
+
+def test_logits_that_are_no_numbers_cost_no_other_row(pair):
+    target, draft = pair
+    small = tiny("llama")
+    with torch.no_grad():
+        small.get_input_embeddings().weight[TEXTS[1][0]] = torch.nan
+    bad = [n for n, text in enumerate(TEXTS) if TEXTS[1][0] in text]
+    broken = SamplingEngine(Target(small, check=False), settings(4), Sampling(seed=2), drafter(draft, "3x2"))
+    results = {result.id: result for result in broken.run(asked())}
+    assert len(results) == len(TEXTS)
+    assert all(results[f"row {n}"].error == "the model's logits are not finite" for n in bad)
+
+
+@pytest.mark.parametrize(("sampling", "shape", "rule", "message"), [
+    (Sampling(rule="k_seq"), "2x2", "strict", "'k_seq' is not exact for draft law 'without_replacement'"),
+    (Sampling(rule="spechub", law="spechub"), "3x2", "strict", "takes 2 candidates, not 3"),
+    (Sampling(rule="traversal", law="iid"), "3x2", "strict", "may draw a token twice"),
+    (Sampling(rule="best"), "2x2", "strict", "no verification rule 'best'"),
+    (Sampling(law="best"), "2x2", "strict", "no draft law 'best'"),
+    (Sampling(), "4x4", "strict", "draft tree 4x4 has 20 nodes a row, more than decode.nodes = 12"),
+    (Sampling(), "2x2", "relaxed", "relaxed rules change it; use verify.rule = strict"),
+    (Sampling(seed=-1), "2x2", "strict", "decode.seed is -1")])
+def test_what_cannot_be_exact_is_refused(pair, sampling, shape, rule, message):
+    target, draft = pair
+    with pytest.raises(ConfigError, match=message):
+        SamplingEngine(target, EngineSettings(nodes=12, rule=rule), sampling, ModelDrafter(draft, shape))
