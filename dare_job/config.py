@@ -80,7 +80,9 @@ class PromptSettings(Section):
 
 
 class DecodeSettings(Section):
-    mode: Literal["dare", "resd", "autoregressive"] = "dare"
+    mode: Literal["dare", "resd", "autoregressive", "sample"] = Field(
+        "dare", description="dare: greedy text, drafted from pools; resd: from the global pool alone; "
+        "autoregressive: not drafted; sample: texts drawn by the section sample, drafted as in dare")
     max_new_tokens: int = Field(256, ge=1, le=_MOST)
     min_new_tokens: int = Field(0, ge=0, le=_MOST)
     batch_size: int = Field(8, ge=1, le=65536, description="rows decoded at once on one device")
@@ -107,6 +109,18 @@ class DecodeSettings(Section):
             raise ValueError(f"decode.min_new_tokens = {self.min_new_tokens} is more than "
                              f"decode.max_new_tokens = {self.max_new_tokens}")
         return self
+
+
+class SampleSettings(Section):
+    """Of mode sample; with the meaning that ``generate`` gives them."""
+
+    temperature: float = Field(1.0, ge=0, description="0: the most probable token, as in mode dare")
+    top_k: int | None = Field(None, ge=1, description="among the k most probable tokens; null: all")
+    top_p: float | None = Field(None, gt=0, le=1, description="the most probable up to this mass; null: all")
+    min_p: Share = Field(None, description="at least this share of the greatest probability; null: all")
+    repetition_penalty: float | None = Field(
+        None, gt=0, description="of tokens that the text holds; null: the model's generation config's")
+    seed: Seed = Field(0, description="with a row's id it decides what is drawn for the row")
 
 
 class VerifySettings(Section):
@@ -322,6 +336,7 @@ class JobConfig(Section):
     prompts: PromptSettings = PromptSettings()
     decode: DecodeSettings = DecodeSettings()
     verify: VerifySettings = VerifySettings()
+    sample: SampleSettings = SampleSettings()
     embed: EmbedSettings = EmbedSettings()
     group: GroupSettings = GroupSettings()
     router: RouterSettings = RouterSettings()
@@ -334,6 +349,16 @@ class JobConfig(Section):
     encode: EncodeSettings = EncodeSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+
+    @model_validator(mode="after")
+    def _sampled_texts_keep_their_law(self):
+        for name, usual in (("rule", "strict"), ("target", None)):
+            if self.decode.mode == "sample" and getattr(self.verify, name) != usual:
+                raise ValueError(
+                    f"verify.{name} = {getattr(self.verify, name)!r} with decode.mode = 'sample': what is "
+                    "sampled has the model's own law, and relaxed rules change it; leave "
+                    f"verify.{name} out, or use decode.mode = dare")
+        return self
 
 
 def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = None,

@@ -15,7 +15,8 @@ def text_salt(config: JobConfig, model_hash: str) -> str:
     says) share one key, and a change between them makes nothing stale. Any other rule under ``dare`` has a
     key of its own: its text depends on what was drafted, so on all that makes and chooses pools, and on its
     batch unless ``verify.reproducible``. Refreshing by the strict rule changes no key: a text that was
-    refreshed is as good under the rule that would have let it differ.
+    refreshed is as good under the rule that would have let it differ. What is sampled is of the model's own
+    law whatever was drafted: the section ``sample`` alone counts.
     """
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
@@ -25,6 +26,8 @@ def text_salt(config: JobConfig, model_hash: str) -> str:
 
 def _verification(config: JobConfig) -> dict:
     decode, verify = config.decode, config.verify
+    if decode.mode == "sample":
+        return {"rule": "sample", **config.sample.model_dump()}
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
         return {"rule": "strict"}
     found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,

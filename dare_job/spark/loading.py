@@ -14,6 +14,8 @@ from dare_job import swap
 from dare_job.decode import Engine, EngineSettings, Request, Target, memory, step_cost
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
+from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.scheduler import Scheduler, most
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.warm_up import warm_up
@@ -30,7 +32,8 @@ from pools.lengths import usual_length
 from pools.store import Store, open_pool
 
 # nearest first; wave: tonight's texts of the waves before
-POOLS_OF_MODE = {"dare": ("own", "wave", "group", "global"), "resd": ("wave", "global"), "autoregressive": ()}
+_ALL = ("own", "wave", "group", "global")
+POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"), "autoregressive": ()}
 
 
 def log_task(task: Task, stage: str, **fields) -> None:
@@ -148,8 +151,9 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     decode, verify = task.config.decode, task.config.verify
     mode = mode or decode.mode
     plain = mode == "autoregressive"
+    sampled = decode.mode == "sample"
     settings = EngineSettings(
-        rule="strict" if mode in ("resd", "autoregressive") else verify.rule, k=verify.k, p=verify.p,
+        rule=verify.rule if mode == "dare" else "strict", k=verify.k, p=verify.p,
         c=verify.c, epsilon=verify.epsilon, delta=verify.delta,
         max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
         batch_size=batch_size or decode.batch_size, depth=decode.depth, score=_score(task, mode),
@@ -158,6 +162,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
     drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=lam, threads=task.threads)
     target = loaded(task).target
+    if sampled:
+        return SamplingEngine(target, settings, _sampling(task), None if plain else RetrievalDrafter(drafts))
     if verify.reproducible and settings.rule != "strict" and target.traits.columns is not None:
         raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "
                           "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
@@ -170,20 +176,29 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     return Engine(target, settings, None if plain else RetrievalDrafter(drafts), _scoring(key), scheduler)
 
 
+def _sampling(task: Task) -> Sampling:
+    asked = task.config.sample
+    penalty = 1.0 if asked.repetition_penalty is None else asked.repetition_penalty
+    return Sampling(Warp(asked.temperature, asked.top_k, asked.top_p, asked.min_p, penalty), asked.seed)
+
+
 def _nodes(task: Task, settings: EngineSettings) -> int:
     """Draft nodes of a row: at most where the scheduler gives them out, else each row's."""
     asked = task.config.decode.nodes
     if asked != "auto":
         return asked
     fixed = task.config.verify.reproducible and settings.rule != "strict"
+    fixed |= task.config.decode.mode == "sample"
     return settings.nodes if fixed else most(task.config.decode.batch_size)
 
 
 def _score(task: Task, mode: str) -> str:
     """decode.score, or what follows where text must depend on neither company nor time."""
+    decode, verify = task.config.decode, task.config.verify
+    if mode == "sample":
+        return "never" if decode.score == "auto" else decode.score
     if mode != "dare":
         return "never"
-    decode, verify = task.config.decode, task.config.verify
     fixed = verify.reproducible and verify.rule != "strict" and decode.score == "auto"
     return "always" if fixed else decode.score
 

@@ -16,7 +16,7 @@ from dare_job.observe import progress
 from dare_job.spark import busy, chunks, cut, executors, gpus, hangs, model_workers
 from dare_job.spark.task import STATS, Task
 from dare_job.stages import old_text, upstream, waves
-from dare_job.tables import ENTITIES, GLOBAL
+from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
 from pools.store import Store
@@ -98,7 +98,7 @@ def tonight(job: Job, limit: int | None) -> DataFrame:
 def _with_own(job: Job, entity: str, rows: DataFrame) -> DataFrame:
     """Add ``own_ids``: token ids of each row's own old text, null where there is none to draft from."""
     old = knowledge.old_folder(job, entity)
-    if old is None or not job.config.pools.own or job.config.decode.mode != "dare":
+    if old is None or not job.config.pools.own or job.config.decode.mode not in MODES_OF_GROUPS:
         return rows.withColumn("own_ids", F.lit(None).cast("array<int>"))
     own = old_text.token_ids(job, old).groupBy("entity_id").agg(F.max("token_ids").alias("own_ids"))
     return rows.join(own, "entity_id", "left")  # one text each, should the old text have an id twice

@@ -10,7 +10,7 @@ from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import indexing
 from dare_job.stages import old_text, upstream
-from dare_job.tables import ENTITIES, GLOBAL
+from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS
 from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
@@ -73,7 +73,7 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
     everybody = tokens.join(chosen, "entity_id", "left_semi").select(
         F.lit(GLOBAL).alias("pool"), F.lit(GLOBAL).alias("kind"), "entity_id", "token_ids")
     parts = everybody
-    if job.config.decode.mode == "dare":
+    if job.config.decode.mode in MODES_OF_GROUPS:
         routes = upstream.table(job, "route", entity)
         parts = parts.unionByName(_members(tokens, routes, settings, rank))
     target = str(staging.resolve())

@@ -53,6 +53,19 @@ def test_relaxed_text_changes(change):
     assert salt(**change) != RELAXED
 
 
+SAMPLED = {"decode": {"mode": "sample"}}
+
+
+@pytest.mark.parametrize(("change", "differs"), [
+    ({"sample": {"temperature": 0.5}}, True), ({"sample": {"top_p": 0.9}}, True),
+    ({"sample": {"seed": 1}}, True),
+    ({"pools": {"own": False}}, False), ({"group": {"target_size": 9}}, False)])
+def test_sampled_text_has_the_models_law_whatever_drafts_it(change, differs):
+    sampled = salt(**SAMPLED)
+    assert sampled not in (STRICT, RELAXED)
+    assert (salt(**{**SAMPLED, **change}) != sampled) == differs
+
+
 @pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal", "ratio", "entropy"])
 @pytest.mark.parametrize("mode", ["resd", "autoregressive"])
 def test_modes_differ_exactly_where_their_text_can(rule, mode):

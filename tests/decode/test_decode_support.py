@@ -7,10 +7,13 @@ import pytest
 import torch
 import transformers as hf
 from decode_models import GROUPED, SIZES, VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
+from pydantic import ValidationError
 
 from dare_job.config import JobConfig
 from dare_job.decode import Target, attention, support
 from dare_job.decode.attention import NAME
+from dare_job.decode.sampled import Sampling
+from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError, ModelError
 from dare_job.spark import loading
 
@@ -254,3 +257,17 @@ def test_reproducible_relaxed_text_is_refused_where_drafts_depend_on_the_batch(m
         else:
             assert loading.engine(task).settings.rule == "relaxed"
         assert loading.engine(task, mode="autoregressive").settings.rule == "strict"
+
+
+def test_mode_sample_draws_by_its_section(monkeypatch):
+    given = {"decode": {"mode": "sample"},
+             "sample": {"temperature": 0.5, "top_k": 3, "min_p": 0.1, "seed": 4}}
+    target = Target(tiny("llama"))
+    monkeypatch.setattr(loading, "loaded", lambda task: SimpleNamespace(target=target))
+    task = SimpleNamespace(config=JobConfig.model_validate(given), threads=1, model="llama")
+    drafted, plain = loading.engine(task), loading.engine(task, mode="autoregressive")
+    assert drafted.sampling == plain.sampling == Sampling(Warp(0.5, 3, None, 0.1), 4)
+    assert drafted.drafter and drafted.scheduler is None and plain.drafter is None
+    for changed in ({"rule": "relaxed"}, {"target": "cosine=0.98", "curve": "c.json"}):
+        with pytest.raises(ValidationError, match="the model's own law, and relaxed rules change it; leave"):
+            JobConfig.model_validate(given | {"verify": changed})

@@ -187,7 +187,8 @@ def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
     ({}, {}, "auto"), ({}, {"rule": "relaxed"}, "auto"), ({}, {"reproducible": True}, "auto"),
     ({}, {"rule": "top_k", "reproducible": True}, "always"),
     ({"score": "never"}, {"rule": "top_k", "reproducible": True}, "never"),
-    ({"score": "always"}, {}, "always"), ({"score": "always", "mode": "resd"}, {}, "never")])
+    ({"score": "always"}, {}, "always"), ({"score": "always", "mode": "resd"}, {}, "never"),
+    ({"mode": "sample"}, {}, "never"), ({"mode": "sample", "score": "always"}, {}, "always")])
 def test_how_much_old_text_is_scored(decode, verify, score):
     """Text that depends on its drafts, and must not depend on time, has all of its old text scored."""
     config = JobConfig.model_validate({"decode": decode, "verify": verify})
