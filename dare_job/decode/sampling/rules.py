@@ -92,13 +92,16 @@ def _start_k_seq(law, p, q, candidates):
 
 
 def threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
-    """rho (R,) in [1, n] with 1 - (1 - beta)^n = rho beta, beta the sum of min(p / rho, q), by bisection."""
+    """rho (R,) in [1, n] with 1 - (1 - beta)^n = rho beta, beta the sum of min(p / rho, q), by bisection.
+
+    Both sides are less from 1, where they are sums of what is left and lose no digits.
+    """
     low, high = p.new_ones(len(p)), p.new_full((len(p),), n)
     for _ in range(60):
-        middle = (low + high) / 2
-        taken = torch.minimum(p, q * middle[:, None]).sum(-1)  # rho beta
-        over = taken > 1 - (1 - taken / middle) ** n
-        low, high = torch.where(over, low, middle), torch.where(over, middle, high)
+        rho = (low + high) / 2
+        left = (p - q * rho[:, None]).clamp_min(0).sum(-1)
+        over = left < (q - p / rho[:, None]).clamp_min(0).sum(-1) ** n
+        low, high = torch.where(over, low, rho), torch.where(over, rho, high)
     return high
 
 
@@ -107,7 +110,7 @@ def _accept_k_seq(state, j):
     return ratio(at(state.p, token), at(state.s, token))
 
 
-# Greedy: of all candidates only the last is a chance; the others come from the residual.
+# Greedy: the last candidate is judged, drawn from q without the others; these come from the residual.
 
 
 def _start_greedy(law, p, q, candidates):
@@ -144,6 +147,6 @@ RULES = {rule.name: rule for rule in (
     _recursive("mcss", ("iid", "without_replacement")),
     Rule("naive", _ALL, _start_naive, _never, _stay, _rest_of_p),
     Rule("k_seq", ("iid",), _start_k_seq, _accept_k_seq, _stay, _rest_of_p),
-    Rule("greedy", ("greedy",), _start_greedy, _accept_greedy, _stay, _rest_of_p),
+    Rule("greedy", ("greedy", "without_replacement"), _start_greedy, _accept_greedy, _stay, _rest_of_p),
     Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _stay, _rest_of_p, only=2),
 )}

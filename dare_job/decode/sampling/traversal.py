@@ -1,0 +1,118 @@
+"""Traversal verification of trees (Weng et al., arXiv 2505.12398): whole paths are judged, leaves first.
+
+A path's weight is min(1, its parent's weight times p / s of its token). Nodes are asked behind all their
+descendants; one that is rejected takes its share from its parent, whose weight and owed law fall. On a single
+path this is block verification (Sun et al., arXiv 2403.10444). It is exact for every law, as each candidate
+is judged by the law that it was drawn from.
+"""
+
+import torch
+
+from dare_job.decode.sampling.laws import NONE, Law, law, pick
+from dare_job.decode.sampling.steps import at, normalised, ratio
+from dare_job.decode.sampling.tours import Step, tours
+from dare_job.decode.sampling.tree import Candidates, Walk
+
+
+def traverse(law_name: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor,
+             uniforms: torch.Tensor) -> Walk:
+    """p and q float32 (N, V), behind each node (q of leaves is not read); uniforms (N, 2) in [0, 1).
+
+    Each draw has a node of its own, also of a token that was drawn before: else ConfigError.
+    """
+    chance = _Sampled(tree, uniforms)
+    _Traversal(law(law_name), tree, p, q).run(chance)
+    return Walk(chance.nodes, chance.token)
+
+
+def law_of_traversal(law_name: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Probability float64 (N, V) that a row's path ends at a node with a token behind it, exactly."""
+    chance = _Exact(tree, p)
+    _Traversal(law(law_name), tree, p, q).run(chance)
+    return chance.ends
+
+
+class _Traversal:
+    """The rows go through their trees together. A row keeps one state for each depth of its path.
+
+    weight  float64 (D, R)     of the path to the node
+    owed    float64 (D, R, V)  law of the token behind it
+    s       float64 (D, R, V)  law of its next candidate
+    """
+
+    def __init__(self, law: Law, tree: Candidates, p: torch.Tensor, q: torch.Tensor):
+        self.law, self.tree, self.p, self.q, self.steps = law, tree, p, q, tours(tree)
+        shape = 1 + max(int(step.depth.max()) for step in self.steps), len(tree.roots), p.shape[1]
+        self.weight = p.new_zeros(shape[:2], dtype=torch.float64)
+        self.owed, self.s = (p.new_zeros(shape, dtype=torch.float64) for _ in range(2))
+
+    def run(self, chance: "_Sampled | _Exact") -> None:
+        going = torch.ones(len(self.tree.roots), dtype=torch.bool, device=self.p.device)
+        for step in self.steps:
+            step = step.of(going[step.row])
+            self._enter(step.of(step.entering))
+            step = step.of(~step.entering)
+            here = step.depth, step.row
+            left = chance.step(step, self.weight[here], self.owed[here])
+            going[step.row[~left]] = False
+            self._reject(step.of(left & (step.depth > 0)))
+
+    def _enter(self, step: Step) -> None:
+        here, up = (step.depth, step.row), ((step.depth - 1).clamp_min(0), step.row)
+        token = self.tree.tokens[step.node]
+        weight = ratio(self.weight[up] * at(self.owed[up], token), at(self.s[up], token))
+        self.weight[here] = torch.where(step.depth == 0, 1.0, weight)
+        self.owed[here] = normalised(self.p[step.node].double())
+        self._next(here, step.node, torch.zeros_like(step.node))
+
+    def _next(self, here: tuple[torch.Tensor, torch.Tensor], node: torch.Tensor, place: torch.Tensor) -> None:
+        """``s`` of the nodes' candidates in the places, where they have one there."""
+        draws = self.tree.draws[node]
+        for n, j in torch.stack((draws, place))[:, place < draws].unique(dim=1).T.tolist():
+            these = (draws == n) & (place == j)
+            earlier = self.tree.drawn(node[these], n)[:, :j]
+            s = self.law.after(normalised(self.q[node[these]].double()), earlier, n)
+            self.s[here[0][these], here[1][these]] = normalised(s)
+
+    def _reject(self, step: Step) -> None:
+        """The parent of each rejected node is owed less."""
+        up = step.depth - 1, step.row
+        weight, owed, s = self.weight[up], self.owed[up], self.s[up]
+        drawn = at(s, self.tree.tokens[step.node]) > 0
+        gain = (weight[:, None] * owed - s).clamp_min(0)
+        total = gain.sum(-1)
+        rest = total + (1 - weight)
+        fallen = torch.where(rest > 0, total / torch.where(rest > 0, rest, 1.0), weight)
+        self.weight[up] = torch.where(drawn, fallen, weight)
+        self.owed[up] = torch.where(drawn[:, None], normalised(gain, owed), owed)
+        self._next(up, step.parent, step.place + 1)
+
+
+class _Sampled:
+    """One thing happens to each row; a row whose node is accepted is done."""
+
+    def __init__(self, tree: Candidates, uniforms: torch.Tensor):
+        self.uniforms, self.nodes = uniforms, tree.roots.clone()
+        self.token = torch.full_like(tree.roots, NONE)
+
+    def step(self, step: Step, weight: torch.Tensor, owed: torch.Tensor) -> torch.Tensor:
+        """Which nodes are rejected; no root is, as its weight is 1 but for rounding."""
+        passed = (self.uniforms[step.node, 0] < weight) | (step.depth == 0)
+        done = step.of(passed)
+        self.nodes[done.row] = done.node
+        self.token[done.row] = pick(owed[passed], self.uniforms[done.node, 1])
+        return ~passed
+
+
+class _Exact:
+    """All happens, with its probability."""
+
+    def __init__(self, tree: Candidates, p: torch.Tensor):
+        self.chance = p.new_ones(len(tree.roots), dtype=torch.float64)
+        self.ends = p.new_zeros(p.shape, dtype=torch.float64)
+
+    def step(self, step: Step, weight: torch.Tensor, owed: torch.Tensor) -> torch.Tensor:
+        weight = torch.where(step.depth == 0, 1.0, weight)
+        self.ends[step.node] = (self.chance[step.row] * weight)[:, None] * owed
+        self.chance[step.row] *= 1 - weight
+        return torch.ones_like(step.entering)

@@ -1,0 +1,116 @@
+"""Trees of two levels over few tokens: all that may be drafted, the law of three tokens."""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+
+from dare_job.decode.sampling import LAWS, NONE, Candidates, draw, enumerate_draws
+
+
+@dataclass
+class World:
+    """p and q float32 behind no token (V,), one (V, V) and two (V, V, V)."""
+
+    p: list[torch.Tensor]
+    q: list[torch.Tensor]
+
+    def law(self) -> torch.Tensor:
+        """Of three tokens, float64 (V, V, V)."""
+        first, second, third = (shares(p) for p in self.p)
+        return first[:, None, None] * second[:, :, None] * third
+
+
+def shares(weights: torch.Tensor) -> torch.Tensor:
+    weights = weights.double()
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def worlds(tokens: int) -> list[World]:
+    """Flat, peaked, one with zeros in p and q, equal p and q, and disjoint ones."""
+    found, odd = [], torch.arange(tokens) % 2 == 1
+    for seed, power in ((0, 1), (1, 6), (2, 2), (3, 3), (4, 2)):
+        rng = torch.Generator().manual_seed(seed)
+        p, q = ([torch.rand((tokens,) * depth, generator=rng) ** power + 1e-6 for depth in (1, 2, 3)]
+                for _ in range(2))
+        if seed == 2:
+            p[1] = p[1] * odd
+            q[0] = q[0] * (torch.arange(tokens) > 0)
+            q[1] = q[1] * torch.eye(tokens).flip(0)
+        if seed == 3:
+            q = p
+        if seed == 4:
+            p, q = [x * odd for x in p], [x * ~odd for x in q]
+        found.append(World([shares(x).float() for x in p], [shares(x).float() for x in q]))
+    return found
+
+
+def all_drafts(law: str, world: World, widths: tuple[int, int]):
+    """Every tree: candidates of the root (M, w) and of those (M, w, u), and their probabilities (M,)."""
+    first, chances = enumerate_draws(LAWS[law], world.q[0], widths[0])
+    behind = {token: [x.tolist() for x in enumerate_draws(LAWS[law], world.q[1][token], widths[1])]
+              for token in range(len(world.q[0]))}
+    behind[NONE] = [[[NONE] * widths[1]], [1.0]]
+    rows = []
+    for own, chance in zip(first.tolist(), chances.tolist(), strict=True):
+        for picks in itertools.product(*(zip(*behind[token], strict=True) for token in own)):
+            weight = chance
+            for _, share in picks:
+                weight *= share
+            rows.append((own, [draws for draws, _ in picks], weight))
+    own, picks, weights = zip(*rows, strict=True)
+    return torch.tensor(own), torch.tensor(picks), torch.tensor(weights, dtype=torch.float64)
+
+
+def some_drafts(law: str, world: World, widths: tuple[int, int], rows: int, rng: torch.Generator):
+    """Candidates of the root (M, w) and of those (M, w, u), drawn."""
+    def drawn(q, n):
+        return draw(LAWS[law], q, n, torch.rand((len(q), n), generator=rng, dtype=torch.float64))
+
+    first = drawn(world.q[0].expand(rows, -1), widths[0])
+    second = drawn(world.q[1][first.flatten().clamp_min(0)], widths[1]).view(rows, *widths)
+    return first, torch.where(first[:, :, None] == NONE, NONE, second)
+
+
+def laid_out(world: World, first: torch.Tensor, second: torch.Tensor):
+    """Trees of M rows, each with 1 + w + w u nodes of which some are not in use, their p and q (N, V)."""
+    rows, wide, deep = second.shape
+    size, width = 1 + wide + wide * deep, max(wide, deep)
+    roots = torch.arange(rows) * size
+    tokens = torch.cat((torch.zeros((rows, 1), dtype=torch.int64), first, second.flatten(1)), 1)
+    children = torch.full((rows, size, width), NONE)
+    at = roots[:, None] + 1 + torch.arange(wide)
+    children[:, 0, :wide] = torch.where(first == NONE, NONE, at)
+    at = (roots[:, None] + 1 + wide + torch.arange(wide * deep)).view(rows, wide, deep)
+    children[:, 1 : 1 + wide, :deep] = torch.where(second == NONE, NONE, at)
+    draws = torch.tensor([wide] + [deep] * wide + [0] * (wide * deep)).repeat(rows)
+    above, below = first.clamp_min(0), second.clamp_min(0)
+    leaves = world.p[2][above[:, :, None], below].flatten(1, 2)
+    p = [world.p[0].expand(rows, 1, -1), world.p[1][above], leaves]
+    q = [world.q[0].expand(rows, 1, -1), world.q[1][above], torch.full_like(leaves, torch.nan)]
+    tree = Candidates(roots, tokens.flatten(), children.flatten(0, 1), draws)
+    return tree, torch.cat(p, 1).flatten(0, 1), torch.cat(q, 1).flatten(0, 1)
+
+
+def paths(tree: Candidates, rows: int, wide: int, deep: int):
+    """The tokens above each node, and its own: depth (N,), first and second token (N,)."""
+    size = 1 + wide + wide * deep
+    place = torch.arange(size).repeat(rows)
+    depth = (place > 0).long() + (place > wide).long()
+    parent = torch.where(depth == 2, torch.arange(len(place)) - place + 1 + (place - 1 - wide) // deep, 0)
+    first = torch.where(depth == 2, tree.tokens[parent], tree.tokens)
+    return depth, first, tree.tokens
+
+
+def law_of_three(world: World, tree: Candidates, ends: torch.Tensor, chances: torch.Tensor, widths):
+    """Law (V, V, V) of three tokens, where what is not emitted is drawn from p, and mean accepted tokens."""
+    rows, tokens = len(chances), len(world.p[0])
+    depth, first, second = paths(tree, rows, *widths)
+    ends = ends * chances.repeat_interleave(len(ends) // rows)[:, None]
+    none, one, two = (torch.zeros((tokens,) * k, dtype=torch.float64) for k in (1, 2, 3))
+    none += ends[depth == 0].sum(0)
+    one.index_put_((first[depth == 1],), ends[depth == 1], accumulate=True)
+    two.index_put_((first[depth == 2], second[depth == 2]), ends[depth == 2], accumulate=True)
+    one += none[:, None] * shares(world.p[1])
+    two += one[:, :, None] * shares(world.p[2])
+    return two, float((ends.sum(-1) * depth).sum())

@@ -1,0 +1,106 @@
+"""What samples is what was enumerated: thresholds are met to the last bits, and frequencies agree."""
+
+import pytest
+import torch
+from sampling_pairs import exact_ways, pairs
+from scipy.stats import chi2
+
+from dare_job.decode.sampling import LAWS, NONE, Verifier, draw, enumerate_draws
+
+ODDS = 1e-6  # of a false alarm of one test, had its seed not been fixed
+TINY = 1e-12
+
+
+@pytest.mark.parametrize(("rule", "law"), sorted({way[:2] for way in exact_ways()}))
+def test_thresholds(rule, law):
+    """Behind rejections a candidate is accepted just under its probability, and not just over it."""
+    for _, _, tokens, n in (way for way in exact_ways() if way[:2] == (rule, law) and way[2:] != (6, 4)):
+        verifier = Verifier(rule, law, n)
+        for p, q in pairs(tokens):
+            tuples, _ = enumerate_draws(LAWS[law], q, n)
+            p, q = (x.expand(len(tuples), -1) for x in (p, q))
+            state = verifier.rule.start(verifier.law, _shares(p), _shares(q), tuples)
+            uniforms = torch.full((len(tuples), n + 1), 1 - 2**-53, dtype=torch.float64)
+            reached = torch.ones(len(tuples), dtype=torch.bool)
+            for j in range(n):
+                chance = verifier.rule.accept(state, j)
+                reached &= chance < 1 - TINY
+                for shift in (-TINY, TINY):
+                    uniforms[:, j] = chance + shift
+                    asked = reached & (chance + shift >= 0) & (chance > 0)
+                    place = verifier.verify(p, q, tuples, uniforms).place
+                    assert ((place == j) == (shift < 0))[asked].all()
+                uniforms[:, j] = 1 - 2**-53
+                state = verifier.rule.reject(verifier.law, state, j)
+
+
+def _shares(weights):
+    return weights.double() / weights.double().sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_draws_follow_the_law(law):
+    """By a G-test; never a token of probability zero, and nothing behind the support."""
+    for seed, (tokens, n) in enumerate(((4, 2), (5, 3), (3, 4))):
+        if LAWS[law].only not in (None, n):
+            continue
+        for _, q in pairs(tokens):
+            rng = torch.Generator().manual_seed(seed)
+            uniforms = torch.rand((20_000, n), generator=rng, dtype=torch.float64)
+            drawn = draw(LAWS[law], q.expand(20_000, -1), n, uniforms)
+            assert (torch.cat((q, torch.ones(1)))[drawn] > 0).all()
+            assert ((drawn == NONE).sum(-1) == (0 if law == "iid" else max(0, n - int((q > 0).sum())))).all()
+            tuples, chances = enumerate_draws(LAWS[law], q, n)
+            places = (drawn[:, None] == tuples[None]).all(-1)
+            assert places.any(-1).all()
+            _g_test(places.sum(0).double(), chances)
+
+
+@pytest.mark.parametrize(("rule", "law"), sorted({way[:2] for way in exact_ways()}))
+def test_frequencies(rule, law):
+    """Tokens emitted for drafts that were drawn, by a G-test against p."""
+    n = 1 if rule == "speculative" else 2
+    for seed, (p, q) in enumerate(pairs(5)):
+        rng = torch.Generator().manual_seed(seed)
+        p, q = (x.expand(20_000, -1) for x in (p, q))
+        drawn = draw(LAWS[law], q, n, torch.rand((len(p), n), generator=rng, dtype=torch.float64))
+        uniforms = torch.rand((len(p), n + 1), generator=rng, dtype=torch.float64)
+        done = Verifier(rule, law, n).verify(p, q, drawn, uniforms)
+        _g_test(done.token.bincount(minlength=5).double(), _shares(p[0]))
+        taken = drawn.gather(1, done.place.clamp_min(0)[:, None])[:, 0]
+        assert ((taken == done.token) | ((done.place == NONE) & (drawn != done.token[:, None]).all(-1))).all()
+
+
+def _g_test(counts, chances):
+    """Rare cells are put together, as the law of G holds for large counts."""
+    expected = chances * counts.sum()
+    assert (counts[chances == 0] == 0).all()
+    rare = expected < 10
+    counts = torch.cat((counts[~rare], counts[rare].sum()[None]))
+    expected = torch.cat((expected[~rare], expected[rare].sum()[None]))
+    used = counts > 0
+    g = 2 * (counts[used] * (counts[used] / expected[used]).log()).sum()
+    freedom = int((expected > 0).sum()) - 1
+    assert g <= 1e-6 if freedom == 0 else g <= chi2.isf(ODDS, freedom)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_row_alone(law):
+    """A row's draws depend on its own numbers alone."""
+    rng = torch.Generator().manual_seed(3)
+    q = torch.softmax(4 * torch.randn((7, 1000), generator=rng), -1)
+    uniforms = torch.rand((7, 2), generator=rng, dtype=torch.float64)
+    together = draw(LAWS[law], q, 2, uniforms)
+    for row in range(7):
+        alone = draw(LAWS[law], q[row : row + 1], 2, uniforms[row : row + 1])
+        assert together[row].tolist() == alone[0].tolist()
+
+
+def test_last_uniform():
+    """The greatest number under 1 takes the last token with weight, also where products are rounded up."""
+    for tokens in (2, 3, 1000):
+        for seed in range(20):
+            q = torch.rand((1, tokens), generator=torch.Generator().manual_seed(seed))
+            q[0, -1] = 0
+            drawn = draw(LAWS["iid"], q, 1, torch.full((1, 1), 1 - 2**-53, dtype=torch.float64))
+            assert drawn.tolist() == [[tokens - 2]]

@@ -1,0 +1,86 @@
+"""Trees of two levels: the three tokens behind a root have the target's law, whatever was drafted."""
+
+import pytest
+import torch
+from sampling_trees import all_drafts, laid_out, law_of_three, some_drafts, worlds
+from scipy.stats import chi2
+
+from dare_job.decode.sampling import LAWS, NONE, RULES, law_of_traversal, law_of_walk, traverse, walk
+from dare_job.errors import ConfigError
+
+ODDS = 1e-6  # of a false alarm of one test, had its seed not been fixed
+NODE_RULES = [(rule.name, law) for rule in RULES.values() for law in rule.laws if rule.only != 1]
+SIZES = ((2, (3, 2)), (3, (2, 2)), (4, (3, 1)), (6, (1, 1)), (4, (1, 2)))
+
+
+def sizes(rule, law):
+    only = LAWS[law].only or (RULES[rule].only if rule else None)
+    return [(tokens, widths) for tokens, widths in SIZES if only is None or widths == (only, only)]
+
+
+@pytest.mark.parametrize(("rule", "law"), NODE_RULES + [(None, law) for law in LAWS])
+def test_law_of_three(rule, law):
+    """Total variation at most 1e-12, node by node and by traversal (None)."""
+    for tokens, widths in sizes(rule, law):
+        for world in worlds(tokens):
+            first, second, chances = all_drafts(law, world, widths)
+            assert float(chances.sum()) == pytest.approx(1, abs=1e-12)
+            tree, p, q = laid_out(world, first, second)
+            ends = law_of_walk(rule, law, tree, p, q) if rule else law_of_traversal(law, tree, p, q)
+            found, _ = law_of_three(world, tree, ends, chances, widths)
+            assert float((found - world.law()).abs().sum()) / 2 <= 1e-12
+
+
+def test_traversal_accepts_no_less():
+    """Than recursive rejection node by node, of which it is the form for whole paths; more on flat laws."""
+    for law in ("iid", "without_replacement", "distinct"):
+        for at, world in enumerate(worlds(3)):
+            first, second, chances = all_drafts(law, world, (2, 2))
+            tree, p, q = laid_out(world, first, second)
+            walked, traversed = (law_of_three(world, tree, ends, chances, (2, 2))[1] for ends in (
+                law_of_walk("rrs", law, tree, p, q), law_of_traversal(law, tree, p, q)))
+            assert traversed >= walked + (0.01 if at == 0 else -1e-12)
+
+
+@pytest.mark.parametrize(("rule", "law"), NODE_RULES + [(None, law) for law in LAWS])
+def test_frequencies(rule, law):
+    """Of the nodes where paths end and the tokens behind, by a G-test against what was enumerated."""
+    tokens, widths, rows = 3, (2, 2), 3000
+    for seed, world in enumerate(worlds(tokens)):
+        rng = torch.Generator().manual_seed(seed)
+        first, second = some_drafts(law, world, widths, rows, rng)
+        tree, p, q = laid_out(world, first, second)
+        uniforms = torch.rand((len(p), 3), generator=rng, dtype=torch.float64)
+        if rule:
+            done, ends = walk(rule, law, tree, p, q, uniforms), law_of_walk(rule, law, tree, p, q)
+        else:
+            done, ends = traverse(law, tree, p, q, uniforms[:, :2]), law_of_traversal(law, tree, p, q)
+        assert (ends[done.nodes, done.token] > 0).all()
+        kind = (done.nodes - tree.roots) * tokens + done.token
+        counts = kind.bincount(minlength=7 * tokens).double()
+        _g_test(counts, ends.view(rows, -1).sum(0))
+
+
+def _g_test(counts, expected):
+    rare = expected < 10
+    counts = torch.cat((counts[~rare], counts[rare].sum()[None]))
+    expected = torch.cat((expected[~rare], expected[rare].sum()[None]))
+    used = counts > 0
+    g = 2 * (counts[used] * (counts[used] / expected[used]).log()).sum()
+    freedom = int((expected > 0).sum()) - 1
+    assert g <= (1e-6 if freedom == 0 else chi2.isf(ODDS, freedom))
+
+
+def test_bad_trees():
+    """Nodes that stand for two draws are refused by traversal, numbers that are none emit nothing."""
+    world = worlds(3)[0]
+    first, second = torch.tensor([[1, 1]]), torch.tensor([[[0, 2], [1, 2]]])
+    tree, p, q = laid_out(world, first, second)
+    uniforms = torch.full((len(p), 3), 1 - 2**-53, dtype=torch.float64)
+    shared = tree._replace(children=torch.where(tree.children == 2, 1, tree.children))
+    with pytest.raises(ConfigError, match="node 1 stands for two draws"):
+        traverse("iid", shared, p, q, uniforms)
+    assert walk("rrs", "iid", shared, p, q, uniforms).token >= 0
+    p[0] = torch.nan
+    for done in (walk("rrs", "iid", tree, p, q, uniforms), traverse("iid", tree, p, q, uniforms)):
+        assert done.nodes.tolist() == [0] and done.token.tolist() == [NONE]

@@ -1,0 +1,97 @@
+"""Warping equals the processors of transformers, applied in the order in which ``generate`` applies them."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
+
+from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.errors import ConfigError
+
+WIDTH = 12
+MODEL = GPT2LMHeadModel(GPT2Config(vocab_size=WIDTH, n_embd=8, n_layer=1, n_head=1, n_positions=32)).eval()
+
+
+def processors(wanted: Warp):
+    """What ``generate`` itself makes of the settings, in its order."""
+    config = GenerationConfig(
+        do_sample=not wanted.greedy, temperature=wanted.temperature or 1.0, top_k=wanted.top_k or 0,
+        top_p=1.0 if wanted.top_p is None else wanted.top_p, min_p=wanted.min_p,
+        repetition_penalty=float(wanted.repetition_penalty),
+        sequence_bias={(token,): bias for token, bias in wanted.logit_bias.items()} or None, pad_token_id=0)
+    return MODEL._get_logits_processor(config, input_ids_seq_length=4)
+
+
+wanted_settings = st.builds(
+    Warp, temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7]), top_k=st.sampled_from([None, 0, 1, 3, 50]),
+    top_p=st.sampled_from([None, 1.0, 0.9, 0.5, 0.01]), min_p=st.sampled_from([None, 0.05, 0.5, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.3, 0.8]),
+    logit_bias=st.sampled_from([{}, {3: 2.0}, {0: -1.5, 11: 0.25}]))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(wanted=wanted_settings, seed=st.integers(0, 10_000), ties=st.booleans(), banned=st.booleans())
+def test_equal_to_generate(wanted, seed, ties, banned):
+    rng = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn((3, WIDTH), generator=rng)
+    if ties:
+        logits = logits.round()
+    if banned:
+        logits[:, 5:8] = -math.inf
+    seen = torch.randint(0, WIDTH + 2, (3, 4), generator=rng)
+    scores = processors(wanted)(seen, logits.clone())
+    expected = torch.softmax(scores, -1)
+    if wanted.greedy:
+        expected = torch.nn.functional.one_hot(scores.argmax(-1), WIDTH).float()
+    found, sound = warp(logits, wanted, seen)
+    assert sound.all() and found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_shorter_text():
+    """Nodes with texts of several lengths: each as alone."""
+    rng = torch.Generator().manual_seed(1)
+    logits, wanted = torch.randn((2, WIDTH), generator=rng), Warp(repetition_penalty=2.0)
+    both, _ = warp(logits, wanted, torch.tensor([[3, 3, 7], [4, -1, -1]]))
+    for row, text in enumerate(([3, 7], [4])):
+        alone, _ = warp(logits[row : row + 1], wanted, torch.tensor([text]))
+        assert both[row].equal(alone[0])
+
+
+@pytest.mark.parametrize("wanted", [Warp(), Warp(temperature=0), Warp(top_p=0.5), Warp(top_k=2, min_p=0.1)])
+def test_numbers_that_are_none(wanted):
+    """Such a node is reported and has no probability, and no other node is touched."""
+    logits = torch.randn((6, WIDTH), generator=torch.Generator().manual_seed(2))
+    logits[1, 4], logits[2, 4], logits[3], logits[4, :-1] = math.nan, math.inf, -math.inf, -math.inf
+    found, sound = warp(logits, wanted)
+    assert sound.tolist() == [True, False, False, False, True, True]
+    assert (found[1:4] == 0).all()
+    for row in (0, 4, 5):
+        assert found[row].equal(warp(logits[row : row + 1], wanted)[0][0])
+    assert found[4].equal(torch.eye(WIDTH)[-1])
+
+
+def test_a_temperature_too_low_for_float32():
+    found, sound = warp(torch.tensor([[1.0, 9.0]]), Warp(temperature=1e-40))
+    assert not sound.any() and (found == 0).all()
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("temperature", -0.1), ("temperature", math.nan), ("temperature", math.inf), ("temperature", True),
+    ("temperature", "hot"), ("temperature", None),
+    ("top_k", -1), ("top_k", 2.5), ("top_p", 1.2), ("top_p", -0.1), ("min_p", 2), ("min_p", math.nan),
+    ("repetition_penalty", 0), ("repetition_penalty", -1.0), ("logit_bias", {-1: 1.0}),
+    ("logit_bias", {2: math.nan}), ("logit_bias", {"a": 1.0})])
+def test_bad_settings(name, value):
+    with pytest.raises(ConfigError, match=name):
+        Warp(**{name: value})
+
+
+def test_bad_inputs():
+    with pytest.raises(ConfigError, match="logit_bias is of token 12: the vocabulary has 12"):
+        warp(torch.zeros((1, WIDTH)), Warp(logit_bias={12: 1.0}))
+    with pytest.raises(ConfigError, match="repetition_penalty needs"):
+        warp(torch.zeros((1, WIDTH)), Warp(repetition_penalty=1.1))
