@@ -7,6 +7,8 @@ import numpy as np
 import torch
 
 from dare_job.decode.sampling.laws import NONE
+from dare_job.decode.sampling.tree import Candidates
+from dare_job.decode.tree import Tree
 from pools.tree import DraftBatch
 
 
@@ -40,6 +42,26 @@ class SampledDrafts(NamedTuple):
             return columns.astype(np.int64)
         found = self.drafts.tokens[rows[:, None], np.maximum(columns, 0)]
         return np.where(columns >= 0, found, NONE).astype(np.int64)
+
+    def on(self, tree: Tree) -> tuple[Candidates, torch.Tensor]:
+        """The same as the T queries of the ``Tree`` that was built of ``drafts``, for ``walk`` and
+        ``traverse``, with q float32 (T, V), in which lines of leaves say nothing.
+
+        Nodes that were too deep for the tree are not there: their parents must have none of them either.
+        """
+        starts, counts = tree.starts[:-1], np.diff(tree.starts)
+        if (counts != self.drafts.sizes + 1).any():
+            raise ValueError("a tree without some of the nodes that were drawn cannot be verified exactly")
+        row = np.repeat(np.arange(len(counts)), counts)
+        node = np.arange(len(row)) - np.repeat(starts, counts)
+        columns, device = self.columns[row, node].astype(np.int64), self.q.device
+        children = np.where(columns >= 0, columns + 1 + starts[row, None], NONE)
+        parts = (torch.from_numpy(part).to(device) for part in
+                 (starts.astype(np.int64), children, self.asked[row, node].astype(np.int64)))
+        roots, children, draws = parts
+        places = torch.from_numpy(np.maximum(self.places[row, node], 0)).to(device)
+        q = self.q[places] if len(self.q) else self.q.new_zeros((len(row), self.q.shape[1]))
+        return Candidates(roots, tree.tokens.to(device), children, draws), q
 
 
 def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "cpu") -> SampledDrafts:
