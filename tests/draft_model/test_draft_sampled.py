@@ -162,7 +162,7 @@ def test_retrieved_drafts_have_one_hot_laws_that_a_verifier_is_exact_for():
     tokens, parents = np.array([[4, 1, 2, 3], [0, 0, 0, 0]], np.int32), np.array([[-1, -1, 1, -1], [-1] * 4])
     drafts = DraftBatch(tokens, parents.astype(np.int32), np.array([4, 0], np.int32), None, None)
     found = certain(drafts, 6)
-    assert found.law == "top_k" and found.asked.tolist() == [[3, 0, 1, 0, 0], [0] * 5]
+    assert found.laws == ("top_k", "top_k") and found.asked.tolist() == [[3, 0, 1, 0, 0], [0] * 5]
     assert found.columns[0, [0, 2]].tolist() == [[0, 1, 3], [2, -1, -1]]
     assert found.places[0].tolist() == [0, -1, 1, -1, -1]
     generator = torch.Generator().manual_seed(2)

@@ -90,7 +90,7 @@ class ModelDrafter:
             level, (rows, places) = following
             logits = self.reader.target.extend(self.reader.cache, level).float()
         q = torch.cat(parts) if parts else logits.new_empty((0, self.vocabulary))
-        return SampledDrafts(drawn.drafts(), law, drawn.columns[:, : drawn.used + 1],
+        return SampledDrafts(drawn.drafts(), (law,) * len(requests), drawn.columns[:, : drawn.used + 1],
                              drawn.asked[:, : drawn.used + 1], drawn.lines[:, : drawn.used + 1], q)
 
     def _warped(self, logits: torch.Tensor, rows: np.ndarray, nodes: np.ndarray, drawn: Drawn,
