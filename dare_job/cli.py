@@ -12,7 +12,17 @@ from typing import Annotated
 
 import typer
 
-from dare_job import cli_bench, cli_ctr, cli_curve, cli_prepare, cli_snapshots, cli_tune, errors, files
+from dare_job import (
+    cli_bench,
+    cli_ctr,
+    cli_curve,
+    cli_drafter,
+    cli_prepare,
+    cli_snapshots,
+    cli_tune,
+    errors,
+    files,
+)
 from dare_job import cli_night as night
 from dare_job import cli_options as options
 from dare_job.cli_night import Config, Curve, Day, Input, Model, Out, Set, Target
@@ -206,6 +216,7 @@ def replay(
 for _command in (cli_tune.tune, cli_curve.curve, cli_ctr.ctr, cli_snapshots.history, cli_snapshots.diff,
                  cli_snapshots.clean):
     app.command()(_command)
+app.command("train-drafter")(cli_drafter.train_drafter)
 app.add_typer(cli_bench.app, name="bench")
 app.add_typer(cli_prepare.app, name="prepare")
 

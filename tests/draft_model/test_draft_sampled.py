@@ -7,15 +7,17 @@ from decode_models import prompts, tiny
 
 from dare_job.decode import Request, Target
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.sampling import LAWS, Verifier, draw
+from dare_job.decode.sampling import LAWS, Verifier, Warp, draw, walk, warp
 from dare_job.decode.sampling.drafts import certain
-from dare_job.decode.sampling.seeds import DRAFT, Draws, Seeds, uniforms
+from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Draws, Seeds, uniforms
+from dare_job.decode.tree import build
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
 
 TEXTS = prompts((5, 17, 1, 30))
 REQUESTS = tuple(Request(f"row {i}", text) for i, text in enumerate(TEXTS))
 KEYS = Seeds(11).keys(REQUESTS)
+SETTINGS = Warp(temperature=0.7, min_p=1e-3)
 LENGTHS = np.array([len(text) for text in TEXTS], np.int32)
 
 
@@ -24,14 +26,7 @@ def target():
     return Target(tiny("llama"))
 
 
-def warp(logits, texts):
-    """Temperature 0.7, and no token of less than 1e-3."""
-    q = torch.softmax(logits / 0.7, -1)
-    q = torch.where(q > 1e-3, q, 0)
-    return q / q.sum(-1, keepdim=True), logits.isfinite().all(-1)
-
-
-def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, warping=warp):
+def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, settings=SETTINGS):
     rows = list(rows)
     context = np.zeros((len(rows), 30), np.int32)
     for place, row in enumerate(rows):
@@ -39,7 +34,7 @@ def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, warping=wa
     ones = np.ones(len(rows), np.int32)
     requests, draws = tuple(REQUESTS[row] for row in rows), Draws(KEYS[rows], LENGTHS[rows], DRAFT)
     return ModelDrafter(target, shape).sampled(requests, context, LENGTHS[rows], budget * ones, depth * ones,
-                                               law, warping, draws)
+                                               law, settings, draws)
 
 
 def _path(drafts, row, node):
@@ -81,10 +76,10 @@ def test_candidates_are_drawn_by_their_law_from_the_models_own_words(target, law
     assert (repeated > 0) == (law == "iid")
 
 
-def _said(target, text):
+def _said(target, text, settings=SETTINGS, seen=None):
     with target.as_transformers() as model, torch.inference_mode():
         logits = model(input_ids=torch.from_numpy(text.astype(np.int64))[None]).logits[:, -1]
-    return warp(logits, None)[0][0]
+    return warp(logits, settings, seen)[0][0]
 
 
 def test_a_rows_tree_does_not_depend_on_its_company(target):
@@ -114,23 +109,45 @@ def test_a_smaller_budget_leaves_whole_nodes_without_candidates(target):
     assert _drawn(target, "3x2x2", "iid", depth=0).drafts.nodes == 0
 
 
-def test_what_warping_leaves_out_is_not_drawn_and_no_numbers_draw_nothing(target):
-    seen = []
-
-    def narrow(logits, texts):
-        seen.append(texts())
-        q, sound = warp(logits, texts)
-        top = torch.zeros_like(q).scatter_(1, q.argmax(-1, keepdim=True), 1.0)
-        sound = sound & (torch.arange(len(q)) != 1) if len(seen) == 1 else sound
-        return top, sound
-
-    found = _drawn(target, "3x2", "without_replacement", warping=narrow)
-    assert found.drafts.sizes.tolist() == [2, 0, 2, 2] and found.asked[1].tolist() == [0, 0, 0]
+def test_what_warping_leaves_out_is_not_drawn(target):
+    """A penalty for what the text and the path hold, and one token left."""
+    narrow = Warp(top_k=1, repetition_penalty=1.7)
+    found = _drawn(target, "3x2", "without_replacement", settings=narrow)
+    assert found.drafts.sizes.tolist() == [2] * 4
     assert found.columns[0].tolist() == [[0, -1, -1], [1, -1, -1], [-1, -1, -1]]
     assert found.asked[0].tolist() == [3, 2, 0]
-    for line, row in enumerate((0, 2, 3)):  # the second level's: what each node stands behind
-        text = seen[1][line]
-        assert text[text >= 0].tolist() == [*TEXTS[row], found.drafts.tokens[row, 0]]
+    for row, text in enumerate(TEXTS):
+        for node in (0, 1):
+            path = np.concatenate((text, _path(found.drafts, row, node)))
+            q = _said(target, path, narrow, torch.from_numpy(path.astype(np.int64))[None])
+            assert torch.equal(found.q[found.places[row, node]], q) and q.max() == 1
+
+
+def test_logits_that_are_no_numbers_draw_nothing(target):
+    copy = tiny("llama")
+    with torch.no_grad():
+        copy.model.embed_tokens.weight[int(TEXTS[1][2])] = torch.nan
+    found, whole = (_drawn(one, "2x2", "iid") for one in (Target(copy, check=False), target))
+    assert found.drafts.sizes[1] == 0 and not found.asked[1].any()
+    for row in (0, 2, 3):
+        assert np.array_equal(found.columns[row], whole.columns[row]) or TEXTS[1][2] in TEXTS[row]
+
+
+def test_an_accepted_path_is_one_of_the_tree(target):
+    """Where the target is the draft model each first candidate is right: the walk ends at a leaf."""
+    found = _drawn(target, "2x2", "iid")
+    tree = build(np.array([text[-1] for text in TEXTS]), found.drafts, np.full(4, 9))
+    candidates, q = found.on(tree)
+    row = np.repeat(np.arange(4), np.diff(tree.starts))
+    node = np.arange(len(row)) - tree.starts[row]
+    coins = torch.from_numpy(Draws(KEYS, LENGTHS, VERIFY)(row, node, 3))
+    ends = walk("rrs", "iid", candidates, q, q, coins)
+    for r in range(4):
+        first = found.columns[r, 0, 0] + 1
+        second = found.columns[r, first, 0] + 1
+        assert ends.nodes[r] == tree.starts[r] + second
+    with pytest.raises(ValueError, match="without some of the nodes"):
+        found.on(build(np.zeros(4, np.int64), found.drafts, np.full(4, 1)))
 
 
 def test_a_law_that_cannot_have_the_shape_is_refused(target):
@@ -145,7 +162,7 @@ def test_retrieved_drafts_have_one_hot_laws_that_a_verifier_is_exact_for():
     tokens, parents = np.array([[4, 1, 2, 3], [0, 0, 0, 0]], np.int32), np.array([[-1, -1, 1, -1], [-1] * 4])
     drafts = DraftBatch(tokens, parents.astype(np.int32), np.array([4, 0], np.int32), None, None)
     found = certain(drafts, 6)
-    assert found.law == "top_k" and found.asked.tolist() == [[3, 0, 1, 0, 0], [0] * 5]
+    assert found.laws == ("top_k", "top_k") and found.asked.tolist() == [[3, 0, 1, 0, 0], [0] * 5]
     assert found.columns[0, [0, 2]].tolist() == [[0, 1, 3], [2, -1, -1]]
     assert found.places[0].tolist() == [0, -1, 1, -1, -1]
     generator = torch.Generator().manual_seed(2)

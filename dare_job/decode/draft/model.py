@@ -1,6 +1,6 @@
 """Drafts by a smaller causal language model of the same tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,12 +14,9 @@ from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.laws import NONE, check_count, draw
 from dare_job.decode.sampling.laws import law as law_of
 from dare_job.decode.sampling.seeds import Draws
+from dare_job.decode.sampling.warp import Warp, warp
 from dare_job.decode.target import Target
 from pools.tree import DraftBatch, empty
-
-# Logits float32 (T, V) and, where it is asked for, the text int64 (T, L) that each stands behind, padded with
-# -1 -> probabilities float32 (T, V), and bool (T,): logits that were numbers.
-Warping = Callable[[torch.Tensor, Callable[[], torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 
 
 class ModelDrafter:
@@ -60,7 +57,7 @@ class ModelDrafter:
 
     @torch.inference_mode()
     def sampled(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-                budgets: np.ndarray, depths: np.ndarray, law: str, warp: Warping,
+                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp,
                 draws: Draws) -> SampledDrafts:
         """Candidates drawn by a law from what the draft model says after warping.
 
@@ -79,7 +76,7 @@ class ModelDrafter:
         for depth, width in enumerate(widths, 1):
             if not len(rows):
                 break
-            rows, places, q = self._warped(logits, rows, places, drawn, context, lengths, warp)
+            rows, places, q = self._warped(logits, rows, places, drawn, context, lengths, settings)
             found = draw(chosen, q, width, torch.from_numpy(draws(rows, places, width)).to(q.device))
             shares = q.gather(1, found.clamp_min(0)).cpu().numpy()
             drawn.add(rows, places, found.cpu().numpy(), shares, lines)
@@ -93,19 +90,19 @@ class ModelDrafter:
             level, (rows, places) = following
             logits = self.reader.target.extend(self.reader.cache, level).float()
         q = torch.cat(parts) if parts else logits.new_empty((0, self.vocabulary))
-        return SampledDrafts(drawn.drafts(), law, drawn.columns[:, : drawn.used + 1],
+        return SampledDrafts(drawn.drafts(), (law,) * len(requests), drawn.columns[:, : drawn.used + 1],
                              drawn.asked[:, : drawn.used + 1], drawn.lines[:, : drawn.used + 1], q)
 
     def _warped(self, logits: torch.Tensor, rows: np.ndarray, nodes: np.ndarray, drawn: Drawn,
-                context: np.ndarray, lengths: np.ndarray, warp: Warping) -> tuple:
+                context: np.ndarray, lengths: np.ndarray, settings: Warp) -> tuple:
         """Rows, nodes and q of those whose logits (T, V) are numbers."""
-        def texts() -> torch.Tensor:
+        seen = None
+        if settings.repetition_penalty != 1:
             longest = int(lengths[rows].max())
-            before = np.where(np.arange(longest) < lengths[rows, None], context[rows, :longest], NONE)
-            behind = drawn.paths(rows, nodes, self.shape.depth)
-            return torch.from_numpy(np.concatenate((before, behind), 1, dtype=np.int64)).to(logits.device)
-
-        q, sound = warp(self._of_target(logits), texts)
+            text = np.where(np.arange(longest) < lengths[rows, None], context[rows, :longest], NONE)
+            path = drawn.paths(rows, nodes, self.shape.depth)
+            seen = torch.from_numpy(np.concatenate((text, path), 1, dtype=np.int64)).to(logits.device)
+        q, sound = warp(self._of_target(logits), settings, seen)
         if sound.all():
             return rows, nodes, q
         kept = sound.cpu().numpy()

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 
 from dare_job.decode.sampling.laws import NONE
+from dare_job.decode.sampling.tree import Candidates
+from dare_job.decode.tree import Tree
 from pools.tree import DraftBatch
 
 
@@ -16,7 +18,7 @@ class SampledDrafts(NamedTuple):
     drafts   the trees: parents before children, siblings distinct. Its scores are paths' probabilities under
              q, in no order. A verifier must have all candidates of a node or none: which of them are left
              out may not depend on what was drawn
-    law      name of the law (``sampling.laws``) of every node's candidates
+    laws     name of the law (``sampling.laws``) of the candidates of every node of a row, for each of R rows
     columns  int32 (R, N + 1, K): of the root (0) and of the node in column i (i + 1), the columns of its
              candidates in the order in which they were drawn; a column is there twice where a token was
              drawn twice. NONE behind the last
@@ -27,11 +29,15 @@ class SampledDrafts(NamedTuple):
     """
 
     drafts: DraftBatch
-    law: str
+    laws: tuple[str, ...]
     columns: np.ndarray
     asked: np.ndarray
     places: np.ndarray
     q: torch.Tensor
+
+    def by_law(self) -> dict[str, np.ndarray]:
+        """Rows int64 (M,) of each law: as many walks, with the ``Candidates.roots`` of these rows alone."""
+        return {law: np.flatnonzero([one == law for one in self.laws]) for law in dict.fromkeys(self.laws)}
 
     def tokens(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Candidates int64 (M, K) of nodes (M,), the root being 0, of rows (M,); NONE behind the last."""
@@ -40,6 +46,26 @@ class SampledDrafts(NamedTuple):
             return columns.astype(np.int64)
         found = self.drafts.tokens[rows[:, None], np.maximum(columns, 0)]
         return np.where(columns >= 0, found, NONE).astype(np.int64)
+
+    def on(self, tree: Tree) -> tuple[Candidates, torch.Tensor]:
+        """The same as the T queries of the ``Tree`` that was built of ``drafts``, for ``walk`` and
+        ``traverse``, with q float32 (T, V), in which lines of leaves say nothing.
+
+        Nodes that were too deep for the tree are not there: their parents must have none of them either.
+        """
+        starts, counts = tree.starts[:-1], np.diff(tree.starts)
+        if (counts != self.drafts.sizes + 1).any():
+            raise ValueError("a tree without some of the nodes that were drawn cannot be verified exactly")
+        row = np.repeat(np.arange(len(counts)), counts)
+        node = np.arange(len(row)) - np.repeat(starts, counts)
+        columns, device = self.columns[row, node].astype(np.int64), self.q.device
+        children = np.where(columns >= 0, columns + 1 + starts[row, None], NONE)
+        parts = (torch.from_numpy(part).to(device) for part in
+                 (starts.astype(np.int64), children, self.asked[row, node].astype(np.int64)))
+        roots, children, draws = parts
+        places = torch.from_numpy(np.maximum(self.places[row, node], 0)).to(device)
+        q = self.q[places] if len(self.q) else self.q.new_zeros((len(row), self.q.shape[1]))
+        return Candidates(roots, tree.tokens.to(device), children, draws), q
 
 
 def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "cpu") -> SampledDrafts:
@@ -55,8 +81,8 @@ def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "c
     _list(drafts.parents, drafts.sizes, columns)
     places = np.where(asked > 0, np.cumsum(asked > 0).reshape(asked.shape) - 1, NONE).astype(np.int32)
     row, node = np.nonzero(asked)
-    found = SampledDrafts(drafts, "top_k", columns, asked, places, torch.zeros((len(row), vocabulary),
-                                                                              device=device))
+    q = torch.zeros((len(row), vocabulary), device=device)
+    found = SampledDrafts(drafts, ("top_k",) * rows, columns, asked, places, q)
     if len(row):
         tokens, counts = found.tokens(row, node), asked[row, node][:, None]
         shares = 2 * (counts - np.arange(tokens.shape[1])) / (counts * (counts + 1))
@@ -64,6 +90,39 @@ def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "c
         at = torch.from_numpy(line).to(device), torch.from_numpy(tokens[line, place]).to(device)
         found.q[at] = torch.from_numpy(shares[line, place].astype(np.float32)).to(device)
     return found
+
+
+def either(chosen: np.ndarray, ones: SampledDrafts, others: SampledDrafts) -> SampledDrafts:
+    """``ones`` for the rows of which ``chosen``, bool (R,), is true, else ``others``; of one vocabulary."""
+    drafts = joined(chosen, ones.drafts, others.drafts)
+    shape = drafts.nodes + 1, max(ones.columns.shape[2], others.columns.shape[2])
+
+    def fitted(x: np.ndarray, fill: int) -> np.ndarray:
+        x = x[:, : shape[0]]
+        return np.pad(x, [(0, 0), *((0, n - m) for n, m in zip(shape, x.shape[1:], strict=False))],
+                      constant_values=fill)
+
+    def pick(a: np.ndarray, b: np.ndarray, fill: int) -> np.ndarray:
+        a, b = fitted(a, fill), fitted(b, fill)
+        return np.where(chosen.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+
+    behind = np.where(others.places >= 0, others.places + len(ones.q), NONE)
+    laws = tuple(a if one else b for one, a, b in zip(chosen, ones.laws, others.laws, strict=True))
+    return SampledDrafts(drafts, laws, pick(ones.columns, others.columns, NONE),
+                         pick(ones.asked, others.asked, 0), pick(ones.places, behind.astype(np.int32), NONE),
+                         torch.cat((ones.q, others.q)))
+
+
+def joined(chosen: np.ndarray, ones: DraftBatch, others: DraftBatch) -> DraftBatch:
+    """The same of drafts in which there is no chance."""
+    sizes = np.where(chosen, ones.sizes, others.sizes)
+    nodes = int(sizes.max(initial=0))
+    parts = []
+    for a, b in zip(ones, others, strict=True):
+        if a.ndim == 2:
+            a, b = (np.pad(x[:, :nodes], ((0, 0), (0, max(0, nodes - x.shape[1])))) for x in (a, b))
+        parts.append(np.where(chosen if a.ndim == 1 else chosen[:, None], a, b))
+    return DraftBatch(*parts)
 
 
 @numba.njit(cache=True)

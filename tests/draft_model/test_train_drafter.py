@@ -1,0 +1,149 @@
+"""``dare-job train-drafter`` on a few texts of the embedded model, published as a run publishes them."""
+
+import hashlib
+import json
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+from dare_job import prompts, tables
+from dare_job.cli import app
+from dare_job.data.world.simulate import simulate, user_examples
+from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.draft.same import require_same
+from dare_job.decode.prompt import prompt_ids
+from dare_job.drafter.train import divergence
+from dare_job.errors import ConfigError, DataError
+from dare_job.model import embedded_path
+from dare_job.model_files import fingerprint, tokenizer_hash
+from dare_job.workspace import MANIFEST
+
+DT, ROWS, TOKENS = "2026-01-02", 28, 32
+QUICK = ["--steps", "60", "--layers", "2", "--width", "64", "--heads", "2", "--batch-tokens", "1024",
+         "--held-out", "4", "--kl", "0.5"]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """An OUT with users' texts of one night, and their prompts in the plan; no items."""
+    out, path = tmp_path_factory.mktemp("out"), embedded_path()
+    tokenizer, target = AutoTokenizer.from_pretrained(path), Target.load(path)
+    examples = islice(user_examples(simulate(60, 40, 5), prompts.load(prompts.SAMPLE), 20), ROWS)
+    asked = {f"u{i}": example.prompt for i, example in enumerate(examples)}
+    engine = Engine(target, EngineSettings(max_new_tokens=TOKENS, nodes=0, score="never"))
+    requests = [Request(name, prompt_ids(tokenizer, text)) for name, text in asked.items()]
+    texts = {result.id: result for result in engine.run(requests)}
+    assert len(texts) == ROWS
+    hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in asked.items()}
+    rows = [{"entity_id": name, "knowledge": tokenizer.decode(texts[name].token_ids),
+             "token_ids": texts[name].token_ids.tolist(), "finish_reason": texts[name].finish_reason,
+             "prompt_sha256": hashes[name], "run_id": "run-1"} for name in asked]
+    wrote = {"model": {"name": "embedded", "revision": None, "hash": fingerprint(path)}, "run_id": "run-1",
+             "tokenizer": tokenizer_hash(path), "new_tokens": [0, TOKENS]}
+    for entity, written in (("user", rows), ("item", [])):
+        folder = out / "knowledge" / f"entity={entity}" / f"dt={DT}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(written, tables.KNOWLEDGE), folder / "part-0.parquet")
+        (folder / MANIFEST).write_text(json.dumps(wrote))
+    plan = out / "_work" / f"dt={DT}" / "plan" / "entity=user"
+    plan.mkdir(parents=True)
+    planned = [{"entity_id": name, "prompt": asked[name], "prompt_sha256": hashes[name], "stale": True,
+                "strict": False, "interactions": 3} for name in asked]
+    pq.write_table(pa.Table.from_pylist(planned, tables.PLAN), plan / "part-0.parquet")
+    return out, tokenizer, target
+
+
+def _run(*arguments):
+    return CliRunner().invoke(app, ["train-drafter", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def trained(published, tmp_path_factory):
+    to = tmp_path_factory.mktemp("drafter") / "of-embedded"
+    done = _run("--out", published[0], "--to", to, *QUICK)
+    assert done.exit_code == 0, done.output
+    return to, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_it_learns_and_says_of_what(trained):
+    to, found = trained
+    assert found == {"drafter": str(to), **json.loads((to / "drafter.json").read_text())}
+    assert found["target"]["name"] == "embedded" and found["target"]["hash"] == fingerprint(embedded_path())
+    assert found["texts"] | {"out": None} == {"out": None, "date": DT, "runs": ["run-1"], "rows": ROWS - 4,
+                                              "with_prompt": ROWS - 4, "tokens": found["texts"]["tokens"]}
+    assert found["before"]["rows"] == found["after"]["rows"] == 4
+    assert found["after"]["first_choice"] > found["before"]["first_choice"] + 0.1
+    assert [path.name for path in to.parent.iterdir()] == ["of-embedded"]
+
+
+def test_the_engine_drafts_with_it(published, trained):
+    _, tokenizer, target = published
+    draft = Target.load(trained[0])
+    require_same(tokenizer, AutoTokenizer.from_pretrained(trained[0]), draft.vocabulary)
+    asked = [Request(i, prompt_ids(tokenizer, "Users who like"), max_new_tokens=20) for i in range(3)]
+    plain, drafted = (
+        {r.id: r.token_ids for r in Engine(target, EngineSettings(batch_size=2, nodes=nodes),
+                                           ModelDrafter(draft, "2x1x1", target.vocabulary)).run(asked)}
+        for nodes in (0, 6))
+    assert all(np.array_equal(plain[i], drafted[i]) for i in range(3))
+
+
+def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_path, job_log):
+    out = tmp_path / "out"
+    (out / "_work").mkdir(parents=True)
+    (out / "knowledge").symlink_to(published[0] / "knowledge")
+    done = _run("--out", out, "--to", tmp_path / "to", *QUICK, "--steps", "1")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["texts"]["with_prompt"] == 0 and found["after"] is None
+    assert any("28 of 28 texts are learned without their prompts" in line for line in job_log)
+
+
+@pytest.mark.parametrize("options,error,told", [
+    (["--steps", "0"], ConfigError, "--steps is 0; it must be at least 1"),
+    (["--kl", "1.5"], ConfigError, "--kl is 1.5; it must be from 0"),
+    (["--width", "65"], ConfigError, "--width 65 is no multiple of twice --heads 2"),
+    (["--rate", "nan"], ConfigError, "--rate is nan"),
+    (["--context", "32"], DataError, "no text of 2026-01-02 is shorter than --context 32"),
+    (["--date", "2026-01-03"], DataError, "holds no user text of 2026-01-03; published: 2026-01-02"),
+    (["--held-out", "25"], DataError, "has 3 texts of 2026-01-02 to learn from .--held-out keeps 25 apart"),
+    (["--model", "/nowhere"], Exception, "model folder /nowhere does not exist"),
+])
+def test_what_cannot_be_is_said(published, tmp_path, options, error, told):
+    done = _run("--out", published[0], "--to", tmp_path / "to", *QUICK, "--steps", "1", *options)
+    with pytest.raises(error, match=told):
+        raise done.exception
+    assert not (tmp_path / "to").exists()
+
+
+def test_nothing_else_is_replaced_and_a_failed_run_leaves_what_was_there(published, trained, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    done = _run("--out", published[0], "--to", tmp_path / "mine", *QUICK)
+    with pytest.raises(ConfigError, match="something else than a draft model"):
+        raise done.exception
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    before = (trained[0] / "drafter.json").read_text()
+    done = _run("--out", published[0], "--to", trained[0], *QUICK, "--rate", "1", "--steps", "0")
+    assert isinstance(done.exception, ConfigError)
+    assert (trained[0] / "drafter.json").read_text() == before
+
+
+def test_divergence_is_kl_with_all_other_tokens_as_one():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 4, generator=generator)
+    p = torch.softmax(torch.randn(5, 4, generator=generator), -1)
+    whole = torch.nn.functional.kl_div(logits.log_softmax(-1), p, reduction="batchmean")
+    top = p.topk(3)  # the fourth is all others
+    assert divergence(logits, top.indices, top.values).item() == pytest.approx(whole.item(), abs=1e-5)
+    unknown = top.values.clone()
+    unknown[:3] = 0
+    last = torch.nn.functional.kl_div(logits[3:].log_softmax(-1), p[3:], reduction="batchmean")
+    assert divergence(logits, top.indices, unknown).item() == pytest.approx(last.item(), abs=1e-5)
