@@ -16,7 +16,7 @@ from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.laws import law
 from dare_job.decode.sampling.rules import rule_for
 from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Draws, Seeds
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.scores import Scorer
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.target import Target
@@ -70,8 +70,9 @@ class SamplingEngine(Engine):
         super().__init__(target, settings, drafter, scoring)
         self.sampling, self._seeds = sampling, Seeds(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
-            sampling.require(drafter.shape.widths)
-            drafter.shape.require(settings.nodes)
+            shape = getattr(drafter, "model", drafter).shape
+            sampling.require(shape.widths)
+            shape.require(settings.nodes)
         penalty = 1.0 if self._scorer.slow else self.rules.penalty
         if penalty != 1.0 and sampling.warp.repetition_penalty == 1.0:
             self._warp = replace(sampling.warp, repetition_penalty=penalty)
@@ -87,11 +88,8 @@ class SamplingEngine(Engine):
         draws = Draws(self._seeds.keys(rows.asked), plan.lengths, DRAFT)
         self._drawn = self.drafter.sampled(
             rows.asked, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
-            self.sampling.law, self._warped, draws)
+            self.sampling.law, self._warp, draws)
         return self._drawn.drafts
-
-    def _warped(self, logits: torch.Tensor, texts) -> tuple[torch.Tensor, torch.Tensor]:
-        return warp(logits, self._warp, texts() if self._warp.repetition_penalty != 1 else None)
 
     def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[Verdict, int]:
         self._drawn = None  # what is offered of old text was not drawn

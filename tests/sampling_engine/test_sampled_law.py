@@ -8,6 +8,7 @@ from scipy.stats import chi2
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from dare_job.decode import EngineSettings, Request, Target
+from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.sampled import Sampling, SamplingEngine
@@ -53,6 +54,8 @@ def drafter(kind: str):
         return None
     if kind == "retrieval":
         return RetrievalDrafter(DraftSettings(threads=1))
+    if kind == "hybrid":
+        return HybridDrafter(drafter("retrieval"), drafter("3x2"), 0.3)
     return ModelDrafter(Target(model(1)), kind)
 
 
@@ -65,7 +68,7 @@ def engine(target, kind: str, rule: str = "rrs", law_name: str = "without_replac
 def requests(kind: str, rows: int):
     pool = Index.build([np.random.default_rng(3).integers(0, V, 400).astype(np.int32)])
     old = np.array([3, 1, 5, 2], np.int32) if kind == "old" else None
-    pools = (pool,) if kind == "retrieval" else ()
+    pools = (pool,) if kind in ("retrieval", "hybrid") else ()
     return [Request(n, PROMPT, pools, old_ids=old) for n in range(rows)]
 
 
@@ -74,7 +77,7 @@ CASES = [("none", "rrs", "without_replacement"), ("old", "rrs", "without_replace
          ("3x2", "rrs", "iid"), ("3x2", "mcss", "iid"), ("2x2", "k_seq", "iid"),
          ("1x1", "speculative", "iid"),
          ("3x2", "greedy", "greedy"), ("2x2", "spechub", "spechub"), ("3x2", "naive", "top_k"),
-         ("3x2", "traversal", "without_replacement"), ("3x1", "rrs", "distinct")]
+         ("3x2", "traversal", "without_replacement"), ("hybrid", "rrs", "iid"), ("3x1", "rrs", "distinct")]
 
 
 def distance(results, law: np.ndarray) -> tuple[float, int]:
@@ -103,7 +106,7 @@ def test_a_rule_that_is_told_another_law_would_be_caught(target, law):
     """Drawn without replacement, verified as independent draws: off by little, and seen."""
     wrong = engine(target, "3x2")
     sampled = wrong.drafter.sampled
-    wrong.drafter.sampled = lambda *args: sampled(*args)._replace(law="iid")
+    wrong.drafter.sampled = lambda *args: sampled(*args)._replace(laws=("iid",) * len(args[0]))
     found, degrees = distance(wrong.run(requests("3x2", 3 * ROWS)), law)
     assert found > chi2.isf(ODDS, degrees)
 

@@ -14,6 +14,7 @@ from dare_job.decode.tree import Tree
 from dare_job.decode.verify.verdict import Verdict, blank
 
 TRAVERSAL = "traversal"  # a rule of whole trees, where the others are of one node's candidates
+CERTAIN = "top_k"  # the law that has no chance in it
 
 Numbers = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # rows, nodes of the row, how many -> uniforms
 
@@ -43,39 +44,37 @@ def of_certain(tree: Tree, p: Probabilities, numbers: Numbers) -> Verdict:
     width = children.shape[1]
     candidates = _candidates(tree, children, np.full(len(tree), width))
     uniforms = _uniforms(tree, numbers, 1).expand(-1, width + 1)
-    return _verdict(tree, walk("naive", "top_k", candidates, p, p, uniforms))  # which reads no q
+    return _verdict(tree, walk("naive", CERTAIN, candidates, p, p, uniforms))  # which reads no q
 
 
 def of_drawn(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, numbers: Numbers) -> Verdict:
-    """Where candidates were drawn by a law; a row whose tree is its root alone has no candidates any more."""
-    starts, sizes = tree.host[3], np.diff(tree.host[3])
-    rows = np.repeat(np.arange(len(sizes)), sizes)
-    nodes = np.arange(len(tree)) - starts[:-1][rows]
-    columns = drafts.columns[rows, nodes]
-    asked = np.where(sizes[rows] > 1, drafts.asked[rows, nodes], 0)
-    children = np.where((columns >= 0) & (asked > 0)[:, None], columns + 1 + starts[:-1][rows][:, None], NONE)
-    candidates = _candidates(tree, children, asked)
-    lines = torch.from_numpy(drafts.places[rows, nodes].astype(np.int64)).to(tree.tokens.device)
-    q = _Lines(drafts.q, lines)
+    """Where candidates were drawn by laws; a row whose tree is its root alone has no candidates any more.
+
+    rule  judges what was drawn; what is certain needs none (``of_certain``)
+    """
+    gone = (np.diff(tree.starts) == 1) & (drafts.drafts.sizes > 0)
+    if gone.any():
+        sizes = np.where(gone, 0, drafts.drafts.sizes).astype(np.int32)
+        drafts = drafts._replace(drafts=drafts.drafts._replace(sizes=sizes),
+                                 asked=np.where(gone[:, None], 0, drafts.asked))
+    candidates, q = drafts.on(tree)
+    uniforms = _uniforms(tree, numbers, max(2, candidates.children.shape[1] + 1))
+    found = Walk(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
+    for law, rows in drafts.by_law().items():
+        rows = torch.from_numpy(rows).to(q.device)
+        ends = _ends(rule, law, candidates._replace(roots=candidates.roots[rows]), p, q, uniforms)
+        found.nodes[rows], found.token[rows] = ends
+    return _verdict(tree, found)
+
+
+def _ends(rule: str, law: str, candidates: Candidates, p: Probabilities, q: torch.Tensor,
+          uniforms: torch.Tensor) -> Walk:
+    if law == CERTAIN:
+        return walk("naive", law, candidates, p, p, uniforms)
     if rule == TRAVERSAL:
-        every = torch.arange(len(tree), device=lines.device)
-        uniforms = _uniforms(tree, numbers, 2)
-        return _verdict(tree, traverse(drafts.law, candidates, p[every], q[every], uniforms))
-    uniforms = _uniforms(tree, numbers, children.shape[1] + 1)
-    return _verdict(tree, walk(rule, drafts.law, candidates, p, q, uniforms))
-
-
-class _Lines:
-    """q of the queries that are asked for, float32 (M, V); zeros of those without candidates."""
-
-    def __init__(self, q: torch.Tensor, lines: torch.Tensor):
-        self._q, self._lines = q, lines
-
-    def __getitem__(self, queries: torch.Tensor) -> torch.Tensor:
-        lines = self._lines[queries]
-        if not len(self._q):
-            return self._q.new_zeros((len(lines), self._q.shape[1]))
-        return self._q[lines.clamp_min(0)] * (lines >= 0)[:, None]
+        every = torch.arange(len(q), device=q.device)
+        return traverse(law, candidates, p[every], q, uniforms[:, -2:])
+    return walk(rule, law, candidates, p, q, uniforms)
 
 
 def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> Candidates:
