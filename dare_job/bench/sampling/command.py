@@ -1,0 +1,125 @@
+"""``dare-job bench sample``: ways of sampling in turn, and the tables of what they took."""
+
+import logging
+import platform
+from dataclasses import dataclass, field
+
+import torch
+import transformers
+
+from dare_job.bench.sampling import acceptance, curve, orders, report, world
+from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
+from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, once
+from dare_job.bench.sampling.world import World
+from dare_job.decode.draft.shape import MOST
+from dare_job.decode.sampling.search import Found, fastest
+from dare_job.drafter.settings import Settings
+from dare_job.errors import ConfigError
+from pools.draft import warm_up
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``dare-job bench sample`` was asked.
+
+    rows, tokens  that are sampled, and new tokens of each at most
+    nodes, depth  of a draft tree, at most
+    probes        trees by which acceptance is measured
+    drafter       the draft model and its training
+    """
+
+    temperatures: tuple[float, ...] = (0.0, 0.7, 1.0, 1.75)
+    rows: int = 32
+    tokens: int = 160
+    users: int = 400
+    items: int = 300
+    nodes: int = 32
+    depth: int = 8
+    repeats: int = 3
+    probes: tuple[str, ...] = PROBES
+    drafter: Settings = field(default_factory=Settings)
+
+    def __post_init__(self):
+        for name, values in (("temperature", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
+                             ("tokens", [self.tokens]), ("nodes", [self.nodes]), ("depth", [self.depth]),
+                             ("repeats", [self.repeats])):
+            if not values or min(values) < 1:
+                raise ConfigError(f"--{name} must be at least {0 if name == 'temperature' else 1}")
+        if self.nodes > MOST:
+            raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MOST}")
+
+
+def quick(temperatures: tuple[float, ...]) -> Options:
+    """Seconds for each temperature."""
+    return Options(temperatures, 3, 16, 24, 20, 8, 3, 1, QUICK_PROBES,
+                   Settings(width=64, heads=2, steps=20, batch_tokens=512))
+
+
+def run(options: Options) -> dict:
+    """Train, measure and print; returns the JSON object that the command prints last."""
+    torch.set_num_threads(1)
+    warm_up()
+    made = world.prepare(options.rows, options.users, options.items, options.tokens, options.drafter)
+    rows, found = [], {"acceptance": [], "orders": [], "entropy": []}
+    for temperature in options.temperatures:
+        found["entropy"].append({"temperature": temperature, **world.entropy(made, temperature,
+                                                                            options.tokens)})
+        rates = {name: acceptance.measured(made, name, temperature, options.tokens, options.probes,
+                                           options.depth) for name in made.drafters}
+        found["acceptance"] += [line for name, each in rates.items()
+                                for line in report.acceptance(temperature, name, each)]
+        limits = orders.by_limit(rates["after"].rates, options.nodes, options.depth)
+        found["orders"] += [{"temperature": temperature, **line} for line in limits]
+        rows += _temperature(made, options, temperature, rates)
+    targets = report.targets(rows, found["orders"])
+    machine = {"parameters": made.target.model.num_parameters(), "training": made.training, "threads": 1,
+               "machine": platform.machine(), "torch": torch.__version__,
+               "transformers": transformers.__version__, "memory_bound": curve.ABOUT}
+    report.show(rows, found, targets)
+    return {"rows": rows, "targets": targets, **found, **machine}
+
+
+def _temperature(made: World, options: Options, temperature: float, rates: dict[str, Acceptance]) -> list[dict]:
+    """Lines of all methods, which take turns."""
+    methods, expected = _methods(options, temperature, rates)
+    found: dict[str, Measured] = {}
+    for repeat in range(options.repeats):
+        for method in methods:
+            seen = once(made, method, temperature, options.tokens)
+            found[method.name] = seen.after(found.get(method.name))
+            _LOG.info("temperature %g, %d of %d: %s %s, %.3f tokens a step, %.1f s", temperature, repeat + 1,
+                      options.repeats, method.name, "x".join(map(str, method.widths)), seen.per_step,
+                      seen.seconds[0])
+    lines = [report.line(temperature, method, found, expected.get(method.name)) for method in methods]
+    best = next(method for method in methods if method.name == report.BEST)
+    if best.widths:
+        lines.append(report.paths(temperature, made.target, best, found))
+    return lines
+
+
+def _methods(options: Options, temperature: float, rates: dict[str, Acceptance]) -> tuple[list, dict]:
+    """What is run, and the tokens a step that the search expected of some."""
+    methods, expected = [Method(PLAIN)], {}
+    for name, suffix in (("after", ""), ("before", " (before)")):
+        best, chain = (_search(rates[name], options, most) for most in (None, 1))
+        same = (1,) * len(best.widths)
+        for title, widths, law, rule in ((report.SD_SAME, same, "iid", "speculative"),
+                                         (report.SD_BEST, chain.widths, "iid", "speculative"),
+                                         (report.BEST, best.widths, "without_replacement", "rrs")):
+            drafter = name if widths else "none"
+            methods.append(Method(title + suffix, drafter, widths, law, rule))
+        expected |= {report.SD_BEST + suffix: chain.tokens, report.BEST + suffix: best.tokens}
+        if name == "after" and best.widths and temperature > 0:
+            methods += [Method(title, name, best.widths, law, rule)
+                        for title, law, rule in report.ABLATION]
+    methods += [Method("x".join(map(str, widths)), "after", widths) for widths in orders.MEASURED
+                if Method("", "", widths).size <= options.nodes and len(widths) <= options.depth]
+    return [*methods, Method(RETRIEVAL, RETRIEVAL, nodes=min(16, options.nodes))], expected
+
+
+def _search(rates: Acceptance, options: Options, most: int | None) -> Found:
+    """The tree, or with ``most`` of 1 the chain, that is fastest where memory bounds steps."""
+    return fastest(rates.rates[:, :most], options.nodes, curve.target_table(options.nodes),
+                   curve.draft_table(options.depth), options.depth)

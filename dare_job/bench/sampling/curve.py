@@ -1,0 +1,49 @@
+"""What steps cost where memory bounds them: data-sheet curves of a target and a draft model on one card.
+
+The target is charged as Mistral-7B and the drafter as Qwen2.5-0.5B, both on an H100 by
+``dare_job.replay.roofline``: a forward reads every weight once, so that a drafter's level takes 7 % of a
+target's forward. Rows decoded together as in the run. Verdicts, drawing and looking up are not charged.
+"""
+
+import math
+
+import numpy as np
+
+from dare_job.bench.sampling.world import BATCH
+from dare_job.replay.roofline import H100, MISTRAL, QWEN, forward_ms
+
+ABOUT = "Mistral-7B drafted by Qwen2.5-0.5B's size on an H100, roofline of the data sheets"
+
+
+def target_ms(queries: int, rows: int = BATCH) -> float:
+    """Of a forward with as many queries a row."""
+    return forward_ms(H100, MISTRAL, rows, queries)
+
+
+def draft_ms(widths: tuple[int, ...], read: float = 1.0, rows: int = BATCH) -> float:
+    """Of drafting a tree: a forward a level, over what was written since the last step (``read`` tokens),
+    then over each level's nodes but the last's.
+    """
+    queries = [math.ceil(read), *np.cumprod(widths[:-1]).tolist()] if widths else []
+    return sum(forward_ms(H100, QWEN, rows, count) for count in queries)
+
+
+def target_table(nodes: int) -> np.ndarray:
+    """float64 (nodes + 1,): of a root and so many drafts."""
+    return np.array([target_ms(1 + count) for count in range(nodes + 1)])
+
+
+def draft_table(levels: int) -> np.ndarray:
+    """float64 (levels + 1,): of so many levels, each at the price of one query a row."""
+    return draft_ms((1,)) * np.arange(levels + 1)
+
+
+def speed_up(tokens: float, widths: tuple[int, ...], nodes: int) -> float:
+    """Over plain sampling, of a step that writes so many tokens."""
+    return tokens * target_ms(1) / (target_ms(1 + nodes) + draft_ms(widths, tokens))
+
+
+def paths_speed_up(tokens: float, widths: tuple[int, ...]) -> float:
+    """The same without tree attention: each path is a row of its own, with its own keys and values read."""
+    paths = math.prod(widths)
+    return tokens * target_ms(1) / (target_ms(1 + len(widths), BATCH * paths) + draft_ms(widths, tokens))

@@ -1,0 +1,121 @@
+"""What is sampled, and the draft model before and after it was distilled: all of the sample world."""
+
+import copy
+import hashlib
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from dare_job import prompts
+from dare_job.data.world.simulate import DAYS, Example, simulate, user_examples
+from dare_job.decode import EngineSettings, Request, Target
+from dare_job.decode.prompt import prompt_ids
+from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.sampling.warp import Warp
+from dare_job.drafter import teacher
+from dare_job.drafter.settings import Settings
+from dare_job.drafter.teacher import KEPT, Lesson
+from dare_job.drafter.texts import Row
+from dare_job.drafter.train import network, train
+from dare_job.errors import ConfigError, ModelError
+from dare_job.model_files import resolve
+from pools.index import Index
+
+BATCH, BEFORE_STEPS = 8, 60
+_CONTEXT = 1024
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class World:
+    """requests: tonight's rows, with a pool of the other users' texts of the night before.
+
+    drafters  before: fitted on the grammar's texts of another world; after: distilled on the target's own
+    training  what each took
+    """
+
+    target: Target
+    requests: list[Request]
+    drafters: dict[str, Target]
+    training: dict[str, dict]
+
+
+def prepare(rows: int, users: int, items: int, tokens: int, settings: Settings) -> World:
+    """The target samples a text of every other user at temperature 1, and the draft model learns them."""
+    folder = resolve("embedded")
+    tokenizer, target = AutoTokenizer.from_pretrained(folder), Target.load(folder, device="cpu")
+    asked = _by_digest(_requests(tokenizer, _examples(users, items, settings.seed)))
+    if not 0 < rows <= len(asked) - 8:
+        raise ConfigError(f"--rows {rows} of {len(asked)} users with a history: 8 must be left to learn from; "
+                          "take fewer rows or more --users")
+    tonight, others = asked[:rows], asked[rows:]
+    _LOG.info("the target samples %d texts for the draft model to learn from", len(others))
+    texts = sampled(target, others, tokens)
+    foreign = _examples(users, items, settings.seed + 1)
+    drafters, training = {}, {}
+    for name, lessons, one in (
+            ("before", _plain(tokenizer, foreign, tokens),
+             replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps))),
+            ("after", teacher.lessons(target, texts), settings)):
+        model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, one)
+        training[name] = train(model, lessons, one, "cpu")
+        drafters[name] = Target(copy.deepcopy(model), check=False)
+        training[name]["parameters"] = model.num_parameters()
+        _LOG.info("draft model %s: %s", name, training[name])
+    pool = Index.build([row.text.astype(np.int32) for row in texts])
+    return World(target, [replace(request, pools=(pool,)) for request in tonight], drafters, training)
+
+
+def sampled(target: Target, requests: list[Request], tokens: int, temperature: float = 1.0) -> list[Row]:
+    """The target's own texts."""
+    settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=0, score="never")
+    engine = SamplingEngine(target, settings, Sampling(Warp(temperature)))
+    found = {result.id: result for result in engine.run(requests)}
+    if failed := [result for result in found.values() if result.error]:
+        raise ModelError(f"row {failed[0].id} could not be sampled: {failed[0].error}")
+    return [Row(request.id, request.prompt_ids.astype(np.int64), found[request.id].token_ids.astype(np.int64),
+                True) for request in requests]
+
+
+def _examples(users: int, items: int, seed: int) -> list[Example]:
+    return list(user_examples(simulate(users, items, seed), prompts.load(prompts.SAMPLE), DAYS))
+
+
+def _requests(tokenizer, examples: list[Example]) -> list[Request]:
+    return [Request(f"user:{one.row}", prompt_ids(tokenizer, one.prompt)) for one in examples]
+
+
+def _by_digest(requests: list[Request]) -> list[Request]:
+    return sorted(requests, key=lambda request: hashlib.sha256(request.id.encode()).digest())
+
+
+def _plain(tokenizer, examples: list[Example], tokens: int) -> list[Lesson]:
+    """Texts without what a target says of them."""
+    lessons = []
+    for request, one in zip(_requests(tokenizer, examples), examples, strict=True):
+        ids = [*tokenizer(one.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id][:tokens]
+        row = Row(request.id, request.prompt_ids.astype(np.int64), np.asarray(ids, np.int64), True)
+        lessons.append(Lesson(row, np.zeros((len(ids), KEPT), np.int32), np.zeros((len(ids), KEPT), np.float16)))
+    return lessons
+
+
+@torch.inference_mode()
+def entropy(world: World, temperature: float, tokens: int) -> dict:
+    """Of what the target says behind each token of texts that it samples: mean and 90th percentile of its
+    entropy in nats, and the mean share of its first choice; over the rows.
+    """
+    rows = sampled(world.target, world.requests, tokens, temperature)
+    shares = torch.cat([torch.softmax(_logits(world.target, row).double() / max(temperature, 1e-6), -1)
+                        for row in rows])
+    nats = -torch.xlogy(shares, shares).sum(-1)
+    return {"mean": round(float(nats.mean()), 4), "p90": round(float(nats.quantile(0.9)), 4),
+            "first_choice": round(float(shares.amax(-1).mean()), 4)}
+
+
+def _logits(target: Target, row: Row) -> torch.Tensor:
+    ids = np.concatenate((row.prompt, row.text[:-1]))[None]
+    lengths, scored = np.array([len(row.prompt)]), np.array([len(row.text) - 1])
+    return target.prefill(target.new_cache(1), np.arange(1), ids, lengths, scored)
