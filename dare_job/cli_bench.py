@@ -228,6 +228,9 @@ def sample(
     width: Annotated[int, typer.Option("--width", help="Of the draft model's hidden states.")] = 256,
     layers: Annotated[int, typer.Option("--layers", help="Of the draft model.")] = 2,
     steps: Annotated[int, typer.Option("--steps", help="Updates of its distillation.")] = 300,
+    work: Annotated[Path | None, typer.Option(
+        "--work", help="Folder that keeps the draft models for the next call; without it they are made "
+                       "anew.")] = None,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few rows and a tiny draft model: exercises the command, measures nothing of "
                         "interest.")] = False,
@@ -244,9 +247,9 @@ def sample(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     chosen = _temperatures(temperatures)
-    result = command.run(command.quick(chosen) if quick else command.Options(
+    result = command.run(command.quick(chosen, work) if quick else command.Options(
         chosen, rows, tokens, users, items, nodes, depth, repeats,
-        drafter=Settings(width=width, layers=layers, steps=steps)))
+        drafter=Settings(width=width, layers=layers, steps=steps), work=work))
     print(json.dumps(result), flush=True)
 
 

@@ -2,11 +2,13 @@
 
 import logging
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 import transformers
 
+from dare_job.bench.decode.night import working
 from dare_job.bench.sampling import acceptance, curve, orders, report, world
 from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
 from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, once
@@ -17,6 +19,7 @@ from dare_job.drafter.settings import Settings
 from dare_job.errors import ConfigError
 from pools.draft import warm_up
 
+_ANY = (2, 1)  # for the rules that are compared where no tree pays
 _LOG = logging.getLogger(__name__)
 
 
@@ -28,6 +31,7 @@ class Options:
     nodes, depth  of a draft tree, at most
     probes        trees by which acceptance is measured
     drafter       the draft model and its training
+    work          folder that keeps the draft models for the next call; None: a temporary one
     """
 
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0, 1.75)
@@ -40,6 +44,7 @@ class Options:
     repeats: int = 3
     probes: tuple[str, ...] = PROBES
     drafter: Settings = field(default_factory=Settings)
+    work: Path | None = None
 
     def __post_init__(self):
         for name, values in (("temperature", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
@@ -51,17 +56,22 @@ class Options:
             raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MOST}")
 
 
-def quick(temperatures: tuple[float, ...]) -> Options:
+def quick(temperatures: tuple[float, ...], work: Path | None = None) -> Options:
     """Seconds for each temperature."""
     return Options(temperatures, 3, 16, 24, 20, 8, 3, 1, QUICK_PROBES,
-                   Settings(width=64, heads=2, steps=20, batch_tokens=512))
+                   Settings(width=64, heads=2, steps=20, batch_tokens=512), work)
 
 
 def run(options: Options) -> dict:
     """Train, measure and print; returns the JSON object that the command prints last."""
+    with working(options.work) as work:
+        return _run(options, work)
+
+
+def _run(options: Options, work: Path) -> dict:
     torch.set_num_threads(1)
     warm_up()
-    made = world.prepare(options.rows, options.users, options.items, options.tokens, options.drafter)
+    made = world.prepare(options.rows, options.users, options.items, options.tokens, options.drafter, work)
     rows, found = [], {"acceptance": [], "orders": [], "entropy": []}
     for temperature in options.temperatures:
         found["entropy"].append({"temperature": temperature, **world.entropy(made, temperature,
@@ -81,9 +91,13 @@ def run(options: Options) -> dict:
     return {"rows": rows, "targets": targets, **found, **machine}
 
 
-def _temperature(made: World, options: Options, temperature: float, rates: dict[str, Acceptance]) -> list[dict]:
+def _temperature(made: World, options: Options, temperature: float,
+                 rates: dict[str, Acceptance]) -> list[dict]:
     """Lines of all methods, which take turns."""
     methods, expected = _methods(options, temperature, rates)
+    some = replace(made, requests=made.requests[:2])
+    for method in methods:  # compiled and warm
+        once(some, method, temperature, 8)
     found: dict[str, Measured] = {}
     for repeat in range(options.repeats):
         for method in methods:
@@ -108,11 +122,11 @@ def _methods(options: Options, temperature: float, rates: dict[str, Acceptance])
         for title, widths, law, rule in ((report.SD_SAME, same, "iid", "speculative"),
                                          (report.SD_BEST, chain.widths, "iid", "speculative"),
                                          (report.BEST, best.widths, "without_replacement", "rrs")):
-            drafter = name if widths else "none"
-            methods.append(Method(title + suffix, drafter, widths, law, rule))
+            if title != report.SD_SAME or name == "after":
+                methods.append(Method(title + suffix, name if widths else "none", widths, law, rule))
         expected |= {report.SD_BEST + suffix: chain.tokens, report.BEST + suffix: best.tokens}
-        if name == "after" and best.widths and temperature > 0:
-            methods += [Method(title, name, best.widths, law, rule)
+        if name == "after" and temperature > 0:
+            methods += [Method(title, name, best.widths or _ANY, law, rule)
                         for title, law, rule in report.ABLATION]
     methods += [Method("x".join(map(str, widths)), "after", widths) for widths in orders.MEASURED
                 if Method("", "", widths).size <= options.nodes and len(widths) <= options.depth]

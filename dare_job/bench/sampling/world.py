@@ -1,9 +1,10 @@
 """What is sampled, and the draft model before and after it was distilled: all of the sample world."""
 
-import copy
 import hashlib
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,10 +19,12 @@ from dare_job.decode.sampling.warp import Warp
 from dare_job.drafter import teacher
 from dare_job.drafter.settings import Settings
 from dare_job.drafter.teacher import KEPT, Lesson
-from dare_job.drafter.texts import Row
+from dare_job.drafter.texts import LEAST, Row
 from dare_job.drafter.train import network, train
 from dare_job.errors import ConfigError, ModelError
+from dare_job.model_files import fingerprint as fingerprint_of
 from dare_job.model_files import resolve
+from dare_job.workspace import committing, digest, done_record, is_done
 from pools.index import Index
 
 BATCH, BEFORE_STEPS = 8, 60
@@ -43,30 +46,48 @@ class World:
     training: dict[str, dict]
 
 
-def prepare(rows: int, users: int, items: int, tokens: int, settings: Settings) -> World:
-    """The target samples a text of every other user at temperature 1, and the draft model learns them."""
+def prepare(rows: int, users: int, items: int, tokens: int, settings: Settings, work: Path) -> World:
+    """The target samples a text of every other user at temperature 1, and the draft model learns them.
+
+    work: folder that keeps the draft models; one of the same settings is there or is made
+    """
     folder = resolve("embedded")
     tokenizer, target = AutoTokenizer.from_pretrained(folder), Target.load(folder, device="cpu")
     asked = _by_digest(_requests(tokenizer, _examples(users, items, settings.seed)))
-    if not 0 < rows <= len(asked) - 8:
-        raise ConfigError(f"--rows {rows} of {len(asked)} users with a history: 8 must be left to learn from; "
-                          "take fewer rows or more --users")
+    if not 0 < rows <= len(asked) - LEAST:
+        raise ConfigError(f"--rows {rows} of {len(asked)} users with a history: {LEAST} must be left to "
+                          "learn from; take fewer rows or more --users")
     tonight, others = asked[:rows], asked[rows:]
     _LOG.info("the target samples %d texts for the draft model to learn from", len(others))
     texts = sampled(target, others, tokens)
     foreign = _examples(users, items, settings.seed + 1)
-    drafters, training = {}, {}
-    for name, lessons, one in (
-            ("before", _plain(tokenizer, foreign, tokens),
-             replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps))),
-            ("after", teacher.lessons(target, texts), settings)):
-        model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, one)
-        training[name] = train(model, lessons, one, "cpu")
-        drafters[name] = Target(copy.deepcopy(model), check=False)
-        training[name]["parameters"] = model.num_parameters()
-        _LOG.info("draft model %s: %s", name, training[name])
+    lessons = {"before": lambda: _plain(tokenizer, foreign, tokens),
+               "after": lambda: teacher.lessons(target, texts)}
+    trainings = {"before": replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps)),
+                 "after": settings}
+    made = {name: _drafter(name, lessons[name], target, tokenizer, trainings[name], work,
+                           [users, items, tokens, rows]) for name in lessons}
     pool = Index.build([row.text.astype(np.int32) for row in texts])
-    return World(target, [replace(request, pools=(pool,)) for request in tonight], drafters, training)
+    return World(target, [replace(request, pools=(pool,)) for request in tonight],
+                 {name: model for name, (model, _) in made.items()},
+                 {name: record for name, (_, record) in made.items()})
+
+
+def _drafter(name: str, lessons: Callable[[], list[Lesson]], target: Target, tokenizer, settings: Settings,
+             work: Path, about: list[int]) -> tuple[Target, dict]:
+    """The draft model, and what its training took."""
+    fingerprint = digest([name, asdict(settings), about, fingerprint_of(resolve("embedded"))])
+    folder = work / f"drafter-{name}-{fingerprint[:12]}"
+    if not is_done(folder, fingerprint):
+        record: dict = {}
+        with committing(folder, fingerprint, record) as staging:
+            model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
+            record["training"] = train(model, lessons(), settings, "cpu")
+            record["training"]["parameters"] = model.num_parameters()
+            model.save_pretrained(staging)
+    record = done_record(folder)["training"]
+    _LOG.info("draft model %s: %s", name, record)
+    return Target.load(folder, device="cpu"), record
 
 
 def sampled(target: Target, requests: list[Request], tokens: int, temperature: float = 1.0) -> list[Row]:
@@ -98,7 +119,8 @@ def _plain(tokenizer, examples: list[Example], tokens: int) -> list[Lesson]:
     for request, one in zip(_requests(tokenizer, examples), examples, strict=True):
         ids = [*tokenizer(one.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id][:tokens]
         row = Row(request.id, request.prompt_ids.astype(np.int64), np.asarray(ids, np.int64), True)
-        lessons.append(Lesson(row, np.zeros((len(ids), KEPT), np.int32), np.zeros((len(ids), KEPT), np.float16)))
+        shape = len(ids), KEPT
+        lessons.append(Lesson(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16)))
     return lessons
 
 
