@@ -229,8 +229,11 @@ def sample(
     layers: Annotated[int, typer.Option("--layers", help="Of the draft model.")] = 2,
     steps: Annotated[int, typer.Option("--steps", help="Updates of its distillation.")] = 300,
     work: Annotated[Path | None, typer.Option(
-        "--work", help="Folder that keeps the draft models for the next call; without it they are made "
+        "--work", help="Folder that keeps the models for the next call; without it they are made "
                        "anew.")] = None,
+    data: Annotated[Path | None, typer.Option(
+        "--data", help="Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m: samples the model "
+                       "of bench decode, without noise, in place of the embedded one.")] = None,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few rows and a tiny draft model: exercises the command, measures nothing of "
                         "interest.")] = False,
@@ -249,7 +252,7 @@ def sample(
     chosen = _temperatures(temperatures)
     result = command.run(command.quick(chosen, work) if quick else command.Options(
         chosen, rows, tokens, users, items, nodes, depth, repeats,
-        drafter=Settings(width=width, layers=layers, steps=steps), work=work))
+        drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data))
     print(json.dumps(result), flush=True)
 
 

@@ -9,9 +9,10 @@ import torch
 import transformers
 
 from dare_job.bench.decode.night import working
-from dare_job.bench.sampling import acceptance, curve, orders, report, world
+from dare_job.bench.sampling import acceptance, curve, orders, report, source, world
 from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
 from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, once
+from dare_job.bench.sampling.source import Source
 from dare_job.bench.sampling.world import World
 from dare_job.decode.draft.shape import MOST
 from dare_job.decode.sampling.search import Found, fastest
@@ -31,7 +32,8 @@ class Options:
     nodes, depth  of a draft tree, at most
     probes        trees by which acceptance is measured
     drafter       the draft model and its training
-    work          folder that keeps the draft models for the next call; None: a temporary one
+    data          folder of real profiles, whose model is sampled; None: the embedded one
+    work          folder that keeps the models for the next call; None: a temporary one
     """
 
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0, 1.75)
@@ -45,6 +47,7 @@ class Options:
     probes: tuple[str, ...] = PROBES
     drafter: Settings = field(default_factory=Settings)
     work: Path | None = None
+    data: Path | None = None
 
     def __post_init__(self):
         for name, values in (("temperature", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
@@ -71,7 +74,7 @@ def run(options: Options) -> dict:
 def _run(options: Options, work: Path) -> dict:
     torch.set_num_threads(1)
     warm_up()
-    made = world.prepare(options.rows, options.users, options.items, options.tokens, options.drafter, work)
+    made = world.prepare(_source(options, work), options.tokens, options.drafter, work)
     rows, found = [], {"acceptance": [], "orders": [], "entropy": []}
     for temperature in options.temperatures:
         found["entropy"].append({"temperature": temperature, **world.entropy(made, temperature,
@@ -89,6 +92,13 @@ def _run(options: Options, work: Path) -> dict:
                "transformers": transformers.__version__, "memory_bound": curve.ABOUT}
     report.show(rows, found, targets)
     return {"rows": rows, "targets": targets, **found, **machine}
+
+
+def _source(options: Options, work: Path) -> Source:
+    if options.data:
+        return source.real_profiles(options.data, work, options.rows, options.users, options.tokens)
+    return source.sample_world(options.rows, options.users, options.items, options.tokens,
+                               options.drafter.seed)
 
 
 def _temperature(made: World, options: Options, temperature: float,

@@ -1,6 +1,5 @@
-"""What is sampled, and the draft model before and after it was distilled: all of the sample world."""
+"""What is sampled, and the draft model before and after it was distilled on the target's own texts."""
 
-import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -10,20 +9,17 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from dare_job import prompts
-from dare_job.data.world.simulate import DAYS, Example, simulate, user_examples
+from dare_job.bench.sampling.source import Source
 from dare_job.decode import EngineSettings, Request, Target
-from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.sampled import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
 from dare_job.drafter import teacher
 from dare_job.drafter.settings import Settings
 from dare_job.drafter.teacher import KEPT, Lesson
-from dare_job.drafter.texts import LEAST, Row
+from dare_job.drafter.texts import Row
 from dare_job.drafter.train import network, train
-from dare_job.errors import ConfigError, ModelError
+from dare_job.errors import ModelError
 from dare_job.model_files import fingerprint as fingerprint_of
-from dare_job.model_files import resolve
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools.index import Index
 
@@ -34,9 +30,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class World:
-    """requests: tonight's rows, with a pool of the other users' texts of the night before.
+    """requests: tonight's rows, with a pool of the other users' texts, which the target sampled.
 
-    drafters  before: fitted on the grammar's texts of another world; after: distilled on the target's own
+    drafters  before: fitted on texts that the target did not write; after: distilled on its own
     training  what each took
     """
 
@@ -46,48 +42,25 @@ class World:
     training: dict[str, dict]
 
 
-def prepare(rows: int, users: int, items: int, tokens: int, settings: Settings, work: Path) -> World:
+def prepare(source: Source, tokens: int, settings: Settings, work: Path) -> World:
     """The target samples a text of every other user at temperature 1, and the draft model learns them.
 
     work: folder that keeps the draft models; one of the same settings is there or is made
     """
-    folder = resolve("embedded")
-    tokenizer, target = AutoTokenizer.from_pretrained(folder), Target.load(folder, device="cpu")
-    asked = _by_digest(_requests(tokenizer, _examples(users, items, settings.seed)))
-    if not 0 < rows <= len(asked) - LEAST:
-        raise ConfigError(f"--rows {rows} of {len(asked)} users with a history: {LEAST} must be left to "
-                          "learn from; take fewer rows or more --users")
-    tonight, others = asked[:rows], asked[rows:]
+    target = Target.load(source.folder, device="cpu")
+    others = [Request(name, prompt) for name, prompt in source.others.items()]
     _LOG.info("the target samples %d texts for the draft model to learn from", len(others))
     texts = sampled(target, others, tokens)
-    foreign = _examples(users, items, settings.seed + 1)
-    lessons = {"before": lambda: _plain(tokenizer, foreign, tokens),
+    lessons = {"before": lambda: [_plain(row) for row in source.foreign],
                "after": lambda: teacher.lessons(target, texts)}
     trainings = {"before": replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps)),
                  "after": settings}
-    made = {name: _drafter(name, lessons[name], target, tokenizer, trainings[name], work,
-                           [users, items, tokens, rows]) for name in lessons}
+    made = {name: _drafter(name, lessons[name], target, source, trainings[name], work, tokens)
+            for name in lessons}
     pool = Index.build([row.text.astype(np.int32) for row in texts])
-    return World(target, [replace(request, pools=(pool,)) for request in tonight],
-                 {name: model for name, (model, _) in made.items()},
+    requests = [Request(name, prompt, (pool,)) for name, prompt in source.tonight.items()]
+    return World(target, requests, {name: model for name, (model, _) in made.items()},
                  {name: record for name, (_, record) in made.items()})
-
-
-def _drafter(name: str, lessons: Callable[[], list[Lesson]], target: Target, tokenizer, settings: Settings,
-             work: Path, about: list[int]) -> tuple[Target, dict]:
-    """The draft model, and what its training took."""
-    fingerprint = digest([name, asdict(settings), about, fingerprint_of(resolve("embedded"))])
-    folder = work / f"drafter-{name}-{fingerprint[:12]}"
-    if not is_done(folder, fingerprint):
-        record: dict = {}
-        with committing(folder, fingerprint, record) as staging:
-            model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
-            record["training"] = train(model, lessons(), settings, "cpu")
-            record["training"]["parameters"] = model.num_parameters()
-            model.save_pretrained(staging)
-    record = done_record(folder)["training"]
-    _LOG.info("draft model %s: %s", name, record)
-    return Target.load(folder, device="cpu"), record
 
 
 def sampled(target: Target, requests: list[Request], tokens: int, temperature: float = 1.0) -> list[Row]:
@@ -101,29 +74,6 @@ def sampled(target: Target, requests: list[Request], tokens: int, temperature: f
                 True) for request in requests]
 
 
-def _examples(users: int, items: int, seed: int) -> list[Example]:
-    return list(user_examples(simulate(users, items, seed), prompts.load(prompts.SAMPLE), DAYS))
-
-
-def _requests(tokenizer, examples: list[Example]) -> list[Request]:
-    return [Request(f"user:{one.row}", prompt_ids(tokenizer, one.prompt)) for one in examples]
-
-
-def _by_digest(requests: list[Request]) -> list[Request]:
-    return sorted(requests, key=lambda request: hashlib.sha256(request.id.encode()).digest())
-
-
-def _plain(tokenizer, examples: list[Example], tokens: int) -> list[Lesson]:
-    """Texts without what a target says of them."""
-    lessons = []
-    for request, one in zip(_requests(tokenizer, examples), examples, strict=True):
-        ids = [*tokenizer(one.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id][:tokens]
-        row = Row(request.id, request.prompt_ids.astype(np.int64), np.asarray(ids, np.int64), True)
-        shape = len(ids), KEPT
-        lessons.append(Lesson(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16)))
-    return lessons
-
-
 @torch.inference_mode()
 def entropy(world: World, temperature: float, tokens: int) -> dict:
     """Of what the target says behind each token of texts that it samples: mean and 90th percentile of its
@@ -135,6 +85,31 @@ def entropy(world: World, temperature: float, tokens: int) -> dict:
     nats = -torch.xlogy(shares, shares).sum(-1)
     return {"mean": round(float(nats.mean()), 4), "p90": round(float(nats.quantile(0.9)), 4),
             "first_choice": round(float(shares.amax(-1).mean()), 4)}
+
+
+def _drafter(name: str, lessons: Callable[[], list[Lesson]], target: Target, source: Source,
+             settings: Settings, work: Path, tokens: int) -> tuple[Target, dict]:
+    """The draft model, and what its training took."""
+    prompts = [list(source.tonight), list(source.others), len(source.foreign)]
+    fingerprint = digest([name, asdict(settings), tokens, prompts, fingerprint_of(source.folder)])
+    folder = work / f"drafter-{name}-{fingerprint[:12]}"
+    if not is_done(folder, fingerprint):
+        record: dict = {}
+        with committing(folder, fingerprint, record) as staging:
+            tokenizer = AutoTokenizer.from_pretrained(source.folder)
+            model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
+            record["training"] = train(model, lessons(), settings, "cpu")
+            record["training"]["parameters"] = model.num_parameters()
+            model.save_pretrained(staging)
+    record = done_record(folder)["training"]
+    _LOG.info("draft model %s: %s", name, record)
+    return Target.load(folder, device="cpu"), record
+
+
+def _plain(row: Row) -> Lesson:
+    """A text without what a target says of it."""
+    shape = len(row.text), KEPT
+    return Lesson(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
 
 
 def _logits(target: Target, row: Row) -> torch.Tensor:
