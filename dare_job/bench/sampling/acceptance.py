@@ -9,8 +9,8 @@ from dare_job.bench.sampling.measure import Measured, Method, once
 from dare_job.bench.sampling.world import World
 from dare_job.decode.draft.shape import Shape
 
-# Each of as many candidates on all of its levels: what is measured of level j is where all before passed.
-PROBES = ("1x1x1x1x1x1x1x1", "2x2x2x2", "3x3x3", "4x4x4", "8x4", "16x2", "32")
+# What is measured of level j is where those before passed; deeper levels are taken to be as the last measured.
+PROBES = ("1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
 QUICK_PROBES = ("1x1x1", "2x2", "4")
 _LOG = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ PATHS = "without tree attention"
 ABLATION = (("MCSS with replacement", "iid", "mcss"), ("naive", "without_replacement", "naive"),
             ("K-SEQ", "iid", "k_seq"), ("greedy multi-draft", "greedy", "greedy"),
             ("traversal", "without_replacement", "traversal"))
+_HIDDEN, _LIMITS = ("law", "steps", "tokens"), (2, 4, 8, 16, 24, 32, 64)
 FORWARDS, MEMORY_BOUND, AT = 2.0, 1.8, 1.0  # at least, at this temperature, with the distilled drafter
 
 
@@ -80,18 +81,22 @@ def targets(rows: list[dict], limits: list[dict]) -> list[dict]:
 
 
 def show(rows: list[dict], found: dict, held: list[dict]) -> None:
-    console = Console(width=200)
-    for title, lines in (("entropy of the target in nats a token, along its own texts", found["entropy"]),
+    """Print the tables, what was held against, and what the columns mean."""
+    console = Console(width=210)
+    limits = [one for one in found["orders"] if one["nodes"] in _LIMITS]
+    shown = [{key: value for key, value in row.items() if key not in _HIDDEN} for row in rows]
+    for title, lines in (("entropy of the target, nats a token of its own texts", found["entropy"]),
                          ("accepted on the first level, by candidates", found["acceptance"]),
-                         ("best trees by node limit, and the best of those that get wider",
-                          [one for one in found["orders"] if one["nodes"] in (2, 4, 8, 16, 24, 32, 64)]),
-                         ("ways of sampling", rows)):
-        table = Table(*(lines[0] if lines else {}), title=title)
+                         ("best trees by node limit, and the best of those that get wider", limits),
+                         ("ways of sampling", shown)):
+        table = Table(title=title)
+        for name in lines[0] if lines else ():
+            table.add_column(name.replace("_", " "), overflow="fold")
         for one in lines:
             table.add_row(*("" if value is None else str(value) for value in one.values()))
         console.print(table)
     for one in held:
         console.print("{verdict}: {target} {bound}: {measured}".format(
             verdict="met" if one["met"] else "MISSED", **one))
-    console.print(f"block_efficiency: tokens a step; memory_bound: speed-up if steps cost {curve.ABOUT}, "
-                  f"{BATCH} rows together")
+    console.print("block efficiency: tokens a step; expected: by the search; memory bound: speed-up if steps "
+                  f"cost {curve.ABOUT}, {BATCH} rows together")
