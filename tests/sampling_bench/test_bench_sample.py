@@ -42,7 +42,7 @@ def test_it_ends_with_a_line_for_every_way_of_sampling(found):
     assert all(set(row) == LINE for row in rows)
     for temperature in (0, 1):
         methods = [row["method"] for row in rows if row["temperature"] == temperature]
-        named = {"plain", report.SD_SAME, report.SD_BEST, report.BEST, "retrieval"}
+        named = {"plain", report.SD_SAME, report.SD_BEST, report.BEST, report.HERE, "retrieval"}
         if temperature:
             named |= {title for title, _, _ in report.ABLATION}
         assert named <= set(methods) and len(methods) == len(set(methods))
@@ -112,6 +112,12 @@ def test_a_drafter_that_is_never_right_costs_what_it_takes():
     assert curve.paths_speed_up(3, best.widths) < curve.speed_up(3, best.widths, best.size)
     table = curve.draft_table(3)
     assert table[0] == 0 and table[3] == pytest.approx(curve.draft_ms((2, 1, 1)), rel=0.01)
+
+
+def test_this_machines_curve_is_read_as_it_was_measured():
+    measured = {"target": {"1": 2.0, "3": 4.0, "5": 4.5}, "drafter": {"1": 0.5, "5": 1.0}}
+    target, drafter = curve.tables_here(measured, 4, 2)
+    assert target.tolist() == [2, 3, 4, 4.25, 4.5] and drafter.tolist() == [0, 0.5, 1]
 
 
 @pytest.mark.parametrize(("args", "said"), [

@@ -9,7 +9,7 @@ from dare_job.bench.sampling.measure import Measured, Method, once
 from dare_job.bench.sampling.world import World
 from dare_job.decode.draft.shape import Shape
 
-# What is measured of level j is where those before passed; deeper levels are taken to be as the last measured.
+# Level j is measured where those before it passed; deeper levels are taken to be as the last measured.
 PROBES = ("1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
 QUICK_PROBES = ("1x1x1", "2x2", "4")
 _LOG = logging.getLogger(__name__)

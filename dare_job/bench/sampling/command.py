@@ -11,16 +11,15 @@ import transformers
 from dare_job.bench.decode.night import working
 from dare_job.bench.sampling import acceptance, curve, orders, report, source, world
 from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
-from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, once
+from dare_job.bench.sampling.measure import Measured, once
+from dare_job.bench.sampling.methods import methods
 from dare_job.bench.sampling.source import Source
 from dare_job.bench.sampling.world import World
 from dare_job.decode.draft.shape import MOST
-from dare_job.decode.sampling.search import Found, fastest
 from dare_job.drafter.settings import Settings
 from dare_job.errors import ConfigError
 from pools.draft import warm_up
 
-_ANY = (2, 1)  # for the rules that are compared where no tree pays
 _LOG = logging.getLogger(__name__)
 
 
@@ -76,6 +75,7 @@ def _run(options: Options, work: Path) -> dict:
     warm_up()
     made = world.prepare(_source(options, work), options.tokens, options.drafter, work)
     rows, found = [], {"acceptance": [], "orders": [], "entropy": []}
+    found["forward_ms"] = curve.here(made, options.nodes)
     for temperature in options.temperatures:
         found["entropy"].append({"temperature": temperature, **world.entropy(made, temperature,
                                                                             options.tokens)})
@@ -85,7 +85,7 @@ def _run(options: Options, work: Path) -> dict:
                                 for line in report.acceptance(temperature, name, each)]
         limits = orders.by_limit(rates["after"].rates, options.nodes, options.depth)
         found["orders"] += [{"temperature": temperature, **line} for line in limits]
-        rows += _temperature(made, options, temperature, rates)
+        rows += _temperature(made, options, temperature, rates, found["forward_ms"])
     targets = report.targets(rows, found["orders"])
     machine = {"parameters": made.target.model.num_parameters(), "training": made.training, "threads": 1,
                "machine": platform.machine(), "torch": torch.__version__,
@@ -102,48 +102,22 @@ def _source(options: Options, work: Path) -> Source:
 
 
 def _temperature(made: World, options: Options, temperature: float,
-                 rates: dict[str, Acceptance]) -> list[dict]:
+                 rates: dict[str, Acceptance], here: dict) -> list[dict]:
     """Lines of all methods, which take turns."""
-    methods, expected = _methods(options, temperature, rates)
+    compared, expected = methods(temperature, rates, here, options.nodes, options.depth)
     some = replace(made, requests=made.requests[:2])
-    for method in methods:  # compiled and warm
+    for method in compared:  # compiled and warm
         once(some, method, temperature, 8)
     found: dict[str, Measured] = {}
     for repeat in range(options.repeats):
-        for method in methods:
+        for method in compared:
             seen = once(made, method, temperature, options.tokens)
             found[method.name] = seen.after(found.get(method.name))
             _LOG.info("temperature %g, %d of %d: %s %s, %.3f tokens a step, %.1f s", temperature, repeat + 1,
                       options.repeats, method.name, "x".join(map(str, method.widths)), seen.per_step,
                       seen.seconds[0])
-    lines = [report.line(temperature, method, found, expected.get(method.name)) for method in methods]
-    best = next(method for method in methods if method.name == report.BEST)
+    lines = [report.line(temperature, method, found, expected.get(method.name)) for method in compared]
+    best = next(method for method in compared if method.name == report.BEST)
     if best.widths:
         lines.append(report.paths(temperature, made.target, best, found))
     return lines
-
-
-def _methods(options: Options, temperature: float, rates: dict[str, Acceptance]) -> tuple[list, dict]:
-    """What is run, and the tokens a step that the search expected of some."""
-    methods, expected = [Method(PLAIN)], {}
-    for name, suffix in (("after", ""), ("before", " (before)")):
-        best, chain = (_search(rates[name], options, most) for most in (None, 1))
-        same = (1,) * len(best.widths)
-        for title, widths, law, rule in ((report.SD_SAME, same, "iid", "speculative"),
-                                         (report.SD_BEST, chain.widths, "iid", "speculative"),
-                                         (report.BEST, best.widths, "without_replacement", "rrs")):
-            if title != report.SD_SAME or name == "after":
-                methods.append(Method(title + suffix, name if widths else "none", widths, law, rule))
-        expected |= {report.SD_BEST + suffix: chain.tokens, report.BEST + suffix: best.tokens}
-        if name == "after" and temperature > 0:
-            methods += [Method(title, name, best.widths or _ANY, law, rule)
-                        for title, law, rule in report.ABLATION]
-    methods += [Method("x".join(map(str, widths)), "after", widths) for widths in orders.MEASURED
-                if Method("", "", widths).size <= options.nodes and len(widths) <= options.depth]
-    return [*methods, Method(RETRIEVAL, RETRIEVAL, nodes=min(16, options.nodes))], expected
-
-
-def _search(rates: Acceptance, options: Options, most: int | None) -> Found:
-    """The tree, or with ``most`` of 1 the chain, that is fastest where memory bounds steps."""
-    return fastest(rates.rates[:, :most], options.nodes, curve.target_table(options.nodes),
-                   curve.draft_table(options.depth), options.depth)

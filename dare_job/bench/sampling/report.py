@@ -13,6 +13,7 @@ from dare_job.decode import Target
 from dare_job.decode.latency import latency_ms
 
 SD_SAME, SD_BEST, BEST = "SD (same depth)", "SD (best depth)", "MCSD (best tree)"
+HERE = "MCSD (best tree for this machine)"
 PATHS = "without tree attention"
 ABLATION = (("MCSS with replacement", "iid", "mcss"), ("naive", "without_replacement", "naive"),
             ("K-SEQ", "iid", "k_seq"), ("greedy multi-draft", "greedy", "greedy"),
@@ -95,6 +96,9 @@ def show(rows: list[dict], found: dict, held: list[dict]) -> None:
         for one in lines:
             table.add_row(*("" if value is None else str(value) for value in one.values()))
         console.print(table)
+    for name, each in found["forward_ms"].items():
+        times = ", ".join(f"{queries}: {ms}" for queries, ms in each.items())
+        console.print(f"{name} here, milliseconds of a forward of {BATCH} rows by queries a row: {times}")
     for one in held:
         console.print("{verdict}: {target} {bound}: {measured}".format(
             verdict="met" if one["met"] else "MISSED", **one))
