@@ -9,8 +9,7 @@ from dare_job.bench.sampling.measure import Measured, Method, once
 from dare_job.bench.sampling.world import World
 from dare_job.decode.draft.shape import Shape
 
-# Level j is measured where those before it passed; deeper levels are taken to be as the last measured.
-PROBES = ("1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
+PROBES = ("1x1x1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
 QUICK_PROBES = ("1x1x1", "2x2", "4")
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ def measured(world: World, drafter: str, temperature: float, tokens: int, probes
 
 
 def add(found: dict[tuple[int, int], float], widths: tuple[int, ...], seen: Measured) -> None:
-    """Note the rates by (level, candidates); of several for one, the first stays."""
+    """Note the rates by (level, candidates), each where the levels before passed; the first one stays."""
     for level, (width, rate) in enumerate(zip(widths, seen.rates(len(widths)), strict=True), 1):
         if np.isfinite(rate):
             found.setdefault((level, width), float(rate))
@@ -52,17 +51,21 @@ def add(found: dict[tuple[int, int], float], widths: tuple[int, ...], seen: Meas
 def table(found: dict[tuple[int, int], float], levels: int) -> np.ndarray:
     """float64 (levels, candidates): rates of every level for every number of candidates up to the most.
 
-    Between measured numbers of candidates on a line. A level that was not measured for a number has the rate
-    of the level above it; one that falls where candidates are added, which is chance, stays level.
+    One candidate must be measured on level 1; deeper levels where it was not are as the last one. Of what one
+    candidate fails on a level, n more remove the share that they removed on the deepest level where they were
+    measured, so that no level looks better for having been measured less. Numbers between are on a line, and
+    a rate that falls where candidates are added, which is chance, stays level.
     """
-    most = max(width for _, width in found)
-    rates = np.zeros((levels, most))
-    for level in range(1, levels + 1):
-        known = {width: rate for (on, width), rate in found.items() if on == level}
-        if level > 1:  # as the level above, for what was measured there alone
-            above = {width: rates[level - 2, width - 1] for _, width in found}
-            known = above | known
-        widths = sorted(known)
-        line = np.interp(np.arange(1, most + 1), widths, [known[width] for width in widths])
-        rates[level - 1] = np.maximum.accumulate(line)
+    widths = sorted({width for _, width in found})
+    rates = np.zeros((levels, widths[-1]))
+    alone = [found[1, 1]]
+    for level in range(2, levels + 1):
+        alone.append(found.get((level, 1), alone[-1]))
+    left = dict.fromkeys(widths, 1.0)  # share of one candidate's failures
+    for level, single in enumerate(alone, 1):
+        for width in widths[1:]:
+            if (level, width) in found and single < 1:
+                left[width] = (1 - found[level, width]) / (1 - single)
+        line = [np.clip(1 - (1 - single) * left[width], 0, 1) for width in widths]
+        rates[level - 1] = np.maximum.accumulate(np.interp(np.arange(1, widths[-1] + 1), widths, line))
     return rates

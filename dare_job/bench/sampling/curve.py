@@ -56,7 +56,7 @@ def paths_speed_up(tokens: float, widths: tuple[int, ...]) -> float:
 def here(world: World, nodes: int) -> dict[str, dict[str, float]]:
     """Milliseconds of a forward by queries a row, of the target and of the distilled drafter."""
     queries = [count for count in _QUERIES if count <= nodes] + [nodes + 1]
-    return {name: latency_ms(model, [BATCH], queries)[str(BATCH)]
+    return {name: latency_ms(model, [BATCH], queries, 15)[str(BATCH)]
             for name, model in (("target", world.target), ("drafter", world.drafters["after"]))}
 
 

@@ -34,7 +34,7 @@ def methods(temperature: float, rates: dict[str, Acceptance], here: dict, nodes:
         if name == "after" and temperature > 0:
             found += [Method(title, name, best.widths or _ANY, law, rule)
                       for title, law, rule in report.ABLATION]
-    orders_of_one = [Method("x".join(map(str, widths)), "after", widths) for widths in orders.MEASURED]
+    orders_of_one = [Method(orders.named(widths), "after", widths) for widths in orders.MEASURED]
     found += [each for each in orders_of_one if each.size <= nodes and len(each.widths) <= depth]
     return [*found, Method(RETRIEVAL, RETRIEVAL, nodes=min(_RETRIEVED, nodes))], expected
 

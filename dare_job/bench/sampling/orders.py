@@ -22,29 +22,35 @@ def trees(nodes: int, levels: int, candidates: int) -> Iterator[tuple[int, ...]]
             yield from ((width, *rest) for rest in trees(nodes // width - 1, levels - 1, candidates))
 
 
-def best_others(rates: np.ndarray, nodes: int, depth: int) -> dict[int, Found]:
-    """By node limit, the best tree of those that get wider somewhere; limits that hold none are not there."""
-    found: dict[int, Found] = {}
+def best_of_each_kind(rates: np.ndarray, nodes: int, depth: int) -> dict[bool, dict[int, Found]]:
+    """By whether trees narrow, and by node limit, the best one; limits that hold none are not there."""
+    best: dict[bool, dict[int, Found]] = {True: {}, False: {}}
     for widths in trees(nodes, depth, rates.shape[1]):
-        if not narrowing(widths):
-            size, tokens = nodes_of(widths), expected_tokens(rates, widths)
-            if size not in found or tokens > found[size].tokens:
-                found[size] = Found(widths, tokens)
-    best: dict[int, Found] = {}
-    for limit in range(nodes + 1):
-        within = [each for each in (best.get(limit - 1), found.get(limit)) if each]
-        if within:
-            best[limit] = max(within, key=lambda each: each.tokens)
+        kind, size, tokens = best[narrowing(widths)], nodes_of(widths), expected_tokens(rates, widths)
+        if size not in kind or tokens > kind[size].tokens:
+            kind[size] = Found(widths, tokens)
+    for kind in best.values():
+        for limit in range(nodes + 1):
+            within = [each for each in (kind.get(limit - 1), kind.get(limit)) if each]
+            if within:
+                kind[limit] = max(within, key=lambda each: each.tokens)
     return best
 
 
 def by_limit(rates: np.ndarray, nodes: int, depth: int) -> list[dict]:
-    """For every node limit: the best tree, and the best of those that get wider somewhere."""
-    others, rows = best_others(rates, nodes, depth), []
+    """For every node limit: the best tree, that the search finds, and the best of those that narrow and of
+    those that get wider somewhere; lost: the share of tokens that the former lose to the best.
+    """
+    kinds, rows = best_of_each_kind(rates, nodes, depth), []
     for limit in range(1, nodes + 1):
-        best, other = largest(rates, limit, depth), others.get(limit)
-        rows.append({"nodes": limit, "tree": "x".join(map(str, best.widths)), "tokens": round(best.tokens, 4),
-                     "narrowing": narrowing(best.widths),
-                     "widening": "x".join(map(str, other.widths)) if other else None,
-                     "widening_tokens": round(other.tokens, 4) if other else None})
+        best, narrow, wide = largest(rates, limit, depth), kinds[True][limit], kinds[False].get(limit)
+        rows.append({"nodes": limit, "tree": named(best.widths), "tokens": round(best.tokens, 4),
+                     "narrowing": named(narrow.widths), "narrowing_tokens": round(narrow.tokens, 4),
+                     "widening": named(wide.widths) if wide else None,
+                     "widening_tokens": round(wide.tokens, 4) if wide else None,
+                     "lost": round(1 - narrow.tokens / best.tokens, 5)})
     return rows
+
+
+def named(widths: tuple[int, ...]) -> str:
+    return "x".join(map(str, widths))

@@ -20,6 +20,7 @@ ABLATION = (("MCSS with replacement", "iid", "mcss"), ("naive", "without_replace
             ("traversal", "without_replacement", "traversal"))
 _HIDDEN, _LIMITS = ("law", "steps", "tokens"), (2, 4, 8, 16, 24, 32, 64)
 FORWARDS, MEMORY_BOUND, AT = 2.0, 1.8, 1.0  # at least, at this temperature, with the distilled drafter
+LOST = 0.01  # share of tokens; rates are measured to about as much
 
 
 def line(temperature: float, method: Method, found: dict[str, Measured], expected: float | None) -> dict:
@@ -76,9 +77,9 @@ def targets(rows: list[dict], limits: list[dict]) -> list[dict]:
               "met": row[key] >= bound} for row in best
              for what, key, bound in (("fewer target forwards", "fewer_forwards", FORWARDS),
                                       ("speed-up where memory bounds steps", "memory_bound", MEMORY_BOUND))]
-    share = sum(one["narrowing"] for one in limits) / max(1, len(limits))
-    return [*found, {"target": "node limits whose best tree narrows, share at least", "bound": 1.0,
-                     "measured": round(share, 4), "met": share == 1.0}]
+    lost = max((one["lost"] for one in limits), default=0.0)
+    return [*found, {"target": "what the best narrowing tree loses to the best, at any node limit, at most",
+                     "bound": LOST, "measured": lost, "met": lost <= LOST}]
 
 
 def show(rows: list[dict], found: dict, held: list[dict]) -> None:
@@ -88,7 +89,7 @@ def show(rows: list[dict], found: dict, held: list[dict]) -> None:
     shown = [{key: value for key, value in row.items() if key not in _HIDDEN} for row in rows]
     for title, lines in (("entropy of the target, nats a token of its own texts", found["entropy"]),
                          ("accepted on the first level, by candidates", found["acceptance"]),
-                         ("best trees by node limit, and the best of those that get wider", limits),
+                         ("best trees by node limit: of all, that narrow, that get wider", limits),
                          ("ways of sampling", shown)):
         table = Table(title=title)
         for name in lines[0] if lines else ():
