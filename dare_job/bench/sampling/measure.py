@@ -65,6 +65,11 @@ class Measured:
         return float(self.step_tokens.mean()) if len(self.step_tokens) else 1.0
 
     @property
+    def error(self) -> float:
+        """Standard error of ``per_step``, as if steps were independent."""
+        return float(self.step_tokens.std() / max(1, len(self.step_tokens)) ** 0.5)
+
+    @property
     def per_forward(self) -> float:
         """Tokens by all forwards of a row, the prompt's included: plain sampling has 1."""
         return self.tokens / (self.steps + self.rows)

@@ -24,19 +24,20 @@ LOST = 0.01  # share of tokens; rates are measured to about as much
 
 
 def line(temperature: float, method: Method, found: dict[str, Measured], expected: float | None) -> dict:
-    """Of one method at one temperature; expected: the search's tokens a step.
+    """Of one method at one temperature; expected: the search's tokens a step. error: standard
+    error of the block efficiency, as if steps were independent.
 
     fewer_forwards  target forwards of plain sampling over the method's, prompts' included, for as many tokens
     """
     seen, plain = found[method.name], found[PLAIN]
     retrieved = method.drafter == RETRIEVAL
-    spent = method.law if not retrieved else "top_k"
-    rule = "naive" if retrieved else method.rule
+    law, rule = ("top_k", "naive") if retrieved else (method.law, method.rule)
     return {"temperature": temperature, "method": method.name, "drafter": method.drafter,
             "tree": "x".join(map(str, method.widths)), "nodes": method.size,
-            "law": "" if method.drafter == "none" else spent,
+            "law": "" if method.drafter == "none" else law,
             "rule": "" if method.drafter == "none" else "strict" if temperature == 0 else rule,
             "steps": seen.steps, "tokens": seen.tokens, "block_efficiency": round(seen.per_step, 3),
+            "error": round(seen.error, 3),
             "expected": None if expected is None else round(expected, 3),
             "fewer_forwards": round(seen.per_forward / plain.per_forward, 3),
             "target_tokens": method.size + 1, "tokens_per_s": round(seen.tokens_per_s, 1),
