@@ -13,8 +13,8 @@ from dare_job.decode.sampling.search import expected_tokens, largest, nodes_of
 from dare_job.errors import ConfigError
 
 LINE = {"temperature", "method", "drafter", "tree", "nodes", "law", "rule", "steps", "tokens",
-        "block_efficiency", "error", "expected", "fewer_forwards", "target_tokens", "tokens_per_s", "ratio_to_plain",
-        "ratio_by_processor", "memory_bound"}
+        "block_efficiency", "error", "expected", "fewer_forwards", "target_tokens", "tokens_per_s",
+        "ratio_to_plain", "ratio_by_processor", "memory_bound"}
 
 
 def invoke(*args):
