@@ -52,7 +52,7 @@ class ModelDrafter:
             if found is None:
                 break
             level, (rows, parents) = found
-            logits = self.reader.target.extend(self.reader.cache, level).float()
+            logits = self.reader.extend(level)
         return grown.drafts()
 
     @torch.inference_mode()
@@ -88,7 +88,7 @@ class ModelDrafter:
             if following is None:
                 break
             level, (rows, places) = following
-            logits = self.reader.target.extend(self.reader.cache, level).float()
+            logits = self.reader.extend(level)
         q = torch.cat(parts) if parts else logits.new_empty((0, self.vocabulary))
         return SampledDrafts(drawn.drafts(), (law,) * len(requests), drawn.columns[:, : drawn.used + 1],
                              drawn.asked[:, : drawn.used + 1], drawn.lines[:, : drawn.used + 1], q)
