@@ -34,7 +34,7 @@ def optimum(law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float:
     return float(1 + min(0.0, (np.cumsum(p) - whole).min()))
 
 
-def _most_probable(q: np.ndarray, n: int) -> np.ndarray:
+def most_probable(q: np.ndarray, n: int) -> np.ndarray:
     """Of equals the first, as the laws take them."""
     if n >= np.count_nonzero(q):
         return np.flatnonzero(q)
@@ -60,7 +60,7 @@ def _fixed_but_one(law_name: str, p: np.ndarray, q: np.ndarray, n: int) -> float
     SpecHub's pairs hold the most probable token and one of the rest, as greedy's do.
     """
     certain = n if law_name == "top_k" else n - 1
-    best = _most_probable(q, certain)
+    best = most_probable(q, certain)
     rest = q.copy()
     rest[best] = 0
     mass = rest.sum()

@@ -9,6 +9,7 @@ import torch
 
 from dare_job.decode.sampling.laws import LAWS, Law, check_count, top, without
 from dare_job.decode.sampling.steps import Rule, State, at, normalised, ratio
+from dare_job.decode.sampling.threshold import threshold
 from dare_job.errors import ConfigError
 
 
@@ -89,20 +90,6 @@ def _start_naive(law, p, q, candidates):
 def _start_k_seq(law, p, q, candidates):
     scale = threshold(p, q, candidates.shape[1])
     return State(p, q, q * scale[:, None], candidates, scale)
-
-
-def threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
-    """rho (R,) in [1, n] with 1 - (1 - beta)^n = rho beta, beta the sum of min(p / rho, q), by bisection.
-
-    Both sides are less from 1, where they are sums of what is left and lose no digits.
-    """
-    low, high = p.new_ones(len(p)), p.new_full((len(p),), n)
-    for _ in range(60):
-        rho = (low + high) / 2
-        left = (p - q * rho[:, None]).clamp_min(0).sum(-1)
-        over = left < (q - p / rho[:, None]).clamp_min(0).sum(-1) ** n
-        low, high = torch.where(over, low, rho), torch.where(over, rho, high)
-    return high
 
 
 def _accept_k_seq(state, j):

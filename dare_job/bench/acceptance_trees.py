@@ -26,25 +26,6 @@ def shares(weights: torch.Tensor) -> torch.Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-def worlds(tokens: int) -> list[World]:
-    """Flat, peaked, one with zeros in p and q, equal p and q, and disjoint ones."""
-    found, odd = [], torch.arange(tokens) % 2 == 1
-    for seed, power in ((0, 1), (1, 6), (2, 2), (3, 3), (4, 2)):
-        rng = torch.Generator().manual_seed(seed)
-        p, q = ([torch.rand((tokens,) * depth, generator=rng) ** power + 1e-6 for depth in (1, 2, 3)]
-                for _ in range(2))
-        if seed == 2:
-            p[1] = p[1] * odd
-            q[0] = q[0] * (torch.arange(tokens) > 0)
-            q[1] = q[1] * torch.eye(tokens).flip(0)
-        if seed == 3:
-            q = p
-        if seed == 4:
-            p, q = [x * odd for x in p], [x * ~odd for x in q]
-        found.append(World([shares(x).float() for x in p], [shares(x).float() for x in q]))
-    return found
-
-
 def all_drafts(law: str, world: World, widths: tuple[int, int]):
     """Every tree: candidates of the root (M, w) and of those (M, w, u), and their probabilities (M,)."""
     first, chances = enumerate_draws(LAWS[law], world.q[0], widths[0])

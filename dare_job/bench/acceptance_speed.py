@@ -1,0 +1,85 @@
+"""How long the optimal acceptance rate and one node's verification take over a large vocabulary, on one core.
+
+    python -m dare_job.bench.acceptance_speed [--vocabulary 128000] [--drafts 4] [--rows 8]
+
+Times are the thread's own, so that other work on the machine counts less. The last line is JSON.
+"""
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+
+from dare_job.decode.sampling import LAWS, RULES, Verifier, draw
+from dare_job.decode.sampling.optimum import optimum
+from dare_job.decode.sampling.rates import rate
+
+CALLS = 9
+SHAPES = {"flat": 0.01, "wide": 1.0, "usual": 3.0, "peaked": 8.0}  # standard deviation of the logits
+
+
+def main(
+    vocabulary: Annotated[int, typer.Option(help="Tokens.")] = 128_000,
+    drafts: Annotated[int, typer.Option(help="Candidates of a node.")] = 4,
+    rows: Annotated[int, typer.Option(help="Rows that are verified together.")] = 8,
+) -> None:
+    """Print medians in milliseconds."""
+    torch.set_num_threads(1)
+    found = []
+    for shape, spread in SHAPES.items():
+        p, q = pair(vocabulary, spread)
+        for law in ("iid", "without_replacement", "distinct", "greedy"):
+            found.append({"what": "optimum", "law": law, "laws": shape,
+                          "ms": milliseconds(lambda law=law, p=p, q=q: optimum(law, p, q, drafts))})
+            print(found[-1], flush=True)
+    p, q = (each.expand(rows, -1).contiguous() for each in pair(vocabulary, SHAPES["usual"]))
+    for rule, law in (("rrs", "without_replacement"), ("k_seq", "iid")):
+        found.append({"what": "rate", "law": law, "rule": rule,
+                      "ms": milliseconds(lambda rule=rule, law=law: rate(rule, law, p[0], q[0], drafts))})
+        print(found[-1], flush=True)
+    for law in ("iid", "without_replacement", "distinct", "top_k", "greedy"):
+        found += node(law, p, q, drafts)
+    print(json.dumps({"rows": found, "vocabulary": vocabulary, "drafts": drafts, "batch": rows,
+                      "torch": torch.__version__, "machine": platform.machine()}))
+
+
+def node(law: str, p: torch.Tensor, q: torch.Tensor, n: int) -> list[dict]:
+    """Drawing and verifying one node's candidates, for R rows at once."""
+    rng = torch.Generator().manual_seed(0)
+    uniforms = torch.rand((len(p), n + 1), generator=rng, dtype=torch.float64)
+    drawn = draw(LAWS[law], q, n, uniforms)
+    found = [{"what": "draw", "law": law,
+              "ms": milliseconds(lambda: draw(LAWS[law], q, n, uniforms))}]
+    print(found[-1], flush=True)
+    for rule in RULES.values():
+        if law in rule.laws and rule.only is None and rule.name != "mcss":
+            verifier = Verifier(rule.name, law, n)
+            spent = milliseconds(lambda verifier=verifier: verifier.verify(p, q, drawn, uniforms))
+            found.append({"what": "verify", "law": law, "rule": rule.name, "ms": spent})
+            print(found[-1], flush=True)
+    return found
+
+
+def pair(vocabulary: int, spread: float) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    x, z = (torch.randn(vocabulary, generator=rng) for _ in range(2))
+    return torch.softmax(spread * x, -1), torch.softmax(spread * x + min(spread, 0.5) * z, -1)
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    call()
+    spent = []
+    for _ in range(CALLS):
+        started = time.thread_time()
+        call()
+        spent.append(time.thread_time() - started)
+    return round(1e3 * float(np.median(spent)), 2)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,98 @@
+"""How many nodes have a candidate accepted, under each rule and law: exactly where that can be had."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from dare_job.decode.sampling import rejection
+from dare_job.decode.sampling.laws import draw, enumerate_draws, law
+from dare_job.decode.sampling.optimum import most_probable, optimum
+from dare_job.decode.sampling.rules import rule_for
+from dare_job.decode.sampling.verify import Verifier
+
+PATHS = 20_000  # drawn for an estimate, where one takes no time that grows with the vocabulary
+_TUPLES, _NUMBERS = 20_000, 1 << 22  # enumerated at most; numbers of a batch of rows
+
+
+class Rate(NamedTuple):
+    """Probability that a candidate is accepted, and its standard error: 0 where it is exact."""
+
+    value: float
+    error: float = 0.0
+
+
+def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, draws: int = 1000,
+         seed: int = 0) -> Rate:
+    """Of p and q float32 (V,). ConfigError where the rule is not exact for the law.
+
+    Exact in closed form, or by enumeration of up to 20,000 tuples. Else an unbiased estimate over seeded
+    draws: 20,000 for draws without replacement; ``draws`` for other laws, each over the whole vocabulary.
+    """
+    rule_for(rule, law(law_name), n)
+    known = _closed("rrs" if rule == "mcss" else rule, law_name, p, q, n)
+    if known is not None:
+        return Rate(known)
+    verifier, support = Verifier(rule, law_name, n), int((q > 0).sum())
+    if support ** n <= _TUPLES:
+        tuples, chances = enumerate_draws(verifier.law, q, n)
+        return Rate(float(chances @ _accepted(verifier, p, q, tuples)))
+    if law_name == "without_replacement":
+        found = rejection.estimates("rrs" if rule == "mcss" else rule, *_shares(p, q), n, PATHS, seed)
+    else:
+        found = _drawn(verifier, p, q, draws, seed)
+    return Rate(float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found))))
+
+
+def _closed(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float | None:
+    """None where there is no closed form."""
+    if n == 1 and rule != "naive" or rule == law_name or law_name == "top_k":
+        return optimum(law_name, p, q, n)
+    p, q = _shares(p, q)
+    if rule == "k_seq":
+        return rejection.one_threshold(p, q, n)
+    if rule == "rrs" and law_name == "iid":
+        return rejection.independent(p, q, n)
+    if rule == "rrs" and law_name == "without_replacement" and n == 2:
+        return rejection.pair(p, q)
+    if rule == "naive" and law_name == "iid":
+        return float((p * (1 - (1 - q) ** n)).sum())
+    if law_name == "greedy":
+        return _behind_the_certain(rule, p, q, n)
+    if rule == "naive" and law_name == "spechub":
+        return _behind_the_certain(rule, p, q, 2)
+    return None
+
+
+def _behind_the_certain(rule: str, p: np.ndarray, q: np.ndarray, n: int) -> float:
+    """Of n - 1 certain candidates and a draw from the rest, to which rrs comes with what p has left."""
+    best, rest = most_probable(q, n - 1), q.copy()
+    rest[best] = 0
+    sure, mass = p[best].sum(), rest.sum()
+    if mass == 0:
+        return float(sure)
+    last = rest / mass
+    return float(sure + ((p * last).sum() if rule == "naive" else np.minimum(p, (1 - sure) * last).sum()))
+
+
+def _shares(*weights: torch.Tensor) -> tuple[np.ndarray, ...]:
+    arrays = [np.asarray(each, np.float64) for each in weights]
+    return tuple(each / each.sum() for each in arrays)
+
+
+def _accepted(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, tuples: torch.Tensor) -> torch.Tensor:
+    """Probability float64 (M,) that one of each tuple is accepted."""
+    found = []
+    for part in tuples.split(max(1, _NUMBERS // len(p))):
+        output = verifier.law_of_output(p.expand(len(part), -1), q.expand(len(part), -1), part)
+        found.append(output.places.sum(-1))
+    return torch.cat(found)
+
+
+def _drawn(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, draws: int, seed: int) -> np.ndarray:
+    """As ``_accepted`` for tuples that are drawn."""
+    rng, found = torch.Generator().manual_seed(seed), []
+    uniforms = torch.rand((draws, verifier.n), generator=rng, dtype=torch.float64)
+    for part in uniforms.split(max(1, _NUMBERS // len(p))):
+        found.append(_accepted(verifier, p, q, draw(verifier.law, q.expand(len(part), -1), verifier.n, part)))
+    return torch.cat(found).numpy()

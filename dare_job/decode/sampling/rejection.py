@@ -1,0 +1,80 @@
+"""Acceptance under rules that keep a multiple of q from p, by sums over the tokens in order of p / q.
+
+Behind rejections what recursive rejection owes is (p - k q)+ up to its mass N(k), also of draws without
+replacement: k grows by N(k) / m, m being what is left of q. So all candidates are rejected with probability N
+of the last k, over the tokens that were rejected: these, and nothing else of the vocabulary, are random.
+"""
+
+import numpy as np
+
+from dare_job.decode.sampling.paths import rejected, sequential
+
+
+class _Sorted:
+    """Tokens with q by rising p / q, and sums (m + 1,): of p and q before each, and of all behind.
+
+    Tokens without q stand behind all. Both sums are kept for the digits that a difference would lose.
+    """
+
+    def __init__(self, p: np.ndarray, q: np.ndarray):
+        inside = np.flatnonzero(q)
+        self.order = inside[np.argsort(p[inside] / q[inside])]
+        self.p, self.q = p[self.order], q[self.order]
+        self.ratio = self.p / self.q
+        self.sum_p, self.sum_q = (np.append(0.0, np.cumsum(x)) for x in (self.p, self.q))
+        self.over_p, self.over_q = (np.append(np.cumsum(x[::-1])[::-1], 0.0) for x in (self.p, self.q))
+        self.over_p += p[q == 0].sum()
+
+    def mass(self, k: np.ndarray) -> np.ndarray:
+        """N(k), the sum of (p - k q)+."""
+        at = np.searchsorted(self.ratio, k, side="right")
+        return np.maximum(self.over_p[at] - k * self.over_q[at], 0.0)
+
+
+def independent(p: np.ndarray, q: np.ndarray, n: int) -> float:
+    """Of recursive rejection of n independent draws."""
+    tokens, k = _Sorted(p, q), 0.0
+    for _ in range(n):
+        k = k + tokens.mass(k)
+    return float(1 - tokens.mass(k))
+
+
+def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
+    """Of K-SEQ: rho beta, 1 - N(rho)."""
+    tokens, low, high = _Sorted(p, q), 1.0, float(n)
+    for _ in range(60):
+        rho = (low + high) / 2
+        at = np.searchsorted(tokens.ratio, rho)
+        missed = tokens.sum_q[at] - tokens.sum_p[at] / rho  # 1 - beta
+        low, high = (low, rho) if tokens.mass(rho) < missed**n else (rho, high)
+    return float(1 - tokens.mass(high))
+
+
+def pair(p: np.ndarray, q: np.ndarray) -> float:
+    """Of recursive rejection of two draws without replacement: the sum over the first that is rejected."""
+    tokens = _Sorted(p, q)
+    weights, left = np.maximum(tokens.q - tokens.p, 0), 1 - tokens.q
+    first = tokens.mass(1.0)
+    some = weights > 0
+    if first == 0 or not some.any():
+        return 1.0
+    with np.errstate(divide="ignore"):
+        last = np.where(left[some] > 0, 1 + first / left[some], 1.0)
+    return float(1 - weights[some] @ tokens.mass(last) / weights[some].sum())
+
+
+def estimates(rule: str, p: np.ndarray, q: np.ndarray, n: int, paths: int, seed: int) -> np.ndarray:
+    """Unbiased estimates (paths,) of a rule's acceptance of draws without replacement, more than n tokens."""
+    tokens, uniforms = _Sorted(p, q), np.random.default_rng(seed).random((paths, n))
+    if rule == "rrs":
+        return rejected(uniforms, tokens.ratio, tokens.q, tokens.sum_p, tokens.sum_q, tokens.over_p,
+                        tokens.over_q)
+    drawn = sequential(uniforms, tokens.sum_q, tokens.q)
+    if rule == "naive":
+        return tokens.p[drawn].sum(-1)
+    drawn = drawn[:, :-1]
+    scale = 1 / (1 - tokens.q[drawn].sum(-1))  # the greedy rule: all but the last, and the least of two
+    at = np.searchsorted(tokens.ratio, scale)
+    shared = tokens.sum_p[at] + scale * tokens.over_q[at]
+    twice = np.minimum(tokens.p[drawn], scale[:, None] * tokens.q[drawn])
+    return tokens.p[drawn].sum(-1) + shared - twice.sum(-1)
