@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.draft.base import Drafter
+from dare_job.decode.draft.model import Constraint
 from dare_job.decode.engine import Engine
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.rows import Plan, Rows
@@ -92,8 +93,23 @@ class SamplingEngine(Engine):
         draws = Draws(self._seeds.keys(rows.asked), plan.lengths, DRAFT)
         self._drawn = self.drafter.sampled(
             rows.asked, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
-            self.sampling.law, self._warp, draws)
+            self.sampling.law, self._warp, draws, self._constraint(rows))
         return self._drawn.drafts
+
+    def _constraint(self, rows: Rows) -> Constraint | None:
+        """Forbids drafts of an end of text before a row's least length."""
+        ends = [token for token in self.rules.eos if token < self.target.vocabulary]
+        if not rows.held_back or not ends:
+            return None
+        least = rows.least[: rows.active]
+
+        def constrain(logits: torch.Tensor, of: np.ndarray, before: np.ndarray) -> torch.Tensor:
+            early = torch.from_numpy(before < least[of]).to(logits.device)
+            logits = logits.clone()
+            logits[:, ends] = logits[:, ends].masked_fill(early[:, None], -torch.inf)
+            return logits
+
+        return constrain
 
     def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[Verdict, int]:
         self._drawn = None  # what is offered of old text was not drawn
