@@ -17,9 +17,10 @@ class State(NamedTuple):
     """R rows in which all candidates so far were rejected. Tensors on one device.
 
     p           float64 (R, V): law of the token that is still owed
-    q           float64 (R, V)
-    s           float64 (R, V): law of the next candidate, or of the one that counts; zeros: none
-    candidates  int64 (R, n), NONE behind the support
+    q           float64 (R, V): for the rule itself
+    s           float64 (R, V): law of the next candidate, or of the one that counts; zeros: none. Or what the
+                rule says of each token
+    candidates  int64 (R, n), NONE behind the support; in the order in which the rule asks them
     extra       float64 (R,): a number of the rule's own
     """
 
