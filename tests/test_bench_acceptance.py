@@ -11,9 +11,10 @@ def test_toy(capsys):
     nodes = [row for row in found if "rate" in row]
     assert {row["rule"] for row in nodes} >= {"rrs", "naive", "k_seq", "priority", "greedy", "spechub"}
     assert all(row["rate"] <= row["optimum"] + 5 * row["error"] + 1e-3 for row in nodes)
-    trees = {(row["noise"], row["law"], row["rule"]): row["accepted"] for row in found if "accepted" in row}
-    assert all(count <= trees[noise, law, "traversal"] + 1e-4
-               for (noise, law, rule), count in trees.items() if rule == "rrs")
+    trees = {(row["noise"], row["tree"], row["law"], row["rule"]): row["accepted"]
+             for row in found if "accepted" in row}
+    assert all(count <= trees[(*where, "traversal")] + 1e-4
+               for (*where, rule), count in trees.items() if rule == "rrs")
 
 
 def test_speed(capsys, monkeypatch):

@@ -151,7 +151,7 @@ RULES = {rule.name: rule for rule in (
     _recursive("speculative", tuple(name for name in LAWS if LAWS[name].only in (None, 1)), only=1),
     _recursive("rrs", _ALL),
     _recursive("mcss", ("iid", "without_replacement")),
-    Rule("naive", _ALL, _start_naive, _never, _stay, _rest_of_p),
+    Rule("naive", _ALL, _start_naive, _never, _stay, _rest_of_p, reads_q=False),
     Rule("k_seq", ("iid",), _start_k_seq, _accept_k_seq, _stay, _rest_of_p),
     Rule("priority", ("iid",), _start_priority, _accept_priority, _stay, _left),
     Rule("greedy", ("greedy", "without_replacement"), _start_greedy, _accept_greedy, _stay, _rest_of_p),

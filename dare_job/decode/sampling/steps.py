@@ -44,6 +44,7 @@ class Rule:
     reject    of law, state and j: the state behind its rejection
     residual  of the last state: weights (R, V) of the token that is emitted then, not normalised
     only      the one number of candidates that it takes; None: any
+    reads_q   or it does as well without
     """
 
     name: str
@@ -53,6 +54,7 @@ class Rule:
     reject: Callable[[Law, State, int], State]
     residual: Callable[[State], torch.Tensor]
     only: int | None = None
+    reads_q: bool = True
 
 
 def normalised(weights: torch.Tensor, otherwise: torch.Tensor | None = None) -> torch.Tensor:

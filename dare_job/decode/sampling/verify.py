@@ -7,6 +7,7 @@ import torch
 from dare_job.decode.sampling.laws import NONE, law, pick
 from dare_job.decode.sampling.rules import rule_for
 from dare_job.decode.sampling.steps import Rule, normalised
+from dare_job.errors import ConfigError
 
 
 class Outcome(NamedTuple):
@@ -35,21 +36,22 @@ class Verifier:
     """A rule for n candidates of a law that it is exact for.
 
     p and q are float32 (R, V), what the target and the draft say of the next token after the same warping;
-    they are normalised in float64. candidates int64 (R, n) were drawn by the law from this q.
+    they are normalised in float64. candidates int64 (R, n) were drawn by the law from this q. The rule naive
+    takes None for q: of text that was found and not drawn, with the law ``top_k``.
     """
 
     def __init__(self, rule: str | Rule, law_name: str, n: int):
         self.law, self.n = law(law_name), n
         self.rule = rule_for(rule, self.law, n) if isinstance(rule, str) else rule
 
-    def verify(self, p: torch.Tensor, q: torch.Tensor, candidates: torch.Tensor,
+    def verify(self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor,
                uniforms: torch.Tensor) -> Outcome:
         """uniforms (R, n + 1) in [0, 1): one a candidate, and the residual's."""
         chance = _Sampled(uniforms)
         self._run(p, q, candidates, chance)
         return Outcome(_place(candidates, chance.token), chance.token)
 
-    def law_of_output(self, p: torch.Tensor, q: torch.Tensor, candidates: torch.Tensor) -> Output:
+    def law_of_output(self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor) -> Output:
         """Exactly, of given candidates."""
         chance = _Exact(p)
         self._run(p, q, candidates, chance)
@@ -58,7 +60,10 @@ class Verifier:
         return Output(chance.tokens, chance.tokens.gather(1, candidates.clamp_min(0)) * torch.cat(new, 1))
 
     def _run(self, p, q, candidates, chance) -> None:
-        p, q = normalised(p.double()), normalised(q.double())
+        if q is None and self.rule.reads_q:
+            raise ConfigError(f"rule {self.rule.name!r} needs the q of its candidates; naive does not")
+        p = normalised(p.double())
+        q = p if q is None else normalised(q.double())
         state = self.rule.start(self.law, p, q, candidates)
         for j in range(self.n):
             left = chance.step(j, state.candidates[:, j], self.rule.accept(state, j))
