@@ -52,8 +52,8 @@ def acceptance(
 ) -> None:
     """How often drafts pass each verification rule, beside the most that any exact rule could accept.
 
-    Target and draft model read the same texts; at tokens drawn at random the acceptance rate of every rule and
-    the optimum of every draft law are computed from both models' probabilities (estimates are named).
+    Target and draft model read the same texts; at tokens drawn at random the acceptance rate of every rule
+    and the optimum of every draft law are computed from both models' probabilities (estimates are named).
     The last line of standard output is one JSON object.
     """
     warm, counts = _temperatures(temperature), _counts(drafts)

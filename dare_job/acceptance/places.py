@@ -41,8 +41,8 @@ def read(target: Target, draft: Target, rows: list[Row], places: list[np.ndarray
         logits[1] = over_vocabulary(logits[1], target.vocabulary)
         for name, one in zip(("target", "draft model"), logits, strict=True):
             if not one.amax(-1).isfinite().all():
-                raise ModelError(f"text {row.name}: the {name}'s scores are no numbers: its weights are damaged, "
-                                 "or its type is too narrow; try --dtype float32")
+                raise ModelError(f"text {row.name}: the {name}'s scores are no numbers: its weights are "
+                                 "damaged, or its type is too narrow; try --dtype float32")
         yield Places(number, *logits)
 
 

@@ -36,8 +36,8 @@ class Sparse:
         widths, colon, nodes = text.partition(":")
         shape = Shape.parse(widths)
         if colon and not (nodes.isdecimal() and shape.widths[0] <= int(nodes) <= shape.nodes):
-            raise ConfigError(f"--trees {text!r}: behind the colon stands how many of the {shape.nodes} nodes of "
-                              f"{shape} are drafted, from {shape.widths[0]} on")
+            raise ConfigError(f"--trees {text!r}: behind the colon stands how many of the tree's nodes are "
+                              f"drafted, from {shape.widths[0]} to {shape.nodes}")
         return cls(shape, int(nodes) if colon else shape.nodes)
 
     def __str__(self) -> str:

@@ -1,9 +1,10 @@
-"""A draft model for the model of real profiles: ``python -m dare_job.bench.profiles.drafter --data D --out D``.
+"""A draft model for the model of real profiles.
 
-[--steps N] [--width N] [--layers N] [--rows N] [--seed S]. Trains the target (``train.py``, without noise) where it is
-not there yet, then a small Llama by ``dare_job.drafter`` on profiles of the training users and on what the
-target says of them. Leaves below --out the draft model, and ``test-users.jsonl``: prompt and profile of each
-test user, of whom neither model has learned. Prints the three paths as JSON.
+``python -m dare_job.bench.profiles.drafter --data DIR --out DIR [--steps N] [--width N] [--layers N]
+[--rows N] [--seed S]`` trains the target (``train.py``, without noise) where it is not there yet, then a
+small Llama by ``dare_job.drafter`` on profiles of the training users and on what the target says of them. It
+leaves below --out the draft model, and ``test-users.jsonl``: prompt and profile of each test user, of whom
+neither model has learned; and prints the three paths as JSON.
 """
 
 import argparse
