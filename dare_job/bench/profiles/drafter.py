@@ -1,17 +1,17 @@
 """A draft model for the model of real profiles.
 
 ``python -m dare_job.bench.profiles.drafter --data DIR --out DIR [--steps N] [--width N] [--layers N]
-[--rows N] [--seed S]`` trains the target (``train.py``, without noise) where it is not there yet, then a
-small Llama by ``dare_job.drafter`` on profiles of the training users and on what the target says of them. It
-leaves below --out the draft model, and ``test-users.jsonl``: prompt and profile of each test user, of whom
-neither model has learned; and prints the three paths as JSON.
+[--rows N] [--seed S] [--test-users N]`` trains the target (``train.py``, without noise) where it is not there
+yet, then a small Llama by ``dare_job.drafter`` on profiles of the training users and on what the target says
+of them. It leaves below --out the draft model, and ``test-users.jsonl``: prompt and profile of each test
+user, of whom neither model has learned; and prints the three paths as JSON.
 """
 
 import argparse
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +34,12 @@ SMALL = Settings(width=64, layers=2, heads=2, steps=600, context=448, rows=1500)
 _LONGEST = 400  # tokens of a profile that is learned
 
 
-def drafter(folder: Path, work: Path, target: Path, settings: Settings = SMALL) -> Path:
+def drafter(folder: Path, work: Path, target: Path, test_users: int, settings: Settings) -> Path:
     """Folder of the draft model in ``work``, trained where it is not there yet.
 
-    folder  of the data, see ``data.py``; target: of the trained model
+    folder  of the data, see ``data.py``; target: of the trained model; test_users: whom nothing is learned of
     """
-    learned = data.split(data.load(folder), train.Settings().test_users)[0][: settings.rows]
+    learned = data.split(data.load(folder), test_users)[0][: settings.rows]
     named = {**asdict(settings), "target": fingerprint(target),
              "profiles": digest([asdict(profile) for profile in learned])}
     mark = digest(named)
@@ -66,9 +66,9 @@ def _row(tokenizer, profile: Profile) -> Row:
     return Row(profile.user, asked, np.asarray(text[:_LONGEST], np.int64), True)
 
 
-def texts(folder: Path, work: Path) -> Path:
+def texts(folder: Path, work: Path, test_users: int) -> Path:
     """``TEXTS`` in ``work``: JSON lines of user, prompt and text of the test users."""
-    kept = data.split(data.load(folder), train.Settings().test_users)[1]
+    kept = data.split(data.load(folder), test_users)[1]
     lines = [json.dumps({"user": one.user, "prompt": data.later(one), "text": one.text}) for one in kept]
     (work / TEXTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return work / TEXTS
@@ -81,13 +81,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="work folder; each model gets one below it")
     for name in ("steps", "width", "layers", "rows", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(SMALL, name))
+    parser.add_argument("--test-users", type=int, default=train.Settings().test_users)
     options = vars(parser.parse_args())
-    folder, work = options.pop("data"), options.pop("out")
+    folder, work, kept = (options.pop(name) for name in ("data", "out", "test_users"))
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     threads = torch.get_num_threads()
-    target = train.model(folder, work, train.Settings(noise=0, threads=threads))
-    small = drafter(folder, work, target, Settings(**{**asdict(SMALL), **options}))
-    print(json.dumps({"target": str(target), "draft": str(small), "texts": str(texts(folder, work))}))
+    target = train.model(folder, work, train.Settings(noise=0, test_users=kept, threads=threads))
+    small = drafter(folder, work, target, kept, replace(SMALL, **options))
+    print(json.dumps({"target": str(target), "draft": str(small), "texts": str(texts(folder, work, kept))}))
 
 
 if __name__ == "__main__":
