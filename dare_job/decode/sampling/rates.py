@@ -8,7 +8,9 @@ import torch
 from dare_job.decode.sampling import rejection
 from dare_job.decode.sampling.laws import draw, enumerate_draws, law
 from dare_job.decode.sampling.optimum import most_probable, optimum
+from dare_job.decode.sampling.priority import plan
 from dare_job.decode.sampling.rules import rule_for
+from dare_job.decode.sampling.steps import normalised
 from dare_job.decode.sampling.verify import Verifier
 
 PATHS = 20_000  # drawn for an estimate, where one takes no time that grows with the vocabulary
@@ -48,8 +50,10 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
 
 def _closed(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float | None:
     """None where there is no closed form."""
-    if n == 1 and rule != "naive" or rule == law_name or law_name == "top_k":
+    if n == 1 and rule not in ("naive", "priority") or rule == law_name or law_name == "top_k":
         return optimum(law_name, p, q, n)
+    if rule == "priority":
+        return float(plan(normalised(p[None].double()), normalised(q[None].double()), n).accepted.sum())
     p, q = _shares(p, q)
     if rule == "k_seq":
         return rejection.one_threshold(p, q, n)
