@@ -16,7 +16,7 @@ from dare_job.decode.sampled import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError, ModelError
 
-RULES = (("rrs", "iid"), ("k_seq", "iid"), ("rrs", "without_replacement"),
+RULES = (("rrs", "iid"), ("k_seq", "iid"), ("priority", "iid"), ("rrs", "without_replacement"),
          ("traversal", "without_replacement"), ("greedy", "greedy"), ("spechub", "spechub"))
 _LOG = logging.getLogger("dare_job")
 
@@ -51,9 +51,8 @@ class SparseDrafter(ModelDrafter):
         super().__init__(target, tree.shape, vocabulary)
         self.nodes = tree.nodes
 
-    def sampled(self, requests, context, lengths, budgets, depths, law, settings, draws):
-        budgets = np.minimum(budgets, self.nodes)
-        return super().sampled(requests, context, lengths, budgets, depths, law, settings, draws)
+    def sampled(self, requests, context, lengths, budgets, *others):
+        return super().sampled(requests, context, lengths, np.minimum(budgets, self.nodes), *others)
 
 
 def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[Sparse],
