@@ -85,9 +85,9 @@ def _add(cell: Cell, text: int, p: torch.Tensor, q: torch.Tensor, draws: int, se
     cell.texts.append(text)
     cell.optima.append(optimum(cell.law, p, q, cell.drafts))
     for rule, known in cell.rates.items():
-        value, error = rate(rule, _law(cell, rule), p, q, cell.drafts, draws, seed)
-        known.append(value)
-        if error:
+        found = rate(rule, _law(cell, rule), p, q, cell.drafts, draws, seed)
+        known.append(found.value)
+        if not found.exact:
             cell.estimated.add(rule)
 
 

@@ -9,14 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from acceptance_models import tokenizer
+from sampling_pairs import distance, judged
 from test_acceptance_command import last
 from transformers import AutoTokenizer
 
 from dare_job import tables
-from dare_job.acceptance import places, texts
+from dare_job.acceptance import places, rates, texts
 from dare_job.bench.profiles import drafter
-from dare_job.decode.sampling import LAWS, Verifier, enumerate_draws
+from dare_job.decode.sampling import Verifier
 from dare_job.decode.sampling import rates as node_rates
+from dare_job.decode.sampling.optimum import optimum
 from dare_job.drafter.settings import Settings
 from dare_job.drafter.train import network
 from dare_job.model import embedded_path
@@ -97,13 +99,35 @@ def test_where_few_tokens_have_nearly_all_of_the_draft_law(rule, n, monkeypatch)
     logits = 2 * torch.randn(24, generator=rng)
     logits[:2] += torch.tensor([60.0, 42.0])
     p, q = torch.softmax(3 * torch.randn(24, generator=rng), -1), torch.softmax(logits, -1)
-    tuples, chances = enumerate_draws(LAWS["without_replacement"], q, n)
-    judged = Verifier(rule, "without_replacement", n).law_of_output(
-        p.expand(len(tuples), -1), q.expand(len(tuples), -1), tuples)
-    expected = float(chances @ judged.places.sum(-1))
+    _, expected = judged(Verifier(rule, "without_replacement", n), p, q)
     monkeypatch.setattr(node_rates, "_TUPLES", 0)
     found = node_rates.rate(rule, "without_replacement", p, q, n, draws=400)
     assert abs(found.value - expected) <= 5 * found.error + 1e-9
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_every_rule_at_low_temperatures(n):
+    """Laws with a few probable words and many of next to none: no rate is over its law's optimum."""
+    rng = torch.Generator().manual_seed(n)
+    target, draft = torch.randn((2, 500), generator=rng)
+    for temperature in (0.02, 0.1, 0.3):
+        cell_places = [places.Places(0, 3 * target[None], 3 * (target + draft / 2)[None])]
+        cells = rates.cells([temperature], [n])
+        rates.fill(cells, cell_places, 1, 200, 0)
+        for cell in cells:
+            for rule, (value,) in cell.rates.items():
+                assert 0 <= value <= cell.optima[0] + (0.2 if rule in cell.estimated else 1e-9), (cell, rule)
+
+
+@pytest.mark.parametrize(("rule", "law"), [("priority", "iid"), ("k_seq", "iid"), ("rrs", "iid"),
+                                           ("rrs", "without_replacement"), ("greedy", "greedy")])
+@pytest.mark.parametrize("rare", [1e-5, 1e-17, 1e-35])
+def test_the_law_is_the_targets_where_it_hardly_ever_says_what_is_drafted(rule, law, rare):
+    p = torch.tensor([0.7, 0.3, 2 * rare, rare, rare, 0.0])
+    q = torch.tensor([0.0, rare, 0.5, 0.3, 0.2, rare])
+    for n in (2, 3):
+        found, accepted = judged(Verifier(rule, law, n), p, q)
+        assert distance(found, p) < 1e-12 and accepted <= optimum(law, p, q, n) + 1e-12
 
 
 def test_a_draft_model_of_profiles(tmp_path):

@@ -19,10 +19,11 @@ _LEFT = 1e-6  # of q, beside its n - 1 most probable tokens: under that, differe
 
 
 class Rate(NamedTuple):
-    """Probability that a candidate is accepted, and its standard error: 0 where it is exact."""
+    """Probability that a candidate is accepted, its standard error, 0 where it is exact, and if it is."""
 
     value: float
     error: float = 0.0
+    exact: bool = True
 
 
 def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, draws: int = 1000,
@@ -45,7 +46,7 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
         found = rejection.estimates("rrs" if rule == "mcss" else rule, *_shares(p, q), n, PATHS, seed)
     else:
         found = _drawn(verifier, p, q, draws, seed)
-    return Rate(float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found))))
+    return Rate(float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found))), exact=False)
 
 
 def _closed(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float | None:
