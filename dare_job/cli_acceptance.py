@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,6 +42,8 @@ def acceptance(
     tree_rows: Annotated[int, typer.Option("--tree-rows", min=1, help="Prompts that these write for.")] = 32,
     new_tokens: Annotated[int, typer.Option(
         "--new-tokens", min=2, help="Of a text that is written, at most.")] = 128,
+    plot: Annotated[Path | None, typer.Option(
+        "--plot", help="SVG file of rates and optima over the temperatures, or over the drafts.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all that is drawn.")] = 0,
     dtype: Annotated[Dtype, typer.Option("--dtype", help="Type of the weights.")] = Dtype.float32,
     device: Annotated[Device, typer.Option(
@@ -57,6 +60,10 @@ def acceptance(
     The last line of standard output is one JSON object.
     """
     warm, counts = _temperatures(temperature), _counts(drafts)
+    if plot and len(warm) == len(counts) == 1:
+        raise ConfigError("--plot draws rates over temperatures or over drafts: give several of either")
+    if plot:
+        options.writable("--plot", plot)
     from dare_job.acceptance.command import Options, run
     from dare_job.acceptance.trees import Sparse
     from dare_job.observe import log
@@ -66,6 +73,10 @@ def acceptance(
     found = run(Options(target, draft, text, column, prompt_column, warm, counts, texts, positions, draws,
                         shapes, tree_rows, new_tokens, seed, dtype.value, device.value, chat_template,
                         trust_remote_code))
+    if plot:
+        from dare_job.acceptance.plot import draw
+
+        plot.write_text(draw(found["rows"]), encoding="utf-8")
     sys.stdout.flush()
     print(json.dumps(found), flush=True)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from dare_job.acceptance import rates
+from dare_job.acceptance.plot import draw
 from dare_job.acceptance.trees import Sparse
 from dare_job.cli import app
 from dare_job.decode.sampling import LAWS, Verifier, enumerate_draws
@@ -31,9 +33,14 @@ def last(*arguments) -> dict:
 
 
 @pytest.fixture(scope="module")
-def found(models, texts):
+def drawn(tmp_path_factory):
+    return tmp_path_factory.mktemp("drawn") / "rates.svg"
+
+
+@pytest.fixture(scope="module")
+def found(models, texts, drawn):
     return last("--target", models / "target", "--draft", models / "draft", "--text", texts,
-                "--temperature", "0.3,1", "--drafts", "1..3", "--positions", 1000)
+                "--temperature", "0.3,1", "--drafts", "1..3", "--positions", 1000, "--plot", drawn)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +92,14 @@ def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
         assert low <= row["rate"] <= high
 
 
+def test_the_plot_has_a_panel_for_each_series(found, drawn):
+    page = ElementTree.parse(drawn).getroot()
+    words = [one.text for one in page.iter() if one.tag.endswith("text")]
+    assert sum(word.startswith("Acceptance rate:") for word in words) == len(DRAFTS) + len(TEMPERATURES)
+    assert words.count("iid: priority") == words.count("greedy: optimum") == len(DRAFTS) + len(TEMPERATURES)
+    assert draw([row for row in found["rows"] if (row["drafts"], row["temperature"]) == (1, 1.0)]) is None
+
+
 def test_the_same_law_accepts_everything(models, texts):
     """Whatever is drawn; but neither what was not drawn, nor by chance, nor below a tree's leaves."""
     same = last("--target", models / "target", "--draft", models / "target", "--text", texts,
@@ -120,6 +135,7 @@ def test_mean_of_dependent_places():
     ("--drafts", "two", "no list of numbers"), ("--drafts", "4..2", "each must be from 1 to 8"),
     ("--temperature", "-1", "each must be 0 .greedy. or"), ("--temperature", "hot", "no list of numbers"),
     ("--temperature", "nan", "each must be 0"), ("--trees", "2x0", "no list of widths"),
+    ("--plot", "rates.svg", "give several of either"),
     ("--trees", "2x2:7", "from 2 to 6"), ("--trees", "2x2:1", "from 2 to 6")])
 def test_settings_that_cannot_be(models, texts, option, value, message):
     done = run("--target", models / "target", "--draft", models / "draft", "--text", texts, option, value)
