@@ -68,8 +68,8 @@ def _factors(mass, cut, n):
     own = torch.zeros_like(mass).scatter_add_(1, classes, mass)
     behind = (1 - own.cumsum(1)).clamp_min(0)
     before = behind + own
-    share = (before**n - behind**n) / torch.where(own > 0, own, 1.0)
-    return torch.where(own > 0, share, n * before ** (n - 1)).gather(1, classes)
+    share = sum(before ** (n - 1 - k) * behind**k for k in range(n))  # (before^n - behind^n) / own
+    return share.gather(1, classes)
 
 
 def ordered(tokens: torch.Tensor, made: Plan) -> torch.Tensor:

@@ -38,14 +38,24 @@ def _passing(p, q, least, most, rho):
 
 
 @numba.njit
+def _share(left, mass, n):
+    """What is taken of a mass over the mass, (left^n - (left - mass)^n) / mass, with all its digits."""
+    behind, total = max(left - mass, 0.0), 0.0
+    for k in range(n):
+        total += left ** (n - 1 - k) * behind**k
+    return total
+
+
+@numba.njit
 def _own(p, q, least, most, left, n):
     """rho of a span that is a class: of all its tokens, or just enough for its p, or the greatest p / q."""
     if q > 0:
-        full = (left**n - max(left - q, 0.0) ** n) / q
+        full = _share(left, q, n)
         if full <= least:
             return max(full, _TINY)
     if p > 0 and left**n > p:
-        enough = p / (left - (left**n - p) ** (1 / n))
+        passing = left - (left**n - p) ** (1 / n)
+        enough = p / passing if passing > 0 else n * left ** (n - 1)  # p is lost beside what is left
         if enough >= most:
             return enough
     return max(most, _TINY)
@@ -61,7 +71,7 @@ def _one_class(p, q, least, most, left, n):
         for s in range(len(p)):
             if q[s] > 0:
                 mass += _passing(p[s], q[s], least[s], most[s], max(rho, _TINY))
-        if left**n - max(left - mass, 0.0) ** n <= rho * mass * (1 + 1e-15):
+        if mass == 0 or _share(left, mass, n) <= rho * (1 + 1e-15):
             high, under = rho, max(left - mass, 0.0)
         else:
             low = rho
