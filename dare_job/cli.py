@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from dare_job import (
+    cli_acceptance,
     cli_bench,
     cli_ctr,
     cli_curve,
@@ -213,8 +214,8 @@ def replay(
                             nodes=budgets, against=options.words(against))))
 
 
-for _command in (cli_tune.tune, cli_curve.curve, cli_ctr.ctr, cli_snapshots.history, cli_snapshots.diff,
-                 cli_snapshots.clean):
+for _command in (cli_tune.tune, cli_curve.curve, cli_acceptance.acceptance, cli_ctr.ctr,
+                 cli_snapshots.history, cli_snapshots.diff, cli_snapshots.clean):
     app.command()(_command)
 app.command("train-drafter")(cli_drafter.train_drafter)
 app.add_typer(cli_bench.app, name="bench")

@@ -20,7 +20,7 @@ from dare_job.decode.sampling.optimum import optimum
 from dare_job.decode.sampling.rates import rate
 
 CALLS = 9
-SHAPES = {"flat": 0.01, "wide": 1.0, "usual": 3.0, "peaked": 8.0}  # standard deviation of the logits
+SHAPES = {"flat": 0.01, "wide": 1.0, "usual": 3.0, "peaked": 8.0, "zipf": 0.0}  # deviation of normal logits
 
 
 def main(
@@ -68,7 +68,8 @@ def node(law: str, p: torch.Tensor, q: torch.Tensor, n: int) -> list[dict]:
 def pair(vocabulary: int, spread: float) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(0)
     x, z = (torch.randn(vocabulary, generator=rng) for _ in range(2))
-    return torch.softmax(spread * x, -1), torch.softmax(spread * x + min(spread, 0.5) * z, -1)
+    x = spread * x if spread else -torch.arange(1, vocabulary + 1).log()
+    return torch.softmax(x, -1), torch.softmax(x + 0.5 * z, -1)
 
 
 def milliseconds(call: Callable[[], object]) -> float:

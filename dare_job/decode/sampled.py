@@ -8,10 +8,12 @@ import numpy as np
 import torch
 
 from dare_job.decode.draft.base import Drafter
+from dare_job.decode.draft.model import Constraint
 from dare_job.decode.engine import Engine
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.rows import Plan, Rows
 from dare_job.decode.sampling import trees
+from dare_job.decode.sampling.compiled import kept
 from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.laws import law
 from dare_job.decode.sampling.rules import rule_for
@@ -21,6 +23,7 @@ from dare_job.decode.scores import Scorer
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree
+from dare_job.decode.verify.seen import NOTHING, Seen
 from dare_job.decode.verify.verdict import Verdict
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
@@ -79,6 +82,8 @@ class SamplingEngine(Engine):
         else:
             self._warp = sampling.warp
         self._scorer = Scorer(replace(self.rules, penalty=1.0), target.vocabulary)
+        self._stamps = np.zeros(target.vocabulary + 1, np.int64)
+        self._compiled = None if self._warp.logit_bias or target.device.type != "cpu" else kept(self._warp)
         self._drawn: SampledDrafts | None = None
 
     def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:
@@ -88,8 +93,23 @@ class SamplingEngine(Engine):
         draws = Draws(self._seeds.keys(rows.asked), plan.lengths, DRAFT)
         self._drawn = self.drafter.sampled(
             rows.asked, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
-            self.sampling.law, self._warp, draws)
+            self.sampling.law, self._warp, draws, self._constraint(rows))
         return self._drawn.drafts
+
+    def _constraint(self, rows: Rows) -> Constraint | None:
+        """Forbids drafts of an end of text before a row's least length."""
+        ends = [token for token in self.rules.eos if token < self.target.vocabulary]
+        if not rows.held_back or not ends:
+            return None
+        least = rows.least[: rows.active]
+
+        def constrain(logits: torch.Tensor, of: np.ndarray, before: np.ndarray) -> torch.Tensor:
+            early = torch.from_numpy(before < least[of]).to(logits.device)
+            logits = logits.clone()
+            logits[:, ends] = logits[:, ends].masked_fill(early[:, None], -torch.inf)
+            return logits
+
+        return constrain
 
     def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[Verdict, int]:
         self._drawn = None  # what is offered of old text was not drawn
@@ -106,10 +126,20 @@ class SamplingEngine(Engine):
                                      processors)
         keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
         numbers = Draws(keys, rows.length[slots], VERIFY)
+        if self._drawn is None and self._compiled:
+            return trees.on_cpu(tree, scores, self._compiled, self._seen(rows, slots, scores), numbers)
         p = trees.Probabilities(scores, self._warp, partial(_texts, rows, slots, tree))
         if self._drawn is None:
             return trees.of_certain(tree, p, numbers)
         return trees.of_drawn(tree, self._drawn, p, self.sampling.rule, numbers)
+
+    def _seen(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> Seen:
+        """Of the penalty, which compiled code applies to the nodes that it reads."""
+        if self._warp.repetition_penalty == 1.0:
+            return NOTHING
+        if len(self._stamps) <= scores.shape[1]:  # a head that is wider than the embedding
+            self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
+        return Seen(rows.tokens[slots], rows.length[slots], self._stamps, self._warp.repetition_penalty)
 
 
 def _texts(rows: Rows, slots: np.ndarray, tree: Tree, queries: torch.Tensor) -> torch.Tensor:

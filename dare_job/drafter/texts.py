@@ -64,19 +64,10 @@ def read(found: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: int
     A row without the prompt that its text was written for is learned from without one, and is not held out.
     Raises DataError where too few are left.
     """
-    chosen = _chosen(found, rows + held_out)
     learned, kept = [], []
-    for entity, one in found.folders.items():
-        prompts = _prompts(found, entity, chosen)
-        same = found.manifests[entity].get("tokenizer") == tokenizer_hash
-        for record in _records(knowledge.dataset(one), entity, chosen, _COLUMNS):
-            name = f"{entity}:{record['entity_id']}"
-            text = _text(record, tokenizer, same)
-            asked = prompts.get((record["entity_id"], record["prompt_sha256"]))
-            prompt = prompt_ids(tokenizer, asked, chat_template) if asked else _no_prompt(tokenizer)
-            if len(text) and len(prompt):
-                row = Row(name, prompt.astype(np.int64), text, asked is not None)
-                (kept if chosen[name] < held_out and row.asked else learned).append(row)
+    for rank, row in ranked(found, tokenizer, tokenizer_hash, rows + held_out, chat_template):
+        if len(row.prompt):
+            (kept if rank < held_out and row.asked else learned).append(row)
     if len(learned) < LEAST:
         raise DataError(f"{found.out} has {len(learned)} texts of {found.dt} to learn from (--held-out keeps "
                         f"{len(kept)} apart); a draft model needs {LEAST} at least: name a date with more")
@@ -86,6 +77,22 @@ def read(found: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: int
                      "worse draft model; train before `dare-job clean` removes that date's working files",
                      bare, len(learned), Workspace(found.out, date.fromisoformat(found.dt)).work)
     return sorted(learned, key=lambda row: row.name), sorted(kept, key=lambda row: row.name)
+
+
+def ranked(found: Source, tokenizer, tokenizer_hash: str, count: int,
+           chat_template: str) -> Iterator[tuple[int, Row]]:
+    """The ``count`` rows whose names have the smallest SHA-256, each with its rank; without an empty text."""
+    chosen = _chosen(found, count)
+    for entity, one in found.folders.items():
+        prompts = _prompts(found, entity, chosen)
+        same = found.manifests[entity].get("tokenizer") == tokenizer_hash
+        for record in _records(knowledge.dataset(one), entity, chosen, _COLUMNS):
+            name = f"{entity}:{record['entity_id']}"
+            text = _text(record, tokenizer, same)
+            asked = prompts.get((record["entity_id"], record["prompt_sha256"]))
+            prompt = prompt_ids(tokenizer, asked, chat_template) if asked else no_prompt(tokenizer)
+            if len(text):
+                yield chosen[name], Row(name, prompt.astype(np.int64), text, asked is not None)
 
 
 def _records(table: ds.Dataset, entity: str, chosen: dict[str, int], columns: list[str]) -> Iterator[dict]:
@@ -127,6 +134,7 @@ def _text(record: dict, tokenizer, same: bool) -> np.ndarray:
     return np.asarray([*ids, tokenizer.eos_token_id] if ended else ids, np.int64)
 
 
-def _no_prompt(tokenizer) -> np.ndarray:
+def no_prompt(tokenizer) -> np.ndarray:
+    """What stands before a text without a prompt, int64: one token, or none where the tokenizer has none."""
     token = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     return np.zeros(0, np.int64) if token is None else np.array([token], np.int64)

@@ -27,47 +27,49 @@ def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
 
     Raises DataError naming the file, or the column and those there are.
     """
-    frame = _frame(Path(path), [name for name in (column, id_column) if name])
-    frame = frame[frame[column].notna() & (frame[column] != "")]
-    ids = frame[id_column] if id_column else frame.index
+    table = frame(path, [name for name in (column, id_column) if name])
+    table = table[table[column].notna() & (table[column] != "")]
+    ids = table[id_column] if id_column else table.index
     if id_column and (ids.isna() | (ids.astype(str) == "")).any():
         raise DataError(f"{path}: a row has text but no {id_column}; give each one, or leave --id-column out")
-    return Texts([str(value) for value in ids], [str(value) for value in frame[column]])
+    return Texts([str(value) for value in ids], [str(value) for value in table[column]])
 
 
 def read_groups(path: str | Path) -> dict[str, str]:
     """Group by id, of a file with columns ``entity_id`` or ``id``, and ``group`` or ``pool``."""
-    frame = _frame(Path(path), [])
-    names = [next((name for name in choices if name in frame.columns), None)
+    table = frame(path, [])
+    names = [next((name for name in choices if name in table.columns), None)
              for choices in (("entity_id", "id"), ("group", "pool"))]
     if None in names:
         raise DataError(f"{path}: needs columns entity_id and group (or id, pool); it has "
-                        f"{', '.join(map(str, frame.columns))}")
-    return {str(key): str(group) for key, group in zip(frame[names[0]], frame[names[1]], strict=True)}
+                        f"{', '.join(map(str, table.columns))}")
+    return {str(key): str(group) for key, group in zip(table[names[0]], table[names[1]], strict=True)}
 
 
-def _frame(path: Path, columns: Sequence[str]):
+def frame(path: str | Path, columns: Sequence[str]):
+    """A jsonl, csv or Parquet file as a pandas table, which has these columns. Raises DataError."""
     import pandas
 
+    path = Path(path)
     try:
         if path.suffix == ".parquet" or path.is_dir():
-            frame = pandas.read_parquet(path).reset_index(drop=True)
+            table = pandas.read_parquet(path).reset_index(drop=True)
         elif path.suffixes[-2:] == [".parquet", ".gz"]:
-            frame = pandas.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes()))).reset_index(drop=True)
+            table = pandas.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes()))).reset_index(drop=True)
         elif ".csv" in path.suffixes:
-            frame = pandas.read_csv(path, dtype=str, keep_default_na=False)
+            table = pandas.read_csv(path, dtype=str, keep_default_na=False)
         else:
             opener = gzip.open if path.suffix == ".gz" else open
             with opener(path, "rt", encoding="utf-8") as lines:
-                frame = pandas.DataFrame([json.loads(line) for line in lines if line.strip()], dtype=object)
+                table = pandas.DataFrame([json.loads(line) for line in lines if line.strip()], dtype=object)
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read as jsonl, csv or Parquet, gzipped or not: {error}") from None
-    if frame.empty:
+    if table.empty:
         raise DataError(f"{path} holds no row")
     for name in columns:
-        if name not in frame.columns:
-            raise DataError(f"{path} has no column {name}: use one of {', '.join(map(str, frame.columns))}")
-    return frame
+        if name not in table.columns:
+            raise DataError(f"{path} has no column {name}: use one of {', '.join(map(str, table.columns))}")
+    return table
 
 
 def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np.ndarray]]:

@@ -5,7 +5,11 @@ import pytest
 from decode_models import assert_written, generate, prompts, tiny, write
 
 from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.cost import Curve
 from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.draft.shape import Shape
+from dare_job.decode.scheduler import Scheduler
+from dare_job.errors import ConfigError
 
 ARCHITECTURES = ("llama", "gpt2")
 TEXTS = prompts()
@@ -81,3 +85,30 @@ def _paths(drafts, row):
         found.append((round(float(drafts.scores[row, column]), 6), tuple(tokens)))
     assert len({tokens for _, tokens in found}) == size
     return found
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neo"])
+def test_a_scheduler_may_cut_trees_and_let_the_draft_model_rest(name):
+    """Budgets hang on measured times: rows are read after any number of steps, and text stays the same."""
+    target, draft = Target(tiny(name)), Target(tiny(name, seed=2))
+    expected = [generate(target.model, prompt) for prompt in TEXTS]
+    for per_query in (0.0, 0.4):
+        curve = Curve.of({str(b): {str(q): 20 + per_query * b * q for q in (1, 5, 17)} for b in (1, 8)}, "x")
+        engine = Engine(target, EngineSettings(batch_size=3, nodes=16), ModelDrafter(draft, "4x2x1"),
+                        scheduler=Scheduler(curve, 16))
+        requests = [Request(i, prompt, max_new_tokens=40) for i, prompt in enumerate(TEXTS)]
+        assert_written({r.id: r for r in engine.run(requests)}, expected)
+
+
+@pytest.mark.parametrize("text", ["", "0x2", "4x", "x4", "4*2", "-1", "2 x 2", "1.5", "40x40"])
+def test_shapes_that_cannot_be_are_refused(text):
+    with pytest.raises(ConfigError, match="draft tree"):
+        Shape.parse(text)
+
+
+def test_a_shape_counts_its_nodes():
+    shape = Shape.parse("4x2x1")
+    assert (shape.depth, shape.nodes, str(shape)) == (3, 4 + 8 + 8, "4x2x1")
+    shape.require(20)
+    with pytest.raises(ConfigError, match="4x2x1 has 20 nodes a row, more than decode.nodes = 19"):
+        shape.require(19)

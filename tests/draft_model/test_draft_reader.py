@@ -36,6 +36,41 @@ def test_scores_are_those_of_whole_texts_whatever_happened_before(name):
             assert torch.allclose(one, _plain(target, said[row]), atol=2e-5)
 
 
+def test_each_token_is_read_once_where_drafts_are_right():
+    """A draft model that is always right reads the prompts, and then as many tokens as are written."""
+    texts, target, draft = prompts(), Target(tiny("llama")), Target(tiny("llama"))
+    read, extend = [], draft.extend
+    draft.extend = lambda cache, level: read.append(len(level.tokens)) or extend(cache, level)
+    results = write(target, texts, ModelDrafter(draft, "1x1x1"), nodes=3, max_new_tokens=41)
+    assert [results[i].target_steps for i in range(7)] == [10] * 7
+    assert sum(read) == 7 * (10 * 4 - 2)  # the first step's two come with the prompt
+
+
+def test_wider_trees_leave_what_was_accepted_where_it_belongs():
+    """Scores of the next steps are those of whole texts, with the siblings' entries closed up."""
+    rng, draft = np.random.default_rng(3), Target(tiny("qwen2-window"))
+    rows = tuple(Request(i, text) for i, text in enumerate(prompts()[:4]))
+    drafter = ModelDrafter(draft, "3x3x3")
+    texts = [row.prompt_ids for row in rows]
+    for _ in range(6):
+        lengths = np.array([len(text) for text in texts], np.int32)
+        context = np.zeros((4, lengths.max()), np.int32)
+        for row, text in enumerate(texts):
+            context[row, : len(text)] = text
+        fours = np.full(4, 4, np.int32)
+        _, scores = drafter.reader.read(rows, context, lengths, np.ones(4, np.bool_))
+        for text, one in zip(texts, scores, strict=True):
+            assert torch.allclose(one, _plain(draft, text), atol=2e-5)
+        found = drafter.draft(rows, context, lengths, 5 * fours, fours)
+        for row in range(4):  # the path to some node, and a token of the target's own
+            path, at = [int(rng.integers(2, VOCABULARY))], int(rng.integers(-1, found.sizes[row]))
+            while at >= 0:
+                path, at = [int(found.tokens[row, at]), *path], found.parents[row, at]
+            texts[row] = np.concatenate((texts[row], np.array(path, np.int32)))
+        order = rng.permutation(4)
+        rows, texts = tuple(rows[n] for n in order), [texts[n] for n in order]
+
+
 def test_a_row_that_says_something_else_than_before_is_read_from_there():
     """The same request twice is two rows, and a text may be taken back: what was read is compared."""
     target = Target(tiny("llama"))
@@ -62,6 +97,23 @@ def test_scores_that_are_no_numbers_draft_nothing_and_spoil_no_other_row(job_log
     assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
     assert results[1].accepted_tokens == 0 and all(results[row].target_steps == 10 for row in others)
     assert sum("row 1: the draft model's scores are no numbers" in line for line in job_log) == 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_nodes_whose_scores_are_no_numbers_spoil_no_later_row_of_the_slot(batch_size, job_log):
+    """The draft model drafts a token that it then cannot read: in the first row's text, behind its prompt."""
+    texts, model, copy = prompts(), tiny("llama"), tiny("llama")
+    expected = [generate(model, prompt) for prompt in texts]
+    bad = int(expected[0][6])
+    assert bad not in (*texts[0], *expected[0][:6])
+    with torch.no_grad():
+        copy.model.embed_tokens.weight[bad] = torch.nan
+    drafter = ModelDrafter(Target(copy, check=False), "1x1x1")
+    results = write(Target(model), texts, drafter, nodes=3, batch_size=batch_size, max_new_tokens=41)
+    clean = [row for row in range(7) if bad not in (*texts[row], *expected[row])]
+    assert len(clean) >= 3 and all(np.array_equal(results[r].token_ids[:40], expected[r]) for r in range(7))
+    assert all(results[row].target_steps == 10 for row in clean) and results[0].target_steps > 30
+    assert {line.split(":")[0] for line in job_log} == {f"row {row}" for row in set(range(7)) - set(clean)}
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neo"])

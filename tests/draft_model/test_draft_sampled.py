@@ -26,7 +26,7 @@ def target():
     return Target(tiny("llama"))
 
 
-def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, settings=SETTINGS):
+def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, settings=SETTINGS, constrain=None):
     rows = list(rows)
     context = np.zeros((len(rows), 30), np.int32)
     for place, row in enumerate(rows):
@@ -34,7 +34,7 @@ def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, settings=S
     ones = np.ones(len(rows), np.int32)
     requests, draws = tuple(REQUESTS[row] for row in rows), Draws(KEYS[rows], LENGTHS[rows], DRAFT)
     return ModelDrafter(target, shape).sampled(requests, context, LENGTHS[rows], budget * ones, depth * ones,
-                                               law, settings, draws)
+                                               law, settings, draws, constrain)
 
 
 def _path(drafts, row, node):
@@ -121,6 +121,20 @@ def test_what_warping_leaves_out_is_not_drawn(target):
             path = np.concatenate((text, _path(found.drafts, row, node)))
             q = _said(target, path, narrow, torch.from_numpy(path.astype(np.int64))[None])
             assert torch.equal(found.q[found.places[row, node]], q) and q.max() == 1
+
+
+def test_a_constraint_forbids_tokens_by_row_and_place(target):
+    """Nothing below token 100 in rows 1 and 3 as long as their texts have at most as many tokens as now."""
+    def constrain(logits, rows, lengths):
+        early = torch.from_numpy((rows % 2 == 1) & (lengths <= LENGTHS[rows]))
+        return torch.where(early[:, None] & (torch.arange(logits.shape[1]) < 100), -torch.inf, logits)
+
+    found = _drawn(target, "3x3", "without_replacement", constrain=constrain)
+    for row in range(4):
+        first = found.tokens(np.array([row]), np.array([0]))
+        second = found.tokens(np.full(3, row), np.array([1, 2, 3]))
+        assert (first >= 100).all() == (row % 2 == 1) and (second[second >= 0] < 100).any()
+        assert (found.q[found.places[row, 0], :100] == 0).all() == (row % 2 == 1)
 
 
 def test_logits_that_are_no_numbers_draw_nothing(target):

@@ -90,6 +90,23 @@ def _g_test(counts, expected):
     assert g <= (1e-6 if freedom == 0 else chi2.isf(ODDS, freedom))
 
 
+def test_text_that_was_found():
+    """Rows of retrieved text are judged without q, by the rule naive alone: as often as p has them."""
+    world, rows = worlds(3)[0], 3000
+    tree, p, _ = laid_out(world, torch.tensor([[2, 0]]).expand(rows, -1),
+                          torch.tensor([[[1, 2], [0, 1]]]).expand(rows, -1, -1))
+    uniforms = torch.rand((len(p), 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    done = walk("naive", "top_k", tree, p, None, uniforms)
+    first = shares(world.p[0])
+    taken = torch.stack([((done.nodes - tree.roots) == place).sum() for place in range(7)]).double()
+    deeper = shares(world.p[1])
+    expected = torch.stack([first[1], first[2] * deeper[2, 0], first[0] * deeper[0, 2],
+                            first[2] * deeper[2, 1], first[2] * deeper[2, 2], *(first[0] * deeper[0, :2])])
+    _g_test(taken, expected * rows)
+    with pytest.raises(ConfigError, match="rule 'rrs' needs the q"):
+        walk("rrs", "top_k", tree, p, None, uniforms)
+
+
 def test_bad_trees():
     """Nodes that stand for two draws are refused by traversal, numbers that are none emit nothing."""
     world = worlds(3)[0]

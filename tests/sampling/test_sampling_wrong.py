@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sampling_pairs import distance, judged, pairs
+from sampling_pairs import distance, exact_ways, judged, pairs
 
 from dare_job.decode.sampling import LAWS, RULES, Verifier, draw
 from dare_job.decode.sampling.steps import at
@@ -64,10 +64,10 @@ def test_numbers_that_are_none():
     p, q = (x.repeat(6, 1) for x in pairs(4)[1])
     p[0, 1], p[1], q[2, 0], q[3], p[4, 2] = torch.nan, 0, torch.nan, 0, torch.inf
     uniforms = torch.rand((6, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for name in ("iid", "without_replacement", "distinct", "top_k", "greedy", "spechub"):
+    for rule, name in sorted({way[:2] for way in exact_ways() if way[0] != "speculative"}):
         drawn = draw(LAWS[name], q, 2, uniforms)
         assert (drawn[2:4] == -1).all()
-        verifier = Verifier("rrs", name, 2)
+        verifier = Verifier(rule, name, 2)
         done = verifier.verify(p, q, drawn, uniforms)
         assert (done.token[[0, 1, 4]] == -1).all() and (done.place[[0, 1, 4]] == -1).all()
         alone = verifier.verify(p[5:], q[5:], drawn[5:], uniforms[5:])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dare_job.decode.draft.base import Drafter
-from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.draft.model import Constraint, ModelDrafter
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.drafts import SampledDrafts, certain, either, joined
 from dare_job.decode.sampling.seeds import Draws
@@ -37,13 +37,14 @@ class HybridDrafter:
         return joined(sure, found, self.model.draft(requests, context, lengths, rest, depths, least))
 
     def sampled(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp,
-                draws: Draws) -> SampledDrafts:
+                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp, draws: Draws,
+                constrain: Constraint | None = None) -> SampledDrafts:
         """As ``ModelDrafter.sampled``; a row with retrieval's tree has the law ``top_k``."""
         found = self.retrieval.draft(requests, context, lengths, budgets, depths)
         sure = self._sure(found)
         rest = np.where(sure, 0, budgets).astype(budgets.dtype)
-        drawn = self.model.sampled(requests, context, lengths, rest, depths, law, settings, draws)
+        drawn = self.model.sampled(requests, context, lengths, rest, depths, law, settings, draws,
+                                   constrain)
         found = found._replace(sizes=np.where(sure, found.sizes, 0).astype(np.int32))
         return either(sure, certain(found, self.model.vocabulary, drawn.q.device), drawn)
 

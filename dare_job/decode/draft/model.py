@@ -1,6 +1,6 @@
 """Drafts by a smaller causal language model of the same tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,10 @@ from dare_job.decode.sampling.seeds import Draws
 from dare_job.decode.sampling.warp import Warp, warp
 from dare_job.decode.target import Target
 from pools.tree import DraftBatch, empty
+
+# Logits (T, V), rows (T,), and how many tokens (T,) stand before what comes next -> logits, -inf for what may
+# not come.
+Constraint = Callable[[torch.Tensor, np.ndarray, np.ndarray], torch.Tensor]
 
 
 class ModelDrafter:
@@ -52,18 +56,19 @@ class ModelDrafter:
             if found is None:
                 break
             level, (rows, parents) = found
-            logits = self.reader.target.extend(self.reader.cache, level).float()
+            logits = self.reader.extend(level)
         return grown.drafts()
 
     @torch.inference_mode()
     def sampled(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp,
-                draws: Draws) -> SampledDrafts:
+                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp, draws: Draws,
+                constrain: Constraint | None = None) -> SampledDrafts:
         """Candidates drawn by a law from what the draft model says after warping.
 
         The first six arguments as in ``Drafter.draft``. A node has as many candidates as the shape has on its
         level, or none: where a row's budget is below the shape's nodes, its likeliest nodes have some. draws:
-        a row's numbers, of which those of node i are number i + 1 and the root's number 0.
+        a row's numbers, of which those of node i are number i + 1 and the root's number 0. constrain: forbids
+        tokens before warping.
         """
         chosen, widths = law_of(law), self.shape.widths
         for width in widths:
@@ -76,6 +81,9 @@ class ModelDrafter:
         for depth, width in enumerate(widths, 1):
             if not len(rows):
                 break
+            logits = self._of_target(logits)
+            if constrain is not None:
+                logits = constrain(logits, rows, lengths[rows] + depth - 1)
             rows, places, q = self._warped(logits, rows, places, drawn, context, lengths, settings)
             found = draw(chosen, q, width, torch.from_numpy(draws(rows, places, width)).to(q.device))
             shares = q.gather(1, found.clamp_min(0)).cpu().numpy()
@@ -88,7 +96,7 @@ class ModelDrafter:
             if following is None:
                 break
             level, (rows, places) = following
-            logits = self.reader.target.extend(self.reader.cache, level).float()
+            logits = self.reader.extend(level)
         q = torch.cat(parts) if parts else logits.new_empty((0, self.vocabulary))
         return SampledDrafts(drawn.drafts(), (law,) * len(requests), drawn.columns[:, : drawn.used + 1],
                              drawn.asked[:, : drawn.used + 1], drawn.lines[:, : drawn.used + 1], q)
@@ -102,7 +110,7 @@ class ModelDrafter:
             text = np.where(np.arange(longest) < lengths[rows, None], context[rows, :longest], NONE)
             path = drawn.paths(rows, nodes, self.shape.depth)
             seen = torch.from_numpy(np.concatenate((text, path), 1, dtype=np.int64)).to(logits.device)
-        q, sound = warp(self._of_target(logits), settings, seen)
+        q, sound = warp(logits, settings, seen)
         if sound.all():
             return rows, nodes, q
         kept = sound.cpu().numpy()

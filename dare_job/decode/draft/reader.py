@@ -7,6 +7,7 @@ import numba
 import numpy as np
 import torch
 
+from dare_job.decode.draft.ahead import Ahead
 from dare_job.decode.levels import Level
 from dare_job.decode.request import Request
 from dare_job.decode.target import Target
@@ -29,6 +30,7 @@ class Reader:
         self._requests: tuple[Request, ...] = ()
         self._texts = np.zeros((0, 0), np.int32)  # what the cache holds of each slot,
         self._read = np.zeros(0, np.int64)  # so many tokens; _UNSOUND: it has no use for this row
+        self._ahead = Ahead(0)
         context, longest = target.traits.context, target.traits.longest
         self._longest = context if longest is not None else None
 
@@ -52,7 +54,10 @@ class Reader:
         self._seat(requests, context.shape[1])
         rows = len(requests)
         read = self._read[:rows]
-        _forget(self._texts, read, context, lengths)
+        _forget(self._texts, read, self._ahead.counts, context, lengths)
+        paths, counts = self._ahead.accepted(context, lengths, read)
+        self.target.keep(self.cache, np.maximum(read, 1) - 1, paths, counts)
+        _note(self._texts, read, context, read + counts, np.flatnonzero(counts))
         wanted = np.flatnonzero(wanted & (read != _UNSOUND))
         if not len(wanted):
             return wanted, torch.empty((0, self.target.vocabulary), device=self.target.device)
@@ -70,6 +75,19 @@ class Reader:
             order, scores = order[places], scores[torch.from_numpy(places).to(scores.device)]
         _note(self._texts, read, context, lengths, order)
         return self._sound(order, scores)
+
+    def extend(self, level: Level) -> torch.Tensor:
+        """Scores float32 (T, V) of nodes behind the texts that were read last.
+
+        Where some are no numbers their row is not read again, as its next scores could not be any either.
+        """
+        self._ahead.note(level)
+        scores = self.target.extend(self.cache, level).float()
+        sound = scores.amax(-1).isfinite()
+        if not sound.all():
+            rows = np.repeat(np.arange(len(level.lengths)), np.diff(level.starts))
+            self.drop(np.unique(rows[~sound.cpu().numpy()]))
+        return scores
 
     def _sound(self, rows: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
         sound = scores.amax(-1).isfinite()
@@ -92,6 +110,7 @@ class Reader:
         if rows > self.cache.slots:
             self.cache, self._requests = self.target.new_cache(rows), ()
             self._texts, self._read = np.zeros((rows, longest), np.int32), np.zeros(rows, np.int64)
+            self._ahead = Ahead(rows)
         if longest > self._texts.shape[1]:
             self._texts = np.pad(self._texts, ((0, 0), (0, longest - self._texts.shape[1])))
         if requests is self._requests:
@@ -104,8 +123,9 @@ class Reader:
         moved = np.flatnonzero((sources >= 0) & (sources != np.arange(rows)))
         if len(moved):
             old = sources[moved]
-            self.cache.rearrange(old, moved, int(max(0, self._read[old].max())))
+            self.cache.rearrange(old, moved, int(max(0, (self._read + self._ahead.counts)[old].max())))
             self._texts[moved], self._read[moved] = self._texts[old], self._read[old]
+            self._ahead.move(old, moved)
         self._read[:rows][sources < 0] = 0
 
     def _prefill(self, rows: np.ndarray, context: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
@@ -138,13 +158,16 @@ class Reader:
 
 
 @numba.njit(cache=True)
-def _forget(texts, read, context, lengths):
-    """Lower ``read`` (R,) to what still holds; a text's last token is always read anew."""
+def _forget(texts, read, counts, context, lengths):
+    """Lower ``read`` (R,) to what still holds; a text's last token is always read anew. Nodes stand behind
+    what held when they were read.
+    """
     for r in range(len(read)):
         same, most = 0, min(read[r], lengths[r] - 1)
         while same < most and texts[r, same] == context[r, same]:
             same += 1
         if read[r] > 0:
+            counts[r] = counts[r] if same == read[r] else 0
             read[r] = same
 
 

@@ -15,7 +15,7 @@ import numpy as np
 _STEP, _LOWEST = 0.25, -10.0  # of log t; the integrand is under 1e-13 below the lowest
 _LATEST = 40.0  # e^-40 of the slowest part is left
 _POWERS = 6  # of q t of light tokens, which are at most _LIGHT
-_LIGHT = 0.01
+_LIGHT = 0.1  # where e^-40 is left; it is a tenth of that where the integrand counts
 _BLOCK, _SLACK = 64, 1e-13
 
 
@@ -68,7 +68,7 @@ def _integrals(q, heavy, left, times, n, ends, coefficients):
     """
     e, out, moments = np.zeros((n, len(times))), np.empty(len(ends)), np.zeros(_POWERS + 1)
     e[0] = 1
-    weights = _STEP * times * np.exp(-left[0] * times)
+    weights, weighed = np.empty(len(times)), -1
     passed, start, pending = 0, 0, False
     for at in range(len(ends)):
         for i in range(start, ends[at] + 1):
@@ -81,11 +81,12 @@ def _integrals(q, heavy, left, times, n, ends, coefficients):
                 continue
             passed += 1
             _add_heavy(e, np.exp(-q[i] * times))
-            weights = _STEP * times * np.exp(-left[passed] * times)
         if pending:
             _add_light(e, times, moments, coefficients)
             moments[:], pending = 0, False
         start = ends[at] + 1
+        if weighed != passed:
+            weights, weighed = _STEP * times * np.exp(-left[passed] * times), passed
         total = 0.0
         for k in range(2, n):
             total += np.sum(weights * e[k])

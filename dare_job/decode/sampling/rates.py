@@ -8,18 +8,22 @@ import torch
 from dare_job.decode.sampling import rejection
 from dare_job.decode.sampling.laws import draw, enumerate_draws, law
 from dare_job.decode.sampling.optimum import most_probable, optimum
+from dare_job.decode.sampling.priority import plan
 from dare_job.decode.sampling.rules import rule_for
+from dare_job.decode.sampling.steps import normalised
 from dare_job.decode.sampling.verify import Verifier
 
 PATHS = 20_000  # drawn for an estimate, where one takes no time that grows with the vocabulary
 _TUPLES, _NUMBERS = 20_000, 1 << 22  # enumerated at most; numbers of a batch of rows
+_LEFT = 1e-6  # of q, beside its n - 1 most probable tokens: under that, differences have lost their digits
 
 
 class Rate(NamedTuple):
-    """Probability that a candidate is accepted, and its standard error: 0 where it is exact."""
+    """Probability that a candidate is accepted, its standard error, 0 where it is exact, and if it is."""
 
     value: float
     error: float = 0.0
+    exact: bool = True
 
 
 def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, draws: int = 1000,
@@ -27,7 +31,8 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
     """Of p and q float32 (V,). ConfigError where the rule is not exact for the law.
 
     Exact in closed form, or by enumeration of up to 20,000 tuples. Else an unbiased estimate over seeded
-    draws: 20,000 for draws without replacement; ``draws`` for other laws, each over the whole vocabulary.
+    draws: 20,000 for draws without replacement; ``draws`` for other laws, and where a few tokens have nearly
+    all of q, each over the whole vocabulary.
     """
     rule_for(rule, law(law_name), n)
     known = _closed("rrs" if rule == "mcss" else rule, law_name, p, q, n)
@@ -37,17 +42,19 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
     if support ** n <= _TUPLES:
         tuples, chances = enumerate_draws(verifier.law, q, n)
         return Rate(float(chances @ _accepted(verifier, p, q, tuples)))
-    if law_name == "without_replacement":
+    if law_name == "without_replacement" and _left(*_shares(q), n) > _LEFT:
         found = rejection.estimates("rrs" if rule == "mcss" else rule, *_shares(p, q), n, PATHS, seed)
     else:
         found = _drawn(verifier, p, q, draws, seed)
-    return Rate(float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found))))
+    return Rate(float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found))), exact=False)
 
 
 def _closed(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float | None:
     """None where there is no closed form."""
-    if n == 1 and rule != "naive" or rule == law_name or law_name == "top_k":
+    if n == 1 and rule not in ("naive", "priority") or rule == law_name or law_name == "top_k":
         return optimum(law_name, p, q, n)
+    if rule == "priority":
+        return float(plan(normalised(p[None].double()), normalised(q[None].double()), n).accepted.sum())
     p, q = _shares(p, q)
     if rule == "k_seq":
         return rejection.one_threshold(p, q, n)
@@ -73,6 +80,12 @@ def _behind_the_certain(rule: str, p: np.ndarray, q: np.ndarray, n: int) -> floa
         return float(sure)
     last = rest / mass
     return float(sure + ((p * last).sum() if rule == "naive" else np.minimum(p, (1 - sure) * last).sum()))
+
+
+def _left(q: np.ndarray, n: int) -> float:
+    rest = q.copy()
+    rest[most_probable(q, n - 1)] = 0
+    return float(rest.sum())
 
 
 def _shares(*weights: torch.Tensor) -> tuple[np.ndarray, ...]:

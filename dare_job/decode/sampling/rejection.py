@@ -54,6 +54,8 @@ def pair(p: np.ndarray, q: np.ndarray) -> float:
     """Of recursive rejection of two draws without replacement: the sum over the first that is rejected."""
     tokens = _Sorted(p, q)
     weights, left = np.maximum(tokens.q - tokens.p, 0), 1 - tokens.q
+    largest = int(np.argmax(tokens.q))
+    left[largest] = np.delete(tokens.q, largest).sum()  # all its digits, however little it is
     first = tokens.mass(1.0)
     some = weights > 0
     if first == 0 or not some.any():

@@ -8,6 +8,7 @@ Sun et al., arXiv 2310.15141 (SpecTr: K-SEQ); Hu et al., arXiv 2502.18779 (greed
 import torch
 
 from dare_job.decode.sampling.laws import LAWS, Law, check_count, top, without
+from dare_job.decode.sampling.priority import ordered, plan
 from dare_job.decode.sampling.steps import Rule, State, at, normalised, ratio
 from dare_job.decode.sampling.threshold import threshold
 from dare_job.errors import ConfigError
@@ -97,6 +98,24 @@ def _accept_k_seq(state, j):
     return ratio(at(state.p, token), at(state.s, token))
 
 
+# K-SEQ by classes of p / q.
+
+
+def _start_priority(law, p, q, candidates):
+    made = plan(p, q, candidates.shape[1])
+    return State(p - made.accepted, p, made.passes, ordered(candidates, made), _nothing(p))
+
+
+def _accept_priority(state, j):
+    return at(state.s, state.candidates[:, j])
+
+
+def _left(state):
+    """As ``_rest_of_p``; ``q`` holds p itself."""
+    left = state.p.clamp_min(0)
+    return torch.where(left.sum(-1, keepdim=True) == 0, state.q, left)
+
+
 # Greedy: the last candidate is judged, drawn from q without the others; these come from the residual.
 
 
@@ -132,8 +151,9 @@ RULES = {rule.name: rule for rule in (
     _recursive("speculative", tuple(name for name in LAWS if LAWS[name].only in (None, 1)), only=1),
     _recursive("rrs", _ALL),
     _recursive("mcss", ("iid", "without_replacement")),
-    Rule("naive", _ALL, _start_naive, _never, _stay, _rest_of_p),
+    Rule("naive", _ALL, _start_naive, _never, _stay, _rest_of_p, reads_q=False),
     Rule("k_seq", ("iid",), _start_k_seq, _accept_k_seq, _stay, _rest_of_p),
+    Rule("priority", ("iid",), _start_priority, _accept_priority, _stay, _left),
     Rule("greedy", ("greedy", "without_replacement"), _start_greedy, _accept_greedy, _stay, _rest_of_p),
     Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _stay, _rest_of_p, only=2),
 )}

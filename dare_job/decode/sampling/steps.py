@@ -17,9 +17,10 @@ class State(NamedTuple):
     """R rows in which all candidates so far were rejected. Tensors on one device.
 
     p           float64 (R, V): law of the token that is still owed
-    q           float64 (R, V)
-    s           float64 (R, V): law of the next candidate, or of the one that counts; zeros: none
-    candidates  int64 (R, n), NONE behind the support
+    q           float64 (R, V): for the rule itself
+    s           float64 (R, V): law of the next candidate, or of the one that counts; zeros: none. Or what the
+                rule says of each token
+    candidates  int64 (R, n), NONE behind the support; in the order in which the rule asks them
     extra       float64 (R,): a number of the rule's own
     """
 
@@ -43,6 +44,7 @@ class Rule:
     reject    of law, state and j: the state behind its rejection
     residual  of the last state: weights (R, V) of the token that is emitted then, not normalised
     only      the one number of candidates that it takes; None: any
+    reads_q   or it does as well without
     """
 
     name: str
@@ -52,6 +54,7 @@ class Rule:
     reject: Callable[[Law, State, int], State]
     residual: Callable[[State], torch.Tensor]
     only: int | None = None
+    reads_q: bool = True
 
 
 def normalised(weights: torch.Tensor, otherwise: torch.Tensor | None = None) -> torch.Tensor:

@@ -41,9 +41,11 @@ class Walk(NamedTuple):
     token: torch.Tensor
 
 
-def walk(rule: str, law: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor,
+def walk(rule: str, law: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor | None,
          uniforms: torch.Tensor) -> Walk:
-    """p and q float32 (N, V), behind each node (q of leaves is not read); uniforms (N, n + 1) in [0, 1)."""
+    """p and q float32 (N, V), behind each node (q of leaves is not read, nor any by the rule naive: None);
+    uniforms (N, n + 1) in [0, 1), read from the first for the candidates, the last for the token behind.
+    """
     nodes, token = tree.roots.clone(), torch.full_like(tree.roots, NONE)
     going = torch.arange(len(nodes), device=nodes.device)
     while len(going):
@@ -55,7 +57,8 @@ def walk(rule: str, law: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor
                 token[rows] = pick(p[here].double(), uniforms[here, -1])
                 continue
             own = torch.cat((uniforms[here, :n], uniforms[here, -1:]), 1)
-            place, token[rows] = Verifier(rule, law, n).verify(p[here], q[here], tree.drawn(here, n), own)
+            place, token[rows] = Verifier(rule, law, n).verify(p[here], None if q is None else q[here],
+                                                               tree.drawn(here, n), own)
             passed = place != NONE
             nodes[rows[passed]] = tree.children[here[passed], place[passed]]
             onward.append(rows[passed])

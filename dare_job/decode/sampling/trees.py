@@ -5,12 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from dare_job.decode.sampling.compiled import Kept, drawn
 from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.laws import NONE
 from dare_job.decode.sampling.traversal import traverse
 from dare_job.decode.sampling.tree import Candidates, Walk, walk
 from dare_job.decode.sampling.warp import Warp, warp
 from dare_job.decode.tree import Tree
+from dare_job.decode.verify.seen import Seen
 from dare_job.decode.verify.verdict import Verdict, blank
 
 TRAVERSAL = "traversal"  # a rule of whole trees, where the others are of one node's candidates
@@ -45,6 +47,15 @@ def of_certain(tree: Tree, p: Probabilities, numbers: Numbers) -> Verdict:
     candidates = _candidates(tree, children, np.full(len(tree), width))
     uniforms = _uniforms(tree, numbers, 1).expand(-1, width + 1)
     return _verdict(tree, walk("naive", CERTAIN, candidates, p, p, uniforms))  # which reads no q
+
+
+def on_cpu(tree: Tree, scores: torch.Tensor, settings: Kept, seen: Seen, numbers: Numbers) -> Verdict:
+    """The same by compiled code. scores float32 (T, V); seen: of a penalty that they have not had yet."""
+    found = blank(tree)
+    tokens, parents, _, starts = tree.host
+    uniforms = _uniforms(tree, numbers, 1).numpy()[:, 0]
+    return Verdict(*found, drawn(scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings,
+                                 seen, *found))
 
 
 def of_drawn(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, numbers: Numbers) -> Verdict:

@@ -1,0 +1,1 @@
+"""``dare-job acceptance``: how many drafts a target accepts, beside the most that any exact rule could."""

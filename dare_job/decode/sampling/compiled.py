@@ -1,0 +1,177 @@
+"""Drawing from trees without chance in compiled code, for a CPU: of the nodes that a path reaches, no others.
+
+What is kept by which setting, and in which order, is as in ``warp``.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.verify.compiled import first_choice
+from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
+from dare_job.decode.verify.seen import distinct, penalise
+
+
+class Kept(NamedTuple):
+    """Settings of ``Warp`` as numbers; those that change nothing are 0, top_p's is 1."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+
+
+def kept(settings: Warp) -> Kept:
+    return Kept(float(settings.temperature), int(settings.top_k or 0),
+                1.0 if settings.top_p is None else float(settings.top_p), float(settings.min_p or 0.0))
+
+
+@numba.njit(cache=True)
+def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, out, relaxed, finite, sound):
+    """Fill in the verdict: at each node of a row's path a token is drawn, until it is none of the node's
+    children. Returns whether all rows are sound.
+
+    scores float32 (T, V), in which the nodes' are changed by the penalty; uniforms (T,) in [0, 1); seen: as
+    in ``verify.compiled``. Siblings are distinct.
+    """
+    paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
+    weights = np.empty(scores.shape[1], np.float32)
+    for r in range(len(starts) - 1):
+        root, end = starts[r], starts[r + 1]
+        node, depth = root, 0
+        known = distinct(r, scores.shape[1], seen)
+        penalise(scores[node], known, root, node, tokens, parents, seen)
+        choice, number = _choose(scores[node], uniforms[node], kept, weights)
+        for t in range(root + 1, end):  # a node's children stand behind it
+            if number and parents[t] == node and tokens[t] == choice:
+                out[r, depth] = choice
+                node = t
+                depth += 1
+                paths[r, depth] = node - root
+                penalise(scores[node], known, root, node, tokens, parents, seen)
+                choice, number = _choose(scores[node], uniforms[node], kept, weights)
+        out[r, depth] = choice
+        counts[r], finite[r], sound[r] = depth, number, number
+        all_sound &= number
+    return all_sound
+
+
+@numba.njit
+def _choose(line, uniform, kept, weights):
+    """A token by its probability, and whether there is one."""
+    first, number = first_choice(line)
+    if kept.temperature == 0.0 or not number:
+        return first, number
+    _weigh(line, line[first], np.float32(1.0 / kept.temperature), weights)
+    if 0 < kept.top_k < len(line):
+        _keep_most(line, weights, kept.top_k)
+    if kept.top_p < 1.0:
+        _keep_mass(weights, kept.top_p)
+    if kept.min_p > 0.0:
+        for i in range(len(line)):
+            weights[i] = weights[i] if weights[i] >= np.float32(kept.min_p) else np.float32(0)
+    return _pick(weights, uniform), True
+
+
+@numba.njit
+def _weigh(line, peak, scale, weights):
+    """exp((x - peak) scale) of scores float32, the greatest of which is the peak; 0 of what is -inf."""
+    powers, rests = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float32)
+    scales = powers.view(np.float32)
+    for start in range(0, len(line), BLOCK):
+        block, found = line[start : start + BLOCK], weights[start : start + BLOCK]
+        for i in range(len(block)):
+            x = max((block[i] - peak) * scale, LEAST)
+            n = whole(x)
+            rests[i] = rest(x, n)
+            powers[i] = power(n)
+        for i in range(len(block)):
+            found[i] = small(rests[i]) * scales[i] if block[i] > -np.inf else np.float32(0)
+
+
+@numba.njit
+def _keep_most(line, weights, k):
+    """The k greatest, and those that equal the last of them."""
+    least = np.partition(line, len(line) - k)[len(line) - k]
+    for i in range(len(line)):
+        weights[i] = weights[i] if line[i] >= least else np.float32(0)
+
+
+@numba.njit
+def _keep_mass(weights, top_p):
+    """The greatest that have this share of the sum together; of equals the last ones.
+
+    None of a share of (1 - top_p) / V is among them, as all of those come to less than what is dropped.
+    """
+    total = _sum(weights)
+    limit = (1.0 - top_p) * total
+    floor = np.float32(limit / len(weights))
+    below, more = 0.0, np.empty(len(weights), np.float32)
+    count = 0
+    for weight in weights:
+        if weight > floor:
+            more[count] = weight
+            count += 1
+        else:
+            below += weight
+    rising = np.sort(more[:count])
+    at = 0
+    while at < count - 1 and below + rising[at] <= limit:
+        below += rising[at]
+        at += 1
+    equal = 0
+    while equal < at and rising[at - 1 - equal] == rising[at]:
+        equal += 1
+    for i in range(len(weights)):
+        if weights[i] < rising[at]:
+            weights[i] = 0
+        elif weights[i] == rising[at] and equal > 0:
+            weights[i] = 0
+            equal -= 1
+
+
+@numba.njit(fastmath={"reassoc"})
+def _sum(weights):
+    """In an order that suits vector instructions."""
+    total = 0.0
+    for weight in weights:
+        total += weight
+    return total
+
+
+@numba.njit
+def _pick(weights, uniform):
+    sums = np.empty((len(weights) + BLOCK - 1) // BLOCK)
+    total = 0.0
+    for block in range(len(sums)):
+        sums[block] = _sum(weights[block * BLOCK : (block + 1) * BLOCK])
+        total += sums[block]
+    target, below, last = uniform * total, 0.0, 0
+    for block in range(len(sums)):
+        if sums[block] == 0.0:
+            continue
+        if below + sums[block] <= target and block + 1 < len(sums):
+            below += sums[block]
+            last = block
+            continue
+        token = _within(weights, block * BLOCK, target - below)
+        if token >= 0:
+            return token
+        below += sums[block]
+        last = block
+    return _within(weights, last * BLOCK, np.inf)
+
+
+@numba.njit
+def _within(weights, start, target):
+    """The token of a block where the sum passes the target; its last one where it is infinite, else -1."""
+    below, last = 0.0, -1
+    for i in range(start, min(start + BLOCK, len(weights))):
+        if weights[i] > 0:
+            last = i
+            below += weights[i]
+            if below > target:
+                return i
+    return last if target == np.inf else -1

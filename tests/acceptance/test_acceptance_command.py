@@ -1,0 +1,169 @@
+"""``dare-job acceptance``: every rate and optimum by brute force, trees, and what it refuses."""
+
+import itertools
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from acceptance_models import TEXTS
+from sampling_pairs import best_by_program, judged
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from dare_job.acceptance import rates
+from dare_job.acceptance.plot import draw
+from dare_job.acceptance.trees import Sparse
+from dare_job.cli import app
+from dare_job.decode.sampling import LAWS, Verifier, enumerate_draws
+from dare_job.errors import ConfigError, DataError
+
+TEMPERATURES, DRAFTS = (0.3, 1.0), (1, 2, 3)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["acceptance", *map(str, arguments)])
+
+
+def last(*arguments) -> dict:
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return tmp_path_factory.mktemp("drawn") / "rates.svg"
+
+
+@pytest.fixture(scope="module")
+def found(models, texts, drawn):
+    return last("--target", models / "target", "--draft", models / "draft", "--text", texts,
+                "--temperature", "0.3,1", "--drafts", "1..3", "--positions", 1000, "--plot", drawn)
+
+
+@pytest.fixture(scope="module")
+def places(models):
+    """p and q of each token of the texts, at each temperature, by plain forwards."""
+    tokenizer = AutoTokenizer.from_pretrained(models / "target")
+    logits = []
+    for name in ("target", "draft"):
+        model, parts = AutoModelForCausalLM.from_pretrained(models / name), []
+        for prompt, text in TEXTS:
+            before = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else [0]
+            ids = [*before, *tokenizer(text, add_special_tokens=False)["input_ids"], 1]
+            with torch.inference_mode():
+                parts.append(model(torch.tensor([ids])).logits[0, len(before) - 1 : -1])
+        logits.append(torch.cat(parts))
+    return {t: [torch.softmax(each / t, -1) for each in logits] for t in TEMPERATURES}
+
+
+def test_every_rule_and_law_once(found):
+    ways = [(row["law"], row["verifier"], row["drafts"], row["temperature"]) for row in found["rows"]]
+    expected = {(law, rule, n, t) for law, n, t in itertools.product(LAWS, DRAFTS, TEMPERATURES)
+                if LAWS[law].only in (None, n) for rule in rates.verifiers(law, n)}
+    assert len(ways) == len(expected) and set(ways) == expected
+    assert {("distinct", "rrs", 2, 1.0), ("without_replacement", "greedy", 3, 0.3), ("iid", "k_seq", 2, 1.0),
+            ("spechub", "spechub", 2, 1.0), ("iid", "speculative", 1, 1.0)} <= expected
+    assert found["positions"] == sum(len(text.split()) + 1 for _, text in TEXTS) and found["texts"] == 3
+
+
+def test_rates_equal_enumeration(found, places):
+    for row in found["rows"]:
+        verifier = Verifier(row["verifier"], row["law"], row["drafts"])
+        both = zip(*places[row["temperature"]], strict=True)
+        expected = np.mean([judged(verifier, p, q)[1] for p, q in both])
+        assert row["rate"] == pytest.approx(expected, abs=2e-6) and row["exact"]
+
+
+def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
+    known = {}
+    for row in found["rows"]:
+        way = row["law"], row["drafts"], row["temperature"]
+        if way not in known:
+            both = zip(*places[way[2]], strict=True)
+            known[way] = np.mean([best_by_program(p, *enumerate_draws(LAWS[way[0]], q, way[1]))
+                                  for p, q in both])
+        assert row["optimum"] == pytest.approx(known[way], abs=2e-6)
+        assert row["rate"] <= row["optimum"] + 1e-9
+        assert row["gap"] == pytest.approx(row["optimum"] - row["rate"], abs=1e-12)
+        low, high = row["rate_interval"]
+        assert low <= row["rate"] <= high
+
+
+def test_the_plot_has_a_panel_for_each_series(found, drawn):
+    page = ElementTree.parse(drawn).getroot()
+    words = [one.text for one in page.iter() if one.tag.endswith("text")]
+    assert sum(word.startswith("Acceptance rate:") for word in words) == len(DRAFTS) + len(TEMPERATURES)
+    assert words.count("iid: priority") == words.count("greedy: optimum") == len(DRAFTS) + len(TEMPERATURES)
+    assert draw([row for row in found["rows"] if (row["drafts"], row["temperature"]) == (1, 1.0)]) is None
+
+
+def test_the_same_law_accepts_everything(models, texts):
+    """Whatever is drawn; but neither what was not drawn, nor by chance, nor below a tree's leaves."""
+    same = last("--target", models / "target", "--draft", models / "target", "--text", texts,
+                "--temperature", "0,1", "--drafts", 2, "--trees", "2x2,2x1:3", "--tree-rows", 3,
+                "--new-tokens", 7)
+    for row in same["rows"]:
+        full = row["law"] != "top_k" and row["verifier"] in ("rrs", row["law"])
+        if row["temperature"] == 0 or full and row["law"] != "distinct":
+            assert row["rate"] == pytest.approx(1, abs=1e-6)
+        elif row["law"] == "top_k" or row["verifier"] == "naive":
+            assert row["rate"] < 0.99
+    sure = [row for row in same["trees"] if row["law"] in ("iid", "without_replacement")]
+    assert {row["tree"] for row in sure} == {"2x2", "2x1:3"}
+    for row in sure:
+        if row["tree"] == "2x2":
+            assert row["node_rate"] == (None if row["rule"] == "traversal" else 1)
+            assert row["accepted"] == 2 and row["steps"] == 6
+        else:  # one of two nodes has a child
+            assert 1 <= row["accepted"] < 2 or row["temperature"] == 0
+
+
+def test_mean_of_dependent_places():
+    """Places by themselves: the textbook's error. Each said twice in its text: the same, and no less."""
+    x = np.array([0.1, 0.9, 0.4, 0.7])
+    expected = pytest.approx((x.mean(), x.std(ddof=1) / 2))
+    assert rates.mean(x, [0, 1, 2, 3]) == expected
+    assert rates.mean(np.repeat(x, 2), np.repeat([5, 1, 2, 3], 2)) == expected
+    assert rates.mean(x, [4, 4, 4, 4]) == expected
+
+
+@pytest.mark.parametrize(("option", "value", "message"), [
+    ("--drafts", "0", "each must be from 1 to 8"), ("--drafts", "1..9", "each must be from 1 to 8"),
+    ("--drafts", "two", "no list of numbers"), ("--drafts", "4..2", "each must be from 1 to 8"),
+    ("--temperature", "-1", "each must be 0 .greedy. or"), ("--temperature", "hot", "no list of numbers"),
+    ("--temperature", "nan", "each must be 0"), ("--trees", "2x0", "no list of widths"),
+    ("--plot", "rates.svg", "give several of either"),
+    ("--trees", "2x2:7", "from 2 to 6"), ("--trees", "2x2:1", "from 2 to 6")])
+def test_settings_that_cannot_be(models, texts, option, value, message):
+    done = run("--target", models / "target", "--draft", models / "draft", "--text", texts, option, value)
+    assert isinstance(done.exception, ConfigError)
+    with pytest.raises(ConfigError, match=message):
+        raise done.exception
+
+
+def test_other_tokens_are_refused(models, texts):
+    done = run("--target", models / "target", "--draft", models / "other", "--text", texts)
+    assert isinstance(done.exception, ConfigError) and "has other tokens than" in str(done.exception)
+
+
+@pytest.mark.parametrize(("lines", "more", "message"), [
+    (None, (), "does not exist"), ("", (), "holds no row"), ('{"knowledge": ""}', (), "holds no text"),
+    ('{"knowledge": 3}', (), "row 0: knowledge is '3', no text"), ('{"knowledge', (), "cannot be read"),
+    ('{"plain": "a"}', (), "has no column knowledge: use one of plain"),
+    ('{"knowledge": "a"}', ("--prompt-column", "asked"), "has no column asked"),
+    (json.dumps({"knowledge": "a", "prompt": "b " * 300}), (), "every prompt is longer than the 256 tokens")])
+def test_texts_that_cannot_be(models, tmp_path, lines, more, message):
+    path = tmp_path / "texts.jsonl"
+    if lines is not None:
+        path.write_text(lines)
+    done = run("--target", models / "target", "--draft", models / "draft", "--text", path, *more)
+    assert isinstance(done.exception, DataError) and message in str(done.exception), done.exception
+
+
+def test_a_sparse_tree():
+    tree = Sparse.parse("4x2x1x1x1:30")
+    assert (tree.shape.nodes, tree.nodes, str(tree)) == (36, 30, "4x2x1x1x1:30")
+    assert str(Sparse.parse("2x2")) == "2x2" and Sparse.parse("2x2").nodes == 6

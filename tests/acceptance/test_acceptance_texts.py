@@ -1,0 +1,143 @@
+"""What the rates are taken over: texts of a run and of the sample world; and rates over many words."""
+
+import hashlib
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from acceptance_models import tokenizer
+from sampling_pairs import distance, judged
+from test_acceptance_command import last
+from transformers import AutoTokenizer
+
+from dare_job import tables
+from dare_job.acceptance import places, rates, texts
+from dare_job.bench.profiles import drafter
+from dare_job.decode.sampling import Verifier
+from dare_job.decode.sampling import rates as node_rates
+from dare_job.decode.sampling.optimum import optimum
+from dare_job.drafter.settings import Settings
+from dare_job.drafter.train import network
+from dare_job.model import embedded_path
+from dare_job.model_files import tokenizer_hash
+from dare_job.workspace import MANIFEST
+
+DT = "2026-01-02"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A draft model of the embedded model's tokens that has learned nothing."""
+    folder, words = tmp_path_factory.mktemp("small"), AutoTokenizer.from_pretrained(embedded_path())
+    network(words, len(words), 1024, Settings(width=16, layers=1, heads=2)).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def test_the_sample_world_and_many_words(small):
+    """Of thousands of words some rates are estimates: no mean is over its optimum by more than errors."""
+    found = last("--target", "embedded", "--draft", small, "--positions", 12, "--texts", 6,
+                 "--temperature", "1", "--drafts", "3", "--seed", 1)
+    assert found["positions"] == 12 and 1 < found["texts"] <= 6 and found["text"] is None
+    rows = {(row["law"], row["verifier"]): row for row in found["rows"]}
+    assert not rows["without_replacement", "rrs"]["exact"] and rows["iid", "k_seq"]["exact"]
+    for row in rows.values():
+        low, high = row["gap_interval"]
+        assert row["rate"] <= row["optimum"] + (1e-9 if row["exact"] else 2 * (high - low))
+    assert 0 < rows["iid", "rrs"]["rate"] <= rows["iid", "k_seq"]["rate"]
+    again = last("--target", "embedded", "--draft", small, "--positions", 12, "--texts", 6,
+                 "--temperature", "1", "--drafts", "3", "--seed", 1)
+    assert again == found
+
+
+def test_texts_of_a_run(models, tmp_path):
+    """With the prompts that are left; a text without one stands behind the first word of all."""
+    words, asked = tokenizer(), hashlib.sha256(b"a b").hexdigest()
+    rows = [{"entity_id": name, "knowledge": text, "token_ids": ids, "finish_reason": "eos",
+             "run_id": "run-1", "prompt_sha256": asked} for name, text, ids in
+            (("u1", "c d", [4, 5, 1]), ("u2", "d", [5, 1]), ("u3", None, None))]
+    for entity, written in (("user", rows), ("item", [])):
+        folder = tmp_path / "knowledge" / f"entity={entity}" / f"dt={DT}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(written, tables.KNOWLEDGE), folder / "part-0.parquet")
+        (folder / MANIFEST).write_text(json.dumps({"tokenizer": tokenizer_hash(models / "target")}))
+    plan = tmp_path / "_work" / f"dt={DT}" / "plan" / "entity=user"
+    plan.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([{"entity_id": "u1", "prompt": "a b", "prompt_sha256": asked,
+                                          "stale": True, "strict": False, "interactions": 3}], tables.PLAN),
+                   plan / "part-0.parquet")
+    found = texts.read(str(tmp_path), "knowledge", None, words, models / "target", 10, 0)
+    assert {row.name: (row.prompt.tolist(), row.text.tolist()) for row in found} == {
+        "user:u1": ([2, 3], [4, 5, 1]), "user:u2": ([0], [5, 1])}
+    assert len(texts.read(str(tmp_path), "knowledge", None, words, models / "target", 1, 0)) == 1
+
+
+def test_places_are_tokens_of_the_texts_each_once():
+    rows = [texts.Row(str(n), np.zeros(2, np.int64), np.arange(n), True) for n in (3, 1, 6)]
+    every = places.chosen(rows, 100, 0)
+    assert [part.tolist() for part in every] == [[0, 1, 2], [0], [0, 1, 2, 3, 4, 5]]
+    some = places.chosen(rows, 4, 0)
+    assert sum(map(len, some)) == 4
+    assert all(set(one) <= set(whole) for one, whole in zip(some, every, strict=True))
+
+
+def test_a_text_is_cut_where_positions_end():
+    rows = [texts.Row("a", np.zeros(3, np.int64), np.arange(9), True),
+            texts.Row("b", np.zeros(8, np.int64), np.arange(2), True)]
+    assert [(row.name, len(row.text)) for row in texts.fitting(rows, 8)] == [("a", 5)]
+    assert texts.fitting(rows, None) == rows
+
+
+@pytest.mark.parametrize("rule", ["rrs", "naive", "greedy"])
+@pytest.mark.parametrize("n", [2, 3])
+def test_where_few_tokens_have_nearly_all_of_the_draft_law(rule, n, monkeypatch):
+    """What is left of q behind them is far below what 1 less their sum can say."""
+    rng = torch.Generator().manual_seed(1)
+    logits = 2 * torch.randn(24, generator=rng)
+    logits[:2] += torch.tensor([60.0, 42.0])
+    p, q = torch.softmax(3 * torch.randn(24, generator=rng), -1), torch.softmax(logits, -1)
+    _, expected = judged(Verifier(rule, "without_replacement", n), p, q)
+    monkeypatch.setattr(node_rates, "_TUPLES", 0)
+    found = node_rates.rate(rule, "without_replacement", p, q, n, draws=400)
+    assert abs(found.value - expected) <= 5 * found.error + 1e-9
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_every_rule_at_low_temperatures(n):
+    """Laws with a few probable words and many of next to none: no rate is over its law's optimum."""
+    rng = torch.Generator().manual_seed(n)
+    target, draft = torch.randn((2, 500), generator=rng)
+    for temperature in (0.02, 0.1, 0.3):
+        cell_places = [places.Places(0, 3 * target[None], 3 * (target + draft / 2)[None])]
+        cells = rates.cells([temperature], [n])
+        rates.fill(cells, cell_places, 1, 200, 0)
+        for cell in cells:
+            for rule, (value,) in cell.rates.items():
+                assert 0 <= value <= cell.optima[0] + (0.2 if rule in cell.estimated else 1e-9), (cell, rule)
+
+
+@pytest.mark.parametrize(("rule", "law"), [("priority", "iid"), ("k_seq", "iid"), ("rrs", "iid"),
+                                           ("rrs", "without_replacement"), ("greedy", "greedy")])
+@pytest.mark.parametrize("rare", [1e-5, 1e-17, 1e-35])
+def test_the_law_is_the_targets_where_it_hardly_ever_says_what_is_drafted(rule, law, rare):
+    p = torch.tensor([0.7, 0.3, 2 * rare, rare, rare, 0.0])
+    q = torch.tensor([0.0, rare, 0.5, 0.3, 0.2, rare])
+    for n in (2, 3):
+        found, accepted = judged(Verifier(rule, law, n), p, q)
+        assert distance(found, p) < 1e-12 and accepted <= optimum(law, p, q, n) + 1e-12
+
+
+def test_a_draft_model_of_profiles(tmp_path):
+    import profile_files
+
+    profile_files.write(tmp_path)
+    settings = Settings(width=8, layers=1, heads=1, steps=2, rows=10, context=448)
+    folder = drafter.drafter(tmp_path, tmp_path, embedded_path(), 5, settings)
+    assert drafter.drafter(tmp_path, tmp_path, embedded_path(), 5, settings) == folder
+    assert (folder / "model.safetensors").is_file()
+    path = drafter.texts(tmp_path, tmp_path, 5)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 5 and all(row["prompt"].startswith("Movies: ") and row["text"] for row in rows)

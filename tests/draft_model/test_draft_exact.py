@@ -1,0 +1,103 @@
+"""Two tokens by drawn trees and a walk over them have the target's law, whichever nodes had candidates.
+
+G-tests over 6,000 rows with fixed seeds; a right sampler fails one of them with a probability of 1e-6.
+"""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import tiny
+from scipy.stats import chi2
+
+from dare_job.decode import Request, Target
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.sampling import Warp, walk, warp
+from dare_job.decode.sampling.laws import pick
+from dare_job.decode.sampling.seeds import CHOICE, DRAFT, VERIFY, Draws, Seeds
+from dare_job.decode.tree import build
+
+VOCABULARY, ROWS, BATCH = 6, 6000, 1500
+PROMPT, WARP = np.array([3, 1, 4, 2], np.int32), Warp(temperature=1.5, top_k=5)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return (Target(tiny("llama", vocab_size=VOCABULARY, pad_token_id=0)),
+            Target(tiny("llama", seed=1, vocab_size=VOCABULARY, pad_token_id=0)))
+
+
+def _law(target):
+    """Of two tokens behind the prompt, float64 (V, V)."""
+    texts = np.array([[*PROMPT, token] for token in range(VOCABULARY)], np.int64)
+    with target.as_transformers() as model, torch.inference_mode():
+        logits = model(input_ids=torch.from_numpy(texts)).logits[:, -2:].double()
+    first, second = (warp(logits[:, place].float(), WARP)[0].double() for place in (0, 1))
+    return (first[0][:, None] * second).numpy()
+
+
+def _two_tokens(target, draft, law, rule, shape, budget, ids, swapped=False):
+    """int64 (R, 2): what one step writes, and where it wrote one token, the target's own draw behind it."""
+    requests = tuple(Request(name, PROMPT) for name in ids)
+    rows, keys, drafter = len(ids), Seeds(5).keys_of(ids), ModelDrafter(draft, shape)
+    context, ones = np.tile(PROMPT, (rows, 1)), np.ones(rows, np.int32)
+    lengths = len(PROMPT) * ones
+    found = drafter.sampled(requests, context, lengths, budget * ones, 2 * ones, law, WARP,
+                            Draws(keys, lengths, DRAFT))
+    tree = build(context[:, -1].astype(np.int64), found.drafts, 2 * ones)
+    before, cache = lengths.astype(np.int64) - 1, target.new_cache(rows)
+    target.prefill(cache, np.arange(rows), context.astype(np.int64), lengths.astype(np.int64))
+    p, _ = warp(target.forward(cache, tree, before).float(), WARP)
+    candidates, q = found.on(tree)
+    if swapped:  # a verifier that takes the draft's warped law for another
+        q = torch.softmax(q, -1)
+    row = np.repeat(np.arange(rows), np.diff(tree.starts))
+    node = np.arange(len(row)) - tree.starts[row]
+    widest = int(candidates.draws.max()) + 1
+    coins = torch.from_numpy(Draws(keys, lengths, VERIFY)(row, node, widest))
+    ends = walk(rule, law, candidates, p, q, coins)
+    nodes, texts = ends.nodes.numpy(), np.full((rows, 3), -1)
+    for r in range(rows):
+        path, at = [int(ends.token[r])], nodes[r]
+        while at != tree.starts[r]:
+            path.insert(0, int(tree.host[0][at]))
+            at = tree.host[1][at]
+        texts[r, : len(path)] = path
+    short = texts[:, 1] < 0
+    behind = torch.from_numpy(_law(target))[texts[short, 0]]
+    coins = Draws(keys, lengths, CHOICE)(np.arange(rows), np.zeros(rows), 1)[short, 0]
+    texts[short, 1] = pick(behind, torch.from_numpy(coins)).numpy()
+    return texts[:, :2], int((~short).sum())
+
+
+def _g(counts, law):
+    """The statistic, and its degrees of freedom."""
+    expected, seen = law * counts.sum(), counts > 0
+    assert (expected[seen] > 0).all()
+    statistic = 2 * float((counts[seen] * np.log(counts[seen] / expected[seen])).sum())
+    return statistic, int((expected > 0).sum()) - 1
+
+
+def _counted(models, *case, **options):
+    counts, longer = np.zeros((VOCABULARY, VOCABULARY)), 0
+    for start in range(0, ROWS, BATCH):
+        texts, more = _two_tokens(*models, *case, list(range(start, start + BATCH)), **options)
+        np.add.at(counts, (texts[:, 0], texts[:, 1]), 1)
+        longer += more
+    return counts, longer
+
+
+@pytest.mark.parametrize("law,rule,shape,budget", [
+    ("iid", "rrs", "3x2", 99), ("without_replacement", "rrs", "3x2", 5), ("distinct", "rrs", "2x2", 99),
+    ("greedy", "greedy", "2x2", 4), ("top_k", "rrs", "2x1", 99), ("spechub", "spechub", "2x2", 99),
+])
+def test_two_tokens_have_the_targets_law(models, law, rule, shape, budget):
+    counts, longer = _counted(models, law, rule, shape, budget)
+    assert longer > ROWS / 10, "hardly anything was accepted"
+    found, freedom = _g(counts, _law(models[0]))
+    assert found < chi2.isf(1e-6, freedom)
+
+
+def test_a_wrong_q_is_seen(models):
+    counts, _ = _counted(models, "iid", "rrs", "3x2", 99, swapped=True)
+    found, freedom = _g(counts, _law(models[0]))
+    assert found > chi2.isf(1e-6, freedom)

@@ -1,0 +1,81 @@
+"""Compiled code draws what the tensors' code draws, by every setting."""
+
+import numpy as np
+import pytest
+import torch
+
+from dare_job.decode.sampling import trees
+from dare_job.decode.sampling.compiled import kept
+from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.tree import build
+from dare_job.decode.verify.seen import NOTHING
+from pools.tree import ROOT, DraftBatch
+
+ROWS, NODES = 40, 5
+SETTINGS = [Warp(), Warp(0), Warp(0.3), Warp(2.5), Warp(0.8, 7), Warp(1.0, 10**6), Warp(1.2, None, 0.8),
+            Warp(1.0, None, 0.01), Warp(1.0, None, None, 0.2), Warp(0.9, 40, 0.95, 0.02), Warp(1.0, 1),
+            Warp(0.9, None, 0.9999)]
+GREEDY = [Warp(0), Warp(1.0, None, 0.01), Warp(1.0, 1)]
+
+
+def case(vocabulary: int, seed: int = 0, alike: bool = False):
+    """Trees whose nodes are likely tokens, so that paths go on; some tokens can never come. alike: nearly
+    all tokens of one node have the same score.
+    """
+    rng = np.random.default_rng(seed)
+    total = ROWS * (NODES + 1)
+    scores = 4 * rng.standard_normal((total, vocabulary)).astype(np.float32)
+    scores[:, rng.integers(0, vocabulary, vocabulary // 5)] = -np.inf
+    if alike:
+        scores[-1, 2:] = scores[-1, :1]
+    best = np.argsort(-scores, 1)
+    tokens, parents = np.zeros((ROWS, NODES), np.int32), np.zeros((ROWS, NODES), np.int32)
+    for row in range(ROWS):  # two children of the root, two of the first, one of the third
+        parents[row] = [ROOT, ROOT, 0, 0, 2]
+        root = row * (NODES + 1)
+        for node, (parent, place) in enumerate(zip(parents[row], (0, 1, 0, 1, 0), strict=True)):
+            tokens[row, node] = best[root + parent + 1, place]
+    ones = np.ones((ROWS, NODES), np.float32)
+    drafts = DraftBatch(tokens, parents, np.full(ROWS, NODES, np.int32), ones, ones.astype(np.uint8))
+    return torch.from_numpy(scores), build(np.zeros(ROWS, np.int64), drafts, np.full(ROWS, 9, np.int32))
+
+
+def numbers(seed: int):
+    rng = np.random.default_rng(seed)
+    table = rng.random(ROWS * (NODES + 1))
+    return lambda rows, nodes, count: table[rows * (NODES + 1) + nodes][:, None].repeat(count, 1)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("vocabulary", [11, 256, 1000])
+def test_the_same_tokens(settings, vocabulary):
+    depths = set()
+    for seed in range(5):
+        scores, tree = case(vocabulary, seed, alike=settings.top_p is None)  # else which are kept is open
+        p = trees.Probabilities(scores, settings, lambda queries: None)
+        expected = trees.of_certain(tree, p, numbers(seed))
+        found = trees.on_cpu(tree, scores.clone(), kept(settings), NOTHING, numbers(seed))
+        assert np.array_equal(found.counts, expected.counts) and found.all_sound and expected.all_sound
+        for row, count in enumerate(expected.counts):
+            assert np.array_equal(found.tokens[row, : count + 1], expected.tokens[row, : count + 1])
+            assert np.array_equal(found.paths[row, : count + 1], expected.paths[row, : count + 1])
+        depths |= set(expected.counts.tolist())
+    assert len(depths) > 1 or settings in GREEDY
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_without_numbers_are_named(bad):
+    scores, tree = case(50)
+    scores[6] = bad
+    for verdict in (trees.of_certain(tree, trees.Probabilities(scores, Warp(), None), numbers(0)),
+                    trees.on_cpu(tree, scores.clone(), kept(Warp()), NOTHING, numbers(0))):
+        assert not verdict.all_sound and np.flatnonzero(~verdict.sound).tolist() == [1]
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
+def test_the_ends_of_the_scale_draw_tokens_that_can_come(uniform):
+    scores, tree = case(300)
+    found = trees.on_cpu(tree, scores.clone(), kept(Warp()), NOTHING,
+                         lambda rows, nodes, count: np.full((len(rows), count), uniform))
+    ends = tree.starts[:-1] + found.paths[np.arange(ROWS), found.counts]
+    assert np.isfinite(scores.numpy()[ends, found.tokens[np.arange(ROWS), found.counts]]).all()
