@@ -48,7 +48,7 @@ def by_limit(rates: np.ndarray, nodes: int, depth: int) -> list[dict]:
                      "narrowing": named(narrow.widths), "narrowing_tokens": round(narrow.tokens, 4),
                      "widening": named(wide.widths) if wide else None,
                      "widening_tokens": round(wide.tokens, 4) if wide else None,
-                     "lost": round(1 - narrow.tokens / best.tokens, 5)})
+                     "lost": round(max(0.0, 1 - narrow.tokens / best.tokens), 5)})
     return rows
 
 
