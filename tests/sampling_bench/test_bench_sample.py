@@ -3,10 +3,12 @@
 import json
 
 import numpy as np
+import profile_files
 import pytest
 from typer.testing import CliRunner
 
-from dare_job.bench.sampling import acceptance, curve, orders, report
+from dare_job.bench.profiles import data, train
+from dare_job.bench.sampling import acceptance, curve, orders, report, source
 from dare_job.bench.sampling.measure import Measured, Method
 from dare_job.cli import app
 from dare_job.decode.sampling.search import expected_tokens, largest, nodes_of
@@ -70,6 +72,19 @@ def test_both_draft_models_are_kept(found, work):
     folders = sorted(path.name for path in work.iterdir())
     assert [name.rsplit("-", 1)[0] for name in folders] == ["drafter-after", "drafter-before"]
     assert found["training"]["before"]["kl"] == 0 < found["training"]["after"]["kl"]
+
+
+def test_rows_that_are_measured_are_of_users_that_no_model_has_seen(tmp_path, monkeypatch):
+    profile_files.write(tmp_path)
+    monkeypatch.setattr(train, "TEXT_TOKENS", 40)
+    settings = train.Settings(steps=2, test_users=10, noise=0.0, threads=1)
+    found = source.real_profiles(tmp_path, tmp_path / "work", 2, 22, 30, settings)
+    learned, test = data.split(data.load(tmp_path), 10)
+    assert len(found.tonight) == 2 and set(found.tonight) <= {one.user for one in test}
+    assert set(found.others) == {row.name for row in found.foreign} == {one.user for one in learned[:20]}
+    assert 0 < max(len(row.text) for row in found.foreign) <= 30
+    for row in found.foreign:
+        assert np.array_equal(row.prompt, found.others[row.name])
 
 
 def test_rates_are_counted_from_steps_and_filled_where_nothing_was_measured():

@@ -16,6 +16,8 @@ from dare_job.drafter.texts import LEAST, Row
 from dare_job.errors import ConfigError
 from dare_job.model_files import resolve
 
+_QUIET = profiles.Settings(noise=0.0)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -43,11 +45,11 @@ def sample_world(rows: int, users: int, items: int, tokens: int, seed: int) -> S
     return Source(folder, *_divided(asked, rows, len(asked)), foreign)
 
 
-def real_profiles(folder: Path, work: Path, rows: int, users: int, tokens: int) -> Source:
+def real_profiles(folder: Path, work: Path, rows: int, users: int, tokens: int,
+                  settings: profiles.Settings = _QUIET) -> Source:
     """The model of ``bench decode`` without noise, trained where ``work`` lacks it. Foreign: real profiles
     of the users that it has learned from.
     """
-    settings = profiles.Settings(noise=0.0)
     learned, test = data.split(data.load(folder), settings.test_users)
     model = profiles.model(folder, work, settings)
     learned = learned[: max(LEAST, users - rows)]
