@@ -18,6 +18,7 @@ from dare_job.errors import ModelError
 from pools.draft import DraftSettings
 
 PLAIN, RETRIEVAL = "plain", "retrieval"
+_DEEPEST = 8  # path of retrieval's trees
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Measured:
 def once(world: World, method: Method, temperature: float, tokens: int) -> Measured:
     """Write the rows. Raises ModelError where one cannot be."""
     settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=method.size,
-                              depth=max(1, len(method.widths)) if method.widths else 8, score="never")
+                              depth=len(method.widths) or _DEEPEST, score="never")
     drafter = _drafter(world, method)
     if temperature == 0:
         engine = Engine(world.target, settings, drafter)
