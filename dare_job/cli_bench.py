@@ -234,6 +234,8 @@ def sample(
     data: Annotated[Path | None, typer.Option(
         "--data", help="Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m: samples the model "
                        "of bench decode, without noise, in place of the embedded one.")] = None,
+    seed: Annotated[int, typer.Option(
+        "--seed", help="Of what is sampled; another one shows how far chance reaches.")] = 0,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few rows and a tiny draft model: exercises the command, measures nothing of "
                         "interest.")] = False,
@@ -252,7 +254,7 @@ def sample(
     chosen = _temperatures(temperatures)
     result = command.run(command.quick(chosen, work) if quick else command.Options(
         chosen, rows, tokens, users, items, nodes, depth, repeats,
-        drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data))
+        drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data, seed=seed))
     print(json.dumps(result), flush=True)
 
 

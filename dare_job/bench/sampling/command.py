@@ -33,6 +33,7 @@ class Options:
     drafter       the draft model and its training
     data          folder of real profiles, whose model is sampled; None: the embedded one
     work          folder that keeps the models for the next call; None: a temporary one
+    seed          of what is sampled; world and draft models are the same for all
     """
 
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0, 1.75)
@@ -47,6 +48,7 @@ class Options:
     drafter: Settings = field(default_factory=Settings)
     work: Path | None = None
     data: Path | None = None
+    seed: int = 0
 
     def __post_init__(self):
         for name, values in (("temperature", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
@@ -73,7 +75,8 @@ def run(options: Options) -> dict:
 def _run(options: Options, work: Path) -> dict:
     torch.set_num_threads(1)
     warm_up()
-    made = world.prepare(_source(options, work), options.tokens, options.drafter, work)
+    made = replace(world.prepare(_source(options, work), options.tokens, options.drafter, work),
+                   seed=options.seed)
     rows, found = [], {"acceptance": [], "orders": [], "entropy": []}
     found["forward_ms"] = curve.here(made, options.nodes)
     for temperature in options.temperatures:

@@ -105,7 +105,7 @@ def once(world: World, method: Method, temperature: float, tokens: int) -> Measu
     if temperature == 0:
         engine = Engine(world.target, settings, drafter)
     else:
-        sampling = Sampling(Warp(temperature), law=method.law, rule=method.rule)
+        sampling = Sampling(Warp(temperature), world.seed, law=method.law, rule=method.rule)
         engine = SamplingEngine(world.target, settings, sampling, drafter)
     clock, processor = time.perf_counter(), time.process_time()
     results = list(engine.run(world.requests))

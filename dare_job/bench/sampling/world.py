@@ -34,12 +34,14 @@ class World:
 
     drafters  before: fitted on texts that the target did not write; after: distilled on its own
     training  what each took
+    seed      of what is sampled
     """
 
     target: Target
     requests: list[Request]
     drafters: dict[str, Target]
     training: dict[str, dict]
+    seed: int = 0
 
 
 def prepare(source: Source, tokens: int, settings: Settings, work: Path) -> World:
