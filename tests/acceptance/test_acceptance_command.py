@@ -76,6 +76,9 @@ def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
         assert row["optimum"] == pytest.approx(known[way], abs=2e-6)
         assert row["rate"] <= row["optimum"] + 1e-9
         assert row["gap"] == pytest.approx(row["optimum"] - row["rate"], abs=1e-12)
+        usual = next(one["rate"] for one in found["rows"] if one["law"] == "without_replacement"
+                     and one["verifier"] == "rrs" and (one["drafts"], one["temperature"]) == way[1:])
+        assert row["over_rrs"] == pytest.approx(row["rate"] - usual, abs=1e-12)
         low, high = row["rate_interval"]
         assert low <= row["rate"] <= high
 
