@@ -73,8 +73,8 @@ def run(options: Options) -> dict:
     if grown:
         report.trees(grown, console)
     console.print(f"{total} places of {used} texts; ±: half an interval of 95 % of the mean over places, in "
-                  "which those of a text count as dependent. over rrs: rate less that of recursive rejection of "
-                  "draws without replacement at the same places", soft_wrap=True)
+                  "which those of a text count as dependent. over rrs: rate less that of recursive "
+                  "rejection of draws without replacement at the same places", soft_wrap=True)
     return {"rows": lines, "trees": grown, "positions": total, "texts": used, "seed": options.seed,
             "target": _of(options.target, folders[0], target), "draft": _of(options.draft, folders[1], draft),
             "text": options.text, "versions": {name: version(name) for name in ("dare-job", "torch")},

@@ -125,7 +125,8 @@ def _lines(cell: Cell, usual: list[float]) -> list[dict]:
     for rule, values in cell.rates.items():
         gap, over = np.subtract(cell.optima, values), np.subtract(values, usual)
         line = {"law": cell.law, "verifier": rule, "drafts": cell.drafts, "temperature": cell.temperature}
-        for name, numbers in (("rate", values), ("optimum", cell.optima), ("gap", gap), ("over_rrs", over)):
+        means = {"rate": values, "optimum": cell.optima, "gap": gap, "over_rrs": over}
+        for name, numbers in means.items():
             middle, error = mean(numbers, cell.texts)
             ends = [middle - _WIDE * error, middle + _WIDE * error]
             line |= {name: middle, f"{name}_interval": None if math.isnan(error) else ends}
