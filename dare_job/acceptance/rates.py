@@ -112,8 +112,8 @@ def mean(values: Sequence[float], texts: Sequence[int]) -> tuple[float, float]:
 
 
 def lines(cells: Sequence[Cell]) -> list[dict]:
-    """A line for each verifier of each cell: rate, optimum, gap, and what the rate has over recursive rejection
-    of draws without replacement at the same places, each with its interval of 95 %.
+    """A line for each verifier of each cell: rate, optimum, gap, and what the rate has over recursive
+    rejection of draws without replacement at the same places, each with its interval of 95 %.
     """
     usual = {(cell.temperature, cell.drafts): cell.rates["rrs"] for cell in cells
              if cell.law == "without_replacement"}
