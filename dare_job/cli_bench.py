@@ -211,3 +211,53 @@ def pools(
     result = run(Options(data, work, tuple(options.numbers("--sizes", sizes)), group, pool, rows, repeats,
                          nodes, tokens, settings, threads))
     print(json.dumps(result), flush=True)
+
+
+@app.command()
+def sample(
+    temperatures: Annotated[str, typer.Option(
+        "--temperatures", help="Of sampling; 0: greedy decoding.")] = "0,0.7,1,1.75",
+    rows: Annotated[int, typer.Option("--rows", help="Users whose texts each method samples.")] = 32,
+    tokens: Annotated[int, typer.Option("--tokens", help="New tokens of a text, at most.")] = 160,
+    users: Annotated[int, typer.Option(
+        "--users", help="Of the sample world; the draft model learns from the others' texts.")] = 400,
+    items: Annotated[int, typer.Option("--items", help="Of the sample world.")] = 300,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of a row's draft tree, at most.")] = 32,
+    depth: Annotated[int, typer.Option("--depth", help="Levels of it, at most.")] = 8,
+    repeats: Annotated[int, typer.Option("--repeats", help="Times each method runs; medians.")] = 3,
+    width: Annotated[int, typer.Option("--width", help="Of the draft model's hidden states.")] = 256,
+    layers: Annotated[int, typer.Option("--layers", help="Of the draft model.")] = 2,
+    steps: Annotated[int, typer.Option("--steps", help="Updates of its distillation.")] = 300,
+    work: Annotated[Path | None, typer.Option(
+        "--work", help="Folder that keeps the models for the next call; without it they are made "
+                       "anew.")] = None,
+    data: Annotated[Path | None, typer.Option(
+        "--data", help="Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m: samples the model "
+                       "of bench decode, without noise, in place of the embedded one.")] = None,
+    quick: Annotated[bool, typer.Option(
+        "--quick", help="Few rows and a tiny draft model: exercises the command, measures nothing of "
+                        "interest.")] = False,
+) -> None:
+    """Sample by draft trees under each rule of verification, beside plain sampling, in one run on the CPU.
+
+    The embedded model samples the sample world's texts; a draft model is made of the same tokenizer, before
+    and after distillation on them. Acceptance is measured by level and number of candidates, the best tree
+    under the node limit is searched, and each way of sampling is timed. The last line of standard output is
+    one JSON object.
+    """
+    from dare_job.bench.sampling import command
+    from dare_job.drafter.settings import Settings
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    chosen = _temperatures(temperatures)
+    result = command.run(command.quick(chosen, work) if quick else command.Options(
+        chosen, rows, tokens, users, items, nodes, depth, repeats,
+        drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data))
+    print(json.dumps(result), flush=True)
+
+
+def _temperatures(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in options.words(text))
+    except ValueError:
+        raise ConfigError(f"--temperatures {text!r} is no list of numbers; write for example 0,1") from None

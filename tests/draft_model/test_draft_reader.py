@@ -99,6 +99,23 @@ def test_scores_that_are_no_numbers_draft_nothing_and_spoil_no_other_row(job_log
     assert sum("row 1: the draft model's scores are no numbers" in line for line in job_log) == 1
 
 
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_nodes_whose_scores_are_no_numbers_spoil_no_later_row_of_the_slot(batch_size, job_log):
+    """The draft model drafts a token that it then cannot read: in the first row's text, behind its prompt."""
+    texts, model, copy = prompts(), tiny("llama"), tiny("llama")
+    expected = [generate(model, prompt) for prompt in texts]
+    bad = int(expected[0][6])
+    assert bad not in (*texts[0], *expected[0][:6])
+    with torch.no_grad():
+        copy.model.embed_tokens.weight[bad] = torch.nan
+    drafter = ModelDrafter(Target(copy, check=False), "1x1x1")
+    results = write(Target(model), texts, drafter, nodes=3, batch_size=batch_size, max_new_tokens=41)
+    clean = [row for row in range(7) if bad not in (*texts[row], *expected[row])]
+    assert len(clean) >= 3 and all(np.array_equal(results[r].token_ids[:40], expected[r]) for r in range(7))
+    assert all(results[row].target_steps == 10 for row in clean) and results[0].target_steps > 30
+    assert {line.split(":")[0] for line in job_log} == {f"row {row}" for row in set(range(7)) - set(clean)}
+
+
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neo"])
 def test_a_text_longer_than_the_draft_models_positions_goes_on_without_it(name):
     """Tables of 32 positions: two rows pass them, the third never does."""

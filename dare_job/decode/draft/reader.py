@@ -77,9 +77,17 @@ class Reader:
         return self._sound(order, scores)
 
     def extend(self, level: Level) -> torch.Tensor:
-        """Scores float32 (T, V) of nodes behind the texts that were read last."""
+        """Scores float32 (T, V) of nodes behind the texts that were read last.
+
+        Where some are no numbers their row is not read again, as its next scores could not be any either.
+        """
         self._ahead.note(level)
-        return self.target.extend(self.cache, level).float()
+        scores = self.target.extend(self.cache, level).float()
+        sound = scores.amax(-1).isfinite()
+        if not sound.all():
+            rows = np.repeat(np.arange(len(level.lengths)), np.diff(level.starts))
+            self.drop(np.unique(rows[~sound.cpu().numpy()]))
+        return scores
 
     def _sound(self, rows: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
         sound = scores.amax(-1).isfinite()

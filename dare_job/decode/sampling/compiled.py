@@ -10,7 +10,7 @@ import numpy as np
 
 from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.verify.compiled import first_choice
-from dare_job.decode.verify.exponentials import BLOCK, exponentials, scratch
+from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
 
 
@@ -37,13 +37,13 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
     in ``verify.compiled``. Siblings are distinct.
     """
     paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
-    weights, room = np.empty(scores.shape[1], np.float32), scratch()
+    weights = np.empty(scores.shape[1], np.float32)
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
         known = distinct(r, scores.shape[1], seen)
         penalise(scores[node], known, root, node, tokens, parents, seen)
-        choice, number = _choose(scores[node], uniforms[node], kept, weights, room)
+        choice, number = _choose(scores[node], uniforms[node], kept, weights)
         for t in range(root + 1, end):  # a node's children stand behind it
             if number and parents[t] == node and tokens[t] == choice:
                 out[r, depth] = choice
@@ -51,7 +51,7 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
                 depth += 1
                 paths[r, depth] = node - root
                 penalise(scores[node], known, root, node, tokens, parents, seen)
-                choice, number = _choose(scores[node], uniforms[node], kept, weights, room)
+                choice, number = _choose(scores[node], uniforms[node], kept, weights)
         out[r, depth] = choice
         counts[r], finite[r], sound[r] = depth, number, number
         all_sound &= number
@@ -59,16 +59,12 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
 
 
 @numba.njit
-def _choose(line, uniform, kept, weights, room):
+def _choose(line, uniform, kept, weights):
     """A token by its probability, and whether there is one."""
     first, number = first_choice(line)
     if kept.temperature == 0.0 or not number:
         return first, number
-    scale = np.float32(1.0 / kept.temperature)
-    for start in range(0, len(line), BLOCK):
-        exponentials(line[start : start + BLOCK], line[first], scale, room, weights[start : start + BLOCK])
-    for i in range(len(line)):
-        weights[i] = weights[i] if line[i] > -np.inf else np.float32(0)
+    _weigh(line, line[first], np.float32(1.0 / kept.temperature), weights)
     if 0 < kept.top_k < len(line):
         _keep_most(line, weights, kept.top_k)
     if kept.top_p < 1.0:
@@ -77,6 +73,22 @@ def _choose(line, uniform, kept, weights, room):
         for i in range(len(line)):
             weights[i] = weights[i] if weights[i] >= np.float32(kept.min_p) else np.float32(0)
     return _pick(weights, uniform), True
+
+
+@numba.njit
+def _weigh(line, peak, scale, weights):
+    """exp((x - peak) scale) of scores float32, the greatest of which is the peak; 0 of what is -inf."""
+    powers, rests = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float32)
+    scales = powers.view(np.float32)
+    for start in range(0, len(line), BLOCK):
+        block, found = line[start : start + BLOCK], weights[start : start + BLOCK]
+        for i in range(len(block)):
+            x = max((block[i] - peak) * scale, LEAST)
+            n = whole(x)
+            rests[i] = rest(x, n)
+            powers[i] = power(n)
+        for i in range(len(block)):
+            found[i] = small(rests[i]) * scales[i] if block[i] > -np.inf else np.float32(0)
 
 
 @numba.njit

@@ -44,7 +44,7 @@ class Walk(NamedTuple):
 def walk(rule: str, law: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor | None,
          uniforms: torch.Tensor) -> Walk:
     """p and q float32 (N, V), behind each node (q of leaves is not read, nor any by the rule naive: None);
-    uniforms (N, n + 1) in [0, 1), read from the first for the candidates, the last for the token behind.
+    uniforms (N, n + 1) in [0, 1), not those that drew the candidates: of these, and of the token behind.
     """
     nodes, token = tree.roots.clone(), torch.full_like(tree.roots, NONE)
     going = torch.arange(len(nodes), device=nodes.device)

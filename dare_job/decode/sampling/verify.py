@@ -46,7 +46,7 @@ class Verifier:
 
     def verify(self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor,
                uniforms: torch.Tensor) -> Outcome:
-        """uniforms (R, n + 1) in [0, 1): one a candidate, and the residual's."""
+        """uniforms (R, n + 1) in [0, 1), not those that drew: one of each candidate, and the residual's."""
         chance = _Sampled(uniforms)
         self._run(p, q, candidates, chance)
         return Outcome(_place(candidates, chance.token), chance.token)

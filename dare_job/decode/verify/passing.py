@@ -12,7 +12,7 @@ import numpy as np
 
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.verify.compiled import first_choice
-from dare_job.decode.verify.exponentials import BLOCK, exponentials, scratch
+from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
 
 
@@ -138,12 +138,19 @@ def _exponentials(line, peak):
     """Sums of exp(x) and of exp(x) x with an error of some 1e-7 of themselves; x is the score less the peak,
     the greatest score.
     """
-    totals, moments = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
-    room, shares = scratch(), np.empty(BLOCK, np.float32)
+    powers, totals = np.empty(BLOCK, np.int32), np.zeros(BLOCK, np.float32)
+    scales, moments = powers.view(np.float32), np.zeros(BLOCK, np.float32)
+    rests, distances = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for start in range(0, len(line), BLOCK):
         block = line[start : start + BLOCK]
-        exponentials(block, peak, np.float32(1), room, shares)
         for i in range(len(block)):
-            totals[i] += shares[i]
-            moments[i] += shares[i] * room.distances[i]
+            x = max(block[i] - peak, LEAST)
+            n = whole(x)
+            distances[i] = x
+            rests[i] = rest(x, n)
+            powers[i] = power(n)
+        for i in range(len(block)):
+            share = small(rests[i]) * scales[i]
+            totals[i] += share
+            moments[i] += share * distances[i]
     return totals.sum(), moments.sum()

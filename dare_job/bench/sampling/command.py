@@ -1,0 +1,123 @@
+"""``dare-job bench sample``: ways of sampling in turn, and the tables of what they took."""
+
+import logging
+import platform
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+import transformers
+
+from dare_job.bench.decode.night import working
+from dare_job.bench.sampling import acceptance, curve, orders, report, source, world
+from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
+from dare_job.bench.sampling.measure import Measured, once
+from dare_job.bench.sampling.methods import methods
+from dare_job.bench.sampling.source import Source
+from dare_job.bench.sampling.world import World
+from dare_job.decode.draft.shape import MOST
+from dare_job.drafter.settings import Settings
+from dare_job.errors import ConfigError
+from pools.draft import warm_up
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``dare-job bench sample`` was asked.
+
+    rows, tokens  that are sampled, and new tokens of each at most
+    nodes, depth  of a draft tree, at most
+    probes        trees by which acceptance is measured
+    drafter       the draft model and its training
+    data          folder of real profiles, whose model is sampled; None: the embedded one
+    work          folder that keeps the models for the next call; None: a temporary one
+    """
+
+    temperatures: tuple[float, ...] = (0.0, 0.7, 1.0, 1.75)
+    rows: int = 32
+    tokens: int = 160
+    users: int = 400
+    items: int = 300
+    nodes: int = 32
+    depth: int = 8
+    repeats: int = 3
+    probes: tuple[str, ...] = PROBES
+    drafter: Settings = field(default_factory=Settings)
+    work: Path | None = None
+    data: Path | None = None
+
+    def __post_init__(self):
+        for name, values in (("temperature", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
+                             ("tokens", [self.tokens]), ("nodes", [self.nodes]), ("depth", [self.depth]),
+                             ("repeats", [self.repeats])):
+            if not values or min(values) < 1:
+                raise ConfigError(f"--{name} must be at least {0 if name == 'temperature' else 1}")
+        if self.nodes > MOST:
+            raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MOST}")
+
+
+def quick(temperatures: tuple[float, ...], work: Path | None = None) -> Options:
+    """Seconds for each temperature."""
+    return Options(temperatures, 3, 16, 24, 20, 8, 3, 1, QUICK_PROBES,
+                   Settings(width=64, heads=2, steps=20, batch_tokens=512), work)
+
+
+def run(options: Options) -> dict:
+    """Train, measure and print; returns the JSON object that the command prints last."""
+    with working(options.work) as work:
+        return _run(options, work)
+
+
+def _run(options: Options, work: Path) -> dict:
+    torch.set_num_threads(1)
+    warm_up()
+    made = world.prepare(_source(options, work), options.tokens, options.drafter, work)
+    rows, found = [], {"acceptance": [], "orders": [], "entropy": []}
+    found["forward_ms"] = curve.here(made, options.nodes)
+    for temperature in options.temperatures:
+        found["entropy"].append({"temperature": temperature, **world.entropy(made, temperature,
+                                                                            options.tokens)})
+        rates = {name: acceptance.measured(made, name, temperature, options.tokens, options.probes,
+                                           options.depth) for name in made.drafters}
+        found["acceptance"] += [line for name, each in rates.items()
+                                for line in report.acceptance(temperature, name, each)]
+        limits = orders.by_limit(rates["after"].rates, options.nodes, options.depth)
+        found["orders"] += [{"temperature": temperature, **line} for line in limits]
+        rows += _temperature(made, options, temperature, rates, found["forward_ms"])
+    targets = report.targets(rows, found["orders"])
+    machine = {"parameters": made.target.model.num_parameters(), "training": made.training, "threads": 1,
+               "machine": platform.machine(), "torch": torch.__version__,
+               "transformers": transformers.__version__, "memory_bound": curve.ABOUT}
+    report.show(rows, found, targets)
+    return {"rows": rows, "targets": targets, **found, **machine}
+
+
+def _source(options: Options, work: Path) -> Source:
+    if options.data:
+        return source.real_profiles(options.data, work, options.rows, options.users, options.tokens)
+    return source.sample_world(options.rows, options.users, options.items, options.tokens,
+                               options.drafter.seed)
+
+
+def _temperature(made: World, options: Options, temperature: float,
+                 rates: dict[str, Acceptance], here: dict) -> list[dict]:
+    """Lines of all methods, which take turns."""
+    compared, expected = methods(temperature, rates, here, options.nodes, options.depth)
+    some = replace(made, requests=made.requests[:2])
+    for method in compared:  # compiled and warm
+        once(some, method, temperature, 8)
+    found: dict[str, Measured] = {}
+    for repeat in range(options.repeats):
+        for method in compared:
+            seen = once(made, method, temperature, options.tokens)
+            found[method.name] = seen.after(found.get(method.name))
+            _LOG.info("temperature %g, %d of %d: %s %s, %.3f tokens a step, %.1f s", temperature, repeat + 1,
+                      options.repeats, method.name, "x".join(map(str, method.widths)), seen.per_step,
+                      seen.seconds[0])
+    lines = [report.line(temperature, method, found, expected.get(method.name)) for method in compared]
+    best = next(method for method in compared if method.name == report.BEST)
+    if best.widths:
+        lines.append(report.paths(temperature, made.target, best, found))
+    return lines

@@ -1,0 +1,121 @@
+"""One way of sampling: the rows written by it once, and what that took."""
+
+import statistics
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dare_job.bench.sampling.world import BATCH, World
+from dare_job.decode import Engine, EngineSettings
+from dare_job.decode.draft.base import Drafter
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.draft.shape import Shape
+from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.sampling.warp import Warp
+from dare_job.errors import ModelError
+from pools.draft import DraftSettings
+
+PLAIN, RETRIEVAL = "plain", "retrieval"
+
+
+@dataclass(frozen=True)
+class Method:
+    """drafter  before, after (the draft models), retrieval or none
+    widths      of the draft model's trees; nodes: of retrieval's
+    law, rule   at temperature 0 all are one: the most probable candidates, and the target's first choice
+    """
+
+    name: str
+    drafter: str = "none"
+    widths: tuple[int, ...] = ()
+    law: str = "without_replacement"
+    rule: str = "rrs"
+    nodes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Draft nodes of a row's forward, at most."""
+        return Shape(self.widths).nodes if self.widths else self.nodes
+
+
+@dataclass
+class Measured:
+    """Sums over the rows, which are the same in each repeat.
+
+    steps              forwards after the prompts', counted for each row
+    step_tokens        int64 (S,): tokens that each of them wrote, but for each row's last, which the text's
+                       end may have cut
+    seconds, processor  by the clock, and of processor time: one entry a repeat
+    drafting_ms        share of the clock that drafting had, of the last repeat
+    """
+
+    rows: int
+    tokens: int
+    steps: int
+    step_tokens: np.ndarray
+    drafting_ms: float
+    seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+    @property
+    def per_step(self) -> float:
+        """Block efficiency: tokens a step, the target's own included."""
+        return float(self.step_tokens.mean()) if len(self.step_tokens) else 1.0
+
+    @property
+    def per_forward(self) -> float:
+        """Tokens by all forwards of a row, the prompt's included: plain sampling has 1."""
+        return self.tokens / (self.steps + self.rows)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / statistics.median(self.seconds)
+
+    @property
+    def tokens_per_s_of_processor(self) -> float:
+        return self.tokens / statistics.median(self.processor)
+
+    def rates(self, levels: int) -> np.ndarray:
+        """float64 (levels,): how often a candidate of each level was accepted where one before was; NaN
+        where nothing came so far.
+        """
+        reached = np.array([(self.step_tokens > level).sum() for level in range(levels + 1)])
+        return np.where(reached[:-1] > 0, reached[1:] / np.maximum(1, reached[:-1]), np.nan)
+
+    def after(self, seen: "Measured | None") -> "Measured":
+        """This repeat, with the times of those before."""
+        if seen is None:
+            return self
+        return replace(self, seconds=seen.seconds + self.seconds, processor=seen.processor + self.processor)
+
+
+def once(world: World, method: Method, temperature: float, tokens: int) -> Measured:
+    """Write the rows. Raises ModelError where one cannot be."""
+    settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=method.size,
+                              depth=max(1, len(method.widths)) if method.widths else 8, score="never")
+    drafter = _drafter(world, method)
+    if temperature == 0:
+        engine = Engine(world.target, settings, drafter)
+    else:
+        sampling = Sampling(Warp(temperature), law=method.law, rule=method.rule)
+        engine = SamplingEngine(world.target, settings, sampling, drafter)
+    clock, processor = time.perf_counter(), time.process_time()
+    results = list(engine.run(world.requests))
+    seconds, processor = time.perf_counter() - clock, time.process_time() - processor
+    if failed := [result for result in results if result.error]:
+        raise ModelError(f"{method.name}: row {failed[0].id} could not be written: {failed[0].error}")
+    whole = [result.step_tokens[1:-1] for result in results]
+    return Measured(len(results), sum(len(result.token_ids) for result in results),
+                    sum(result.target_steps for result in results), np.concatenate(whole).astype(np.int64),
+                    sum(result.retrieval_ms for result in results), [seconds], [processor])
+
+
+def _drafter(world: World, method: Method) -> Drafter | None:
+    if method.drafter == "none":
+        return None
+    if method.drafter == RETRIEVAL:
+        return RetrievalDrafter(DraftSettings(threads=1))
+    return ModelDrafter(world.drafters[method.drafter], Shape(method.widths),
+                        vocabulary=world.target.vocabulary)

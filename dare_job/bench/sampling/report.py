@@ -1,0 +1,106 @@
+"""The bench's figures: lines of the tables, what they are held against, and how they are printed."""
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+
+from dare_job.bench.sampling import curve
+from dare_job.bench.sampling.acceptance import Acceptance
+from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method
+from dare_job.bench.sampling.world import BATCH
+from dare_job.decode import Target
+from dare_job.decode.latency import latency_ms
+
+SD_SAME, SD_BEST, BEST = "SD (same depth)", "SD (best depth)", "MCSD (best tree)"
+HERE = "MCSD (best tree for this machine)"
+PATHS = "without tree attention"
+ABLATION = (("MCSS with replacement", "iid", "mcss"), ("naive", "without_replacement", "naive"),
+            ("K-SEQ", "iid", "k_seq"), ("greedy multi-draft", "greedy", "greedy"),
+            ("traversal", "without_replacement", "traversal"))
+_HIDDEN, _LIMITS = ("law", "steps", "tokens"), (2, 4, 8, 16, 24, 32, 64)
+FORWARDS, MEMORY_BOUND, AT = 2.0, 1.8, 1.0  # at least, at this temperature, with the distilled drafter
+
+
+def line(temperature: float, method: Method, found: dict[str, Measured], expected: float | None) -> dict:
+    """Of one method at one temperature; expected: the search's tokens a step.
+
+    fewer_forwards  target forwards of plain sampling over the method's, prompts' included, for as many tokens
+    """
+    seen, plain = found[method.name], found[PLAIN]
+    retrieved = method.drafter == RETRIEVAL
+    spent = method.law if not retrieved else "top_k"
+    rule = "naive" if retrieved else method.rule
+    return {"temperature": temperature, "method": method.name, "drafter": method.drafter,
+            "tree": "x".join(map(str, method.widths)), "nodes": method.size,
+            "law": "" if method.drafter == "none" else spent,
+            "rule": "" if method.drafter == "none" else "strict" if temperature == 0 else rule,
+            "steps": seen.steps, "tokens": seen.tokens, "block_efficiency": round(seen.per_step, 3),
+            "expected": None if expected is None else round(expected, 3),
+            "fewer_forwards": round(seen.per_forward / plain.per_forward, 3),
+            "target_tokens": method.size + 1, "tokens_per_s": round(seen.tokens_per_s, 1),
+            "ratio_to_plain": round(seen.tokens_per_s / plain.tokens_per_s, 3),
+            "ratio_by_processor": round(seen.tokens_per_s_of_processor / plain.tokens_per_s_of_processor, 3),
+            "memory_bound": round(curve.speed_up(seen.per_step, method.widths, method.size), 3)}
+
+
+def paths(temperature: float, target: Target, best: Method, found: dict[str, Measured]) -> dict:
+    """The best tree with each path as a row of its own: the same verdicts, other forwards of the target.
+
+    Its time is the tree's with these forwards, timed here, in place of the tree's; copies of keys and values
+    for the paths are not charged.
+    """
+    seen, plain, count, depth = found[best.name], found[PLAIN], math.prod(best.widths), len(best.widths)
+    tree_ms = latency_ms(target, [BATCH], [best.size + 1])[str(BATCH)][str(best.size + 1)]
+    paths_ms = latency_ms(target, [BATCH * count], [depth + 1])[str(BATCH * count)][str(depth + 1)]
+    more = 1e-3 * (paths_ms - tree_ms) * seen.steps / BATCH
+    clock, processor = (seen.tokens / (seen.tokens / rate + more)
+                        for rate in (seen.tokens_per_s, seen.tokens_per_s_of_processor))
+    return {**line(temperature, best, found, None), "method": PATHS, "target_tokens": count * (depth + 1),
+            "tokens_per_s": round(clock, 1), "ratio_to_plain": round(clock / plain.tokens_per_s, 3),
+            "ratio_by_processor": round(processor / plain.tokens_per_s_of_processor, 3),
+            "memory_bound": round(curve.paths_speed_up(seen.per_step, best.widths), 3)}
+
+
+def acceptance(temperature: float, drafter: str, found: Acceptance) -> list[dict]:
+    """A line for each number of candidates that was measured; rates of the first level."""
+    return [{"temperature": temperature, "drafter": drafter, "candidates": count, "rate": round(rate, 4),
+             "error": round(math.sqrt(rate * (1 - rate) / max(1, found.steps[count])), 4)}
+            for count, rate in sorted(found.first.items())]
+
+
+def targets(rows: list[dict], limits: list[dict]) -> list[dict]:
+    """What lines are held against: target, bound, what was measured, and whether that meets it."""
+    best = [row for row in rows if row["temperature"] == AT and row["method"] == BEST]
+    found = [{"target": f"temperature {AT:g}: {what}, at least", "bound": bound, "measured": row[key],
+              "met": row[key] >= bound} for row in best
+             for what, key, bound in (("fewer target forwards", "fewer_forwards", FORWARDS),
+                                      ("speed-up where memory bounds steps", "memory_bound", MEMORY_BOUND))]
+    share = sum(one["narrowing"] for one in limits) / max(1, len(limits))
+    return [*found, {"target": "node limits whose best tree narrows, share at least", "bound": 1.0,
+                     "measured": round(share, 4), "met": share == 1.0}]
+
+
+def show(rows: list[dict], found: dict, held: list[dict]) -> None:
+    """Print the tables, what was held against, and what the columns mean."""
+    console = Console(width=210)
+    limits = [one for one in found["orders"] if one["nodes"] in _LIMITS]
+    shown = [{key: value for key, value in row.items() if key not in _HIDDEN} for row in rows]
+    for title, lines in (("entropy of the target, nats a token of its own texts", found["entropy"]),
+                         ("accepted on the first level, by candidates", found["acceptance"]),
+                         ("best trees by node limit, and the best of those that get wider", limits),
+                         ("ways of sampling", shown)):
+        table = Table(title=title)
+        for name in lines[0] if lines else ():
+            table.add_column(name.replace("_", " "), overflow="fold")
+        for one in lines:
+            table.add_row(*("" if value is None else str(value) for value in one.values()))
+        console.print(table)
+    for name, each in found["forward_ms"].items():
+        times = ", ".join(f"{queries}: {ms}" for queries, ms in each.items())
+        console.print(f"{name} here, milliseconds of a forward of {BATCH} rows by queries a row: {times}")
+    for one in held:
+        console.print("{verdict}: {target} {bound}: {measured}".format(
+            verdict="met" if one["met"] else "MISSED", **one))
+    console.print("block efficiency: tokens a step; expected: by the search; memory bound: speed-up if steps "
+                  f"cost {curve.ABOUT}, {BATCH} rows together")

@@ -1,0 +1,131 @@
+"""The bench of sampling: from nothing to its figures on a few rows, and what they are made of."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dare_job.bench.sampling import acceptance, curve, orders, report
+from dare_job.bench.sampling.measure import Measured, Method
+from dare_job.cli import app
+from dare_job.decode.sampling.search import expected_tokens, largest, nodes_of
+from dare_job.errors import ConfigError
+
+LINE = {"temperature", "method", "drafter", "tree", "nodes", "law", "rule", "steps", "tokens",
+        "block_efficiency", "expected", "fewer_forwards", "target_tokens", "tokens_per_s", "ratio_to_plain",
+        "ratio_by_processor", "memory_bound"}
+
+
+def invoke(*args):
+    return CliRunner().invoke(app, ["bench", "sample", *args])
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def shown(work):
+    return invoke("--quick", "--temperatures", "0,1", "--work", str(work))
+
+
+@pytest.fixture(scope="module")
+def found(shown):
+    assert shown.exit_code == 0, shown.output
+    return json.loads(shown.stdout.splitlines()[-1])
+
+
+def test_it_ends_with_a_line_for_every_way_of_sampling(found):
+    rows = found["rows"]
+    assert all(set(row) == LINE for row in rows)
+    for temperature in (0, 1):
+        methods = [row["method"] for row in rows if row["temperature"] == temperature]
+        named = {"plain", report.SD_SAME, report.SD_BEST, report.BEST, report.HERE, "retrieval"}
+        if temperature:
+            named |= {title for title, _, _ in report.ABLATION}
+        assert named <= set(methods) and len(methods) == len(set(methods))
+    for row in rows:
+        assert row["steps"] + 3 <= row["tokens"] <= 3 * 16 and row["block_efficiency"] >= 1
+        assert row["block_efficiency"] <= 1 + min(row["nodes"], 8)
+        if row["nodes"] == 0:
+            assert row["block_efficiency"] == row["fewer_forwards"] == row["memory_bound"] == 1
+
+
+def test_greedy_text_is_the_same_however_it_is_drafted(found):
+    """Temperature 0: as many tokens in all ways, each step of a tree at least its own."""
+    assert len({row["tokens"] for row in found["rows"] if row["temperature"] == 0}) == 1
+
+
+def test_targets_are_printed_as_met_or_missed(shown, found):
+    assert len(found["targets"]) == 3
+    for one in found["targets"]:
+        assert one["met"] == (one["measured"] >= one["bound"])
+        assert f"{'met' if one['met'] else 'MISSED'}: {one['target']}" in shown.stdout
+
+
+def test_both_draft_models_are_kept(found, work):
+    folders = sorted(path.name for path in work.iterdir())
+    assert [name.rsplit("-", 1)[0] for name in folders] == ["drafter-after", "drafter-before"]
+    assert found["training"]["before"]["kl"] == 0 < found["training"]["after"]["kl"]
+
+
+def test_rates_are_counted_from_steps_and_filled_where_nothing_was_measured():
+    seen = Measured(1, 14, 6, np.array([1, 1, 2, 3, 3, 3]), 0.0)
+    assert seen.rates(2).tolist() == [4 / 6, 3 / 4]
+    found = {}
+    acceptance.add(found, (1, 1), seen)
+    acceptance.add(found, (3, 3), Measured(1, 9, 4, np.array([2, 2, 2, 1]), 0.0))
+    rates = acceptance.table(found, 3)
+    assert rates[0] == pytest.approx([4 / 6, (4 / 6 + 3 / 4) / 2, 3 / 4])
+    assert rates[1] == pytest.approx([3 / 4] * 3)  # 0 of 3 with three candidates: fewer would do as well
+    assert rates[2] == pytest.approx(rates[1])
+
+
+def test_a_rate_that_was_never_reached_is_not_measured():
+    found = {}
+    acceptance.add(found, (2, 2), Measured(1, 4, 4, np.array([1, 1, 1, 1]), 0.0))
+    assert found == {(1, 2): 0.0}
+
+
+def test_trees_that_get_wider_are_the_best_of_their_kind():
+    rates = np.sort(np.random.default_rng(1).random((3, 4)), 1)
+    lines = orders.by_limit(rates, 12, 3)
+    every = list(orders.trees(12, 3, 4))
+    for line in lines:
+        limit = line["nodes"]
+        assert line["tokens"] == pytest.approx(largest(rates, limit, 3).tokens, abs=1e-4)
+        wide = [expected_tokens(rates, tree) for tree in every
+                if not orders.narrowing(tree) and nodes_of(tree) <= limit]
+        assert bool(wide) == (line["widening"] is not None)
+        if wide:
+            assert line["widening_tokens"] == pytest.approx(max(wide), abs=1e-4)
+    assert orders.narrowing((4, 2, 2)) and not orders.narrowing((1, 2)) and orders.narrowing(())
+
+
+def test_a_drafter_that_is_never_right_costs_what_it_takes():
+    assert curve.speed_up(1, (), 0) == 1
+    assert 0.8 < curve.speed_up(1, (2, 1), 4) < 1 < curve.speed_up(2, (2, 1), 4) < 2
+    best = Method("tree", "after", (4, 2, 1))
+    assert best.size == 20
+    assert curve.paths_speed_up(3, best.widths) < curve.speed_up(3, best.widths, best.size)
+    table = curve.draft_table(3)
+    assert table[0] == 0 and table[3] == pytest.approx(curve.draft_ms((2, 1, 1)), rel=0.01)
+
+
+def test_this_machines_curve_is_read_as_it_was_measured():
+    measured = {"target": {"1": 2.0, "3": 4.0, "5": 4.5}, "drafter": {"1": 0.5, "5": 1.0}}
+    target, drafter = curve.tables_here(measured, 4, 2)
+    assert target.tolist() == [2, 3, 4, 4.25, 4.5] and drafter.tolist() == [0, 0.5, 1]
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("--temperatures", "-1"), "--temperature must be at least 0"),
+    (("--temperatures", "hot"), "'hot' is no list of numbers"),
+    (("--nodes", "600"), "--nodes 600: a row's tree has at most 512"),
+    (("--rows", "0"), "--rows must be at least 1"),
+    (("--rows", "60", "--users", "60"), "must be left to learn from")])
+def test_what_cannot_be_is_refused(args, said):
+    with pytest.raises(ConfigError, match=said):
+        CliRunner().invoke(app, ["bench", "sample", *args], catch_exceptions=False)
