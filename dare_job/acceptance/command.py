@@ -66,14 +66,15 @@ def run(options: Options) -> dict:
     _LOG.info("%d places of %d texts, at %d temperatures", total, used, len(options.temperatures))
     found = rates.cells(options.temperatures, options.drafts)
     rates.fill(found, places.read(target, draft, rows, chosen), total, options.draws, options.seed)
-    lines, console = [line for cell in found for line in rates.lines(cell)], Console(width=110)
+    lines, console = rates.lines(found), Console(width=120)
     report.rates(lines, console)
     grown = list(trees.measure(target, draft, rows[: options.tree_rows], options.trees, options.temperatures,
                                options.new_tokens, min(8, options.tree_rows), options.seed))
     if grown:
         report.trees(grown, console)
     console.print(f"{total} places of {used} texts; ±: half an interval of 95 % of the mean over places, in "
-                  "which those of a text count as dependent", soft_wrap=True)
+                  "which those of a text count as dependent. over rrs: rate less that of recursive "
+                  "rejection of draws without replacement at the same places", soft_wrap=True)
     return {"rows": lines, "trees": grown, "positions": total, "texts": used, "seed": options.seed,
             "target": _of(options.target, folders[0], target), "draft": _of(options.draft, folders[1], draft),
             "text": options.text, "versions": {name: version(name) for name in ("dare-job", "torch")},

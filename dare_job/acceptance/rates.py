@@ -111,13 +111,22 @@ def mean(values: Sequence[float], texts: Sequence[int]) -> tuple[float, float]:
     return float(x.mean()), float(np.sqrt(groups / (groups - 1) * (sums**2).sum()) / len(x))
 
 
-def lines(cell: Cell) -> list[dict]:
-    """A line for each verifier: rate, optimum and gap, each with its interval of 95 %."""
+def lines(cells: Sequence[Cell]) -> list[dict]:
+    """A line for each verifier of each cell: rate, optimum, gap, and what the rate has over recursive
+    rejection of draws without replacement at the same places, each with its interval of 95 %.
+    """
+    usual = {(cell.temperature, cell.drafts): cell.rates["rrs"] for cell in cells
+             if cell.law == "without_replacement"}
+    return [line for cell in cells for line in _lines(cell, usual[cell.temperature, cell.drafts])]
+
+
+def _lines(cell: Cell, usual: list[float]) -> list[dict]:
     found = []
     for rule, values in cell.rates.items():
-        gap = np.subtract(cell.optima, values)
+        gap, over = np.subtract(cell.optima, values), np.subtract(values, usual)
         line = {"law": cell.law, "verifier": rule, "drafts": cell.drafts, "temperature": cell.temperature}
-        for name, numbers in (("rate", values), ("optimum", cell.optima), ("gap", gap)):
+        means = {"rate": values, "optimum": cell.optima, "gap": gap, "over_rrs": over}
+        for name, numbers in means.items():
             middle, error = mean(numbers, cell.texts)
             ends = [middle - _WIDE * error, middle + _WIDE * error]
             line |= {name: middle, f"{name}_interval": None if math.isnan(error) else ends}

@@ -9,12 +9,12 @@ from rich.table import Table
 def rates(rows: Sequence[dict], console: Console) -> None:
     """A table for each temperature and number of candidates: rate, optimum and gap of every verifier."""
     for temperature, drafts in dict.fromkeys((row["temperature"], row["drafts"]) for row in rows):
-        table = Table("law", "verifier", "rate", "optimum", "gap", "",
+        table = Table("law", "verifier", "rate", "optimum", "gap", "over rrs", "",
                       title=f"temperature {temperature:g}, {drafts} {'draft' if drafts == 1 else 'drafts'}")
         for row in rows:
             if (row["temperature"], row["drafts"]) == (temperature, drafts):
                 table.add_row(row["law"], row["verifier"], *(_with_width(row, name) for name in
-                              ("rate", "optimum", "gap")), "" if row["exact"] else "estimated")
+                              ("rate", "optimum", "gap", "over_rrs")), "" if row["exact"] else "estimated")
         console.print(table)
 
 

@@ -7,29 +7,17 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from acceptance_models import TEXTS
+from acceptance_models import TEXTS, last, run
 from sampling_pairs import best_by_program, judged
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
 from dare_job.acceptance import rates
 from dare_job.acceptance.plot import draw
 from dare_job.acceptance.trees import Sparse
-from dare_job.cli import app
 from dare_job.decode.sampling import LAWS, Verifier, enumerate_draws
 from dare_job.errors import ConfigError, DataError
 
 TEMPERATURES, DRAFTS = (0.3, 1.0), (1, 2, 3)
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["acceptance", *map(str, arguments)])
-
-
-def last(*arguments) -> dict:
-    done = run(*arguments)
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +76,9 @@ def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
         assert row["optimum"] == pytest.approx(known[way], abs=2e-6)
         assert row["rate"] <= row["optimum"] + 1e-9
         assert row["gap"] == pytest.approx(row["optimum"] - row["rate"], abs=1e-12)
+        usual = next(one["rate"] for one in found["rows"] if one["law"] == "without_replacement"
+                     and one["verifier"] == "rrs" and (one["drafts"], one["temperature"]) == way[1:])
+        assert row["over_rrs"] == pytest.approx(row["rate"] - usual, abs=1e-12)
         low, high = row["rate_interval"]
         assert low <= row["rate"] <= high
 

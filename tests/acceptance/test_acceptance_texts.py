@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from acceptance_models import tokenizer
+from acceptance_models import last, tokenizer
 from sampling_pairs import distance, judged
-from test_acceptance_command import last
 from transformers import AutoTokenizer
 
 from dare_job import tables
