@@ -122,6 +122,14 @@ class SampleSettings(Section):
         None, gt=0, description="of tokens that the text holds; null: the model's generation config's")
     seed: Seed = Field(0, description="with a row's id it decides what is drawn for the row")
 
+    @field_validator("temperature")
+    @classmethod
+    def _float32_has_numbers(cls, value: float) -> float:
+        if 0 < value < 1e-6:
+            raise ValueError(f"sample.temperature = {value}: use 0 (the most probable token), or 1e-6 or "
+                             "above")
+        return value
+
 
 class VerifySettings(Section):
     rule: Literal["strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy"] = Field(

@@ -1,5 +1,6 @@
 """The engine that samples: texts of the target's own law, whatever drafts them."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,8 +16,8 @@ from dare_job.decode.rows import Plan, Rows
 from dare_job.decode.sampling import trees
 from dare_job.decode.sampling.compiled import kept
 from dare_job.decode.sampling.drafts import SampledDrafts
-from dare_job.decode.sampling.laws import law
-from dare_job.decode.sampling.rules import rule_for
+from dare_job.decode.sampling.laws import check_count, law
+from dare_job.decode.sampling.rules import RULES, rule_for
 from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Draws, Seeds
 from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.scores import Scorer
@@ -35,6 +36,7 @@ _REPEATS = ("iid",)  # laws that may draw a token twice
 class Sampling:
     """warp  what is sampled: temperature and so on, of target and draft alike
     seed  with a row's id it decides the row's text
+    model_penalty  the repetition penalty of the model's generation config holds, where warp has none
     law   how a draft model's candidates are drawn; drafts of retrieval have no law, and no rule is asked
     rule  verifies them: one of ``sampling.RULES``, or "traversal" of whole trees
 
@@ -45,6 +47,13 @@ class Sampling:
     seed: int = 0
     law: str = "without_replacement"
     rule: str = "rrs"
+    model_penalty: bool = True
+
+    def __post_init__(self):
+        law(self.law)
+        known = *RULES, trees.TRAVERSAL
+        if self.rule not in known:
+            raise ConfigError(f"no verification rule {self.rule!r}: use {', '.join(known)}")
 
     def require(self, widths: Sequence[int]) -> None:
         """ConfigError where the rule cannot judge as many candidates of the law as a tree's levels have."""
@@ -52,6 +61,8 @@ class Sampling:
             if law(self.law).name in _REPEATS and max(widths) > 1:
                 raise ConfigError(f"rule {self.rule!r} judges a tree whose siblings differ, and draft law "
                                   f"{self.law!r} may draw a token twice: use without_replacement")
+            for width in widths:
+                check_count(law(self.law), width)
             return
         for width in widths:
             rule_for(self.rule, law(self.law), width)
@@ -70,18 +81,22 @@ class SamplingEngine(Engine):
         if settings.rule != "strict":
             raise ConfigError(f"verify.rule = {settings.rule!r}: what is sampled has the model's own "
                               "law, and relaxed rules change it; use verify.rule = strict")
+        if settings.score == "auto":  # by what other rows have seen: a row's text would hang on its company
+            settings = replace(settings, score="never")
         super().__init__(target, settings, drafter, scoring)
         self.sampling, self._seeds = sampling, Seeds(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             shape = getattr(drafter, "model", drafter).shape
             sampling.require(shape.widths)
+            getattr(drafter, "model", drafter).vocabulary = _columns(target)
             shape.require(settings.nodes)
-        penalty = 1.0 if self._scorer.slow else self.rules.penalty
-        if penalty != 1.0 and sampling.warp.repetition_penalty == 1.0:
-            self._warp = replace(sampling.warp, repetition_penalty=penalty)
-        else:
-            self._warp = sampling.warp
-        self._scorer = Scorer(replace(self.rules, penalty=1.0), target.vocabulary)
+        self._warp = sampling.warp
+        if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
+            self._warp = replace(sampling.warp, repetition_penalty=self.rules.penalty)
+        config = copy.deepcopy(self.rules.config)
+        config.repetition_penalty = None  # warping has it
+        self.rules = replace(self.rules, config=config, penalty=1.0)
+        self._scorer = Scorer(self.rules, target.vocabulary)
         self._stamps = np.zeros(target.vocabulary + 1, np.int64)
         self._compiled = None if self._warp.logit_bias or target.device.type != "cpu" else kept(self._warp)
         self._drawn: SampledDrafts | None = None
@@ -140,6 +155,12 @@ class SamplingEngine(Engine):
         if len(self._stamps) <= scores.shape[1]:  # a head that is wider than the embedding
             self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
         return Seen(rows.tokens[slots], rows.length[slots], self._stamps, self._warp.repetition_penalty)
+
+
+def _columns(target: Target) -> int:
+    """Tokens that have a logit: the head may be wider than the embedding."""
+    head = target.model.get_output_embeddings()
+    return target.vocabulary if head is None else head.weight.shape[0]
 
 
 def _texts(rows: Rows, slots: np.ndarray, tree: Tree, queries: torch.Tensor) -> torch.Tensor:

@@ -179,7 +179,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
 def _sampling(task: Task) -> Sampling:
     asked = task.config.sample
     penalty = 1.0 if asked.repetition_penalty is None else asked.repetition_penalty
-    return Sampling(Warp(asked.temperature, asked.top_k, asked.top_p, asked.min_p, penalty), asked.seed)
+    warp = Warp(asked.temperature, asked.top_k, asked.top_p, asked.min_p, penalty)
+    return Sampling(warp, asked.seed, model_penalty=asked.repetition_penalty is None)
 
 
 def _nodes(task: Task, settings: EngineSettings) -> int:

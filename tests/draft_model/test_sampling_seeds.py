@@ -53,7 +53,7 @@ def test_whatever_differs_gives_other_numbers():
 
 def test_seeds_and_ids_that_cannot_be():
     for seed in (-1, 2**63, 0.5, True, "1"):
-        with pytest.raises(ConfigError, match="decode.seed"):
+        with pytest.raises(ConfigError, match="sample.seed"):
             Seeds(seed)
     for name in (None, 1.5, ["a"], (1, None)):
         with pytest.raises(ConfigError, match="row id"):

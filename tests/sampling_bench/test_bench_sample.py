@@ -140,7 +140,7 @@ def test_this_machines_curve_is_read_as_it_was_measured():
 
 
 @pytest.mark.parametrize(("args", "said"), [
-    (("--temperatures", "-1"), "--temperature must be at least 0"),
+    (("--temperatures", "-1"), "--temperatures must be at least 0"),
     (("--temperatures", "hot"), "'hot' is no list of numbers"),
     (("--nodes", "600"), "--nodes 600: a row's tree has at most 512"),
     (("--rows", "0"), "--rows must be at least 1"),

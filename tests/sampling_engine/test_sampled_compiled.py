@@ -14,8 +14,8 @@ from pools.tree import ROOT, DraftBatch
 ROWS, NODES = 40, 5
 SETTINGS = [Warp(), Warp(0), Warp(0.3), Warp(2.5), Warp(0.8, 7), Warp(1.0, 10**6), Warp(1.2, None, 0.8),
             Warp(1.0, None, 0.01), Warp(1.0, None, None, 0.2), Warp(0.9, 40, 0.95, 0.02), Warp(1.0, 1),
-            Warp(0.9, None, 0.9999)]
-GREEDY = [Warp(0), Warp(1.0, None, 0.01), Warp(1.0, 1)]
+            Warp(0.9, None, 0.9999), Warp(1e-6)]
+GREEDY = [Warp(0), Warp(1e-6), Warp(1.0, None, 0.01), Warp(1.0, 1)]
 
 
 def case(vocabulary: int, seed: int = 0, alike: bool = False):

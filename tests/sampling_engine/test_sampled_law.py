@@ -77,7 +77,9 @@ CASES = [("none", "rrs", "without_replacement"), ("old", "rrs", "without_replace
          ("3x2", "rrs", "iid"), ("3x2", "mcss", "iid"), ("2x2", "k_seq", "iid"),
          ("1x1", "speculative", "iid"),
          ("3x2", "greedy", "greedy"), ("2x2", "spechub", "spechub"), ("3x2", "naive", "top_k"),
-         ("3x2", "traversal", "without_replacement"), ("hybrid", "rrs", "iid"), ("3x1", "rrs", "distinct")]
+         ("3x2", "traversal", "without_replacement"), ("hybrid", "rrs", "iid"),
+         ("hybrid", "traversal", "without_replacement"), ("3x2", "priority", "iid"),
+         ("3x2", "greedy", "without_replacement"), ("3x1", "rrs", "distinct")]
 
 
 def distance(results, law: np.ndarray) -> tuple[float, int]:

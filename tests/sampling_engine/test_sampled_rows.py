@@ -98,15 +98,41 @@ def test_logits_that_are_no_numbers_cost_no_other_row(pair):
     assert all(results[f"row {n}"].error == "the model's logits are not finite" for n in bad)
 
 
+def test_names_that_are_none_are_refused():
+    with pytest.raises(ConfigError, match="no verification rule 'best': use speculative"):
+        Sampling(rule="best")
+    with pytest.raises(ConfigError, match="no draft law 'best': use iid"):
+        Sampling(law="best")
+
+
+@pytest.mark.parametrize("rule", ["rrs", "traversal", "greedy"])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_token_without_numbers_behind_it_ends_its_row_whoever_drafts(pair, rule, batch):
+    """The row has it as often as if nothing was drafted, and then its error; no other row is touched."""
+    target, draft = pair
+    small = tiny("llama")
+    with torch.no_grad():
+        small.get_input_embeddings().weight[7] = torch.nan
+        small.lm_head.weight.mul_(0.05)  # nearly flat: the token comes soon
+    broken = Target(small, check=False)
+    rows = [Request(n, TEXTS[0], max_new_tokens=60) for n in range(24)]
+    drawn = SamplingEngine(broken, settings(batch), Sampling(seed=2, rule=rule), ModelDrafter(draft, "3x2"))
+    results = list(drawn.run(rows))
+    ended = [result for result in results if result.error]
+    assert len(results) == 24 and 0 < len(ended) < 24
+    for result in results:
+        told = result.token_ids.tolist()
+        assert told.count(7) == 1 if result.error else 7 not in told[:-1]
+
+
 @pytest.mark.parametrize(("sampling", "shape", "rule", "message"), [
     (Sampling(rule="k_seq"), "2x2", "strict", "'k_seq' is not exact for draft law 'without_replacement'"),
     (Sampling(rule="spechub", law="spechub"), "3x2", "strict", "takes 2 candidates, not 3"),
     (Sampling(rule="traversal", law="iid"), "3x2", "strict", "may draw a token twice"),
-    (Sampling(rule="best"), "2x2", "strict", "no verification rule 'best'"),
-    (Sampling(law="best"), "2x2", "strict", "no draft law 'best'"),
+    (Sampling(rule="traversal", law="spechub"), "3x2", "strict", "of exactly 2 candidates, not of 3"),
     (Sampling(), "4x4", "strict", "draft tree 4x4 has 20 nodes a row, more than decode.nodes = 12"),
     (Sampling(), "2x2", "relaxed", "relaxed rules change it; use verify.rule = strict"),
-    (Sampling(seed=-1), "2x2", "strict", "decode.seed is -1")])
+    (Sampling(seed=-1), "2x2", "strict", "sample.seed is -1")])
 def test_what_cannot_be_exact_is_refused(pair, sampling, shape, rule, message):
     target, draft = pair
     with pytest.raises(ConfigError, match=message):

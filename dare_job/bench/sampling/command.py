@@ -51,11 +51,11 @@ class Options:
     seed: int = 0
 
     def __post_init__(self):
-        for name, values in (("temperature", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
+        for name, values in (("temperatures", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
                              ("tokens", [self.tokens]), ("nodes", [self.nodes]), ("depth", [self.depth]),
                              ("repeats", [self.repeats])):
             if not values or min(values) < 1:
-                raise ConfigError(f"--{name} must be at least {0 if name == 'temperature' else 1}")
+                raise ConfigError(f"--{name} must be at least {0 if name == 'temperatures' else 1}")
         if self.nodes > MOST:
             raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MOST}")
 

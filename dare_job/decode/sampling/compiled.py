@@ -31,7 +31,7 @@ def kept(settings: Warp) -> Kept:
 @numba.njit(cache=True)
 def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, out, relaxed, finite, sound):
     """Fill in the verdict: at each node of a row's path a token is drawn, until it is none of the node's
-    children. Returns whether all rows are sound.
+    children. Returns whether all rows are sound: all but those that have no numbers behind their roots.
 
     scores float32 (T, V), in which the nodes' are changed by the penalty; uniforms (T,) in [0, 1); seen: as
     in ``verify.compiled``. Siblings are distinct.
@@ -53,8 +53,8 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
                 penalise(scores[node], known, root, node, tokens, parents, seen)
                 choice, number = _choose(scores[node], uniforms[node], kept, weights)
         out[r, depth] = choice
-        counts[r], finite[r], sound[r] = depth, number, number
-        all_sound &= number
+        counts[r], finite[r], sound[r] = depth, number, number or depth > 0
+        all_sound &= sound[r]
     return all_sound
 
 
@@ -107,7 +107,7 @@ def _keep_mass(weights, top_p):
     """
     total = _sum(weights)
     limit = (1.0 - top_p) * total
-    floor = np.float32(limit / len(weights))
+    floor = np.float32(0.999999 * limit / len(weights))  # below the greatest, which is 1
     below, more = 0.0, np.empty(len(weights), np.float32)
     count = 0
     for weight in weights:

@@ -67,6 +67,7 @@ def of_drawn(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, num
     if gone.any():
         sizes = np.where(gone, 0, drafts.drafts.sizes).astype(np.int32)
         drafts = drafts._replace(drafts=drafts.drafts._replace(sizes=sizes),
+                                 columns=np.where(gone[:, None, None], NONE, drafts.columns),
                                  asked=np.where(gone[:, None], 0, drafts.asked))
     candidates, q = drafts.on(tree)
     uniforms = _uniforms(tree, numbers, max(2, candidates.children.shape[1] + 1))
@@ -84,7 +85,7 @@ def _ends(rule: str, law: str, candidates: Candidates, p: Probabilities, q: torc
         return walk("naive", law, candidates, p, p, uniforms)
     if rule == TRAVERSAL:
         every = torch.arange(len(q), device=q.device)
-        return traverse(law, candidates, p[every], q, uniforms[:, -2:])
+        return traverse(law, candidates, p[every], q, uniforms[:, [0, -1]])
     return walk(rule, law, candidates, p, q, uniforms)
 
 
@@ -122,7 +123,7 @@ def _verdict(tree: Tree, found: Walk) -> Verdict:
     nodes, token = found.nodes.cpu().numpy(), found.token.cpu().numpy()
     counts, paths, out, relaxed, finite, sound = blank(tree)
     counts[:], finite[:], relaxed[:] = depths[nodes], token != NONE, False
-    sound[:] = finite
+    sound[:] = finite | (counts > 0)  # a node behind one that was accepted spoiled nothing before it
     rows = np.arange(len(nodes))
     out[:], paths[:] = 0, 0
     out[rows, counts] = np.where(finite, token, 0)

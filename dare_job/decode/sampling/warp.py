@@ -14,13 +14,15 @@ import torch
 from dare_job.errors import ConfigError
 
 _NEVER = -math.inf
+COOLEST = 1e-6  # temperature
 
 
 @dataclass(frozen=True)
 class Warp:
     """Settings of sampling; the defaults change nothing.
 
-    temperature         0: the most probable token alone, of equals the first; top_k to min_p then say nothing
+    temperature         0: the most probable token alone, of equals the first; top_k to min_p then say
+                        nothing. Else at least 1e-6: below, float32 has no numbers for what is left
     top_k               tokens that are kept, with those that equal the last; None or 0: all
     top_p               kept are the most probable up to this mass; None or 1: all
     min_p               kept are those with this share of the greatest probability; None or 0: all
@@ -36,7 +38,8 @@ class Warp:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, lambda x: x >= 0, "0 (greedy) or above")
+        _check("temperature", self.temperature, lambda x: x == 0 or x >= COOLEST,
+               f"0 (greedy), or {COOLEST:g} or above")
         _check("repetition_penalty", self.repetition_penalty, lambda x: x > 0, "above 0; 1 is none")
         if self.top_k is not None:
             whole = isinstance(self.top_k, Integral)
