@@ -98,6 +98,18 @@ def test_logits_that_are_no_numbers_cost_no_other_row(pair):
     assert all(results[f"row {n}"].error == "the model's logits are not finite" for n in bad)
 
 
+@pytest.mark.parametrize("vocabulary", [100, 140])
+def test_a_draft_model_of_another_width_drafts_what_it_can(pair, vocabulary):
+    """A sampling engine says itself how many tokens its target knows."""
+    target, _ = pair
+    draft = Target(tiny("llama", vocab_size=vocabulary))
+    strict = written(Engine(target, settings(4)), asked())
+    for engine in (Engine(target, settings(4), ModelDrafter(draft, "3x2", target.vocabulary)),
+                   SamplingEngine(target, settings(4), Sampling(Warp(0)), ModelDrafter(draft, "3x2"))):
+        assert written(engine, asked()) == strict
+    assert any(max(text) >= 100 for text in strict.values())
+
+
 def test_names_that_are_none_are_refused():
     with pytest.raises(ConfigError, match="no verification rule 'best': use speculative"):
         Sampling(rule="best")
