@@ -8,6 +8,7 @@ import torch
 
 from dare_job.acceptance.texts import Row
 from dare_job.decode import Target
+from dare_job.decode.draft.model import over_vocabulary
 from dare_job.errors import ModelError
 
 
@@ -44,14 +45,6 @@ def read(target: Target, draft: Target, rows: list[Row], places: list[np.ndarray
                 raise ModelError(f"text {row.name}: the {name}'s scores are no numbers: its weights are "
                                  "damaged, or its type is too narrow; try --dtype float32")
         yield Places(number, *logits)
-
-
-def over_vocabulary(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """A draft model's logits (M, W) as (M, V): tables of embeddings are padded to other lengths."""
-    lacking = vocabulary - logits.shape[1]
-    if lacking > 0:
-        return torch.nn.functional.pad(logits, (0, lacking), value=-torch.inf)
-    return logits[:, :vocabulary]
 
 
 def _said(model: Target, row: Row, wanted: np.ndarray) -> torch.Tensor:

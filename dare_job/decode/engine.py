@@ -23,6 +23,7 @@ from dare_job.decode.static.buckets import round_up
 from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify import strict, verifier
+from dare_job.decode.verify.seen import NOTHING, Seen
 from dare_job.decode.verify.verdict import Verdict, longest
 from pools.tree import DraftBatch, empty
 
@@ -149,13 +150,18 @@ class Engine:
 
     def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
         """The branch that each row goes on with, by logits (T, V) of the trees."""
+        scores, seen = self._scores(rows, slots, tree, logits)
+        return self._verify(scores, tree, self._strict(rows, slots, tree), seen)
+
+    def _scores(self, rows: Rows, slots: np.ndarray, tree: Tree,
+                logits: torch.Tensor) -> tuple[torch.Tensor, Seen]:
+        """float32 (T, V) by the generation config, and what verification has yet to do to them."""
         scores = logits if logits.dtype == torch.float32 else logits.float()
-        if not self._scorer.idle(rows, slots):
-            processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-            scores, seen = self._scorer(scores, tree, rows.tokens[slots], rows.length[slots],
-                                        rows.least[slots], processors)
-            return self._verify(scores, tree, self._strict(rows, slots, tree), seen)
-        return self._verify(scores, tree, self._strict(rows, slots, tree))
+        if self._scorer.idle(rows, slots):
+            return scores, NOTHING
+        processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
+        return self._scorer(scores, tree, rows.tokens[slots], rows.length[slots], rows.least[slots],
+                            processors)
 
     def _strict(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
         """bool (T,): nodes whose token stands behind its row's guard, by its place in the text whatever the

@@ -99,13 +99,14 @@ class SamplingEngine(Engine):
         self._scorer = Scorer(self.rules, target.vocabulary)
         self._stamps = np.zeros(target.vocabulary + 1, np.int64)
         self._compiled = None if self._warp.logit_bias or target.device.type != "cpu" else kept(self._warp)
-        self._drawn: SampledDrafts | None = None
+        self._drawn: SampledDrafts | None = None  # of the forward under way, and its rows' keys
+        self._keys = self._seeds.keys_of(())
 
     def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:
-        self._drawn = None
+        self._drawn, self._keys = None, self._seeds.keys(rows.asked)  # hashed once for the same rows
         if not hasattr(self.drafter, "sampled") or not plan.budgets.any():
             return super()._drafts(rows, plan)
-        draws = Draws(self._seeds.keys(rows.asked), plan.lengths, DRAFT)
+        draws = Draws(self._keys, plan.lengths, DRAFT)
         self._drawn = self.drafter.sampled(
             rows.asked, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
             self.sampling.law, self._warp, draws, self._constraint(rows))
@@ -128,19 +129,15 @@ class SamplingEngine(Engine):
 
     def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[Verdict, int]:
         self._drawn = None  # what is offered of old text was not drawn
+        self._keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
         return super()._scored(rows, cache, slots, prefix)
 
     def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
         return False
 
     def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
-        scores = logits if logits.dtype == torch.float32 else logits.float()
-        if not self._scorer.idle(rows, slots):
-            processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-            scores, _ = self._scorer(scores, tree, rows.tokens[slots], rows.length[slots], rows.least[slots],
-                                     processors)
-        keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
-        numbers = Draws(keys, rows.length[slots], VERIFY)
+        scores, _ = self._scores(rows, slots, tree, logits)
+        numbers = Draws(self._keys, rows.length[slots], VERIFY)
         if self._drawn is None and self._compiled:
             return trees.on_cpu(tree, scores, self._compiled, self._seen(rows, slots, scores), numbers)
         p = trees.Probabilities(scores, self._warp, partial(_texts, rows, slots, tree))

@@ -81,7 +81,7 @@ class ModelDrafter:
         for depth, width in enumerate(widths, 1):
             if not len(rows):
                 break
-            logits = self._of_target(logits)
+            logits = over_vocabulary(logits, self.vocabulary)
             if constrain is not None:
                 logits = constrain(logits, rows, lengths[rows] + depth - 1)
             rows, places, q = self._warped(logits, rows, places, drawn, context, lengths, settings)
@@ -116,14 +116,15 @@ class ModelDrafter:
         kept = sound.cpu().numpy()
         return rows[kept], nodes[kept], q[sound]
 
-    def _of_target(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits (T, V) of the tokens that the target model knows."""
-        lacking = self.vocabulary - logits.shape[1]
-        if lacking > 0:
-            return torch.nn.functional.pad(logits, (0, lacking), value=-torch.inf)
-        return logits[:, : self.vocabulary]
-
     def _likeliest(self, logits: torch.Tensor, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens int64 (T, K) and their probabilities of logits (T, V), no numbers where these are none."""
         found = torch.softmax(logits[:, : self.vocabulary], -1).topk(min(width, self.vocabulary))
         return found.indices.cpu().numpy(), found.values.cpu().numpy()
+
+
+def over_vocabulary(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """A draft model's logits (T, W) as (T, V) of the target's tokens: tables are padded to other lengths."""
+    lacking = vocabulary - logits.shape[1]
+    if lacking > 0:
+        return torch.nn.functional.pad(logits, (0, lacking), value=-torch.inf)
+    return logits[:, :vocabulary]
