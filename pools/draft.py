@@ -84,16 +84,22 @@ class Prepared:
         self._deepest, self._window = settings.depth, settings.window if settings.live else 0
         self._lambdas = _lambdas(settings)
         self._threads = settings.threads or _processors()
+        self._batch: DraftBatch | None = None
         self._prompts = (np.zeros(len(sources), np.int32) if prompts is None
                          else np.ascontiguousarray(prompts, np.int32))
 
     def __call__(self, context: np.ndarray, lengths: np.ndarray, budgets: np.ndarray, depths: np.ndarray,
                  least: float) -> DraftBatch:
-        """As ``draft``, which looks whether the shapes fit; all C-ordered int32."""
+        """As ``draft``, which looks whether the shapes fit; all C-ordered int32. The next call of the same
+        shape writes over the answer: arrays that are new are not in the processor's caches.
+        """
         each = budgets.tolist()  # Python's max and sum: numpy's cost microseconds on a few rows
         rows, nodes = shape = len(each), max(0, *each) if each else 0
-        batch = DraftBatch(np.empty(shape, np.int32), np.empty(shape, np.int32), np.zeros(rows, np.int32),
-                           np.empty(shape, np.float32), np.empty(shape, np.uint8))
+        batch = self._batch
+        if batch is None or batch.tokens.shape != shape:
+            batch = self._batch = DraftBatch(
+                np.empty(shape, np.int32), np.empty(shape, np.int32), np.zeros(rows, np.int32),
+                np.empty(shape, np.float32), np.empty(shape, np.uint8))
         if rows and nodes:
             known = self._sources
             arguments = (context, lengths, self._prompts, budgets, depths, self._deepest, least,

@@ -5,8 +5,9 @@ contexts are looked up from short to long, and as soon as one occurs a few times
 followed backwards: those waits overlap.
 """
 
+from pools.intervals import locate
 from pools.jit import load_i32, part, prefetch
-from pools.lookup import DEPTH, RANKS, SUFFIXES, TOKENS, WIDTH, code, code_of, locate, token_of
+from pools.lookup import DEPTH, RANKS, SUFFIXES, TOKENS, WIDTH, code, code_of, token_of
 
 STEP = 4  # orders 1, 3, 11, 43 are tried, until one does not occur
 FEW = 64  # occurrences that are read one by one

@@ -74,6 +74,40 @@ def _end(a, at, least):
 
 
 @part
+def locate(a, codes, order):
+    """Interval of the context ``codes[order - 1], ..., codes[0]`` (nearest first, none of them 0).
+
+    One suffix that begins with it is searched for; how far the interval reaches stands beside it in SHARED.
+    """
+    left, count = first(a, codes[order - 1])
+    if order == 1:
+        return left, count
+    right = left + count
+    while left < right:
+        middle = (left + right) >> 1
+        difference = _compare(a, middle, codes, order)
+        if difference == 0:
+            begin = _begin(a, middle, order)
+            return begin, _end(a, middle + 1, order) - begin
+        if difference < 0:
+            left = middle + 1
+        else:
+            right = middle
+    return left, 0
+
+
+@part
+def _compare(a, suffix, codes, order):
+    """Sign of the suffix's codes against the context's, the first of which is the same."""
+    position = load_i32(a[SUFFIXES] + 4 * suffix)
+    for offset in range(1, order):
+        difference = code(a, position + offset) - codes[order - 1 - offset]
+        if difference != 0:
+            return difference
+    return 0
+
+
+@part
 def runs(a, low, count, order, most, codes, hits, firsts):
     """Read what follows an interval of ``order`` equal codes: each code, how often, one suffix that has it.
 

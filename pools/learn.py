@@ -10,9 +10,9 @@ less its own.
 import numpy as np
 
 from pools.blend import MOST_DIFFERENT, RUNG
-from pools.intervals import MOST_RUNS, runs
+from pools.intervals import MOST_RUNS, locate, runs
 from pools.jit import compiled
-from pools.lookup import ALPHA, BETA, COUNT, LIVE, first, locate, narrow
+from pools.lookup import ALPHA, BETA, COUNT, LIVE, first, narrow
 
 POSITIONS = 24_000  # of the sampled texts, at most
 LEAST_TEXTS = 20  # fewer tell nothing

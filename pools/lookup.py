@@ -39,13 +39,12 @@ def token_of(a, code):
 @part
 def code_of(a, token):
     """Code of a token id, 0 where the pool does not know it."""
-    low, high = 0, a[SIZE]
-    while low < high:
-        middle = (low + high) >> 1
-        if load_i32(a[VOCAB] + 4 * middle) < token:
-            low = middle + 1
-        else:
-            high = middle
+    low, left = 0, a[SIZE]
+    while left > 1:  # without a branch, which would be guessed wrong every other time
+        half = left >> 1
+        low += half * (load_i32(a[VOCAB] + 4 * (low + half - 1)) < token)
+        left -= half
+    low += left > 0 and load_i32(a[VOCAB] + 4 * low) < token
     if low < a[SIZE] and load_i32(a[VOCAB] + 4 * low) == token:
         return low + 1
     return 0
@@ -100,44 +99,3 @@ def run(a, left, end, offset, code):
         else:
             outside = middle
     return inside + 1 - left
-
-
-@part
-def _compare(a, suffix, codes, order):
-    """Sign of the suffix's first ``order`` codes against the context's."""
-    position = load_i32(a[SUFFIXES] + 4 * suffix)
-    for offset in range(1, order):
-        difference = code(a, position + offset) - codes[order - 1 - offset]
-        if difference != 0:
-            return difference
-    return 0
-
-
-@part
-def locate(a, codes, order):
-    """Interval of the context ``codes[order - 1], ..., codes[0]`` (nearest first, none of them 0)."""
-    low, count = first(a, codes[order - 1])
-    if order == 1:
-        return low, count
-    end = low + count
-    left, right = low, end
-    while left < right:
-        middle = (left + right) >> 1
-        if _compare(a, middle, codes, order) < 0:
-            left = middle + 1
-        else:
-            right = middle
-    if left == end or _compare(a, left, codes, order) != 0:
-        return left, 0
-    inside, step = left, 1
-    while inside + step < end and _compare(a, inside + step, codes, order) == 0:
-        inside += step
-        step <<= 1
-    outside = min(end, inside + step)
-    while inside + 1 < outside:
-        middle = (inside + outside) >> 1
-        if _compare(a, middle, codes, order) == 0:
-            inside = middle
-        else:
-            outside = middle
-    return left, inside + 1 - left

@@ -10,8 +10,9 @@ import numpy as np
 
 from pools import frontier
 from pools.index import Index
+from pools.intervals import locate
 from pools.jit import compiled, part
-from pools.lookup import DEPTH, code_at, code_of, locate, narrow, run, token_of
+from pools.lookup import DEPTH, code_at, code_of, narrow, run, token_of
 from pools.tree import ROOT
 
 LONGEST = 2

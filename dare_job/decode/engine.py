@@ -178,8 +178,8 @@ class Engine:
     def _finish(self, rows: Rows, cache: TreeCache, slots: np.ndarray, ends: np.ndarray) -> list[Result]:
         """Take the rows that ended out of their slots; ends (R,) as ``Rows.write`` tells them."""
         results = []
-        for place in np.flatnonzero(ends):
-            slot, why = slots[place], ends[place]
+        for place in ends.nonzero()[0].tolist():
+            slot, why = slots[place].item(), ends[place]
             if why == NO_NUMBERS:
                 cache.clear(slot)  # for the rows that come after
                 results.append(rows.finish(slot, "error", "the model's logits are not finite"))

@@ -40,13 +40,14 @@ class Rows:
         self.requests: list[Request | None] = [None] * slots
         self.processors: list = [None] * slots
         self.old: list[np.ndarray | None] = [None] * slots  # text that may be scored
-        self.guard = np.zeros(slots, np.int64)  # length behind which all is strict, the prompt counted
         self.tokens = np.zeros((slots, 0), np.int32)
         self.relaxed = np.zeros((slots, 0), np.bool_)  # which tokens of the text are relaxed
         self.step_tokens = np.zeros((slots, 0), np.int16)
-        self.prompt, self.length, self.longest, self.least, self.forwards, self.accepted, self.scored = (
-            np.zeros(slots, np.int64) for _ in range(7))
-        self.offered = np.zeros(slots, np.int64)  # tokens of ``old`` that stand behind the prompt
+        # offered: tokens of ``old`` that stand behind the prompt; guard: length behind which all is strict,
+        # the prompt counted. In one array, as a row that ends takes all of its own at once.
+        self._counted = np.zeros((9, slots), np.int64)
+        (self.prompt, self.length, self.forwards, self.accepted, self.scored, self.longest, self.least,
+         self.offered, self.guard) = self._counted
         self.slot_steps = np.zeros(slots)
         self.since_s = np.zeros(slots)  # the engine's clock when the row came
         # Each row's share of drafting and of decoding, in ms: its own, and that of all rows' steps so far, of
@@ -129,29 +130,26 @@ class Rows:
 
     def finish(self, slot: int, reason: str, error: str | None = None) -> Result:
         """Take a row out of its slot."""
-        start, end, forwards = int(self.prompt[slot]), int(self.length[slot]), int(self.forwards[slot])
-        relaxed = np.flatnonzero(self.relaxed[slot, start:end]).astype(np.int32)
+        start, end, forwards, accepted, scored, *_ = self._counted[:, slot].tolist()
+        (retrieval_ms, decode_ms), (shared, shared_decode) = self.own_ms[slot].tolist(), self._shared_ms
+        relaxed = self.relaxed[slot, start:end].nonzero()[0].astype(np.int32)
+        guard = self.requests[slot].guard
         result = Result(
             self.requests[slot].id, self.tokens[slot, start:end].copy(), reason, error, start, forwards - 1,
-            int(self.scored[slot]), int(self.accepted[slot]), len(relaxed), self._guarded(slot),
+            scored, accepted, len(relaxed), 0 if guard is None else max(0, end - start - guard),
             self.step_tokens[slot, :forwards].copy(), relaxed,
-            *map(float, self.own_ms[slot] + self._shared_ms), float(self.slot_steps[slot]),
+            retrieval_ms + shared, decode_ms + shared_decode, self.slot_steps[slot].item(),
         )
         self.active -= 1
         self.used[slot], self.requests[slot], self._asked = False, None, None
         self.processors[slot] = self.old[slot] = None
         return result
 
-    def _guarded(self, slot: int) -> int:
-        """Tokens of a row's text behind its request's guard."""
-        guard = self.requests[slot].guard
-        return 0 if guard is None else max(0, int(self.length[slot] - self.prompt[slot]) - guard)
-
     def move(self, source: int, target: int) -> None:
         """Move a row to a free slot."""
-        for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.prompt, self.length,
-                      self.longest, self.least, self.forwards, self.accepted, self.scored, self.offered,
-                      self.guard, self.own_ms, self.slot_steps, self.since_s):
+        self._counted[:, target] = self._counted[:, source]
+        for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.own_ms, self.slot_steps,
+                      self.since_s):
             array[target] = array[source]
         for values in (self.requests, self.processors, self.old):
             values[target], values[source] = values[source], None

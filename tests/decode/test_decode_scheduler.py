@@ -361,7 +361,7 @@ def test_the_drafter_is_asked_for_nothing_under_the_threshold():
     request = types.SimpleNamespace(pools=(pool,), prompt_ids=texts[0][:5])
     context, length = texts[0][None, :], np.array([20], np.int32)
     drafter, most = RetrievalDrafter(DraftSettings()), (np.array([32], np.int32), np.array([12], np.int32))
-    all_of = drafter.draft([request], context, length, *most)
+    all_of = DraftBatch(*map(np.copy, drafter.draft([request], context, length, *most)))
     some = drafter.draft([request], context, length, *most, 0.2)
     scores = all_of.scores[0, : all_of.sizes[0]]
     assert (np.diff(scores) <= 0).all()

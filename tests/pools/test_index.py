@@ -10,8 +10,8 @@ from pool_reference import followers, trie_of
 
 from pools.errors import PoolError
 from pools.index import Index
-from pools.intervals import MOST_RUNS, interval, runs
-from pools.lookup import code_at, code_of, locate, narrow, token_of
+from pools.intervals import MOST_RUNS, interval, locate, runs
+from pools.lookup import code_at, code_of, narrow, token_of
 
 TEXT = st.lists(st.integers(0, 3), max_size=14)
 TEXTS = st.lists(TEXT, max_size=8).flatmap(

@@ -12,7 +12,7 @@ from pools.tree import DraftBatch
 class Drafter(Protocol):
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
-        """Trees for R rows.
+        """Trees for R rows; the next call may write over them.
 
         requests  the rows' requests: their pools; the same object while the rows are the same
         context   int32 (R, L): prompt and text so far, padded on the right

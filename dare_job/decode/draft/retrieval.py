@@ -1,6 +1,5 @@
 """Drafts from old text: the pools of each row and its own prompt and text so far."""
 
-import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,9 +15,9 @@ class RetrievalDrafter:
     def __init__(self, settings: DraftSettings):
         self._settings = settings
         self._requests: tuple[Request, ...] = ()  # of the last call: most steps have the same rows
-        self._prepared = Prepared(Sources.of(()), settings)
-        # Of those requests, as in ``Sources`` and ``Prepared``, and a last row that is nobody's
-        self._addresses, self._prompts = np.zeros((1, 1), np.int64), np.zeros(1, np.int32)
+        # Of those requests, which keep their pools open: what ``Sources`` and ``Prepared`` look at
+        self._addresses, self._prompts = np.zeros((0, 1), np.int64), np.zeros(0, np.int32)
+        self._prepared = Prepared(Sources((), self._addresses), settings)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
@@ -29,22 +28,26 @@ class RetrievalDrafter:
     def _prepare(self, requests: tuple[Request, ...]) -> None:
         """Look at new rows: the others' pools would have to be fetched from memory again."""
         known, self._requests = self._requests, requests
-        if len(known) == len(requests) and all(map(operator.is_, known, requests)):
-            return
-        places = {id(request): row for row, request in enumerate(known)}
-        kept = np.array([*(places.get(id(request), -1) for request in requests), -1])
-        self._addresses, self._prompts = self._addresses[kept], self._prompts[kept]
-        for row in np.flatnonzero(kept[:-1] < 0):
+        if len(known) != len(requests):
+            self._make_room(len(requests), self._addresses.shape[1])
+        for row, (request, before) in enumerate(zip(requests, known, strict=False)):
+            if request is not before:
+                self._look_at(request, row)
+        for row in range(len(known), len(requests)):
             self._look_at(requests[row], row)
-        sources = Sources(requests, self._addresses[:-1])
-        self._prepared = Prepared(sources, self._settings, self._prompts[:-1])
+
+    def _make_room(self, requests: int, slots: int) -> None:
+        """Arrays of another shape, with what is known in place."""
+        addresses, prompts = np.zeros((requests, slots), np.int64), np.zeros(requests, np.int32)
+        same, wide = min(requests, len(self._prompts)), min(slots, self._addresses.shape[1])
+        addresses[:same, :wide], prompts[:same] = self._addresses[:same, :wide], self._prompts[:same]
+        self._addresses, self._prompts = addresses, prompts
+        self._prepared = Prepared(Sources((), addresses), self._settings, prompts)
 
     def _look_at(self, request: Request, row: int) -> None:
         """Note a new row's pools and prompt."""
         addresses = [index.address for index in request.pools]
-        lacking = len(addresses) - self._addresses.shape[1]
-        if lacking > 0:
-            self._addresses = np.pad(self._addresses, ((0, 0), (0, lacking)))
-        self._addresses[row] = 0
-        self._addresses[row, : len(addresses)] = addresses
+        if len(addresses) > self._addresses.shape[1]:
+            self._make_room(len(self._prompts), len(addresses))
+        self._addresses[row] = addresses + [0] * (self._addresses.shape[1] - len(addresses))
         self._prompts[row] = len(request.prompt_ids)

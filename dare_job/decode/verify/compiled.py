@@ -7,6 +7,7 @@ import numba
 import numpy as np
 
 from dare_job.decode.verify.seen import distinct, penalise
+from pools.jit import array_at
 
 _BLOCK = 256  # scores
 _LOWEST, _INFINITE, _MAGNITUDE = np.int32(-(2**31)), np.int32(0x7F800000), np.int32(2**31 - 1)
@@ -53,12 +54,14 @@ def first_choice(line):
 
 
 @numba.njit(cache=True)
-def branch(scores, tokens, parents, starts, seen, counts, paths, out, relaxed, finite, sound):
-    """Fill in the strict verdict of scores float32 (T, V); whether all rows are sound.
+def branch(address, vocabulary, tokens, parents, starts, seen, counts, paths, out, relaxed, finite, sound):
+    """Fill in the strict verdict of the scores float32 (T, V) at an address, which takes less than an array
+    of them does to make; whether all rows are sound.
 
     seen: ``Seen`` of the rows, for what is still to be done to the scores. Siblings are distinct: one branch
     passes at most.
     """
+    scores = array_at(address, (len(tokens), vocabulary), np.float32)
     paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]

@@ -11,9 +11,10 @@ import numba
 import numpy as np
 
 from dare_job.decode.request import EngineSettings
-from dare_job.decode.verify.compiled import first_choice
+from dare_job.decode.verify.compiled import first_choice, longest
 from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
+from pools.jit import array_at
 
 
 class Bounds(NamedTuple):
@@ -48,12 +49,28 @@ def bounds(settings: EngineSettings) -> Bounds:
 
 
 @numba.njit(cache=True)
-def passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices, passed, finite, logp):
-    """Which nodes of scores float32 (T, V) pass, with all their ancestors; whether ``logp`` is filled in.
+def branch(address, vocabulary, tokens, parents, depths, starts, strict, eos, bounds, seen, counts, paths,
+           out, relaxed, finite, sound):
+    """Fill in the verdict of the scores float32 (T, V) at an address; whether all rows are sound.
 
     strict   bool (T,): nodes that pass as first choices alone, whatever the rule; or empty
     eos      int64 (E,): tokens that pass as nothing else
     seen     ``Seen`` of the rows, for what is still to be done to the scores
+    """
+    total = len(tokens)
+    scores = array_at(address, (total, vocabulary), np.float32)
+    choices, passed = np.zeros(total, np.int64), np.zeros(total, np.bool_)
+    number, logp = np.ones(total, np.bool_), np.zeros(total, np.float32)
+    forks = _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices, passed, number,
+                     logp)
+    return longest(tokens, parents, depths, starts, choices, passed, number, logp if forks else logp[:0],
+                   counts, paths, out, relaxed, finite, sound)
+
+
+@numba.njit
+def _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices, passed, finite, logp):
+    """Which nodes pass, with all their ancestors; whether ``logp`` is filled in.
+
     choices, finite  (T,) of roots and of nodes that pass
     logp     float32 (T,) of nodes that pass, where a node has two children that do
     """

@@ -9,11 +9,10 @@ import torch
 
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.tree import Tree
-from dare_job.decode.verify import compiled
-from dare_job.decode.verify.passing import Bounds, passing
+from dare_job.decode.verify.passing import Bounds, branch
 from dare_job.decode.verify.rules import RULES, Asked
 from dare_job.decode.verify.seen import Seen
-from dare_job.decode.verify.verdict import NO_LOGP, Judgement, Verdict, blank, judge
+from dare_job.decode.verify.verdict import Judgement, Verdict, judge
 
 _NO_NODES = np.zeros(0, np.bool_)
 
@@ -38,13 +37,8 @@ def judge_tree(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = N
 
 
 def on_cpu(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None, bounds: Bounds,
-           eos: np.ndarray, seen: Seen) -> Verdict:
-    """The verdict itself, by compiled code. ``eos`` int64 (E,); the others as elsewhere."""
-    tokens, parents, depths, starts = tree.host
-    total, found = len(tree), blank(tree)
-    choices, passed = np.zeros(total, np.int64), np.zeros(total, np.bool_)
-    finite, logp = np.ones(total, np.bool_), np.zeros(total, np.float32)
-    forks = passing(scores.contiguous().numpy(), tokens, parents, starts, _NO_NODES if strict is None else
-                    strict.numpy(), eos, bounds, seen, choices, passed, finite, logp)
-    return Verdict(*found, compiled.longest(tokens, parents, depths, starts, choices, passed, finite,
-                                            logp if forks else NO_LOGP, *found))
+           eos: np.ndarray, seen: Seen, found: tuple[np.ndarray, ...]) -> Verdict:
+    """The verdict itself, by compiled code. ``eos`` int64 (E,); found: ``blank``; the others as elsewhere."""
+    scores = scores.contiguous()
+    return Verdict(*found, branch(scores.data_ptr(), scores.shape[1], *tree.host, _NO_NODES if strict is None
+                                  else strict.numpy(), eos, bounds, seen, *found))

@@ -70,17 +70,40 @@ def blank(tree: Tree) -> tuple[np.ndarray, ...]:
             np.empty(shape, np.bool_), np.empty(rows, np.bool_), np.empty(rows, np.bool_))
 
 
+class Blanks:
+    """Memory of verdicts: one is written over by the next one of its shape. Between two forwards new arrays
+    are far from the processor, as is all that is touched first.
+    """
+
+    _MOST = 64  # shapes
+
+    def __init__(self):
+        self._known: dict[tuple[int, int], tuple[np.ndarray, ...]] = {}
+
+    def __call__(self, tree: Tree) -> tuple[np.ndarray, ...]:
+        """As ``blank``."""
+        shape = len(tree.starts), tree.depth
+        found = self._known.get(shape)
+        if found is None:
+            if len(self._known) == self._MOST:
+                self._known.clear()
+            found = self._known[shape] = blank(tree)
+        return found
+
+
 def longest(tree: Tree, judgement: Judgement) -> Verdict:
     """The longest branch without a node that failed; of equals the more probable one, then the first."""
     found = blank(tree)
     return Verdict(*found, compiled.longest(*tree.host, *judgement.numpy(), *found))
 
 
-def strictly(tree: Tree, scores: torch.Tensor, seen: Seen) -> Verdict:
-    """On a CPU: the strict verdict, which is every rule's where nothing is drafted. scores float32 (T, V)."""
-    found = blank(tree)
+def strictly(tree: Tree, scores: torch.Tensor, seen: Seen, found: tuple[np.ndarray, ...]) -> Verdict:
+    """On a CPU: the strict verdict, which is every rule's where nothing is drafted. scores float32 (T, V);
+    found: ``blank``.
+    """
     tokens, parents, _, starts = tree.host
-    return Verdict(*found, compiled.branch(scores.contiguous().numpy(), tokens, parents, starts, seen,
+    scores = scores.contiguous()
+    return Verdict(*found, compiled.branch(scores.data_ptr(), scores.shape[1], tokens, parents, starts, seen,
                                            *found))
 
 
