@@ -82,6 +82,7 @@ class Request:
     strict          written by the strict rule, whatever the engine's
     guard           tokens of the text that may be relaxed; those behind are written by the strict rule.
                     None: all may
+    key             with a seed it decides the random numbers of a row that is sampled; None: the id
     """
 
     id: Any
@@ -91,6 +92,12 @@ class Request:
     old_ids: np.ndarray | None = None
     strict: bool = False
     guard: int | None = None
+    key: Any = None
+
+    @property
+    def seeded(self) -> Any:
+        """What names the row's random numbers."""
+        return self.id if self.key is None else self.key
 
 
 @dataclass(frozen=True)
