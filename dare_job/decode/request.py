@@ -107,7 +107,7 @@ class Result:
     token_ids        int32 (tokens,), the end-of-text token included where the model wrote it
     finish_reason    "eos", "length" (all tokens it may get, or the model's positions end), "error", or
                      "timeout": its forwards, which others may have slowed down, took ``row_timeout_s``
-    error            of the latter two, else None
+    error            of the latter two, else None; the text then holds what was written before
     target_steps     forwards of the model after the prompt's
     scored_tokens    tokens of the row's old text that the prompt's forward accepted
     accepted_tokens  draft tokens in the text that later forwards accepted

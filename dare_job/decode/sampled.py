@@ -29,6 +29,7 @@ from dare_job.decode.verify.verdict import Verdict
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
 
+KNOWN_RULES = *RULES, trees.TRAVERSAL
 _REPEATS = ("iid",)  # laws that may draw a token twice
 
 
@@ -51,9 +52,8 @@ class Sampling:
 
     def __post_init__(self):
         law(self.law)
-        known = *RULES, trees.TRAVERSAL
-        if self.rule not in known:
-            raise ConfigError(f"no verification rule {self.rule!r}: use {', '.join(known)}")
+        if self.rule not in KNOWN_RULES:
+            raise ConfigError(f"no verification rule {self.rule!r}: use {', '.join(KNOWN_RULES)}")
 
     def require(self, widths: Sequence[int]) -> None:
         """ConfigError where the rule cannot judge as many candidates of the law as a tree's levels have."""

@@ -153,7 +153,7 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     target = loaded(task).target
     drafter = None if plain else drafters.drafter(task, target)
     if sampled:
-        return SamplingEngine(target, settings, _sampling(task), drafter)
+        return SamplingEngine(target, settings, sampling(task), drafter)
     if verify.reproducible and settings.rule != "strict" and target.traits.columns is not None:
         raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "
                           "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
@@ -166,7 +166,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     return Engine(target, settings, drafter, _scoring(key), scheduler)
 
 
-def _sampling(task: Task) -> Sampling:
+def sampling(task: Task) -> Sampling:
+    """What the section sample of a task's settings asks for."""
     asked = task.config.sample
     penalty = 1.0 if asked.repetition_penalty is None else asked.repetition_penalty
     warp = Warp(asked.temperature, asked.top_k, asked.top_p, asked.min_p, penalty, asked.logit_bias)

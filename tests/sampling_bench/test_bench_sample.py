@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dare_job.bench.profiles import data, train
-from dare_job.bench.sampling import acceptance, curve, orders, report, source
+from dare_job.bench.sampling import acceptance, command, curve, orders, report, source
 from dare_job.bench.sampling.measure import Measured, Method
 from dare_job.cli import app
 from dare_job.decode.sampling.search import expected_tokens, largest, nodes_of
@@ -66,6 +66,20 @@ def test_targets_are_printed_as_met_or_missed(shown, found):
         above, least = one["measured"] >= one["bound"], one["target"].endswith("at least")
         assert one["met"] == (above if least else one["measured"] <= one["bound"])
         assert f"{'met' if one['met'] else 'MISSED'}: {one['target']}" in shown.stdout
+
+
+@pytest.mark.parametrize(("measured", "code"), [((2.0, 1.8), 0), ((1.99, 1.8), 1), ((2.5, 1.7), 1)])
+def test_a_target_that_is_missed_fails_the_command(found, monkeypatch, measured, code):
+    """The rule of narrowing trees alone may be missed. The last line of standard output stays JSON."""
+    rows = [{**row, "fewer_forwards": measured[0], "memory_bound": measured[1]} for row in found["rows"]]
+    result = {**found, "targets": report.targets(rows, [{"lost": 0.5}])}
+    assert [one["met"] for one in result["targets"]] == [measured[0] >= 2, measured[1] >= 1.8, False]
+    monkeypatch.setattr(command, "run", lambda options: result)
+    done = invoke("--temperatures", "1")
+    assert done.exit_code == code and json.loads(done.stdout.splitlines()[-1]) == result
+    assert ("targets missed: temperature 1: " in done.stderr) == (code == 1)
+    assert "narrowing" not in done.stderr
+    assert invoke("--temperatures", "1", "--quick").exit_code == 0
 
 
 def test_both_draft_models_are_kept(found, work):
