@@ -9,8 +9,6 @@ from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.acceptance import Acceptance
 from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method
 from dare_job.bench.sampling.world import BATCH
-from dare_job.decode import Target
-from dare_job.decode.latency import latency_ms
 
 SD_SAME, SD_BEST, BEST = "SD (same depth)", "SD (best depth)", "MCSD (best tree)"
 HERE = "MCSD (best tree for this machine)"
@@ -40,28 +38,16 @@ def line(temperature: float, method: Method, found: dict[str, Measured], expecte
             "error": round(seen.error, 3),
             "expected": None if expected is None else round(expected, 3),
             "fewer_forwards": round(seen.per_forward / plain.per_forward, 3),
-            "target_tokens": method.size + 1, "tokens_per_s": round(seen.tokens_per_s, 1),
+            "target_tokens": method.target_tokens, "tokens_per_s": round(seen.tokens_per_s, 1),
             "ratio_to_plain": round(seen.tokens_per_s / plain.tokens_per_s, 3),
             "ratio_by_processor": round(seen.tokens_per_s_of_processor / plain.tokens_per_s_of_processor, 3),
-            "memory_bound": round(curve.speed_up(seen.per_step, method.widths, method.size), 3)}
+            "memory_bound": round(_memory_bound(seen.per_step, method), 3)}
 
 
-def paths(temperature: float, target: Target, best: Method, found: dict[str, Measured]) -> dict:
-    """The best tree with each path as a row of its own: the same verdicts, other forwards of the target.
-
-    Its time is the tree's with these forwards, timed here, in place of the tree's; copies of keys and values
-    for the paths are not charged.
-    """
-    seen, plain, count, depth = found[best.name], found[PLAIN], math.prod(best.widths), len(best.widths)
-    tree_ms = latency_ms(target, [BATCH], [best.size + 1])[str(BATCH)][str(best.size + 1)]
-    paths_ms = latency_ms(target, [BATCH * count], [depth + 1])[str(BATCH * count)][str(depth + 1)]
-    more = 1e-3 * (paths_ms - tree_ms) * seen.steps / BATCH
-    clock, processor = (seen.tokens / (seen.tokens / rate + more)
-                        for rate in (seen.tokens_per_s, seen.tokens_per_s_of_processor))
-    return {**line(temperature, best, found, None), "method": PATHS, "target_tokens": count * (depth + 1),
-            "tokens_per_s": round(clock, 1), "ratio_to_plain": round(clock / plain.tokens_per_s, 3),
-            "ratio_by_processor": round(processor / plain.tokens_per_s_of_processor, 3),
-            "memory_bound": round(curve.paths_speed_up(seen.per_step, best.widths), 3)}
+def _memory_bound(tokens: float, method: Method) -> float:
+    if method.paths:
+        return curve.paths_speed_up(tokens, method.widths)
+    return curve.speed_up(tokens, method.widths, method.size)
 
 
 def acceptance(temperature: float, drafter: str, found: Acceptance) -> list[dict]:
