@@ -4,7 +4,8 @@ Both rates of a run are new tokens a second of *one worker's* decoding time (pro
 loading and writing files not counted), summed over workers. The baseline runs in Spark tasks of the same
 shape as the job's: same threads, same batch size, and as many workers side by side as the sample fills, so
 that both share caches and memory alike. It is the faster of transformers' ``generate`` (left-padded batches,
-rows of like length together) and the engine's own batched plain mode.
+rows of like length together) and the engine's own batched plain mode. In mode sample both draw by
+its section.
 
 All texts are there by then, so nothing that fails here costs more than the figure.
 """
@@ -34,6 +35,7 @@ from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
 ENGINE, GENERATE = "engine", "generate"
+GREEDY = {"do_sample": False, "num_beams": 1}
 _WHAT = "the rows are written; some are decoded plainly, to compare"
 _STATS = "method string, tokens long, seconds double"
 
@@ -178,18 +180,27 @@ class _Clock:
 
 
 def by_generate(requests, task: Task, **options) -> int:
-    """New tokens of greedy ``generate`` with a task's settings."""
+    """New tokens of ``generate`` with a task's settings: greedy, or drawn by the law of mode sample."""
     from dare_job.spark import loading
 
     decode = task.config.decode
-    texts = greedy(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
-                   min_new_tokens=decode.min_new_tokens or None, **options)
+    how = _drawn(loading.sampling(task)) if decode.mode == "sample" else GREEDY
+    texts = generated(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
+                      min_new_tokens=decode.min_new_tokens or None, **how, **options)
     return sum(map(len, texts))
+
+
+def _drawn(sampling) -> dict:
+    """``generate``'s arguments for a ``Sampling``; a penalty that it leaves to the model is left to it."""
+    found = sampling.warp.of_generate()
+    if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
+        del found["repetition_penalty"]
+    return found
 
 
 def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
     """What greedy ``generate`` writes; otherwise as ``generated``."""
-    return generated(target, requests, batch_size, max_new_tokens, do_sample=False, num_beams=1, **options)
+    return generated(target, requests, batch_size, max_new_tokens, **GREEDY, **options)
 
 
 def generated(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:

@@ -6,33 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from dare_job import config_source, prompts
+from dare_job.config_base import MOST, AtLeastOne, Section, Seed, Share
+from dare_job.config_drafts import DrafterSettings, SampleSettings
 from dare_job.config_errors import explain
 from dare_job.config_source import Override
 from dare_job.errors import ConfigError
-
-
-class Section(BaseModel):
-    """Strict: `true` is no number and `"8"` is none either; a whole number is a float, NaN is not."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), strict=True, allow_inf_nan=False)
-
-
-_MOST = 2**31 - 1
-AtLeastOne = Annotated[int, Field(ge=1, le=_MOST)]
-Seed = Annotated[int, Field(ge=0, le=_MOST)]
-Share = Annotated[float, Field(ge=0, le=1)] | None
 
 
 class InputSettings(Section):
@@ -83,8 +64,8 @@ class DecodeSettings(Section):
     mode: Literal["dare", "resd", "autoregressive", "sample"] = Field(
         "dare", description="dare: greedy text, drafted from pools; resd: from the global pool alone; "
         "autoregressive: not drafted; sample: texts drawn by the section sample, drafted as in dare")
-    max_new_tokens: int = Field(256, ge=1, le=_MOST)
-    min_new_tokens: int = Field(0, ge=0, le=_MOST)
+    max_new_tokens: int = Field(256, ge=1, le=MOST)
+    min_new_tokens: int = Field(0, ge=0, le=MOST)
     batch_size: int = Field(8, ge=1, le=65536, description="rows decoded at once on one device")
     nodes: Literal["auto"] | Annotated[int, Field(ge=0, le=512)] = Field(
         "auto", description="draft nodes; auto: a forward has as many as pay by what it costs here, for the "
@@ -111,26 +92,6 @@ class DecodeSettings(Section):
         return self
 
 
-class SampleSettings(Section):
-    """Of mode sample; with the meaning that ``generate`` gives them."""
-
-    temperature: float = Field(1.0, ge=0, description="0: the most probable token, as in mode dare")
-    top_k: int | None = Field(None, ge=1, description="among the k most probable tokens; null: all")
-    top_p: float | None = Field(None, gt=0, le=1, description="the most probable up to this mass; null: all")
-    min_p: Share = Field(None, description="at least this share of the greatest probability; null: all")
-    repetition_penalty: float | None = Field(
-        None, gt=0, description="of tokens that the text holds; null: the model's generation config's")
-    seed: Seed = Field(0, description="with a row's id it decides what is drawn for the row")
-
-    @field_validator("temperature")
-    @classmethod
-    def _float32_has_numbers(cls, value: float) -> float:
-        if 0 < value < 1e-6:
-            raise ValueError(f"sample.temperature = {value}: use 0 (the most probable token), or 1e-6 or "
-                             "above")
-        return value
-
-
 class VerifySettings(Section):
     rule: Literal["strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy"] = Field(
         "strict", description="strict equals greedy decoding; relaxed needs top k and p; literal is eq. 8; "
@@ -149,7 +110,7 @@ class VerifySettings(Section):
         "fixed (decode.nodes auto: 16 a row), scores all of its old text (decode.score auto), and leaves "
         "batch_size out of what makes a row stale")
     refresh_nights: int = Field(
-        0, ge=0, le=_MOST, description="relaxed rules: every so many nights a row is written by the strict "
+        0, ge=0, le=MOST, description="relaxed rules: every so many nights a row is written by the strict "
         "rule, and is stale if its text has relaxed tokens; 0: never")
     target: str | None = Field(None, description="auc=0.0005 (lost at most), cosine=0.98 or rouge_l=0.95 (at "
                                "least): the fastest k and p of the curve whose bound keeps it, else strict")
@@ -180,11 +141,11 @@ class EmbedSettings(Section):
     source: Literal["lightgcn", "parquet"] = "lightgcn"
     users: str | None = Field(None, description="ready-made user vectors (Parquet: entity_id, vector)")
     items: str | None = None
-    dim: int = Field(32, ge=2, le=_MOST)
+    dim: int = Field(32, ge=2, le=MOST)
     layers: int = Field(2, ge=1, le=8)
-    epochs: int = Field(20, ge=1, le=_MOST)
+    epochs: int = Field(20, ge=1, le=MOST)
     learning_rate: float = Field(0.01, gt=0)
-    batch_size: int = Field(2048, ge=1, le=_MOST)
+    batch_size: int = Field(2048, ge=1, le=MOST)
     seed: Seed = 0
 
     @model_validator(mode="after")
@@ -197,16 +158,16 @@ class EmbedSettings(Section):
 class GroupSettings(Section):
     clusters: AtLeastOne | Literal["auto"] = Field(
         "auto", description="k of k-means; auto: entities / target_size")
-    target_size: int = Field(500, ge=2, le=_MOST)
+    target_size: int = Field(500, ge=2, le=MOST)
     max_group_size: int = Field(
-        2000, ge=2, le=_MOST, description="a larger attribute group is divided further")
+        2000, ge=2, le=MOST, description="a larger attribute group is divided further")
     user_attributes: list[str] | Literal["learned"] = "learned"
     item_attributes: list[str] | Literal["learned"] = "learned"
     seed: Seed = 0
 
 
 class RouterSettings(Section):
-    min_interactions: int = Field(5, ge=0, le=_MOST)
+    min_interactions: int = Field(5, ge=0, le=MOST)
     user: Literal["auto", "collaborative", "attribute", "global"] = "auto"
     item: Literal["auto", "collaborative", "attribute", "global"] = "auto"
 
@@ -214,8 +175,8 @@ class RouterSettings(Section):
 class PoolSettings(Section):
     own: bool = Field(True, description="mode dare: a row's own old text drafts too, as its nearest source")
     max_texts: int = Field(
-        20000, ge=1, le=_MOST, description="texts in a group pool; more are sampled by seed")
-    max_global_texts: int = Field(200000, ge=1, le=_MOST)
+        20000, ge=1, le=MOST, description="texts in a group pool; more are sampled by seed")
+    max_global_texts: int = Field(200000, ge=1, le=MOST)
     seed: Seed = 0
 
 
@@ -238,7 +199,7 @@ class SparkSettings(Section):
     master: str = Field("local[*]", pattern=r"^(local(-cluster)?(\[.*\])?|yarn|(spark|k8s|mesos)://.+)$",
                         description="local[N], yarn, spark://HOST:PORT, k8s://URL")
     shards: AtLeastOne | Literal["auto"] = "auto"
-    rows_per_commit: int = Field(64, ge=1, le=_MOST,
+    rows_per_commit: int = Field(64, ge=1, le=MOST,
                                  description="rows of a file; a killed worker loses its open ones")
     driver_memory: str = Field("2g", pattern=r"^[1-9]\d*[kmgtKMGT]$", description="as Java has it: 900m, 2g")
     ship: Literal["auto", "always", "never", "model", "pools"] = Field(
@@ -249,7 +210,7 @@ class SparkSettings(Section):
 
 class BaselineSettings(Section):
     rows: int = Field(
-        32, ge=0, le=_MOST, description="rows also decoded plainly to measure the gain, of a small night at "
+        32, ge=0, le=MOST, description="rows also decoded plainly to measure the gain, of a small night at "
         "most a quarter or a batch; 0: none")
     seed: Seed = 0
 
@@ -262,15 +223,15 @@ class GateSettings(Section):
     """Tonight's texts of an entity type are published only within these; null switches a check off."""
 
     min_failing_rows: int = Field(
-        3, ge=1, le=_MOST, description="fewer rows pass whatever their share: on a night of few rows one is "
+        3, ge=1, le=MOST, description="fewer rows pass whatever their share: on a night of few rows one is "
         "a large share; errors and lengths have no need of it")
     max_empty_share: Share = Field(0.01, description="texts without a character that shows")
-    short_tokens: int = Field(8, ge=1, le=_MOST, description="a text that ended with fewer is too short")
+    short_tokens: int = Field(8, ge=1, le=MOST, description="a text that ended with fewer is too short")
     max_short_share: Share = 0.02
     max_cut_off_share: Share = Field(0.5, description="texts that decode.max_new_tokens cut off")
     loop_ngram: int = Field(32, ge=1, le=512, description="a loop repeats up to so many tokens ...")
-    loop_repeats: int = Field(4, ge=2, le=_MOST, description="... so many times or more ...")
-    loop_tokens: int = Field(24, ge=2, le=_MOST, description="... and is so many tokens long or longer")
+    loop_repeats: int = Field(4, ge=2, le=MOST, description="... so many times or more ...")
+    loop_tokens: int = Field(24, ge=2, le=MOST, description="... and is so many tokens long or longer")
     max_loop_share: Share = Field(0.02, description="texts that end in a loop")
     max_unprintable_share: Share = Field(
         0.01, description="texts with control characters but newline and tab, U+FFFD, or broken UTF-8")
@@ -279,7 +240,7 @@ class GateSettings(Section):
         1.3, description="median of a text's tokens against those of the entity's text before, either way")
     max_length_distance: Share = Field(
         0.3, description="Kolmogorov-Smirnov distance of the same lengths; 0: as before, 1: all others")
-    min_length_pairs: int = Field(50, ge=1, le=_MOST, description="fewer texts tell nothing of lengths")
+    min_length_pairs: int = Field(50, ge=1, le=MOST, description="fewer texts tell nothing of lengths")
 
 
 class EncodeSettings(Section):
@@ -288,7 +249,7 @@ class EncodeSettings(Section):
     revision: str | None = None
     batch_size: int = Field(32, ge=1, le=65536, description="texts encoded at once, of similar length")
     window: int | None = Field(
-        None, ge=16, le=_MOST, description="tokens that the encoder reads at once; a longer text is the mean "
+        None, ge=16, le=MOST, description="tokens that the encoder reads at once; a longer text is the mean "
         "of several windows; null: as many as it can")
     clusters: list[Annotated[int, Field(ge=2, le=65536)]] = Field(
         [64, 64], description="sizes of the levels of residual k-means; []: none")
@@ -296,13 +257,13 @@ class EncodeSettings(Section):
     max_drift: Annotated[float, Field(ge=1)] | None = Field(
         1.25, description="warn where tonight's vectors are this many times as far from their clusters as on "
         "the night that the clusters were made; null: never")
-    row_group_rows: int = Field(8192, ge=1, le=_MOST, description="rows of a row group, but of the last")
+    row_group_rows: int = Field(8192, ge=1, le=MOST, description="rows of a row group, but of the last")
     seed: Seed = 0
 
     @field_validator("clusters")
     @classmethod
     def _ids_fit(cls, value: list[int]) -> list[int]:
-        if math.prod(value) > _MOST:
+        if math.prod(value) > MOST:
             raise ValueError(f"encode.clusters = {value}: the ids of the last level, {math.prod(value)}, do "
                              "not fit into 32 bits; give fewer or smaller levels, such as [64, 64]")
         return value
@@ -343,6 +304,7 @@ class JobConfig(Section):
     history: HistorySettings = HistorySettings()
     prompts: PromptSettings = PromptSettings()
     decode: DecodeSettings = DecodeSettings()
+    drafter: DrafterSettings = DrafterSettings()
     verify: VerifySettings = VerifySettings()
     sample: SampleSettings = SampleSettings()
     embed: EmbedSettings = EmbedSettings()
@@ -366,6 +328,15 @@ class JobConfig(Section):
                     f"verify.{name} = {getattr(self.verify, name)!r} with decode.mode = 'sample': what is "
                     "sampled has the model's own law, and relaxed rules change it; leave "
                     f"verify.{name} out, or use decode.mode = dare")
+        return self
+
+    @model_validator(mode="after")
+    def _drafter_has_a_mode(self):
+        if self.drafter.source != "retrieval" and self.decode.mode not in ("dare", "sample"):
+            raise ValueError(
+                f"drafter.source = {self.drafter.source!r} with decode.mode = {self.decode.mode!r}, a "
+                "baseline without a draft model: use decode.mode = dare or sample, or leave drafter.source "
+                "out")
         return self
 
 

@@ -51,7 +51,7 @@ def _todo(job: Job, entity: str):
 def _yesterday(job: Job, entity: str) -> _Cost | None:
     old = knowledge.old_folder(job, entity)
     written = knowledge.manifest(old) if old else {}
-    same = written.get("text_settings") == text_salt(job.config, job.model_hash)
+    same = written.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash)
     if not same or not written.get("tokens_per_s"):
         return None
     if not written["counts"]["written"]:

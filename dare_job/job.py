@@ -43,3 +43,20 @@ class Job:
 
         model = self.config.model
         return resolve(model.name, model.revision, model.trust_remote_code)
+
+    @cached_property
+    def draft_path(self) -> Path | None:
+        """Local folder of the draft model; None where none drafts."""
+        from dare_job.model_files import resolve
+
+        asked = self.config.drafter
+        if asked.source == "retrieval":
+            return None
+        return resolve(asked.model, asked.revision, self.config.model.trust_remote_code, "drafter.model")
+
+    @cached_property
+    def draft_hash(self) -> str | None:
+        """Fingerprint of the draft model's files."""
+        from dare_job.model_files import fingerprint
+
+        return self.draft_path and fingerprint(self.draft_path)

@@ -33,7 +33,7 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
         "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
         "verify": job.config.verify.rule, "choice": job.choice, **_writer(job),
-        "text_settings": text_salt(job.config, job.model_hash),
+        "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
         "counts": counts, "totals": totals, "pool_kinds": kinds,
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
         "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),

@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow.compute as pc
 from rich.console import Console
 
-from dare_job import knowledge, lock, show, swap
+from dare_job import draft_check, knowledge, lock, show, swap
 from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.observe import log, progress, times
@@ -49,7 +49,11 @@ def run_stage(job: Job, stage: str, first: str | None = None) -> dict:
 
 @contextmanager
 def _writing(job: Job) -> Iterator[None]:
-    """Hold the date's lock, after tidying up what killed commands left."""
+    """Hold the date's lock, after tidying up what killed commands left.
+
+    Raises ConfigError or ModelError before that, where the settings' drafts cannot be.
+    """
+    draft_check.require(job)
     swap.recover(job.space.out)
     with lock.held(job.space.work):
         lock.wait(job.space.work.parent)  # `dare-job clean` looks who reads what, and moves the rest away

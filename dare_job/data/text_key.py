@@ -5,29 +5,32 @@ from dare_job.workspace import digest
 
 _USED_BY = {"k": {"relaxed", "literal", "top_k"}, "p": {"relaxed", "literal", "threshold"}, "c": {"ratio"},
             "epsilon": {"entropy"}, "delta": {"entropy"}}
+_OF_DRAFTS = {"law", "rule"}  # of the section sample
+_DRAFTED_BY = {"model": {"source", "tree"}, "hybrid": {"source", "tree", "confidence"}}
 
 
-def text_salt(config: JobConfig, model_hash: str) -> str:
-    """Digest of the model and of every setting that can change text.
+def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None) -> str:
+    """Digest of the model and of every setting that can change text; draft_hash: of a draft model's files.
 
     Strict verification equals greedy decoding whatever is drafted, so neither the mode nor budgets count
     there: ``dare`` under the strict rule, ``resd`` and ``autoregressive`` (strict always, whatever the rule
     says) share one key, and a change between them makes nothing stale. Any other rule under ``dare`` has a
-    key of its own: its text depends on what was drafted, so on all that makes and chooses pools, and on its
-    batch unless ``verify.reproducible``. Refreshing by the strict rule changes no key: a text that was
-    refreshed is as good under the rule that would have let it differ. What is sampled is of the model's own
-    law whatever was drafted: the section ``sample`` alone counts.
+    key of its own: its text depends on what was drafted, so on all that makes and chooses pools, on the draft
+    model, and on its batch unless ``verify.reproducible``. Refreshing by the strict rule changes no key: a
+    text that was refreshed is as good under the rule that would have let it differ. What is sampled is of the
+    model's own law whatever was drafted, and however that was verified: what the section ``sample`` says of
+    this law counts, and its seed, not its ``law`` and ``rule`` of drafts.
     """
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
         "tokens": [config.decode.min_new_tokens, config.decode.max_new_tokens],
-        "verify": _verification(config)})
+        "verify": _verification(config, draft_hash)})
 
 
-def _verification(config: JobConfig) -> dict:
-    decode, verify = config.decode, config.verify
+def _verification(config: JobConfig, draft_hash: str | None) -> dict:
+    decode, verify, drafter = config.decode, config.verify, config.drafter
     if decode.mode == "sample":
-        return {"rule": "sample", **config.sample.model_dump()}
+        return {"rule": "sample", **config.sample.model_dump(exclude=_OF_DRAFTS | _unbiased(config))}
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
         return {"rule": "strict"}
     found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
@@ -35,8 +38,15 @@ def _verification(config: JobConfig) -> dict:
              "pools": [section.model_dump() for section in
                        (config.pools, config.waves, config.router, config.group, config.embed)]}
     found |= {name: getattr(verify, name) for name, rules in _USED_BY.items() if verify.rule in rules}
+    if drafter.source != "retrieval":
+        found["drafter"] = {**drafter.model_dump(include=_DRAFTED_BY[drafter.source]), "hash": draft_hash}
     if verify.length_quantile is not None:
         found["length_quantile"] = verify.length_quantile
     if not verify.reproducible:
         found["batch_size"] = decode.batch_size
     return found
+
+
+def _unbiased(config: JobConfig) -> set[str]:
+    """Keys of before there was a bias hold for texts without one."""
+    return set() if config.sample.logit_bias else {"logit_bias"}

@@ -210,6 +210,14 @@ class TreeCache(Cache):
         for stack in self._stacks:
             stack[:, new, :, :length] = stack[:, old, :, :length]
 
+    def take(self, other: "TreeCache", sources: tuple[np.ndarray, np.ndarray],
+             targets: tuple[np.ndarray, np.ndarray]) -> None:
+        """Copy entries of another cache of the same model; slots and columns (N,) there and here."""
+        (old, source), (new, target) = (
+            [torch.from_numpy(places).to(self.device) for places in pair] for pair in (sources, targets))
+        for mine, theirs in zip(self._stacks, other._stacks, strict=True):
+            mine[:, new, :, target] = theirs[:, old, :, source]
+
     def clear(self, slot: int, start: int = 0) -> None:
         """Zero a slot from this position on: a masked entry still counts where it is no number (0 * nan)."""
         for stack in self._stacks:

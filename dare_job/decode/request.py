@@ -82,6 +82,7 @@ class Request:
     strict          written by the strict rule, whatever the engine's
     guard           tokens of the text that may be relaxed; those behind are written by the strict rule.
                     None: all may
+    key             with a seed it decides the random numbers of a row that is sampled; None: the id
     """
 
     id: Any
@@ -91,6 +92,12 @@ class Request:
     old_ids: np.ndarray | None = None
     strict: bool = False
     guard: int | None = None
+    key: Any = None
+
+    @property
+    def seeded(self) -> Any:
+        """What names the row's random numbers."""
+        return self.id if self.key is None else self.key
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class Result:
     token_ids        int32 (tokens,), the end-of-text token included where the model wrote it
     finish_reason    "eos", "length" (all tokens it may get, or the model's positions end), "error", or
                      "timeout": its forwards, which others may have slowed down, took ``row_timeout_s``
-    error            of the latter two, else None
+    error            of the latter two, else None; the text then holds what was written before
     target_steps     forwards of the model after the prompt's
     scored_tokens    tokens of the row's old text that the prompt's forward accepted
     accepted_tokens  draft tokens in the text that later forwards accepted

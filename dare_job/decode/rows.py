@@ -185,7 +185,8 @@ def _write(slots, counts, new, new_relaxed, finite, is_eos, share, longest, toke
     for r, slot in enumerate(slots):
         start = length[slot]
         written, ended = 0, False
-        while written <= counts[r] and start + written < longest[slot] and not ended:
+        last = counts[r] if finite[r] else counts[r] - 1  # nobody chose the token behind scores that are none
+        while written <= last and start + written < longest[slot] and not ended:
             token = new[r, written]
             tokens[slot, start + written] = token
             relaxed[slot, start + written] = new_relaxed[r, written]

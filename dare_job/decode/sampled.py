@@ -29,13 +29,14 @@ from dare_job.decode.verify.verdict import Verdict
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
 
+KNOWN_RULES = *RULES, trees.TRAVERSAL
 _REPEATS = ("iid",)  # laws that may draw a token twice
 
 
 @dataclass(frozen=True)
 class Sampling:
     """warp  what is sampled: temperature and so on, of target and draft alike
-    seed  with a row's id it decides the row's text
+    seed  with a row's key (``Request.seeded``) it decides the row's text
     model_penalty  the repetition penalty of the model's generation config holds, where warp has none
     law   how a draft model's candidates are drawn; drafts of retrieval have no law, and no rule is asked
     rule  verifies them: one of ``sampling.RULES``, or "traversal" of whole trees
@@ -51,9 +52,8 @@ class Sampling:
 
     def __post_init__(self):
         law(self.law)
-        known = *RULES, trees.TRAVERSAL
-        if self.rule not in known:
-            raise ConfigError(f"no verification rule {self.rule!r}: use {', '.join(known)}")
+        if self.rule not in KNOWN_RULES:
+            raise ConfigError(f"no verification rule {self.rule!r}: use {', '.join(KNOWN_RULES)}")
 
     def require(self, widths: Sequence[int]) -> None:
         """ConfigError where the rule cannot judge as many candidates of the law as a tree's levels have."""
@@ -71,8 +71,8 @@ class Sampling:
 class SamplingEngine(Engine):
     """Writes texts that are samples of the target model's distribution after warping.
 
-    A row's text hangs on the seed, its id, its prompt, model and drafts, and not on what shares its batch: it
-    has ``settings.nodes`` whatever its company, and random numbers of its own.
+    A row's text hangs on the seed, its key, its prompt, model and drafts, and not on what shares its batch:
+    it has ``settings.nodes`` whatever its company, and random numbers of its own.
     """
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
@@ -129,7 +129,7 @@ class SamplingEngine(Engine):
 
     def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[Verdict, int]:
         self._drawn = None  # what is offered of old text was not drawn
-        self._keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
+        self._keys = self._seeds.keys_of(rows.requests[slot].seeded for slot in slots)
         return super()._scored(rows, cache, slots, prefix)
 
     def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:

@@ -3,30 +3,26 @@
 Everything here is reached by importing the module in the worker; only ``Task`` travels.
 """
 
-import socket
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
 from dare_job import swap
 from dare_job.decode import Engine, EngineSettings, Request, Target, memory, step_cost
-from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.prompt import prompt_ids
 from dare_job.decode.sampled import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.scheduler import Scheduler, most
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.warm_up import warm_up
-from dare_job.errors import ConfigError, InfrastructureError, describe
+from dare_job.errors import ConfigError
 from dare_job.files import path
 from dare_job.local_copy import local_copy
 from dare_job.observe import log
-from dare_job.spark import gpus
+from dare_job.spark import drafters, gpus, models
 from dare_job.spark.task import Task
 from dare_job.tables import ENTITIES, GLOBAL
-from pools.draft import DraftSettings
 from pools.index import Index
 from pools.lengths import usual_length
 from pools.store import Store, open_pool
@@ -62,14 +58,7 @@ def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_cod
     logging.set_verbosity_error()
     torch.set_num_threads(threads)
     warm_up()
-    try:
-        target = Target.load(Path(model), dtype, gpus.take(device, gpu), trust_remote_code)
-    except (RuntimeError, MemoryError) as error:
-        if not memory.is_short(error) and not memory.is_device(error):
-            raise
-        raise InfrastructureError(
-            f"{socket.gethostname()}: the model does not fit, or its device failed: {describe(error)}; give "
-            "a task more memory, or a machine fewer tasks at once") from error
+    target = models.load(model, dtype, device, gpu, trust_remote_code)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     return Loaded(target, tokenizer)
 
@@ -94,12 +83,14 @@ def release_memory(task: Task) -> None:
 def request(row: dict, task: Task, drafted: bool = True) -> Request:
     """A row's prompt as token ids; unless ``drafted`` is false, with its pools and its own old text."""
     ids = prompt_ids(loaded(task).tokenizer, row["prompt"], task.config.model.chat_template)
+    name = row["entity_id"]
+    key = row["entity"], name  # a user and an item of one id have random numbers of their own
     if not drafted:
-        return Request(row["entity_id"], ids)
+        return Request(name, ids, key=key)
     own = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
     pools = row_pools(row, task)
     guard = None if row["strict"] else length_guard(pools, task)
-    return Request(row["entity_id"], ids, pools, old_ids=own, strict=bool(row["strict"]), guard=guard)
+    return Request(name, ids, pools, old_ids=own, strict=bool(row["strict"]), guard=guard, key=key)
 
 
 def length_guard(pools: tuple[Index, ...], task: Task) -> int | None:
@@ -159,28 +150,28 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         batch_size=batch_size or decode.batch_size, depth=decode.depth, score=_score(task, mode),
         row_timeout_s=decode.row_timeout_s)
     settings = replace(settings, nodes=0 if plain else _nodes(task, settings))
-    lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
-    drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=lam, threads=task.threads)
     target = loaded(task).target
+    drafter = None if plain else drafters.drafter(task, target)
     if sampled:
-        return SamplingEngine(target, settings, _sampling(task), None if plain else RetrievalDrafter(drafts))
+        return SamplingEngine(target, settings, sampling(task), drafter)
     if verify.reproducible and settings.rule != "strict" and target.traits.columns is not None:
         raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "
                           "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
                           "verify.reproducible=false")
     key = (task.model, mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon,
-           settings.delta, settings.batch_size, settings.nodes)
+           settings.delta, settings.batch_size, settings.nodes, drafters.key(task))
     shared = decode.nodes == "auto" and settings.nodes == most(decode.batch_size)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))  # fewer rows too
     scheduler = _scheduler(key, target, measured) if shared else None
-    return Engine(target, settings, None if plain else RetrievalDrafter(drafts), _scoring(key), scheduler)
+    return Engine(target, settings, drafter, _scoring(key), scheduler)
 
 
-def _sampling(task: Task) -> Sampling:
+def sampling(task: Task) -> Sampling:
+    """What the section sample of a task's settings asks for."""
     asked = task.config.sample
     penalty = 1.0 if asked.repetition_penalty is None else asked.repetition_penalty
-    warp = Warp(asked.temperature, asked.top_k, asked.top_p, asked.min_p, penalty)
-    return Sampling(warp, asked.seed, model_penalty=asked.repetition_penalty is None)
+    warp = Warp(asked.temperature, asked.top_k, asked.top_p, asked.min_p, penalty, asked.logit_bias)
+    return Sampling(warp, asked.seed, asked.law, asked.rule, asked.repetition_penalty is None)
 
 
 def _nodes(task: Task, settings: EngineSettings) -> int:
@@ -190,7 +181,7 @@ def _nodes(task: Task, settings: EngineSettings) -> int:
         return asked
     fixed = task.config.verify.reproducible and settings.rule != "strict"
     fixed |= task.config.decode.mode == "sample"
-    return settings.nodes if fixed else most(task.config.decode.batch_size)
+    return drafters.nodes(task.config.drafter) if fixed else most(task.config.decode.batch_size)
 
 
 def _score(task: Task, mode: str) -> str:

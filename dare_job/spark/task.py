@@ -31,6 +31,7 @@ class Task:
     threads        torch threads of one worker
     wave_pools     (entity type, folder, checksum of its manifest) of the pool of the waves before
     model_hash     what the model's files must be on every host; empty: it is the driver's, or shipped
+    draft          folder of the draft model; empty: none drafts. draft_hash: as model_hash
     archives       the shipped ones of these folders; ``here`` says where they are
     """
 
@@ -47,21 +48,28 @@ class Task:
     wave_pools: WavePools = ()
     model_hash: str = ""
     archives: tuple[Archive, ...] = ()
+    draft: str = ""
+    draft_hash: str = ""
 
     @classmethod
     def of(cls, job: Job, pools_version: str = "", cut: str = "") -> "Task":
-        """The task of a job; ships its model, and its pools where ``pools_version`` says which."""
+        """The task of a job; ships its models, and its pools where ``pools_version`` says which."""
         model, pools = job.model_path.absolute(), job.space.stage("pools").resolve()
-        archives, model_hash = [], ""
+        models = {model: job.model_hash}
+        if job.draft_path:
+            models[job.draft_path.absolute()] = job.draft_hash
+        archives, hashes = [], ["", ""]
         if shipping.wanted(job, "model"):
-            archives.append(shipping.ship(job.spark, model, job.model_hash, model_files.files(model)))
+            archives += [shipping.ship(job.spark, folder, version, model_files.files(folder))
+                         for folder, version in models.items()]
         elif not is_local(job.spark.sparkContext.master):
-            model_hash = job.model_hash
+            hashes = [job.model_hash, job.draft_hash or ""]
         if pools_version and shipping.wanted(job, "pools"):
             archives.append(shipping.ship(job.spark, pools, pools_version))
         return cls(job.config, str(model), model_files.tokenizer_hash(model),
                    str(job.space.stage("generate").resolve()), str(pools), pools_version, cut,
-                   job.space.dt, job.run_id, threads(job), (), model_hash, tuple(archives))
+                   job.space.dt, job.run_id, threads(job), (), hashes[0], tuple(archives),
+                   str(job.draft_path.absolute()) if job.draft_path else "", hashes[1])
 
     def of_wave(self, job: Job, wave_pools: WavePools) -> "Task":
         """The same task with the pools of the waves before, which are shipped like the others."""
@@ -78,14 +86,16 @@ class Task:
         a shipped folder cannot be unpacked.
         """
         at = {archive.folder: shipping.unpacked(archive) for archive in self.archives}
-        if self.model_hash:
-            _check_model(self.model, self.model_hash)
+        for folder, expected in ((self.model, self.model_hash), (self.draft, self.draft_hash)):
+            if expected:
+                _check_model(folder, expected)
         waves = tuple((entity, at.get(pool, pool), version) for entity, pool, version in self.wave_pools)
         return replace(self, model=at.get(self.model, self.model), pools=at.get(self.pools, self.pools),
-                       wave_pools=waves, model_hash="", archives=())
+                       draft=at.get(self.draft, self.draft), wave_pools=waves, model_hash="", draft_hash="",
+                       archives=())
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _check_model(folder: str, expected: str) -> None:
     """Two models on two hosts would write one table."""
     host = socket.gethostname()

@@ -31,7 +31,8 @@ def run(job: Job) -> dict:
     Every entity of the input, or of yesterday's snapshot, has one row. Raises DataError for a bad input.
     """
     began = time.perf_counter()
-    salt = text_salt(job.config, job.model_hash)  # a model that is not whole ends the run before it costs
+    # A model that is not whole ends the run before it costs.
+    salt = text_salt(job.config, job.model_hash, job.draft_hash)
     _warn_of_wording(job)
     source = prepare(job)
     previous = {entity: old_folder(job, entity) for entity in ENTITIES}

@@ -41,7 +41,8 @@ def test_a_bad_row_costs_no_later_row(poisoned, batch_size):
         for row, text in enumerate(expected):
             assert results[row].error is None
             assert np.array_equal(results[row].token_ids, text)
-        assert all("finite" in results[-i].error for i in (1, 2, 3))
+        for i in (1, 2, 3):
+            assert "finite" in results[-i].error and not len(results[-i].token_ids)
 
 
 class Distractor:

@@ -9,8 +9,9 @@ import transformers as hf
 from decode_models import GROUPED, SIZES, VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 from pydantic import ValidationError
 
+from dare_job import baseline
 from dare_job.config import JobConfig
-from dare_job.decode import Target, attention, support
+from dare_job.decode import Request, Target, attention, support
 from dare_job.decode.attention import NAME
 from dare_job.decode.sampled import Sampling
 from dare_job.decode.sampling.warp import Warp
@@ -268,6 +269,11 @@ def test_mode_sample_draws_by_its_section(monkeypatch):
     drafted, plain = loading.engine(task), loading.engine(task, mode="autoregressive")
     assert drafted.sampling == plain.sampling == Sampling(Warp(0.5, 3, None, 0.1), 4)
     assert drafted.drafter and drafted.scheduler is None and plain.drafter is None
+    asked, generate = [], target.model.generate
+    monkeypatch.setattr(target.model, "generate", lambda *a, **b: asked.append(b) or generate(*a, **b))
+    assert baseline.by_generate([Request(0, np.array([5, 6], np.int32), max_new_tokens=4)], task) > 0
+    assert asked[0]["do_sample"] and (asked[0]["temperature"], asked[0]["top_k"], asked[0]["min_p"]) == (
+        0.5, 3, 0.1) and "repetition_penalty" not in asked[0]  # which is left to the model's own config
     for changed in ({"rule": "relaxed"}, {"target": "cosine=0.98", "curve": "c.json"}):
         with pytest.raises(ValidationError, match="the model's own law, and relaxed rules change it; leave"):
             JobConfig.model_validate(given | {"verify": changed})

@@ -1,13 +1,17 @@
 """A row's random numbers hang on nothing but seed, id, place and purpose."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from dare_job.config import JobConfig
 from dare_job.decode import Request
 from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Seeds, uniforms
 from dare_job.errors import ConfigError
+from dare_job.spark import loading
+from dare_job.tables import ENTITIES
 
 
 def _one(key, place, purpose, number, count):
@@ -39,6 +43,18 @@ def test_a_rows_numbers_do_not_depend_on_its_company():
     order = [2, 0, 3]
     apart = uniforms(seeds.keys(tuple(requests[n] for n in order)), places[order], DRAFT, numbers[order], 3)
     assert np.array_equal(apart, together[order, :3])
+
+
+def test_a_user_and_an_item_of_one_id_share_no_numbers(monkeypatch):
+    """Rows are named by their entity type too; a request without a key by its id."""
+    monkeypatch.setattr(loading, "prompt_ids", lambda *_: np.ones(1, np.int32))
+    monkeypatch.setattr(loading, "loaded", lambda task: SimpleNamespace(tokenizer=None))
+    task = SimpleNamespace(config=JobConfig())
+    rows = [loading.request({"entity": entity, "entity_id": "7", "prompt": "p"}, task, drafted=False)
+            for entity in ENTITIES]
+    keys = Seeds(0).keys((*rows, Request("7", np.ones(1, np.int32))))
+    assert [row.id for row in rows] == ["7", "7"] and len({bytes(key) for key in keys}) == 3
+    assert np.array_equal(keys, Seeds(0).keys_of([("user", "7"), ("item", "7"), "7"]))
 
 
 def test_whatever_differs_gives_other_numbers():

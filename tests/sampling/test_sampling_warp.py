@@ -17,11 +17,7 @@ MODEL = GPT2LMHeadModel(GPT2Config(vocab_size=WIDTH, n_embd=8, n_layer=1, n_head
 
 def processors(wanted: Warp):
     """What ``generate`` itself makes of the settings, in its order."""
-    config = GenerationConfig(
-        do_sample=not wanted.greedy, temperature=wanted.temperature or 1.0, top_k=wanted.top_k or 0,
-        top_p=1.0 if wanted.top_p is None else wanted.top_p, min_p=wanted.min_p,
-        repetition_penalty=float(wanted.repetition_penalty),
-        sequence_bias={(token,): bias for token, bias in wanted.logit_bias.items()} or None, pad_token_id=0)
+    config = GenerationConfig(**wanted.of_generate(), pad_token_id=0)
     return MODEL._get_logits_processor(config, input_ids_seq_length=4)
 
 

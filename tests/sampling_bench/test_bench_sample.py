@@ -1,6 +1,7 @@
 """The bench of sampling: from nothing to its figures on a few rows, and what they are made of."""
 
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import profile_files
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dare_job.bench.profiles import data, train
-from dare_job.bench.sampling import acceptance, curve, orders, report, source
+from dare_job.bench.sampling import acceptance, command, curve, orders, report, source
 from dare_job.bench.sampling.measure import Measured, Method
 from dare_job.cli import app
 from dare_job.decode.sampling.search import expected_tokens, largest, nodes_of
@@ -30,7 +31,7 @@ def work(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shown(work):
-    return invoke("--quick", "--temperatures", "0,1", "--work", str(work))
+    return invoke("--quick", "--temperatures", "0,1", "--work", str(work), "--plot", str(work / "rates.svg"))
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,15 @@ def test_greedy_text_is_the_same_however_it_is_drafted(found):
     assert len({row["tokens"] for row in found["rows"] if row["temperature"] == 0}) == 1
 
 
+def test_acceptance_is_drawn_over_candidates(found, work):
+    """A panel for each draft model, and in it a line for each temperature with all that was measured."""
+    drawn = ElementTree.fromstring((work / "rates.svg").read_text())
+    kinds = {"".join(part.itertext()) for part in drawn.iter() if part.tag.endswith("text")}
+    assert {"temperature 0", "temperature 1"} <= kinds and any("before distillation" in one for one in kinds)
+    paths = [part.get("d") for part in drawn.iter() if part.tag.endswith("path")]
+    assert len(paths) == 4 and {path.count(",") for path in paths} == {len(acceptance.QUICK_PROBES)}
+
+
 def test_targets_are_printed_as_met_or_missed(shown, found):
     assert len(found["targets"]) == 3
     for one in found["targets"]:
@@ -68,8 +78,22 @@ def test_targets_are_printed_as_met_or_missed(shown, found):
         assert f"{'met' if one['met'] else 'MISSED'}: {one['target']}" in shown.stdout
 
 
+@pytest.mark.parametrize(("measured", "code"), [((2.0, 1.8), 0), ((1.99, 1.8), 1), ((2.5, 1.7), 1)])
+def test_a_target_that_is_missed_fails_the_command(found, monkeypatch, measured, code):
+    """The rule of narrowing trees alone may be missed. The last line of standard output stays JSON."""
+    rows = [{**row, "fewer_forwards": measured[0], "memory_bound": measured[1]} for row in found["rows"]]
+    result = {**found, "targets": report.targets(rows, [{"lost": 0.5}])}
+    assert [one["met"] for one in result["targets"]] == [measured[0] >= 2, measured[1] >= 1.8, False]
+    monkeypatch.setattr(command, "run", lambda options: result)
+    done = invoke("--temperatures", "1")
+    assert done.exit_code == code and json.loads(done.stdout.splitlines()[-1]) == result
+    assert ("targets missed: temperature 1: " in done.stderr) == (code == 1)
+    assert "narrowing" not in done.stderr
+    assert invoke("--temperatures", "1", "--quick").exit_code == 0
+
+
 def test_both_draft_models_are_kept(found, work):
-    folders = sorted(path.name for path in work.iterdir())
+    folders = sorted(path.name for path in work.iterdir() if path.is_dir())
     assert [name.rsplit("-", 1)[0] for name in folders] == ["drafter-after", "drafter-before"]
     assert found["training"]["before"]["kl"] == 0 < found["training"]["after"]["kl"]
 

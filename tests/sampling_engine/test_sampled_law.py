@@ -1,5 +1,7 @@
 """Whatever drafts them, texts that are sampled have the target's own law, and rows are by themselves."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from decode_models import tiny
 from scipy.stats import chi2
 from transformers import RepetitionPenaltyLogitsProcessor
 
+from dare_job.baseline import generated
 from dare_job.decode import EngineSettings, Request, Target
 from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
@@ -111,6 +114,14 @@ def test_a_rule_that_is_told_another_law_would_be_caught(target, law):
     wrong.drafter.sampled = lambda *args: sampled(*args)._replace(laws=("iid",) * len(args[0]))
     found, degrees = distance(wrong.run(requests("3x2", 3 * ROWS)), law)
     assert found > chi2.isf(ODDS, degrees)
+
+
+def test_generate_draws_by_the_same_law(target, law):
+    """What plain decoding is timed by in mode sample."""
+    torch.manual_seed(0)
+    found = generated(target, requests("none", ROWS), 500, NEW, **WARP.of_generate())
+    how_far, degrees = distance([SimpleNamespace(token_ids=text) for text in found], law)
+    assert how_far < chi2.isf(ODDS, degrees)
 
 
 def test_generation_config_is_honoured(law):

@@ -135,6 +135,8 @@ def test_a_token_without_numbers_behind_it_ends_its_row_whoever_drafts(pair, rul
     for result in results:
         told = result.token_ids.tolist()
         assert told.count(7) == 1 if result.error else 7 not in told[:-1]
+        assert told[-1] == 7 or not result.error  # and nothing behind it that nobody drew
+        assert result.step_tokens.sum() == len(told)
 
 
 @pytest.mark.parametrize(("sampling", "shape", "rule", "message"), [

@@ -119,8 +119,4 @@ def _temperature(made: World, options: Options, temperature: float,
             _LOG.info("temperature %g, %d of %d: %s %s, %.3f tokens a step, %.1f s", temperature, repeat + 1,
                       options.repeats, method.name, "x".join(map(str, method.widths)), seen.per_step,
                       seen.seconds[0])
-    lines = [report.line(temperature, method, found, expected.get(method.name)) for method in compared]
-    best = next(method for method in compared if method.name == report.BEST)
-    if best.widths:
-        lines.append(report.paths(temperature, made.target, best, found))
-    return lines
+    return [report.line(temperature, method, found, expected.get(method.name)) for method in compared]

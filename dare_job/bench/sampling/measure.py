@@ -1,11 +1,13 @@
 """One way of sampling: the rows written by it once, and what that took."""
 
+import math
 import statistics
 import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dare_job.bench.sampling.paths import PathsEngine, SamplingPathsEngine
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode import Engine, EngineSettings
 from dare_job.decode.draft.base import Drafter
@@ -26,6 +28,7 @@ class Method:
     """drafter  before, after (the draft models), retrieval or none
     widths      of the draft model's trees; nodes: of retrieval's
     law, rule   at temperature 0 all are one: the most probable candidates, and the target's first choice
+    paths       without tree attention: each path is a row of the target's forwards
     """
 
     name: str
@@ -34,11 +37,17 @@ class Method:
     law: str = "without_replacement"
     rule: str = "rrs"
     nodes: int = 0
+    paths: bool = False
 
     @property
     def size(self) -> int:
         """Draft nodes of a row's forward, at most."""
         return Shape(self.widths).nodes if self.widths else self.nodes
+
+    @property
+    def target_tokens(self) -> int:
+        """That the target reads for a row, at most."""
+        return math.prod(self.widths) * (1 + len(self.widths)) if self.paths else 1 + self.size
 
 
 @dataclass
@@ -103,10 +112,11 @@ def once(world: World, method: Method, temperature: float, tokens: int) -> Measu
                               depth=len(method.widths) or _DEEPEST, score="never")
     drafter = _drafter(world, method)
     if temperature == 0:
-        engine = Engine(world.target, settings, drafter)
+        engine = (PathsEngine if method.paths else Engine)(world.target, settings, drafter)
     else:
         sampling = Sampling(Warp(temperature), world.seed, law=method.law, rule=method.rule)
-        engine = SamplingEngine(world.target, settings, sampling, drafter)
+        engine = (SamplingPathsEngine if method.paths else SamplingEngine)(world.target, settings, sampling,
+                                                                          drafter)
     clock, processor = time.perf_counter(), time.process_time()
     results = list(engine.run(world.requests))
     seconds, processor = time.perf_counter() - clock, time.process_time() - processor

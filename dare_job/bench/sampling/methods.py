@@ -31,6 +31,8 @@ def methods(temperature: float, rates: dict[str, Acceptance], here: dict, nodes:
             if title != report.SD_SAME or name == "after":
                 found.append(Method(title + suffix, name if widths else "none", widths, law, rule))
         expected |= {report.SD_BEST + suffix: chain.tokens, report.BEST + suffix: best.tokens}
+        if name == "after" and best.widths:
+            found.append(Method(report.PATHS, name, best.widths, paths=True))
         if name == "after" and temperature > 0:
             found += [Method(title, name, best.widths or _ANY, law, rule)
                       for title, law, rule in report.ABLATION]

@@ -116,7 +116,7 @@ def snapshot(job: Job, bank: Bank) -> dict[str, int]:
         files = {path.name: {"bytes": path.stat().st_size} for path in folder.glob("*.parquet")}
         write_json(folder / MANIFEST, {
             "date": job.space.dt, "entity": entity, "run_id": job.run_id, "fingerprint": "bench.scale",
-            **knowledge.writer(job), "text_settings": text_salt(job.config, job.model_hash),
+            **knowledge.writer(job), "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
             "counts": {"rows": rows, "written": rows}, "totals": {"tokens": tokens}, "files": files,
             "tokens_per_s": None, "baseline": None})
         written[entity] = rows

@@ -1,8 +1,8 @@
-"""Random numbers that a row has to itself: of a seed, its id, a place in its text and a purpose, no more.
+"""Random numbers that a row has to itself: of a seed, its key, a place in its text and a purpose, no more.
 
 So a row's numbers are the same whatever shares its batch, in whichever order rows come, and however many were
 asked for before. Counter-based: Philox4x64 with ten rounds (Salmon et al., "Parallel random numbers: as easy
-as 1, 2, 3", SC 2011), keyed by a hash of seed and id.
+as 1, 2, 3", SC 2011), keyed by a hash of seed and key.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ class Seeds:
         self._last: tuple[Sequence, np.ndarray] = ((), np.empty((0, 2), np.uint64))
 
     def keys(self, requests: Sequence) -> np.ndarray:
-        """uint64 (R, 2) of requests, by their ids; remembered while they are the same object."""
+        """uint64 (R, 2) of requests, by ``Request.seeded``; remembered while they are the same object."""
         known, keys = self._last
         if requests is not known:
-            keys = self.keys_of(request.id for request in requests)
+            keys = self.keys_of(request.seeded for request in requests)
             self._last = requests, keys
         return keys
 

@@ -126,7 +126,7 @@ def _verdict(tree: Tree, found: Walk) -> Verdict:
     sound[:] = finite | (counts > 0)  # a node behind one that was accepted spoiled nothing before it
     rows = np.arange(len(nodes))
     out[:], paths[:] = 0, 0
-    out[rows, counts] = np.where(finite, token, 0)
+    out[rows, counts] = np.where(finite, token, 0)  # 0: nobody writes it
     for _ in range(tree.depth):
         deep = depths[nodes] > 0
         here, row = nodes[deep], rows[deep]

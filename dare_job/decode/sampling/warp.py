@@ -56,6 +56,14 @@ class Warp:
     def greedy(self) -> bool:
         return self.temperature == 0
 
+    def of_generate(self) -> dict:
+        """The arguments by which ``generate`` writes with the same law."""
+        bias = {(int(token),): float(value) for token, value in self.logit_bias.items()}
+        drawn = {"temperature": self.temperature, "top_k": self.top_k or 0, "min_p": self.min_p,
+                 "top_p": 1.0 if self.top_p is None else self.top_p}
+        return {"do_sample": not self.greedy, "num_beams": 1, "sequence_bias": bias or None,
+                "repetition_penalty": float(self.repetition_penalty), **({} if self.greedy else drawn)}
+
 
 def warp(logits: torch.Tensor, settings: Warp,
          seen: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:

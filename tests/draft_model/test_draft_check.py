@@ -1,0 +1,117 @@
+"""What cannot be drafted or sampled ends a night before it starts: the setting, its value and the fix."""
+
+import json
+import shutil
+from datetime import date
+
+import noisy_drafter
+import pytest
+from pydantic import ValidationError
+
+from dare_job import draft_check, pipeline
+from dare_job.config import JobConfig, load
+from dare_job.decode.sampled import KNOWN_RULES
+from dare_job.decode.sampling import LAWS
+from dare_job.errors import ConfigError, ModelError
+from dare_job.job import Job
+from dare_job.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory):
+    return noisy_drafter.write(tmp_path_factory.mktemp("drafter"))
+
+
+@pytest.fixture
+def job_of(tmp_path, drafter):
+    def make(**sections) -> Job:
+        base = {"out": str(tmp_path / "out"), "drafter": {"source": "model", "model": str(drafter)}}
+        merged = {name: {**base.get(name, {}), **section} for name, section in sections.items()}
+        config = JobConfig.model_validate({**base, **merged})
+        return Job(config, Workspace(tmp_path / "out", date(2026, 1, 2)), "run-1")
+    return make
+
+
+SAMPLED = {"mode": "sample"}
+
+
+@pytest.mark.parametrize(("sections", "error", "said"), [
+    ({"drafter": {"model": "/nowhere/at/all"}}, ModelError,
+     r"drafter\.model = '/nowhere/at/all': .* does not exist; dare-job train-drafter makes"),
+    ({"decode": {"nodes": 27}}, ConfigError,
+     "draft tree 4x2x1x1 has 28 nodes a row, more than decode.nodes = 27; raise that, or take a smaller"),
+    ({"decode": {"depth": 3}}, ConfigError,
+     "drafter.tree = 4x2x1x1 has 4 levels, more than decode.depth = 3; raise that"),
+    ({"drafter": {"tree": "999x9"}}, ConfigError, "draft tree 999x9 has 9990 nodes a row; 512 at most"),
+    ({"decode": SAMPLED, "sample": {"rule": "k_seq"}}, ConfigError,
+     "sample.law = without_replacement, sample.rule = k_seq, drafter.tree = 4x2x1x1: .*not exact for draft "
+     "law 'without_replacement'.*rrs"),
+    ({"decode": SAMPLED, "sample": {"law": "iid", "rule": "traversal"}}, ConfigError, "draw a token twice"),
+    ({"decode": SAMPLED, "sample": {"law": "spechub"}}, ConfigError, "exactly 2 candidates, not of 4"),
+    ({"decode": SAMPLED, "sample": {"logit_bias": {999999: 1.0}}}, ConfigError,
+     r"sample.logit_bias = {999999: 1.0}: embedded has token ids up to \d+; leave 999999 out")])
+def test_what_cannot_be_is_refused_before_anything_is_written(job_of, tmp_path, sections, error, said):
+    for begin in (pipeline.run, pipeline.dry_run, lambda job: pipeline.run_stage(job, "plan")):
+        with pytest.raises(error, match=said):
+            begin(job_of(**sections))
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_tokens_are_named_with_the_first_difference(job_of, drafter, tmp_path):
+    other = shutil.copytree(drafter, tmp_path / "other")
+    file = other / "tokenizer.json"
+    told = json.loads(file.read_text())
+    vocabulary = told["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        first, second = sorted(vocabulary, key=vocabulary.get)[300:302]
+        vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    else:
+        vocabulary[300], vocabulary[301] = vocabulary[301], vocabulary[300]
+    file.write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match=f"drafter.model = '{other}': draft model {other} has other tokens "
+                                          "than embedded: id 300 is .*id 301 in the other.*train-drafter"):
+        draft_check.require(job_of(drafter={"model": str(other)}))
+    for name in other.glob("tokenizer*"):
+        name.unlink()
+    with pytest.raises(ModelError, match="drafter.model = .* holds no tokenizer"):
+        draft_check.require(job_of(drafter={"model": str(other)}))
+
+
+def test_what_can_be_is_not_refused(job_of):
+    for sections in ({}, {"decode": SAMPLED}, {"decode": {"nodes": 28}}, {"drafter": {"source": "hybrid"}},
+                     {"decode": SAMPLED, "sample": {"law": "iid", "rule": "priority", "logit_bias": {3: -2}}},
+                     {"drafter": {"source": "retrieval", "model": "/nowhere/at/all"}}):
+        draft_check.require(job_of(**sections))
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"drafter": {"source": "model"}}, "drafter.source = model needs drafter.model"),
+    ({"drafter": {"source": "hybrid"}}, "drafter.source = hybrid needs drafter.model"),
+    ({"drafter": {"source": "model", "model": "m"}, "decode": {"mode": "resd"}},
+     "drafter.source = 'model' with decode.mode = 'resd', a baseline without a draft model: use decode.mode"),
+])
+def test_settings_that_contradict_each_other(given, said):
+    with pytest.raises(ValidationError, match=said):
+        JobConfig.model_validate(given)
+
+
+def test_settings_as_a_user_writes_them(tmp_path):
+    file = tmp_path / "night.yaml"
+    file.write_text("decode: {mode: sample}\nsample: {law: iid, rule: priority, logit_bias: {7: 1, 9: -2}}\n"
+                    "drafter: {source: model, model: out/drafter, tree: 2x2}\n")
+    found = load(file, ["sample.logit_bias={7: 2}"])
+    assert found.sample.logit_bias == {7: 2.0} and found.drafter.tree == "2x2"
+    for override, said in (("sample.temperature=-1", "sample.temperature = -1: should be greater than or"),
+                           ("sample.rule=best", "sample.rule = 'best': should be 'speculative', 'rrs'"),
+                           ("drafter.tree=4x", "drafter.tree = '4x': should be .* such as 4x2x1"),
+                           ("drafter.source=modle", "drafter.source = 'modle'"),
+                           ("sample.logit_bias={-1: 2}", "sample.logit_bias.-1")):
+        with pytest.raises(ConfigError, match=said):
+            load(file, [override])
+
+
+def test_laws_and_rules_are_those_that_there_are():
+    fields = JobConfig.model_fields["sample"].annotation.model_fields
+    assert set(fields["law"].annotation.__args__) == set(LAWS)
+    assert set(fields["rule"].annotation.__args__) == set(KNOWN_RULES)
+    assert JobConfig().drafter.source == "retrieval"  # a draft model, and hybrid above all, are asked for

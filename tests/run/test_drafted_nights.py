@@ -1,0 +1,85 @@
+"""Nights that a draft model drafts: strict text stays what it is, sampled text is the engine's own."""
+
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from run_helpers import NIGHT_2, snapshot
+from transformers import AutoTokenizer
+
+from dare_job import pipeline
+from dare_job.decode import EngineSettings, Request, Target
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.prompt import prompt_ids
+from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.sampling.warp import Warp
+from dare_job.model import embedded_path
+from dare_job.tables import ENTITIES
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "draft_model"))
+import noisy_drafter  # noqa: E402
+
+pytestmark = pytest.mark.spark
+ROWS, TOKENS = 5, 24
+SHORT = {"decode": {"max_new_tokens": TOKENS}, "baseline": {"rows": 0}, "waves": {"when": "never"},
+         "gates": {"max_cut_off_share": None, "max_short_share": None}}
+
+
+def night(job_of, out, **sections) -> dict:
+    given = {name: {**SHORT.get(name, {}), **sections.get(name, {})} for name in SHORT | sections}
+    return pipeline.run(job_of(out, NIGHT_2, limit=ROWS, **given))
+
+
+def texts(out) -> dict[tuple, list[int]]:
+    found = {(entity, name): row["token_ids"] for entity in ENTITIES
+             for name, row in snapshot(out, entity, NIGHT_2).items()}
+    return {name: ids for name, ids in found.items() if ids}
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory):
+    return noisy_drafter.write(tmp_path_factory.mktemp("drafter"))
+
+
+@pytest.fixture(scope="module")
+def plain(job_of, tmp_path_factory):
+    """The folder and the summary of a strict night that old text drafts."""
+    out = tmp_path_factory.mktemp("plain")
+    return out, night(job_of, out)
+
+
+def test_strict_text_is_the_same_whatever_drafts_it(job_of, tmp_path, plain):
+    """The target drafts for itself: what it drafts is right, and is shipped though the master is local."""
+    found = night(job_of, tmp_path, drafter={"source": "model", "model": "embedded", "tree": "2x1x1"},
+                  spark={"ship": "always"}, decode={"nodes": 6})
+    assert texts(tmp_path) == texts(plain[0]) and found["written"] == plain[1]["written"] == 2 * ROWS
+    assert found["accepted_per_step"] > max(2, plain[1]["accepted_per_step"])
+
+
+@pytest.mark.slow
+def test_hybrid_drafts_are_asked_for(job_of, tmp_path, plain, drafter):
+    hybrid = {"source": "hybrid", "model": str(drafter), "tree": "2x2"}
+    assert night(job_of, tmp_path, drafter=hybrid)["written"] == 2 * ROWS
+    assert texts(tmp_path) == texts(plain[0])
+
+
+def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_path, drafter):
+    """By model, law, rule, bias and seed of the settings, and numbers by each row's entity type and id."""
+    sample = {"temperature": 1.3, "law": "iid", "rule": "priority", "seed": 3, "logit_bias": {20: 1.5}}
+    found = night(job_of, tmp_path, sample=sample,
+                  drafter={"source": "model", "model": str(drafter), "tree": "3x2"},
+                  decode={"mode": "sample", "nodes": "auto", "batch_size": 2, "score": "auto"})
+    assert found["written"] == 2 * ROWS and found["accepted_per_step"] > 0.1
+    target, tokenizer = Target.load(embedded_path()), AutoTokenizer.from_pretrained(embedded_path())
+    engine = SamplingEngine(target, EngineSettings(max_new_tokens=TOKENS, nodes=9, score="never"),
+                            Sampling(Warp(1.3, logit_bias={20: 1.5}), 3, "iid", "priority"),
+                            ModelDrafter(Target.load(drafter), "3x2", target.vocabulary))
+    asked = []
+    for entity in ENTITIES:
+        plan = ds.dataset(tmp_path / "_work" / f"dt={NIGHT_2}" / "plan" / f"entity={entity}")
+        asked += [Request((entity, row["entity_id"]), prompt_ids(tokenizer, row["prompt"]))
+                  for row in plan.to_table().to_pylist() if row["prompt"]]
+    written = texts(tmp_path)
+    expected = {result.id: result.token_ids.tolist() for result in engine.run(asked) if result.id in written}
+    assert written == expected
