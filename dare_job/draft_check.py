@@ -33,10 +33,11 @@ def _require_biased_tokens(job: Job) -> None:
                           f"{known - 1}; leave {max(bias)} out")
 
 
-def _require_folder(job: Job) -> None:
+def _require_folder(job: Job) -> str:
+    """Returns the fingerprint of what is there."""
     try:
         model_files.tokenizer_hash(job.draft_path)
-        job.draft_hash  # noqa: B018 - reads the folder's files
+        return job.draft_hash
     except (ModelError, InfrastructureError) as error:
         raise type(error)(f"drafter.model = {job.config.drafter.model!r}: {error}; {_ADVICE}") from error
 

@@ -1,6 +1,7 @@
 """Trees of two levels over few tokens: all that may be drafted, the law of three tokens."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,30 @@ def all_drafts(law: str, world: World, widths: tuple[int, int]):
             rows.append((own, [draws for draws, _ in picks], weight))
     own, picks, weights = zip(*rows, strict=True)
     return torch.tensor(own), torch.tensor(picks), torch.tensor(weights, dtype=torch.float64)
+
+
+def drafts_by_child(law: str, world: World, widths: tuple[int, int], most: int = 1 << 17) -> Iterator[tuple]:
+    """All that may be drafted, for verifiers that go down a tree node by node: a path has one child of the
+    root, so what it meets there hangs on the root's candidates and on that child's, not on its siblings'.
+
+    So each of the root's tuples is met by each tuple of a child, whose siblings have the tuples of the same
+    number. Yields, ``most`` trees at once, candidates as ``all_drafts``, and weights float64 (M, 1 + w): of
+    what ends at the root, and of what ends at each child or behind it.
+    """
+    first, chances = enumerate_draws(LAWS[law], world.q[0], widths[0])
+    found = [enumerate_draws(LAWS[law], q, widths[1]) for q in world.q[1]]
+    count = max(len(own) for own, _ in found)
+    behind = torch.full((len(found) + 1, count, widths[1]), NONE)
+    shares = torch.zeros((len(found) + 1, count), dtype=torch.float64)  # the last line: of NONE
+    for token, (own, weights) in enumerate(found):
+        behind[token, : len(own)], shares[token, : len(own)] = own, weights
+        behind[token, len(own) :] = own[-1]
+    at_once = max(1, most // count)
+    for own, weights in zip(first.split(at_once), chances.split(at_once), strict=True):
+        of_child = shares[own].transpose(1, 2)  # (roots, count, w)
+        every = torch.cat((torch.full_like(of_child[:, :, :1], 1 / count), of_child), 2)
+        yield (own.repeat_interleave(count, 0), behind[own].transpose(1, 2).flatten(0, 1),
+               (weights[:, None, None] * every).flatten(0, 1))
 
 
 def some_drafts(law: str, world: World, widths: tuple[int, int], rows: int, rng: torch.Generator):
@@ -84,10 +109,18 @@ def paths(tree: Candidates, rows: int, wide: int, deep: int):
 
 
 def law_of_three(world: World, tree: Candidates, ends: torch.Tensor, chances: torch.Tensor, widths):
-    """Law (V, V, V) of three tokens, where what is not emitted is drawn from p, and mean accepted tokens."""
-    rows, tokens = len(chances), len(world.p[0])
+    """Law (V, V, V) of three tokens, where what is not emitted is drawn from p, and mean accepted tokens.
+
+    chances float64 of the trees (M,), or (M, 1 + w) as ``drafts_by_child`` weighs them.
+    """
+    rows, tokens, (wide, deep) = len(chances), len(world.p[0]), widths
     depth, first, second = paths(tree, rows, *widths)
-    ends = ends * chances.repeat_interleave(len(ends) // rows)[:, None]
+    if chances.dim() == 2:
+        of = torch.arange(1, wide + 1)
+        chances = torch.cat((chances, chances[:, of.repeat_interleave(deep)]), 1)
+    else:
+        chances = chances[:, None].expand(-1, len(ends) // rows)
+    ends = ends * chances.reshape(-1, 1)
     none, one, two = (torch.zeros((tokens,) * k, dtype=torch.float64) for k in (1, 2, 3))
     none += ends[depth == 0].sum(0)
     one.index_put_((first[depth == 1],), ends[depth == 1], accumulate=True)

@@ -81,7 +81,7 @@ def chosen(job: Job) -> Job:
 def _otherwise(job: Job, curve: QualityCurve) -> str:
     """In words, settings of drafts that are others than the curve's: speed and text depend on them."""
     found = []
-    for section in ("decode", "pools"):
+    for section in ("decode", "drafter", "pools"):
         tonight = getattr(job.config, section).model_dump(mode="json")
         found += [f"{section}.{name} = {before[name]} (tonight {value})" for name, value in tonight.items()
                   if (before := curve.settings.get(section, {})).get(name, value) != value]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dare_job import draft_check
 from dare_job.curve import bounds, distance, loss, plot, table, written
 from dare_job.curve.distance import Distances
 from dare_job.curve.table import Distance, Entry, QualityCurve
@@ -49,6 +50,7 @@ def run(job: Job, options: Options) -> QualityCurve:
 
     Raises DataError where there is nothing to write or to draft from.
     """
+    draft_check.require(job)
     encoder = _Encoder(job)
     made = written.prepared(job, options.work / "job")
     sample = written.rows(made, None if options.check else options.rows, options.seed)
@@ -71,7 +73,7 @@ def run(job: Job, options: Options) -> QualityCurve:
         schema_version=table.VERSION, date=job.space.dt,
         made=datetime.now(UTC).isoformat(timespec="seconds"), identity=table.identity(made),
         settings=redact.values({section: getattr(job.config, section).model_dump(mode="json")
-                                for section in ("model", "prompts", "decode", "verify", "pools")}),
+                                for section in ("model", "prompts", "decode", "drafter", "verify", "pools")}),
         level=options.level, rows=len(found[None].texts), timed=min(options.rows, len(sample)),
         turns=options.turns, seeds=options.check.seeds if options.check else 0, carried=carried,
         entities=dict(Counter(row["entity"] for row in sample)), encoder=encoder.name,

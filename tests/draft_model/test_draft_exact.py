@@ -49,7 +49,7 @@ def _two_tokens(target, draft, law, rule, shape, budget, ids, swapped=False):
     p, _ = warp(target.forward(cache, tree, before).float(), WARP)
     candidates, q = found.on(tree)
     if swapped:  # a verifier that takes the draft's warped law for another
-        q = torch.softmax(q, -1)
+        q = torch.softmax(q[torch.arange(len(q))], -1)
     row = np.repeat(np.arange(rows), np.diff(tree.starts))
     node = np.arange(len(row)) - tree.starts[row]
     widest = int(candidates.draws.max()) + 1

@@ -108,8 +108,25 @@ def test_another_model_under_the_same_path_is_refused(make_job, tmp_path):
     other = replace(task, model_hash=model_files.fingerprint(embedded_path()), model=str(model))
     with pytest.raises(ModelError, match=f"has another model in {model} than the driver"):
         replace(other, model_hash="0" * 64).here()
+    with pytest.raises(ModelError, match=f"has another model in {model} than the driver"):
+        replace(task, draft=str(model), draft_hash="0" * 64).here()
     with pytest.raises(ModelError, match="does not exist; spark.ship=auto sends the driver's"):
         replace(other, model=str(tmp_path / "gone")).here()
+
+
+@pytest.mark.spark
+def test_a_draft_model_travels_beside_the_model(make_job, tmp_path):
+    """And is opened where a task runs; one that is the model itself travels once."""
+    drafter = shutil.copytree(embedded_path(), tmp_path / "drafter")
+    (drafter / "config.json").write_text((drafter / "config.json").read_text() + " ")
+    for folder, archives in ((drafter, 2), (embedded_path(), 1)):
+        job = make_job({"spark": {"ship": "always"}, "drafter": {"source": "model", "model": str(folder)}},
+                       model=model_files.fingerprint(embedded_path()))
+        task = Task.of(job)
+        assert len(task.archives) == archives and task.draft == str(folder) and not task.draft_hash
+        here = task.here()
+        assert here.draft != task.draft and (here.draft == here.model) == (archives == 1)
+        assert model_files.fingerprint(here.draft) == job.draft_hash
 
 
 @pytest.mark.parametrize(("address", "visible", "index"), [

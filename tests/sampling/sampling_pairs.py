@@ -5,8 +5,10 @@ import torch
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
+from dare_job.bench.acceptance_trees import World, shares
 from dare_job.decode.sampling import LAWS, NONE, RULES, Verifier, enumerate_draws
 
+NODE_RULES = [(rule.name, law) for rule in RULES.values() for law in rule.laws if rule.only != 1]
 SIZES = ((1, 2), (2, 1), (3, 2), (4, 3), (6, 4), (3, 4), (5, 1))  # tokens, candidates
 
 
@@ -29,6 +31,25 @@ def pairs(tokens: int, seed: int = 0):
 def _law(tokens, power, rng):
     weights = torch.rand(tokens, generator=rng) ** power + 1e-7
     return (weights / weights.sum()).float()
+
+
+def worlds(tokens: int) -> list[World]:
+    """Flat, peaked, one with zeros in p and q, equal p and q, and disjoint ones."""
+    found, odd = [], torch.arange(tokens) % 2 == 1
+    for seed, power in ((0, 1), (1, 6), (2, 2), (3, 3), (4, 2)):
+        rng = torch.Generator().manual_seed(seed)
+        p, q = ([torch.rand((tokens,) * depth, generator=rng) ** power + 1e-6 for depth in (1, 2, 3)]
+                for _ in range(2))
+        if seed == 2:
+            p[1] = p[1] * odd
+            q[0] = q[0] * (torch.arange(tokens) > 0)
+            q[1] = q[1] * torch.eye(tokens).flip(0)
+        if seed == 3:
+            q = p
+        if seed == 4:
+            p, q = [x * odd for x in p], [x * ~odd for x in q]
+        found.append(World([shares(x).float() for x in p], [shares(x).float() for x in q]))
+    return found
 
 
 def exact_ways():

@@ -30,14 +30,40 @@ def test_law_of_output(rule, law):
 def test_optimum(law):
     """The formulas, the minimum over all sets and the linear program are one number."""
     for tokens, n in ((1, 2), (3, 2), (4, 3), (5, 1), (4, 4), (6, 2)):
-        if LAWS[law].only not in (None, n):
+        _three_optima_are_one(law, tokens, n, pairs(tokens, seed=1))
+    _three_optima_are_one(law, 6, 4, pairs(6, seed=1)[:2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
+def test_optimum_of_every_size(law, tokens, n):
+    _three_optima_are_one(law, tokens, n, pairs(tokens, seed=2) + pairs(tokens, seed=3))
+
+
+def _three_optima_are_one(law, tokens, n, both):
+    if LAWS[law].only not in (None, n):
+        return
+    for p, q in both:
+        tuples, chances = enumerate_draws(LAWS[law], q, n)
+        assert float(chances.sum()) == pytest.approx(1, abs=1e-12)
+        best = optimum(law, p, q, n)
+        assert best == pytest.approx(by_subsets(p, tuples, chances), abs=1e-12)
+        assert best == pytest.approx(best_by_program(p, tuples, chances), abs=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "law"), WAYS)
+@pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
+def test_law_of_output_of_every_size(rule, law, tokens):
+    for n in (1, 2, 3, 4):
+        if RULES[rule].only not in (None, n) or LAWS[law].only not in (None, n):
             continue
-        for p, q in pairs(tokens, seed=1):
-            tuples, chances = enumerate_draws(LAWS[law], q, n)
-            assert float(chances.sum()) == pytest.approx(1, abs=1e-12)
-            best = optimum(law, p, q, n)
-            assert best == pytest.approx(by_subsets(p, tuples, chances), abs=1e-12)
-            assert best == pytest.approx(best_by_program(p, tuples, chances), abs=1e-9)
+        verifier = Verifier(rule, law, n)
+        for p, q in pairs(tokens, seed=4):
+            output, rate = judged(verifier, p, q)
+            assert distance(output, p) <= 1e-12 and rate <= optimum(law, p, q, n) + 1e-9
 
 
 def test_refusals():

@@ -2,35 +2,15 @@
 
 import pytest
 import torch
+from sampling_pairs import NODE_RULES, worlds
 from scipy.stats import chi2
 
-from dare_job.bench.acceptance_trees import World, all_drafts, laid_out, law_of_three, shares, some_drafts
+from dare_job.bench.acceptance_trees import all_drafts, laid_out, law_of_three, shares, some_drafts
 from dare_job.decode.sampling import LAWS, NONE, RULES, law_of_traversal, law_of_walk, traverse, walk
 from dare_job.errors import ConfigError
 
 ODDS = 1e-6  # of a false alarm of one test, had its seed not been fixed
-NODE_RULES = [(rule.name, law) for rule in RULES.values() for law in rule.laws if rule.only != 1]
 SIZES = ((2, (3, 2)), (3, (2, 2)), (4, (3, 1)), (6, (1, 1)), (4, (1, 2)))
-
-
-def worlds(tokens: int) -> list[World]:
-    """Flat, peaked, one with zeros in p and q, equal p and q, and disjoint ones."""
-    found, odd = [], torch.arange(tokens) % 2 == 1
-    for seed, power in ((0, 1), (1, 6), (2, 2), (3, 3), (4, 2)):
-        rng = torch.Generator().manual_seed(seed)
-        p, q = ([torch.rand((tokens,) * depth, generator=rng) ** power + 1e-6 for depth in (1, 2, 3)]
-                for _ in range(2))
-        if seed == 2:
-            p[1] = p[1] * odd
-            q[0] = q[0] * (torch.arange(tokens) > 0)
-            q[1] = q[1] * torch.eye(tokens).flip(0)
-        if seed == 3:
-            q = p
-        if seed == 4:
-            p, q = [x * odd for x in p], [x * ~odd for x in q]
-        found.append(World([shares(x).float() for x in p], [shares(x).float() for x in q]))
-    return found
-
 
 def sizes(rule, law):
     only = LAWS[law].only or (RULES[rule].only if rule else None)

@@ -1,4 +1,4 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "decode"))
+sys.path[:0] = [str(Path(__file__).parent.parent / name) for name in ("decode", "sampling")]

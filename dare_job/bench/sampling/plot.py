@@ -1,4 +1,4 @@
-"""Acceptance on the first level by number of candidates, before and after distillation, as an SVG document."""
+"""Acceptance on the first level by number of candidates, before and after distillation, as an SVG."""
 
 from collections.abc import Sequence
 

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from dare_job.decode.draft.chosen import batch, chosen
 from dare_job.decode.levels import Level
-from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
+from pools.tree import ROOT, DraftBatch
 
 
 class Drawn(NamedTuple):
@@ -58,15 +59,7 @@ class Drawn(NamedTuple):
 
         Returns what is to be read, and row and node of each: int64 (2, T).
         """
-        first = self.counts.copy()
-        tokens = np.empty(self.tokens.size, np.int64)
-        starts, whose = np.zeros(len(lengths) + 1, np.int64), np.empty((2, self.tokens.size), np.int64)
-        _choose(depth, width, deepest, budgets, tokens, starts, whose, *self)
-        total = starts[-1]
-        if not total:
-            return None
-        level = Level(tokens[:total], starts, lengths.astype(np.int64), first, self.above, self.below)
-        return level, whose[:, :total]
+        return chosen(self, lengths, lambda *level: _choose(depth, width, deepest, budgets, *level, *self))
 
     def paths(self, rows: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Tokens int64 (T, width) from behind the text to each of nodes (T,) of rows (T,); -1 behind it."""
@@ -80,11 +73,7 @@ class Drawn(NamedTuple):
         return int(self.sizes.max(initial=0))
 
     def drafts(self) -> DraftBatch:
-        used = self.used
-        tokens, parents = self.tokens[:, :used].astype(np.int32), self.parents[:, :used].astype(np.int32)
-        return DraftBatch(tokens, parents, self.sizes.astype(np.int32),
-                          self.scores[:, :used].astype(np.float32),
-                          np.full(tokens.shape, SOURCE_MODEL, np.uint8))
+        return batch(self, self.parents[:, : self.used])
 
 
 @numba.njit(cache=True)

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from dare_job.decode.draft.chosen import batch, chosen
 from dare_job.decode.levels import Level
-from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
+from pools.tree import ROOT, DraftBatch
 
 
 class Grown(NamedTuple):
@@ -57,23 +58,13 @@ class Grown(NamedTuple):
 
         Returns them, and the row and number of each: int64 (2, T). deepest (R,): ``Drafter.draft``'s depths.
         """
-        first = self.counts.copy()
-        tokens = np.empty(self.tokens.size, np.int64)
-        starts, whose = np.zeros(len(lengths) + 1, np.int64), np.empty((2, self.tokens.size), np.int64)
-        _choose(depth, deepest, budgets, tokens, starts, whose, *self)
-        total = starts[-1]
-        if not total:
-            return None
-        level = Level(tokens[:total], starts, lengths.astype(np.int64), first, self.above, self.below)
-        return level, whose[:, :total]
+        return chosen(self, lengths, lambda *level: _choose(depth, deepest, budgets, *level, *self))
 
     def drafts(self) -> DraftBatch:
         columns = int(self.sizes.max(initial=0))
         parents = np.full((len(self.sizes), columns), ROOT, np.int32)
         _link(parents, self.sizes, self.parents, self.places, self.above.shape[1])
-        return DraftBatch(self.tokens[:, :columns].astype(np.int32), parents, self.sizes.astype(np.int32),
-                          self.scores[:, :columns].astype(np.float32),
-                          np.full(parents.shape, SOURCE_MODEL, np.uint8))
+        return batch(self, parents)
 
 
 @numba.njit(cache=True)

@@ -47,9 +47,9 @@ class SampledDrafts(NamedTuple):
         found = self.drafts.tokens[rows[:, None], np.maximum(columns, 0)]
         return np.where(columns >= 0, found, NONE).astype(np.int64)
 
-    def on(self, tree: Tree) -> tuple[Candidates, torch.Tensor]:
+    def on(self, tree: Tree) -> tuple[Candidates, "Behind"]:
         """The same as the T queries of the ``Tree`` that was built of ``drafts``, for ``walk`` and
-        ``traverse``, with q float32 (T, V), in which lines of leaves say nothing.
+        ``traverse``, with q behind each query; of leaves it says nothing.
 
         Nodes that were too deep for the tree are not there: their parents must have none of them either.
         """
@@ -63,9 +63,22 @@ class SampledDrafts(NamedTuple):
         parts = (torch.from_numpy(part).to(device) for part in
                  (starts.astype(np.int64), children, self.asked[row, node].astype(np.int64)))
         roots, children, draws = parts
-        places = torch.from_numpy(np.maximum(self.places[row, node], 0)).to(device)
-        q = self.q[places] if len(self.q) else self.q.new_zeros((len(row), self.q.shape[1]))
-        return Candidates(roots, tree.tokens.to(device), children, draws), q
+        places = torch.from_numpy(np.maximum(self.places[row, node], 0).astype(np.int64)).to(device)
+        return Candidates(roots, tree.tokens.to(device), children, draws), Behind(self.q, places)
+
+
+class Behind:
+    """q behind the queries that are asked for: ``q[queries]`` is float32 (M, V)."""
+
+    def __init__(self, q: torch.Tensor, places: torch.Tensor):
+        """q as in ``SampledDrafts``; places int64 (T,): its line for each query."""
+        self._q, self._places = q if len(q) else q.new_zeros((1, q.shape[1])), places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, queries: torch.Tensor) -> torch.Tensor:
+        return self._q[self._places[queries]]
 
 
 def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "cpu") -> SampledDrafts:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.sampling.compiled import Kept, drawn
-from dare_job.decode.sampling.drafts import SampledDrafts
+from dare_job.decode.sampling.drafts import Behind, SampledDrafts
 from dare_job.decode.sampling.laws import NONE
 from dare_job.decode.sampling.traversal import traverse
 from dare_job.decode.sampling.tree import Candidates, Walk, walk
@@ -73,18 +73,18 @@ def of_drawn(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, num
     uniforms = _uniforms(tree, numbers, max(2, candidates.children.shape[1] + 1))
     found = Walk(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
     for law, rows in drafts.by_law().items():
-        rows = torch.from_numpy(rows).to(q.device)
+        rows = torch.from_numpy(rows).to(candidates.roots.device)
         ends = _ends(rule, law, candidates._replace(roots=candidates.roots[rows]), p, q, uniforms)
         found.nodes[rows], found.token[rows] = ends
     return _verdict(tree, found)
 
 
-def _ends(rule: str, law: str, candidates: Candidates, p: Probabilities, q: torch.Tensor,
+def _ends(rule: str, law: str, candidates: Candidates, p: Probabilities, q: Behind,
           uniforms: torch.Tensor) -> Walk:
     if law == CERTAIN:
         return walk("naive", law, candidates, p, p, uniforms)
     if rule == TRAVERSAL:
-        every = torch.arange(len(q), device=q.device)
+        every = torch.arange(len(q), device=uniforms.device)
         return traverse(law, candidates, p[every], q, uniforms[:, [0, -1]])
     return walk(rule, law, candidates, p, q, uniforms)
 
