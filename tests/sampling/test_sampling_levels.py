@@ -5,63 +5,121 @@ import torch
 from sampling_pairs import NODE_RULES, worlds
 
 from dare_job.bench.acceptance_trees import all_drafts, drafts_by_child, laid_out, law_of_three
-from dare_job.decode.sampling import LAWS, RULES, enumerate_draws, law_of_traversal, law_of_walk
+from dare_job.decode.sampling import LAWS, NONE, RULES, enumerate_draws, law_of_traversal, law_of_walk
 
-# Joint enumerations of the traversal, in which siblings matter to each other: 4x4 over 4 tokens would be
-# eight million trees without replacement, over 6 tokens six million millions.
-JOINT = ((6, (4, 1)), (3, (4, 4)), (4, (3, 4)), (4, (4, 2)), (5, (2, 4)), (6, (2, 3)), (6, (1, 4)))
-MOST_TREES = 600_000
+# Of the traversal, in which siblings matter to each other, all trees are enumerated together. Of 4x4 over 4
+# tokens there would be eight million without replacement, over 6 tokens six million millions.
+JOINT = ((2, (4, 2)), (3, (4, 4)), (3, (4, 1)), (3, (2, 3)), (4, (4, 1)), (4, (3, 2)), (4, (2, 4)),
+         (6, (3, 1)), (6, (2, 2)), (6, (1, 4)))
+MOST_TREES = 50_000
+QUICK, EVERY = ((6, (4, 4)),), tuple((tokens, (wide, deep)) for tokens in (4, 5, 6)
+                                     for wide, deep in ((4, 4), (4, 2), (2, 4), (2, 2), (3, 3)))
+
+
+def takes(rule, law, widths):
+    only = LAWS[law].only or (RULES[rule].only if rule else None)
+    return only is None or set(widths) == {only}
+
+
+def distance(found, world):
+    return float((found - world.law()).abs().sum()) / 2
+
+
+def by_child(rule, law, world, widths, most=1 << 17):
+    """Law of three tokens, and how many are accepted: each child's tuples behind each of the root's."""
+    law_of, accepted = 0, 0
+    for first, second, weights in drafts_by_child(law, world, widths, most):
+        tree, p, q = laid_out(world, first, second)
+        more, taken = law_of_three(world, tree, law_of_walk(rule, law, tree, p, q), weights, widths)
+        law_of, accepted = law_of + more, accepted + taken
+    return law_of, accepted
+
+
+def in_turn(rule, law, world, widths):
+    """The same of all of the root's tuples, and then of all tuples behind each token: what is behind it hangs
+    on the token and its own tuple alone, once the path is there.
+    """
+    (wide, deep), (first, chances) = widths, enumerate_draws(LAWS[law], world.q[0], widths[0])
+    behind = [enumerate_draws(LAWS[law], q, deep) for q in world.q[1]]
+    usual = torch.stack([own[0] for own, _ in behind] + [torch.full((deep,), NONE)])  # the last: of NONE
+    ends, tree = walked(rule, law, world, first, usual[first])
+    law_of, _ = law_of_three(world, tree, ends, weights(chances, 0, wide), widths)
+    size = ends.sum(-1).view(len(first), -1)
+    reach = size[:, 1 : 1 + wide] + size[:, 1 + wide :].view(len(first), wide, deep).sum(-1)  # (M, w)
+    for token, (own, shares) in enumerate(behind):
+        here = torch.where(first == token, reach, 0)
+        best, total = int(here.argmax()), float((chances[:, None] * here).sum())
+        if total == 0:
+            continue
+        row, place = divmod(best, wide)
+        second = usual[first[row]].repeat(len(own), 1, 1)
+        second[:, place] = own
+        ends, tree = walked(rule, law, world, first[row].expand(len(own), -1), second)
+        share = weights(shares * total / reach[row, place], 1 + place, wide)
+        law_of = law_of + law_of_three(world, tree, ends, share, widths)[0]
+    return law_of
+
+
+def walked(rule, law, world, first, second):
+    tree, p, q = laid_out(world, first, second)
+    return law_of_walk(rule, law, tree, p, q), tree
+
+
+def weights(chances, column, wide):
+    """Of trees, where but one part of each counts: the root's ends, or those of a child and behind it."""
+    found = torch.zeros((len(chances), 1 + wide), dtype=torch.float64)
+    found[:, column] = chances
+    return found
 
 
 @pytest.mark.parametrize(("rule", "law"), NODE_RULES)
-@pytest.mark.parametrize(("tokens", "widths"), [
-    (3, (4, 4)), (4, (2, 2)), *(pytest.param(tokens, (wide, deep), marks=pytest.mark.slow)
-                                for tokens in (4, 5, 6) for wide, deep in ((4, 4), (4, 2), (2, 4), (2, 2)))])
-def test_law_of_three_node_by_node(rule, law, tokens, widths):
-    """The same with up to four candidates on both levels, over up to six tokens, whatever is drafted."""
-    only = LAWS[law].only or RULES[rule].only
-    if only not in (None, *widths) or (only and widths[0] != widths[1]):
-        pytest.skip(f"{law}, {rule}: {only} candidates alone")
-    for world in worlds(tokens)[: 2 if law == "iid" and tokens == 6 else None]:
-        found, total = 0, 0
-        for first, second, weights in drafts_by_child(law, world, widths):
-            tree, p, q = laid_out(world, first, second)
-            more, _ = law_of_three(world, tree, law_of_walk(rule, law, tree, p, q), weights, widths)
-            found, total = found + more, total + float(weights[:, 0].sum())
-        assert total == pytest.approx(1, abs=1e-12)
-        assert float((found - world.law()).abs().sum()) / 2 <= 1e-12
+@pytest.mark.parametrize(("tokens", "widths"), [(3, (4, 4)), (4, (2, 2))])
+def test_each_tuple_of_a_child_behind_each_of_the_root(rule, law, tokens, widths):
+    if takes(rule, law, widths):
+        for world in worlds(tokens)[: 1 if rule == "priority" else None]:
+            assert distance(by_child(rule, law, world, widths)[0], world) <= 1e-12
 
 
 @pytest.mark.parametrize(("rule", "law"), NODE_RULES)
-def test_one_child_at_a_time_is_all_trees(rule, law):
-    """Where both can be had, the enumeration by child and that of all trees weigh every end alike."""
+@pytest.mark.parametrize(("tokens", "widths"), QUICK)
+def test_four_candidates_twice_of_six_tokens(rule, law, tokens, widths):
+    if takes(rule, law, widths) and law != "iid":  # of 1296 tuples: slow
+        assert distance(in_turn(rule, law, worlds(tokens)[1], widths), worlds(tokens)[1]) <= 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "law"), NODE_RULES)
+@pytest.mark.parametrize(("tokens", "widths"), EVERY)
+def test_every_size(rule, law, tokens, widths):
+    if takes(rule, law, widths):
+        for world in worlds(tokens):
+            assert distance(in_turn(rule, law, world, widths), world) <= 1e-12
+
+
+@pytest.mark.parametrize(("rule", "law"), NODE_RULES)
+def test_ways_of_enumerating_agree(rule, law):
+    """Where all trees can be had, so do each child's tuples behind each of the root's, and both in turn."""
     widths = (2, 2)
     for world in worlds(3):
         first, second, chances = all_drafts(law, world, widths)
-        tree, p, q = laid_out(world, first, second)
-        whole, accepted = law_of_three(world, tree, law_of_walk(rule, law, tree, p, q), chances, widths)
-        parts = []
-        for first, second, weights in drafts_by_child(law, world, widths, most=20):
-            tree, p, q = laid_out(world, first, second)
-            parts.append(law_of_three(world, tree, law_of_walk(rule, law, tree, p, q), weights, widths))
-        assert sum(part for _, part in parts) == pytest.approx(accepted, abs=1e-12)
-        assert torch.allclose(sum(part for part, _ in parts), whole, rtol=0, atol=1e-13)
+        ends, tree = walked(rule, law, world, first, second)
+        whole, accepted = law_of_three(world, tree, ends, chances, widths)
+        some, taken = by_child(rule, law, world, widths, most=20)
+        assert taken == pytest.approx(accepted, abs=1e-12)
+        assert torch.allclose(some, whole, rtol=0, atol=1e-13)
+        assert torch.allclose(in_turn(rule, law, world, widths), whole, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(("tokens", "widths"), JOINT)
-def test_law_of_three_by_traversal(law, tokens, widths):
-    only = LAWS[law].only
-    if only not in (None, *widths) or (only and widths[0] != widths[1]):
-        pytest.skip(f"{law}: {only} candidates alone")
-    for world in worlds(tokens):
-        if _trees(law, world, widths) > MOST_TREES:
-            continue
-        first, second, chances = all_drafts(law, world, widths)
-        tree, p, q = laid_out(world, first, second)
-        found, _ = law_of_three(world, tree, law_of_traversal(law, tree, p, q), chances, widths)
-        assert float((found - world.law()).abs().sum()) / 2 <= 1e-12
+def test_all_trees_by_traversal(law, tokens, widths):
+    for world in worlds(tokens) if takes(None, law, widths) else ():
+        if _trees(law, world, widths) <= MOST_TREES:
+            first, second, chances = all_drafts(law, world, widths)
+            tree, p, q = laid_out(world, first, second)
+            found, _ = law_of_three(world, tree, law_of_traversal(law, tree, p, q), chances, widths)
+            assert distance(found, world) <= 1e-12
 
 
 def _trees(law, world, widths) -> int:
