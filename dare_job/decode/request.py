@@ -94,6 +94,22 @@ class Request:
 
 
 @dataclass(frozen=True)
+class BeamCounts:
+    """What a row's beams were, over all its steps.
+
+    layers      tokens of its longest beam: layers that its steps accepted or drew
+    width       mean beams of a layer
+    score       of the text: likelihood / tokens ** beam.length_penalty
+    likelihood  log P of the text, in nats
+    """
+
+    layers: int
+    width: float
+    score: float
+    likelihood: float
+
+
+@dataclass(frozen=True)
 class Result:
     """One text, or why there is none.
 
@@ -113,6 +129,7 @@ class Result:
     decode_ms        this row's share of all step time, drafting and the prompt's forward included
     slot_steps       this row's share of the slots that its steps had, empty ones included: where all are
                      busy, as many as ``target_steps``
+    beams            of a row that was written by beams, else None
     """
 
     id: Any
@@ -130,6 +147,7 @@ class Result:
     retrieval_ms: float
     decode_ms: float
     slot_steps: float
+    beams: BeamCounts | None = None
 
 
 def failed(request: Request, error: str) -> Result:

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 from dare_job.decode.admission import Admission
-from dare_job.decode.request import Request, Result
+from dare_job.decode.request import BeamCounts, Request, Result
 from dare_job.decode.scoring import common
 from dare_job.decode.verify.verdict import Verdict
 
@@ -127,7 +127,8 @@ class Rows:
         kept = common(text, old)
         return kept, kept < min(len(text), len(old))
 
-    def finish(self, slot: int, reason: str, error: str | None = None) -> Result:
+    def finish(self, slot: int, reason: str, error: str | None = None,
+               beams: BeamCounts | None = None) -> Result:
         """Take a row out of its slot."""
         start, end, forwards = int(self.prompt[slot]), int(self.length[slot]), int(self.forwards[slot])
         relaxed = np.flatnonzero(self.relaxed[slot, start:end]).astype(np.int32)
@@ -136,6 +137,7 @@ class Rows:
             int(self.scored[slot]), int(self.accepted[slot]), len(relaxed), self._guarded(slot),
             self.step_tokens[slot, :forwards].copy(), relaxed,
             *map(float, self.own_ms[slot] + self._shared_ms), float(self.slot_steps[slot]),
+            beams,
         )
         self.active -= 1
         self.used[slot], self.requests[slot], self._asked = False, None, None

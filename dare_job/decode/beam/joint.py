@@ -9,12 +9,16 @@ import torch
 from dare_job.decode.sampling.warp import Warp, warp
 
 
-def log_likelihoods(likelihoods: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """log P(x_i) + log p(v | x_i), (R, B, V), of log P (R, B) and logits (R, B, V), in their common type.
+def log_likelihoods(likelihoods: torch.Tensor, logits: torch.Tensor,
+                    banned: torch.Tensor | None = None) -> torch.Tensor:
+    """log P(x_i) + log p(v | x_i), (R, B, V), of log P (R, B), in its type, and logits float32 (R, B, V).
 
-    A beam that is not there has log P = -inf.
+    A beam that is not there has log P = -inf. banned bool (R, V): tokens that may not come; the others keep
+    their p, as in ``generate``.
     """
     scores = torch.log_softmax(logits.to(likelihoods.dtype), -1)
+    if banned is not None:
+        scores = scores.masked_fill(banned[:, None], -torch.inf)
     return torch.where(likelihoods[..., None] > -torch.inf, scores + likelihoods[..., None], -torch.inf)
 
 
