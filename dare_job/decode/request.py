@@ -99,12 +99,21 @@ class BeamCounts:
 
     layers      tokens of its longest beam: layers that its steps accepted or drew
     width       mean beams of a layer
+    judged      layers of drafts that were judged, and passed: those whose drafts were enough
+    passed_width  mean beams of these
+    beta        mean probability that a judged layer had beam.min_width accepted drafts
+    queries     nodes that the target's forwards read, prompts left out
     score       of the text: likelihood / tokens ** beam.length_penalty
     likelihood  log P of the text, in nats
     """
 
     layers: int
     width: float
+    judged: int
+    passed: int
+    passed_width: float
+    beta: float
+    queries: int
     score: float
     likelihood: float
 

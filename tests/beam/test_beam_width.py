@@ -6,11 +6,12 @@ import torch
 from scipy.stats import binomtest
 
 from dare_job.decode.beam.kernel import judge, survivors
-from dare_job.decode.beam.width import at_least, counts, layers_bound, rates, widths
+from dare_job.decode.beam.width import counts, layers_bound, rates, reach, widths
 from dare_job.decode.sampling.laws import draw, law
 from dare_job.decode.sampling.steps import normalised
 
 DRAWS = 40_000
+ONE = torch.ones(1).double()
 ODDS = 1e-6  # that a right recursion fails one of these comparisons
 
 
@@ -48,7 +49,7 @@ def test_recursion_with_parents_that_were_rejected():
     alive = torch.tensor([1, 1, 0, 1, 0, 1]).bool()
     p = normalised((p * alive)[None])
     left, _, mass = survivors(q[None], torch.zeros(1, 1).long(), alive[None])
-    reached = at_least(counts(rates(p, left, 4)), mass)[0]
+    reached = reach(p, left, 4, mass)[0]
     seen = accepted(p[0], q, 4, 5, alive)
     for k in range(1, 5):
         assert binomtest(int((seen >= k).sum()), DRAWS, float(reached[k])).pvalue > ODDS
@@ -58,16 +59,16 @@ def test_recursion_with_parents_that_were_rejected():
 def test_width_is_the_largest_that_is_reached(threshold):
     for seed in range(5):
         p, q = laws(seed)
-        reached = at_least(counts(rates(p[None], q[None], 4)), torch.ones(1).double())[0]
-        wide = int(widths(p[None], q[None], 4, threshold, 1, 4))
+        reached = reach(p[None], q[None], 4, ONE)[0]
+        wide = int(widths(reached[None], threshold, 1, 4))
         assert wide == 1 or reached[wide] >= threshold
         assert wide == 4 or reached[wide + 1] < threshold
 
 
 def test_equal_laws_keep_all():
     p, _ = laws(0)
-    assert widths(p[None], p[None], 6, 0.9, 1, 6).tolist() == [6]
-    assert widths(p[None], p[None], 6, 0.9, 1, 3).tolist() == [3]
+    reached = reach(p[None], p[None], 6, ONE)
+    assert widths(reached, 0.9, 1, 6).tolist() == [6] and widths(reached, 0.9, 1, 3).tolist() == [3]
 
 
 @pytest.mark.parametrize("threshold", [0.7, 0.9])
@@ -78,8 +79,8 @@ def test_layers_are_no_fewer_than_the_bound(threshold):
         passed, betas = [], []
         for layer in range(depth):
             p, q = laws(100 * seed + layer)
-            reached = at_least(counts(rates(p[None], q[None], n)), torch.ones(1).double())[0]
-            passed.append(float(reached[int(widths(p[None], q[None], n, threshold, least, n))]))
+            reached = reach(p[None], q[None], n, ONE)[0]
+            passed.append(float(reached[int(widths(reached[None], threshold, least, n))]))
             betas.append(float(reached[least]))
         assert 1 + np.cumprod(passed).sum() >= layers_bound(threshold, min(betas), depth) - 1e-12
     assert layers_bound(1.0, 1.0, depth) == depth + 1

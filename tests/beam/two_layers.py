@@ -140,7 +140,7 @@ class _Case:
     def widths(self, p, q, mass):
         if self.threshold is None:
             return torch.full((len(p),), self.least)
-        return width.widths(p, q, self.n, self.threshold, self.least, self.most, mass)
+        return width.widths(width.reach(p, q, self.n, mass), self.threshold, self.least, self.most)
 
     def verdicts(self, p, q, drafts, chances, widths):
         return verdicts(p, q, drafts, chances, widths, self.outputs, self.told)

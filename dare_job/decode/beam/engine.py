@@ -7,9 +7,10 @@ import torch
 
 from dare_job.decode import prefill
 from dare_job.decode.beam.drafting import BeamDrafter, Drafts, bans, gathered
-from dare_job.decode.beam.layer import Beam, Input, Output, sampled, searched
+from dare_job.decode.beam.layer import Input, Output, sampled, searched
 from dare_job.decode.beam.rows import BeamRows, none_above
 from dare_job.decode.beam.settings import Beams
+from dare_job.decode.beam.walk import Walk
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.engine import Engine
 from dare_job.decode.prefixes import Prefix
@@ -78,8 +79,9 @@ class BeamEngine(Engine):
         drafts = self._drafts_of(rows, slots, keys, ids)
         drafted = time.perf_counter()
         level = forest.level(lengths, first, self.target.vocabulary - 1)
+        rows.queries[slots] += np.diff(level.starts)
         logits = self.target.extend(cache, level).float()
-        walk = _Walk(rows, slots, keys, ids, rows.likelihoods[slots])
+        walk = Walk(rows, slots, keys, ids, rows.likelihoods[slots])
         for depth in range(len(drafts) + 1):
             given = drafts[depth] if depth < len(drafts) else None
             found = self._layer(rows, walk, gathered(logits, level, walk.ids, walk.going), given)
@@ -106,7 +108,7 @@ class BeamEngine(Engine):
                                   layers, keys, written, self._ending(self._drafter.columns),
                                   rows.least[slots] - written)
 
-    def _layer(self, rows: BeamRows, walk: "_Walk", logits: torch.Tensor, given: Drafts | None) -> Output:
+    def _layer(self, rows: BeamRows, walk: "Walk", logits: torch.Tensor, given: Drafts | None) -> Output:
         """The layer behind the beams of the walk's rows, by logits (A, B, V)."""
         slots, device = walk.slots[walk.going], logits.device
         written = rows.written[slots]
@@ -138,7 +140,7 @@ class BeamEngine(Engine):
             self._ends[self._eos()] = True
         return self._ends
 
-    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: "_Walk") -> None:
+    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: "Walk") -> None:
         """What goes on takes its place in the rows and in both caches."""
         if self.beams.single_cache:
             best = walk.out_likelihoods.argmax(-1)[:, None]
@@ -154,9 +156,10 @@ class BeamEngine(Engine):
             rows.extend(slot, pruned.text[slot, : pruned.shared[slot]])
         rows.above[slots], rows.leaf[slots] = walk.out_above, walk.out_leaf
         rows.likelihoods[slots] = walk.out_likelihoods
-        rows.stepped(slots, walk.layers, walk.kept, len(rows.used) / len(slots))
+        rows.stepped(slots, walk.layers, len(rows.used) / len(slots))
+        rows.seen[slots] += walk.seen
 
-    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: "_Walk") -> list[Result]:
+    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: "Walk") -> list[Result]:
         results = []
         for place in np.flatnonzero(walk.over):
             slot = slots[place]
@@ -183,73 +186,13 @@ class BeamEngine(Engine):
             if reads.any():
                 self._drafter.read_prompts(slots[reads], ids[reads], lengths[reads])
         keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
-        walk = _Walk(rows, slots, keys, none_above(len(slots), 1), np.zeros((len(slots), 1)))
+        walk = Walk(rows, slots, keys, none_above(len(slots), 1), np.zeros((len(slots), 1)))
         walk.follow(self._layer(rows, walk, logits[:, None], None), None)
         rows.above[slots], rows.leaf[slots] = walk.out_above, walk.out_leaf
         rows.likelihoods[slots] = walk.out_likelihoods
-        rows.stepped(slots, walk.layers, walk.kept, 0.0)
+        rows.stepped(slots, walk.layers, 0.0)
+        rows.seen[slots] += walk.seen
         seconds = time.perf_counter() - started
         self.clock_s += seconds
         rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
         return self._conclude(rows, cache, slots, walk)
-
-
-class _Walk:
-    """R rows on their way down their layers; ``going`` (A,) are those that have not stopped yet.
-
-    ids, likelihoods  (R, B): nodes and log P of the beams of the present layer
-    out_above, out_leaf, out_likelihoods  (R, W): the beams that a row goes on with
-    layers, kept      int64 (R,): layers so far, and their beams
-    over, unsound     bool (R,): rows that ended, and those whose scores are no numbers
-    """
-
-    def __init__(self, rows: BeamRows, slots: np.ndarray, keys: np.ndarray, ids: np.ndarray,
-                 likelihoods: np.ndarray):
-        count, width = len(slots), rows.beams.width
-        self.rows, self.slots, self.keys, self.ids, self.likelihoods = rows, slots, keys, ids, likelihoods
-        self.going = np.arange(count)
-        self.out_above, self.out_leaf = np.zeros((2, count, width), np.int64)
-        self.out_likelihoods = np.full((count, width), -np.inf)
-        self.layers, self.kept = np.zeros((2, count), np.int64)
-        self.over, self.unsound = np.zeros((2, count), np.bool_)
-
-    def follow(self, output: Output, given: Drafts | None) -> None:
-        """Take a layer's outcome for the rows that go."""
-        running, ended = (Beam(*(field.cpu().numpy() for field in beam)) for beam in output[:2])
-        passed, sound = output.passed.cpu().numpy(), output.sound.cpu().numpy()
-        going, slots = self.going, self.slots[self.going]
-        self.rows.written[slots] += 1
-        self.layers[going] += 1
-        self.kept[going] += output.widths.cpu().numpy()
-        self._note_ended(ended)
-        self.unsound[going] = ~sound
-        best = running.likelihoods.max(-1)
-        for place in range(len(going)):
-            row, slot = going[place], slots[place]
-            tokens = int(self.rows.written[slot] - self.rows.prompt[slot])
-            self.over[row] = not sound[place] or self.rows.finished[slot].settled(best[place], tokens)
-        stops = ~passed & ~self.over[going]
-        self._stop(going[stops], Beam(*(field[stops] for field in running)))
-        onward = passed & ~self.over[going]
-        self.going = going[onward]
-        if given is None:
-            return
-        self.ids = given.ids
-        self.likelihoods = np.full(given.ids.shape, -np.inf)
-        self.likelihoods[self.going] = output.accepted.cpu().numpy()[onward]
-
-    def _note_ended(self, ended: Beam) -> None:
-        for place, beam in np.argwhere(ended.likelihoods > -np.inf):
-            row = self.going[place]
-            slot, likelihood = self.slots[row], float(ended.likelihoods[place, beam])
-            tokens = int(self.rows.written[slot] - self.rows.prompt[slot])
-            if self.rows.finished[slot].wanted(likelihood, tokens):
-                node = self.ids[row, ended.parents[place, beam]]
-                self.rows.finished[slot].add(likelihood,
-                                             self.rows.text(slot, node, ended.tokens[place, beam]))
-
-    def _stop(self, rows: np.ndarray, running: Beam) -> None:
-        wide = running.parents.shape[1]
-        self.out_above[rows, :wide] = np.take_along_axis(self.ids[rows], running.parents, 1)
-        self.out_leaf[rows, :wide] = running.tokens
-        self.out_likelihoods[rows, :wide] = running.likelihoods

@@ -50,6 +50,7 @@ class Output(NamedTuple):
     passed    bool (A,): all that goes on was drafted, so that the next layer of drafts counts
     widths    int64 (A,): beams that the layer kept
     sound     bool (A,): the target's numbers are some
+    beta      float64 (A,): probability that W_min of the drafts are accepted; 0 where there are none
     """
 
     running: Beam
@@ -58,6 +59,7 @@ class Output(NamedTuple):
     passed: torch.Tensor
     widths: torch.Tensor
     sound: torch.Tensor
+    beta: torch.Tensor
 
 
 def sampled(beams: Beams, given: Input) -> Output:
@@ -71,19 +73,20 @@ def sampled(beams: Beams, given: Input) -> Output:
     if given.q is not None and drafted.any():
         alive = (given.likelihoods > -torch.inf).repeat_interleave(given.logits.shape[-1], 1)
         q, drafts, mass = kernel.survivors(given.q, drafts, alive)
-        found = width.widths(p, q, count, beams.threshold, beams.min_width, beams.width, mass)
-        wide = torch.where(drafted, found, wide)
+        reached = width.reach(p, q, count, mass)
+        found = width.widths(reached, beams.threshold, beams.min_width, beams.width)
+        wide, beta = torch.where(drafted, found, wide), reached[:, beams.min_width] * drafted
         judged = kernel.judge(p, q, drafts, given.verify, wide, beams.law, beams.draft_law)
     else:
         judged = kernel.judge(p, p, drafts[:, :0], given.verify[:, :0], wide, beams.law, beams.draft_law)
-        drafts, drafted = drafts[:, :0], torch.zeros_like(drafted)
+        drafts, drafted, beta = drafts[:, :0], torch.zeros_like(drafted), p.new_zeros(len(p))
     pairs = kernel.complete(p, judged, drafts, given.residual, wide, beams.law)
     outs = _beams(pairs, scores, given)
     over = _ending(outs, given)
     accepted = torch.nn.functional.pad(_likelihoods(drafts, scores, judged.accepted, given),
                                        (0, count - drafts.shape[1]), value=-torch.inf)
     return Output(_only(outs, ~over), _only(outs, over), accepted, drafted & (judged.counts >= wide),
-                  (pairs >= 0).sum(-1), sound)
+                  (pairs >= 0).sum(-1), sound, beta)
 
 
 def searched(beams: Beams, given: Input, eos: int) -> Output:
@@ -107,7 +110,7 @@ def searched(beams: Beams, given: Input, eos: int) -> Output:
     accepted = torch.where(same, running.likelihoods[:, :, None], -torch.inf).amax(1)
     passed = (same.any(-1) | (chosen < 0)).all(-1) & (chosen >= 0).any(-1)
     kept = (pairs[:, : beams.width] >= 0).sum(-1)
-    return Output(running, ended, accepted, passed, kept, sound)
+    return Output(running, ended, accepted, passed, kept, sound, passed.double())
 
 
 def _beams(pairs: torch.Tensor, scores: torch.Tensor, given: Input) -> Beam:

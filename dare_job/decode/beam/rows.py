@@ -9,6 +9,9 @@ from dare_job.decode.beam.settings import Beams
 from dare_job.decode.request import BeamCounts, Result
 from dare_job.decode.rows import Rows
 
+# Sums over layers: beams; layers whose drafts were judged; those that passed, and their beams; beta.
+SEEN = ("beams", "judged", "passed", "passed_beams", "beta")
+
 
 class BeamRows(Rows):
     """``length`` counts what all beams of a row share and the caches hold; W beams stand behind it.
@@ -17,6 +20,7 @@ class BeamRows(Rows):
     likelihoods  float64 (S, W): log P of each, -inf where there is none
     written      int64 (S,): tokens of every beam, the prompt counted
     drafted      bool (S,): whether the draft model has read the row
+    layers, queries  int64 (S,): layers written and queries read so far; seen (S, 5): sums of ``SEEN``
     """
 
     def __init__(self, slots: int, beams: Beams):
@@ -24,15 +28,16 @@ class BeamRows(Rows):
         self.beams, self.forest = beams, Forest(slots)
         self.above, self.leaf = np.zeros((2, slots, beams.width), np.int64)
         self.likelihoods = np.full((slots, beams.width), -np.inf)
-        self.written, self.layers, self.kept = np.zeros((3, slots), np.int64)
+        self.written, self.layers, self.queries = np.zeros((3, slots), np.int64)
+        self.seen = np.zeros((slots, len(SEEN)))
         self.drafted = np.zeros(slots, np.bool_)
         self.finished: list[Finished | None] = [None] * slots
 
     def admit(self, slot: int, row: Admission) -> None:
         super().admit(slot, row)
         self.forest.clear(slot)
-        self.written[slot], self.layers[slot], self.kept[slot] = self.length[slot], 0, 0
-        self.drafted[slot] = False
+        self.written[slot], self.drafted[slot] = self.length[slot], False
+        self.layers[slot] = self.queries[slot] = self.seen[slot] = 0
         self.finished[slot] = Finished(self.beams.width, self.beams.length_penalty)
 
     def entries(self, slot: int) -> int:
@@ -49,19 +54,19 @@ class BeamRows(Rows):
         self.tokens[slot, self.length[slot] : end] = tokens
         self.length[slot] = end
 
-    def stepped(self, slots: np.ndarray, layers: np.ndarray, kept: np.ndarray, share: float) -> None:
-        """Count a forward of rows (R,): layers that it wrote, and beams that these kept."""
+    def stepped(self, slots: np.ndarray, layers: np.ndarray, share: float) -> None:
+        """Count a forward of rows (R,): layers that it wrote, and its share of all slots."""
         self.step_tokens[slots, self.forwards[slots]] = layers
         self.forwards[slots] += 1
         self.layers[slots] += layers
-        self.kept[slots] += kept
         self.slot_steps[slots] += share
 
     def conclude(self, slot: int, is_eos: np.ndarray) -> Result:
         """Take a row that ended out of its slot: its best finished beam is its text."""
         score, tokens, likelihood = self.finished[slot].beams[0]
-        counts = BeamCounts(int(self.layers[slot]), float(self.kept[slot] / max(1, self.layers[slot])), score,
-                            likelihood)
+        layers, (beams, judged, passed, wide, beta) = int(self.layers[slot]), self.seen[slot].tolist()
+        counts = BeamCounts(layers, beams / layers, int(judged), int(passed), wide / max(1, passed),
+                            beta / max(1, judged), int(self.queries[slot]), score, likelihood)
         self.length[slot] = self.prompt[slot]
         self.extend(slot, tokens)
         steps = self.step_tokens[slot, : self.forwards[slot]]
@@ -71,8 +76,8 @@ class BeamRows(Rows):
 
     def move(self, source: int, target: int) -> None:
         super().move(source, target)
-        for one in (self.above, self.leaf, self.likelihoods, self.written, self.layers, self.kept,
-                    self.drafted):
+        for one in (self.above, self.leaf, self.likelihoods, self.written, self.layers, self.queries,
+                    self.drafted, self.seen):
             one[target] = one[source]
         self.finished[target], self.finished[source] = self.finished[source], None
         self.forest.move(source, target)

@@ -50,12 +50,15 @@ def at_least(table: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
     return law.flip(-1).cumsum(-1).flip(-1)
 
 
-def widths(p: torch.Tensor, q: torch.Tensor, n: int, threshold: float, least: int, most: int,
-           mass: torch.Tensor | None = None) -> torch.Tensor:
-    """W_L int64 (R,) of laws (R, S) and n drafts, within [least, most]."""
-    mass = p.new_ones(len(p)) if mass is None else mass
-    reached = at_least(counts(rates(p, q, n)), mass)[:, 1:] >= threshold - 1e-12  # sums that rounding spoils
-    return reached.sum(-1).clamp(least, most)
+def reach(p: torch.Tensor, q: torch.Tensor, n: int, mass: torch.Tensor) -> torch.Tensor:
+    """float64 (R, n + 1): probability that K or more of n drafts are accepted, of laws (R, S)."""
+    return at_least(counts(rates(p, q, n)), mass)
+
+
+def widths(reached: torch.Tensor, threshold: float, least: int, most: int) -> torch.Tensor:
+    """W_L int64 (R,) within [least, most], by what ``reach`` says."""
+    enough = reached[:, 1:] >= threshold - 1e-12  # sums that rounding spoils
+    return enough.sum(-1).clamp(least, most)
 
 
 def layers_bound(threshold: float, beta: float, layers: int) -> float:
