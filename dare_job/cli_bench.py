@@ -265,7 +265,8 @@ def beam(
     users: Annotated[int, typer.Option(
         "--users", help="Of the sample world; the draft model learns from the others' texts.")] = 400,
     items: Annotated[int, typer.Option("--items", help="Of the sample world.")] = 300,
-    temperature: Annotated[float, typer.Option("--temperature", help="Of what is sampled.")] = 1.0,
+    temperature: Annotated[float, typer.Option(
+        "--temperature", help="Of what is sampled; at 1 the embedded model leaves little to chance.")] = 1.75,
     layers: Annotated[int, typer.Option("--layers", help="Drafted layers of a step.")] = 4,
     draft_widths: Annotated[str, typer.Option("--draft-widths", help="W_S of DSBD.")] = "2,3,4,5,6",
     thresholds: Annotated[str, typer.Option("--thresholds", help="t of DSBD.")] = "0.7,0.9",
@@ -274,9 +275,9 @@ def beam(
     = "1,2,3,4",
     law: Annotated[str, typer.Option("--law", help="Of beams: iid or without_replacement.")] = "iid",
     draft_law: Annotated[str, typer.Option("--draft-law", help="Of drafts, the same.")] = "iid",
-    steps: Annotated[int, typer.Option("--steps", help="Updates of the draft model's distillation.")] = 300,
+    steps: Annotated[int, typer.Option("--steps", help="Updates of the draft model's training.")] = 300,
     work: Annotated[Path | None, typer.Option(
-        "--work", help="Folder that keeps the models for the next call; that of bench sample serves.")] = None,
+        "--work", help="Folder that keeps the models for the next call, such as bench sample's.")] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="File for quality over speed, as SVG.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of what is sampled.")] = 0,
     quick: Annotated[bool, typer.Option(
@@ -297,8 +298,9 @@ def beam(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     base = Beams(layers=layers, warp=Warp(temperature), law=law, draft_law=draft_law, seed=seed)
-    grid = Grid(tuple(options.numbers("--draft-widths", draft_widths)), _floats("--thresholds", thresholds),
-                tuple(options.numbers("--min-widths", min_widths)), tuple(options.numbers("--widths", widths)))
+    drafts, least, plain = (tuple(options.numbers(*given)) for given in (
+        ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
+    grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain)
     result = command.run(command.quick(base, work, svg) if quick else command.Options(
         base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg))
     print(json.dumps(result), flush=True)

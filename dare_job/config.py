@@ -80,9 +80,10 @@ class PromptSettings(Section):
 
 
 class DecodeSettings(Section):
-    mode: Literal["dare", "resd", "autoregressive", "sample"] = Field(
+    mode: Literal["dare", "resd", "autoregressive", "sample", "beam"] = Field(
         "dare", description="dare: greedy text, drafted from pools; resd: from the global pool alone; "
-        "autoregressive: not drafted; sample: texts drawn by the section sample, drafted as in dare")
+        "autoregressive: not drafted; sample: texts drawn by the section sample, drafted as in dare; beam: "
+        "the most probable of several beams, by the section beam")
     max_new_tokens: int = Field(256, ge=1, le=_MOST)
     min_new_tokens: int = Field(0, ge=0, le=_MOST)
     batch_size: int = Field(8, ge=1, le=65536, description="rows decoded at once on one device")
@@ -129,6 +130,46 @@ class SampleSettings(Section):
             raise ValueError(f"sample.temperature = {value}: use 0 (the most probable token), or 1e-6 or "
                              "above")
         return value
+
+
+class BeamSettings(Section):
+    """Of mode beam (docs/beams.md)."""
+
+    width: int = Field(4, ge=1, le=64, description="beams of a row, at most")
+    draft: str | None = Field(
+        None, min_length=1, description="draft model: a folder, such as dare-job train-drafter makes, under "
+        "the same path on every host, or a hub name; null: beams are not drafted")
+    draft_width: int = Field(4, ge=1, le=64, description="W_S: drafts of a layer")
+    min_width: int = Field(1, ge=1, le=64, description="W_min: beams of a drafted layer, at least; width: "
+                           "every layer has as many")
+    threshold: float = Field(0.9, ge=0, le=1, description="t: a drafted layer is as wide as its drafts reach "
+                             "with this probability")
+    layers: int = Field(4, ge=0, le=64, description="gamma: drafted layers of a step")
+    temperature: float = Field(1.0, ge=0, description="of pairs of a beam and a token; 0: beam search, as "
+                               "generate(num_beams=width) has it, drafted or not")
+    top_k: int | None = Field(None, ge=1, description="among the k most probable pairs; null: all")
+    top_p: float | None = Field(None, gt=0, le=1, description="the most probable pairs up to this mass")
+    law: Literal["iid", "without_replacement"] = Field(
+        "iid", description="how a layer's beams are drawn; iid: one may come twice")
+    draft_law: Literal["iid", "without_replacement"] = Field("iid", description="how its drafts are drawn")
+    length_penalty: float = Field(
+        1.0, description="of beams that ended the best log P / tokens ** length_penalty is the text")
+    single_cache: bool = Field(
+        False, description="only the likeliest beam goes on into the next step: lossy")
+    seed: Seed = Field(0, description="with a row's id it decides what is drawn for the row")
+
+    @model_validator(mode="after")
+    def _layers_can_pass(self):
+        if 0 < self.temperature < 1e-6:
+            raise ValueError(f"beam.temperature = {self.temperature}: use 0 (beam search), or 1e-6 or above")
+        if self.min_width > self.width:
+            raise ValueError(f"beam.min_width = {self.min_width} is more than beam.width = {self.width}")
+        name = "width" if self.temperature == 0 else "min_width"
+        if self.draft and self.layers and self.draft_width < getattr(self, name):
+            raise ValueError(f"beam.draft_width = {self.draft_width} is less than beam.{name} = "
+                             f"{getattr(self, name)}: no layer of drafts could pass; use as many or more, or "
+                             "beam.layers = 0")
+        return self
 
 
 class VerifySettings(Section):
@@ -345,6 +386,7 @@ class JobConfig(Section):
     decode: DecodeSettings = DecodeSettings()
     verify: VerifySettings = VerifySettings()
     sample: SampleSettings = SampleSettings()
+    beam: BeamSettings = BeamSettings()
     embed: EmbedSettings = EmbedSettings()
     group: GroupSettings = GroupSettings()
     router: RouterSettings = RouterSettings()
@@ -361,11 +403,11 @@ class JobConfig(Section):
     @model_validator(mode="after")
     def _sampled_texts_keep_their_law(self):
         for name, usual in (("rule", "strict"), ("target", None)):
-            if self.decode.mode == "sample" and getattr(self.verify, name) != usual:
+            if self.decode.mode in ("sample", "beam") and getattr(self.verify, name) != usual:
                 raise ValueError(
-                    f"verify.{name} = {getattr(self.verify, name)!r} with decode.mode = 'sample': what is "
-                    "sampled has the model's own law, and relaxed rules change it; leave "
-                    f"verify.{name} out, or use decode.mode = dare")
+                    f"verify.{name} = {getattr(self.verify, name)!r} with decode.mode = "
+                    f"{self.decode.mode!r}: what is sampled has the model's own law, and relaxed rules "
+                    f"change it; leave verify.{name} out, or use decode.mode = dare")
         return self
 
 

@@ -1,6 +1,7 @@
 """What, beside the prompt, decides the text of a row: the part of ``text_key`` that all rows share."""
 
 from dare_job.config import JobConfig
+from dare_job.model_files import fingerprint, resolve
 from dare_job.workspace import digest
 
 _USED_BY = {"k": {"relaxed", "literal", "top_k"}, "p": {"relaxed", "literal", "threshold"}, "c": {"ratio"},
@@ -15,8 +16,11 @@ def text_salt(config: JobConfig, model_hash: str) -> str:
     says) share one key, and a change between them makes nothing stale. Any other rule under ``dare`` has a
     key of its own: its text depends on what was drafted, so on all that makes and chooses pools, and on its
     batch unless ``verify.reproducible``. Refreshing by the strict rule changes no key: a text that was
-    refreshed is as good under the rule that would have let it differ. What is sampled is of the model's own
-    law whatever was drafted: the section ``sample`` alone counts.
+    refreshed is as good under the rule that would have let it differ.
+
+    What is sampled is of the model's own law whatever was drafted: the section ``sample`` alone counts. Of
+    beams the section ``beam`` counts; drafts change their widths and random numbers, so the draft model's
+    files and the settings of drafting count, too, but for beam search, which is the same without them.
     """
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
@@ -28,6 +32,8 @@ def _verification(config: JobConfig) -> dict:
     decode, verify = config.decode, config.verify
     if decode.mode == "sample":
         return {"rule": "sample", **config.sample.model_dump()}
+    if decode.mode == "beam":
+        return {"rule": "beam", **_beams(config)}
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
         return {"rule": "strict"}
     found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
@@ -39,4 +45,17 @@ def _verification(config: JobConfig) -> dict:
         found["length_quantile"] = verify.length_quantile
     if not verify.reproducible:
         found["batch_size"] = decode.batch_size
+    return found
+
+
+def _beams(config: JobConfig) -> dict:
+    asked = config.beam
+    found = asked.model_dump(include={"width", "length_penalty", "single_cache", "temperature"})
+    if asked.temperature > 0:
+        found |= asked.model_dump(include={"top_k", "top_p", "law", "seed"})
+    by_steps = asked.single_cache or asked.temperature > 0  # that drafts change the text
+    if asked.draft and asked.layers and by_steps:
+        folder = resolve(asked.draft, None, config.model.trust_remote_code, "beam.draft")
+        found |= asked.model_dump(include={"layers", "draft_width", "min_width", "threshold", "draft_law"})
+        found["draft"] = fingerprint(folder)
     return found

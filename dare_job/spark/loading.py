@@ -23,9 +23,9 @@ from dare_job.errors import ConfigError, InfrastructureError, describe
 from dare_job.files import path
 from dare_job.local_copy import local_copy
 from dare_job.observe import log
-from dare_job.spark import gpus
+from dare_job.spark import beams, gpus
 from dare_job.spark.task import Task
-from dare_job.tables import ENTITIES, GLOBAL
+from dare_job.tables import ENTITIES, GLOBAL, MODES_WITHOUT_POOLS
 from pools.draft import DraftSettings
 from pools.index import Index
 from pools.lengths import usual_length
@@ -33,7 +33,8 @@ from pools.store import Store, open_pool
 
 # nearest first; wave: tonight's texts of the waves before
 _ALL = ("own", "wave", "group", "global")
-POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"), "autoregressive": ()}
+POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"),
+                 **dict.fromkeys(MODES_WITHOUT_POOLS, ())}
 
 
 def log_task(task: Task, stage: str, **fields) -> None:
@@ -162,6 +163,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
     drafts = DraftSettings(depth=decode.depth, context=decode.context, lam=lam, threads=task.threads)
     target = loaded(task).target
+    if decode.mode == "beam":
+        return beams.engine(task, loaded(task), settings, plain)
     if sampled:
         return SamplingEngine(target, settings, _sampling(task), None if plain else RetrievalDrafter(drafts))
     if verify.reproducible and settings.rule != "strict" and target.traits.columns is not None:
@@ -196,6 +199,8 @@ def _nodes(task: Task, settings: EngineSettings) -> int:
 def _score(task: Task, mode: str) -> str:
     """decode.score, or what follows where text must depend on neither company nor time."""
     decode, verify = task.config.decode, task.config.verify
+    if mode == "beam" or decode.mode == "beam":
+        return "never"
     if mode == "sample":
         return "never" if decode.score == "auto" else decode.score
     if mode != "dare":

@@ -66,6 +66,32 @@ def test_sampled_text_has_the_models_law_whatever_drafts_it(change, differs):
     assert (salt(**{**SAMPLED, **change}) != sampled) == differs
 
 
+@pytest.mark.parametrize(("change", "differs"), [
+    ({"width": 3}, True), ({"temperature": 0.5}, True), ({"seed": 1}, True),
+    ({"law": "without_replacement"}, True),
+    ({"length_penalty": 0.0}, True), ({"draft": "embedded"}, True), ({"layers": 2}, False),
+    ({"threshold": 0.5}, False), ({"draft_width": 6}, False)])
+def test_beams_by_their_section(change, differs):
+    """Drafting counts where there is a draft model."""
+    beams = {"decode": {"mode": "beam"}}
+    plain = salt(**beams)
+    assert plain not in (STRICT, RELAXED)
+    assert (salt(**beams, beam=change) != plain) == differs
+
+
+@pytest.mark.parametrize(("change", "differs"), [
+    ({"layers": 2}, True), ({"threshold": 0.5}, True), ({"draft_width": 6}, True), ({"min_width": 2}, True)])
+def test_drafted_beams_by_how_they_are_drafted(change, differs):
+    drafted = {"decode": {"mode": "beam"}, "beam": {"draft": "embedded"}}
+    assert (salt(**drafted) != salt(decode={"mode": "beam"}, beam={"draft": "embedded", **change})) == differs
+
+
+def test_beam_search_is_the_same_however_it_is_drafted():
+    beams = {"decode": {"mode": "beam"}}
+    assert salt(**beams, beam={"temperature": 0.0}) == salt(
+        **beams, beam={"temperature": 0.0, "draft": "embedded", "layers": 2, "seed": 5})
+
+
 @pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal", "ratio", "entropy"])
 @pytest.mark.parametrize("mode", ["resd", "autoregressive"])
 def test_modes_differ_exactly_where_their_text_can(rule, mode):

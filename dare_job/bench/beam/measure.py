@@ -73,7 +73,8 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
     tokens, steps = (np.array(values) for values in ([len(one.token_ids) for one in found],
                                                      [one.target_steps for one in found]))
     likelihoods = np.array([_likelihood(world, prompts[one.id], one.token_ids) for one in found])
-    facts = [tally(tokenizer.decode(one.token_ids, skip_special_tokens=True), titles[one.id]) for one in found]
+    texts = [tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in found]
+    facts = [tally(text, titles[one.id]) for text, one in zip(texts, found, strict=True)]
     quality = {"tokens": tokens, "steps": steps, "likelihoods": likelihoods, "facts": facts,
                "seconds": seconds, "processor": processor}
     if way.beams is None:

@@ -2,8 +2,8 @@
 
 The target is charged as Mistral-7B and the draft model as Qwen2.5-0.5B, both on one H100, so many rows
 together: a forward of the target by the mean queries that its rows had, and a forward of the draft model a
-layer. Beams of a row share what they have in common of keys and values, which are charged once a row. Verdicts
-are not charged, nor is drawing.
+layer. Beams of a row share what they have in common of keys and values, which are charged once a row.
+Verdicts are not charged, nor is drawing.
 """
 
 import math
