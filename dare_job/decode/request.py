@@ -101,7 +101,9 @@ class BeamCounts:
     width       mean beams of a layer
     judged      layers of drafts that were judged, and passed: those whose drafts were enough
     passed_width  mean beams of these
-    beta        mean probability that a judged layer had beam.min_width accepted drafts
+    beta        mean of the smaller of beam.threshold and the probability that a judged layer had
+                beam.min_width accepted drafts
+    last        layers of the last forward, which the text's end may have cut
     queries     nodes that the target's forwards read, prompts left out
     score       of the text: likelihood / tokens ** beam.length_penalty
     likelihood  log P of the text, in nats
@@ -113,6 +115,7 @@ class BeamCounts:
     passed: int
     passed_width: float
     beta: float
+    last: int
     queries: int
     score: float
     likelihood: float

@@ -28,6 +28,7 @@ class Written:
     facts        of each text, against the titles that its prompt showed
     width, passed_width, beta  means over layers; over layers whose drafts passed; over judged layers
     judged       layers of drafts that were judged, and passed
+    last         int64 (R,): layers of a row's last forward
     seconds, processor  by the clock, and of processor time
     """
 
@@ -39,6 +40,7 @@ class Written:
     facts: list[Tally]
     seconds: float
     processor: float
+    last: np.ndarray | int = 1
     width: float = 1.0
     passed_width: float = 1.0
     beta: float = 0.0
@@ -83,11 +85,12 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
 
 
 def _counts(beams: list[BeamCounts]) -> dict:
-    layers, queries, judged, passed, width, passed_width, beta = (
+    layers, last, queries, judged, passed, width, passed_width, beta = (
         np.array([getattr(one, name) for one in beams])
-        for name in ("layers", "queries", "judged", "passed", "width", "passed_width", "beta"))
-    return {"layers": layers, "queries": queries, "judged": int(judged.sum()), "passed": int(passed.sum()),
-            "width": _mean(width, layers), "passed_width": _mean(passed_width, passed),
+        for name in ("layers", "last", "queries", "judged", "passed", "width", "passed_width", "beta"))
+    return {"layers": layers, "last": last, "queries": queries, "judged": int(judged.sum()),
+            "passed": int(passed.sum()), "width": _mean(width, layers),
+            "passed_width": _mean(passed_width, passed),
             "beta": _mean(beta, judged)}
 
 

@@ -43,8 +43,10 @@ class Grid:
 def ways(grid: Grid, base: Beams) -> list[Way]:
     """base: temperature, laws, layers and seed of all beams."""
     plain = [Way(BEAM, replace(base, width=width, min_width=1, layers=0)) for width in grid.widths]
-    single = replace(base, width=max(grid.draft_widths), draft_width=max(grid.draft_widths), min_width=1,
-                     threshold=max(grid.thresholds), single_cache=True)
+    most = max(grid.draft_widths)
+    single = [Way(SINGLE, replace(base, width=most, draft_width=most, min_width=least, single_cache=True,
+                                  threshold=max(grid.thresholds)), drafted=True)
+              for least in grid.min_widths if least <= most]
     warp = base.warp
     greedy = replace(base, width=max(grid.widths), draft_width=max(grid.widths), layers=0,
                      warp=Warp(0.0, warp.top_k, warp.top_p))
@@ -52,7 +54,7 @@ def ways(grid: Grid, base: Beams) -> list[Way]:
     drawn = [Way(SAMPLING, drawn=Drawn("plain")),
              Way(SPECULATIVE, drawn=Drawn(SPECULATIVE, "after", chain, "iid", "speculative"), drafted=True),
              Way(TREE, drawn=Drawn(TREE, "after", tree), drafted=True)]
-    return [*drawn, *plain, *_dsbd(grid, base), Way(SINGLE, single, drafted=True), Way(SEARCH, greedy)]
+    return [*drawn, *plain, *_dsbd(grid, base), *single, Way(SEARCH, greedy)]
 
 
 def _dsbd(grid: Grid, base: Beams) -> Iterator[Way]:

@@ -1,6 +1,7 @@
 """The engine that writes beams: a draft forest, one forward of the target over it, layer by layer."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class BeamEngine(Engine):
 
         Raises ModelError where the model's generation config changes scores in a way that beams do not know.
         """
-        super().__init__(target, settings)
+        super().__init__(target, replace(settings, score="never"))
         self.beams, self._seeds = beams, Seeds(beams.seed)
         self._drafter = drafter if beams.layers else None
         if self._drafter:
@@ -108,7 +109,7 @@ class BeamEngine(Engine):
                                   layers, keys, written, self._ending(self._drafter.columns),
                                   rows.least[slots] - written)
 
-    def _layer(self, rows: BeamRows, walk: "Walk", logits: torch.Tensor, given: Drafts | None) -> Output:
+    def _layer(self, rows: BeamRows, walk: Walk, logits: torch.Tensor, given: Drafts | None) -> Output:
         """The layer behind the beams of the walk's rows, by logits (A, B, V)."""
         slots, device = walk.slots[walk.going], logits.device
         written = rows.written[slots]
@@ -137,10 +138,10 @@ class BeamEngine(Engine):
         if self._ends is None or columns not in (None, len(self._ends)):
             self._ends = torch.zeros(columns or self.target.vocabulary, dtype=torch.bool,
                                      device=self.target.device)
-            self._ends[self._eos()] = True
+            self._ends[[token for token in self._eos() if token < len(self._ends)]] = True
         return self._ends
 
-    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: "Walk") -> None:
+    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Walk) -> None:
         """What goes on takes its place in the rows and in both caches."""
         if self.beams.single_cache:
             best = walk.out_likelihoods.argmax(-1)[:, None]
@@ -159,7 +160,7 @@ class BeamEngine(Engine):
         rows.stepped(slots, walk.layers, len(rows.used) / len(slots))
         rows.seen[slots] += walk.seen
 
-    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: "Walk") -> list[Result]:
+    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Walk) -> list[Result]:
         results = []
         for place in np.flatnonzero(walk.over):
             slot = slots[place]

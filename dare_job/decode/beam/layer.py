@@ -50,7 +50,7 @@ class Output(NamedTuple):
     passed    bool (A,): all that goes on was drafted, so that the next layer of drafts counts
     widths    int64 (A,): beams that the layer kept
     sound     bool (A,): the target's numbers are some
-    beta      float64 (A,): probability that W_min of the drafts are accepted; 0 where there are none
+    beta      float64 (A,): probability that W_min of the drafts are accepted, at most t; 0 without drafts
     """
 
     running: Beam
@@ -75,7 +75,8 @@ def sampled(beams: Beams, given: Input) -> Output:
         q, drafts, mass = kernel.survivors(given.q, drafts, alive)
         reached = width.reach(p, q, count, mass)
         found = width.widths(reached, beams.threshold, beams.min_width, beams.width)
-        wide, beta = torch.where(drafted, found, wide), reached[:, beams.min_width] * drafted
+        wide = torch.where(drafted, found, wide)
+        beta = reached[:, beams.min_width].clamp_max(beams.threshold) * drafted
         judged = kernel.judge(p, q, drafts, given.verify, wide, beams.law, beams.draft_law)
     else:
         judged = kernel.judge(p, p, drafts[:, :0], given.verify[:, :0], wide, beams.law, beams.draft_law)

@@ -66,7 +66,8 @@ class BeamRows(Rows):
         score, tokens, likelihood = self.finished[slot].beams[0]
         layers, (beams, judged, passed, wide, beta) = int(self.layers[slot]), self.seen[slot].tolist()
         counts = BeamCounts(layers, beams / layers, int(judged), int(passed), wide / max(1, passed),
-                            beta / max(1, judged), int(self.queries[slot]), score, likelihood)
+                            beta / max(1, judged), int(self.step_tokens[slot, self.forwards[slot] - 1]),
+                            int(self.queries[slot]), score, likelihood)
         self.length[slot] = self.prompt[slot]
         self.extend(slot, tokens)
         steps = self.step_tokens[slot, : self.forwards[slot]]
