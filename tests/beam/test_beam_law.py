@@ -15,7 +15,7 @@ from dare_job.decode.beam.settings import Beams
 from dare_job.decode.sampling.laws import enumerate_draws, law
 from dare_job.decode.sampling.warp import Warp, warp
 
-V, NEW, ROWS, EOS = 4, 3, 3000, 3
+V, NEW, ROWS, EOS = 4, 3, 2000, 3
 ODDS = 1e-6  # that a right engine fails one of these tests, over all seeds
 PROMPT = np.array([1, 2, 0], np.int32)
 WARP = Warp(temperature=0.8, top_k=6)

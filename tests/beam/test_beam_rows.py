@@ -73,6 +73,20 @@ def test_a_draft_model_without_numbers_changes_nothing_but_speed(models):
     assert all(r.error is None and r.accepted_tokens == 0 for r in results.values())
 
 
+def test_a_draft_model_that_lacks_numbers_for_one_row(models):
+    """That row goes on without drafts, and leaves nothing behind for those that have its slot after it."""
+    target, _ = models
+    broken = near("llama", 0.02, 0.8)
+    with torch.no_grad():
+        broken.model.get_input_embeddings().weight[9] = torch.nan
+    texts = [np.array([9, 3], np.int32), *prompts((8, 8, 8, 8))]
+    texts[1:] = [text % 9 + 10 for text in texts[1:]]
+    beams = Beams(4, 4, 1, 0.7, 3, Warp(0.7, top_k=4), seed=3)
+    results = write(target, texts, beams, broken, batch_size=1)
+    assert all(r.error is None for r in results.values()) and results[0].accepted_tokens == 0
+    assert all(results[row].accepted_tokens for row in range(1, 5))
+
+
 def test_what_is_refused():
     for wrong, names in ((dict(width=0), "beam.width"), (dict(min_width=5), "beam.min_width"),
                          (dict(threshold=1.5), "beam.threshold"), (dict(law="top_k"), "beam.law"),

@@ -58,6 +58,18 @@ def _panel(title: str, rows: Sequence[dict], speed: str, key: str, top: float) -
         x, y = at_x(row[speed]), at_y(row[key])
         parts.append(Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}"><title>{}</title></circle>')
                      .format(x, y, colour, row["name"]))
-        if row["method"] != DSBD:
-            parts.append(text(x + 7, y + 4, row["name"], "", "start"))
+    named = [(at_x(row[speed]), at_y(row[key]), row["name"]) for row in rows if row["method"] != DSBD]
+    return parts + _names(named)
+
+
+def _names(points: Sequence[tuple[float, float, str]]) -> list[Markup]:
+    """Names on the right of points (x, y), none over another."""
+    placed: list[tuple[float, float]] = []
+    parts = []
+    for x, y, name in sorted(points, key=lambda point: point[1]):
+        at = y + 4
+        while any(abs(x - other) < 150 and abs(at - height) < 13 for other, height in placed):
+            at += 1
+        placed.append((x, at))
+        parts.append(text(x + 7, at, name, "", "start"))
     return parts

@@ -58,13 +58,15 @@ class BeamDrafter:
 
     def grow(self, beams: Beams, forest: Forest, likelihoods: np.ndarray, ids: np.ndarray,
              lengths: np.ndarray, layers: np.ndarray, keys: np.ndarray, written: np.ndarray,
-             ends: torch.Tensor, banned: np.ndarray) -> list[Drafts]:
+             ends: torch.Tensor, banned: np.ndarray) -> tuple[list[Drafts], np.ndarray]:
         """Layers of drafts behind beams (R, B), given by log P, -inf where there is none, and nodes ids.
 
         lengths (R,) of texts, layers (R,) to draft, keys and written (R,) of the rows' random numbers, ends
-        bool (V,), banned (R,): layers in which no text may end. Adds the drafts' nodes to the forest.
+        bool (V,), banned (R,): layers in which no text may end. Adds the drafts' nodes to the forest. Says of
+        each row, too, whether the draft model's numbers are some, bool (R,): else it has no use for the row.
         """
         found, state = [], torch.from_numpy(likelihoods).to(ends.device)
+        sound = np.ones(len(lengths), np.bool_)
         for depth in range(int(layers.max(initial=0))):
             going = layers > depth
             state = torch.where(torch.from_numpy(going).to(ends.device)[:, None], state, -torch.inf)
@@ -72,13 +74,17 @@ class BeamDrafter:
             if logits is None:
                 break
             numbers = uniforms(keys, written + depth, DRAFT, np.zeros(len(keys), np.int64), beams.draft_width)
+            asked = (state > -torch.inf).any(-1)
             pairs, q, state = _drawn(beams, state, logits, ends,
                                      bans(ends, banned > depth), torch.from_numpy(numbers).to(ends.device))
+            sound &= (~asked | (pairs >= 0).any(-1)).cpu().numpy()
             beam, tokens = np.divmod(pairs.clamp_min(0).cpu().numpy(), logits.shape[-1])
             there = (state > -torch.inf).cpu().numpy()
             ids = forest.add(np.take_along_axis(ids, beam, 1), tokens, there)
             found.append(Drafts(pairs, q, ids))
-        return found
+        for row in np.flatnonzero(~sound):
+            self.cache.clear(row)  # for the rows that come after
+        return found, sound
 
     def _logits(self, forest: Forest, lengths: np.ndarray, going: np.ndarray, ids: np.ndarray):
         """float32 (R, B, V) behind nodes ids (R, B), of rows that go on; None where no row does."""

@@ -104,10 +104,11 @@ class BeamEngine(Engine):
         written = rows.written[slots]
         room = np.minimum(rows.longest[slots] - written - 1, self._drafter.fits(written))
         layers = np.where(rows.drafted[slots], np.clip(room, 0, self.beams.layers), 0)
-        rows.drafted[slots] &= self._drafter.fits(written) > 0
-        return self._drafter.grow(self.beams, rows.forest, rows.likelihoods[slots], ids, rows.length[slots],
-                                  layers, keys, written, self._ending(self._drafter.columns),
-                                  rows.least[slots] - written)
+        drafts, sound = self._drafter.grow(
+            self.beams, rows.forest, rows.likelihoods[slots], ids, rows.length[slots], layers, keys, written,
+            self._ending(self._drafter.columns), rows.least[slots] - written)
+        rows.drafted[slots] &= sound & (self._drafter.fits(written) > 0)
+        return drafts
 
     def _layer(self, rows: BeamRows, walk: Walk, logits: torch.Tensor, given: Drafts | None) -> Output:
         """The layer behind the beams of the walk's rows, by logits (A, B, V)."""
@@ -185,7 +186,7 @@ class BeamEngine(Engine):
             reads = self._drafter.fits(lengths) > 1
             rows.drafted[slots] = reads
             if reads.any():
-                self._drafter.read_prompts(slots[reads], ids[reads], lengths[reads])
+                self._drafter.read_prompts(slots[reads], ids[reads, : lengths[reads].max()], lengths[reads])
         keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
         walk = Walk(rows, slots, keys, none_above(len(slots), 1), np.zeros((len(slots), 1)))
         walk.follow(self._layer(rows, walk, logits[:, None], None), None)

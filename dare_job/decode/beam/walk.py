@@ -33,12 +33,7 @@ class Walk:
         going, slots = self.going, self.slots[self.going]
         self.rows.written[slots] += 1
         self.layers[going] += 1
-        widths = output.widths.cpu().numpy()
-        self.seen[going, 0] += widths
-        if given is not None:
-            drafted = (given.pairs >= 0).any(-1).cpu().numpy()[going]
-            one = np.stack((drafted, passed, widths * passed, output.beta.cpu().numpy() * drafted), -1)
-            self.seen[going, 1:] += one
+        self._count(output, given, passed)
         self._note_ended(ended)
         self.unsound[going] = ~sound
         best = running.likelihoods.max(-1)
@@ -55,6 +50,14 @@ class Walk:
         self.ids = given.ids
         self.likelihoods = np.full(given.ids.shape, -np.inf)
         self.likelihoods[self.going] = output.accepted.cpu().numpy()[onward]
+
+    def _count(self, output: Output, given: Drafts | None, passed: np.ndarray) -> None:
+        widths = output.widths.cpu().numpy()
+        self.seen[self.going, 0] += widths
+        if given is not None:
+            drafted = (given.pairs >= 0).any(-1).cpu().numpy()[self.going]
+            self.seen[self.going, 1:] += np.stack(
+                (drafted, passed, widths * passed, output.beta.cpu().numpy() * drafted), -1)
 
     def _note_ended(self, ended: Beam) -> None:
         for place, beam in np.argwhere(ended.likelihoods > -np.inf):
