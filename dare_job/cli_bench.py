@@ -271,8 +271,62 @@ def sample(
         raise typer.Exit(1)
 
 
+@app.command()
+def beam(
+    rows: Annotated[int, typer.Option("--rows", help="Users whose texts each way writes.")] = 32,
+    tokens: Annotated[int, typer.Option("--tokens", help="New tokens of a text, at most.")] = 160,
+    users: Annotated[int, typer.Option(
+        "--users", help="Of the sample world; the draft model learns from the others' texts.")] = 400,
+    items: Annotated[int, typer.Option("--items", help="Of the sample world.")] = 300,
+    temperature: Annotated[float, typer.Option(
+        "--temperature", help="Of what is sampled; at 1 the embedded model leaves little to chance.")] = 1.75,
+    layers: Annotated[int, typer.Option("--layers", help="Drafted layers of a step.")] = 4,
+    draft_widths: Annotated[str, typer.Option("--draft-widths", help="W_S of DSBD.")] = "2,3,4,5,6",
+    thresholds: Annotated[str, typer.Option("--thresholds", help="t of DSBD.")] = "0.7,0.9",
+    min_widths: Annotated[str, typer.Option("--min-widths", help="W_min of DSBD, up to W_S.")] = "1,2,3",
+    widths: Annotated[str, typer.Option("--widths", help="Of plain beams; the last is the target's.")]
+    = "1,2,3,4",
+    law: Annotated[str, typer.Option("--law", help="Of beams: iid or without_replacement.")] = "iid",
+    draft_law: Annotated[str, typer.Option("--draft-law", help="Of drafts, the same.")] = "iid",
+    steps: Annotated[int, typer.Option("--steps", help="Updates of the draft model's training.")] = 300,
+    work: Annotated[Path | None, typer.Option(
+        "--work", help="Folder that keeps the models for the next call, such as bench sample's.")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="File for quality over speed, as SVG.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of what is sampled.")] = 0,
+    quick: Annotated[bool, typer.Option(
+        "--quick", help="Few rows and a tiny draft model: exercises the command, measures nothing of "
+                        "interest, and judges no target.")] = False,
+) -> None:
+    """Write by beams, by DSBD and by speculative sampling, in one run on the CPU: quality against speed.
+
+    The embedded model writes texts of the sample world's users, drafted by a model distilled on its texts.
+    Quality is the texts' log-likelihood and their share of true statements. The last line of standard output
+    is one JSON object; the exit code is 1 where a target at equal quality is missed.
+    """
+    from dare_job.bench.beam import command
+    from dare_job.bench.beam.methods import Grid
+    from dare_job.decode.beam.settings import Beams
+    from dare_job.decode.sampling.warp import Warp
+    from dare_job.drafter.settings import Settings
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    base = Beams(layers=layers, warp=Warp(temperature), law=law, draft_law=draft_law, seed=seed)
+    drafts, least, plain = (tuple(options.numbers(*given)) for given in (
+        ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
+    grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain)
+    result = command.run(command.quick(base, work, svg) if quick else command.Options(
+        base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg))
+    print(json.dumps(result), flush=True)
+    if not quick and not all(one["met"] for one in result["targets"]):
+        raise typer.Exit(1)
+
+
 def _temperatures(text: str) -> tuple[float, ...]:
+    return _floats("--temperatures", text)
+
+
+def _floats(option: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in options.words(text))
     except ValueError:
-        raise ConfigError(f"--temperatures {text!r} is no list of numbers; write for example 0,1") from None
+        raise ConfigError(f"{option} {text!r} is no list of numbers; write for example 0,1") from None

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from dare_job import config_source, prompts
 from dare_job.config_base import MOST, AtLeastOne, Section, Seed, Share
+from dare_job.config_beam import BeamSettings
 from dare_job.config_drafts import DrafterSettings, SampleSettings
 from dare_job.config_errors import explain
 from dare_job.config_source import Override
@@ -61,9 +62,10 @@ class PromptSettings(Section):
 
 
 class DecodeSettings(Section):
-    mode: Literal["dare", "resd", "autoregressive", "sample"] = Field(
+    mode: Literal["dare", "resd", "autoregressive", "sample", "beam"] = Field(
         "dare", description="dare: greedy text, drafted from pools; resd: from the global pool alone; "
-        "autoregressive: not drafted; sample: texts drawn by the section sample, drafted as in dare")
+        "autoregressive: not drafted; sample: texts drawn by the section sample, drafted as in dare; beam: "
+        "the most probable of several beams, by the section beam")
     max_new_tokens: int = Field(256, ge=1, le=MOST)
     min_new_tokens: int = Field(0, ge=0, le=MOST)
     batch_size: int = Field(8, ge=1, le=65536, description="rows decoded at once on one device")
@@ -307,6 +309,7 @@ class JobConfig(Section):
     drafter: DrafterSettings = DrafterSettings()
     verify: VerifySettings = VerifySettings()
     sample: SampleSettings = SampleSettings()
+    beam: BeamSettings = BeamSettings()
     embed: EmbedSettings = EmbedSettings()
     group: GroupSettings = GroupSettings()
     router: RouterSettings = RouterSettings()
@@ -323,20 +326,23 @@ class JobConfig(Section):
     @model_validator(mode="after")
     def _sampled_texts_keep_their_law(self):
         for name, usual in (("rule", "strict"), ("target", None)):
-            if self.decode.mode == "sample" and getattr(self.verify, name) != usual:
+            if self.decode.mode in ("sample", "beam") and getattr(self.verify, name) != usual:
                 raise ValueError(
-                    f"verify.{name} = {getattr(self.verify, name)!r} with decode.mode = 'sample': what is "
-                    "sampled has the model's own law, and relaxed rules change it; leave "
-                    f"verify.{name} out, or use decode.mode = dare")
+                    f"verify.{name} = {getattr(self.verify, name)!r} with decode.mode = "
+                    f"{self.decode.mode!r}: what is sampled has the model's own law, and relaxed rules "
+                    f"change it; leave verify.{name} out, or use decode.mode = dare")
         return self
 
     @model_validator(mode="after")
     def _drafter_has_a_mode(self):
-        if self.drafter.source != "retrieval" and self.decode.mode not in ("dare", "sample"):
-            raise ValueError(
-                f"drafter.source = {self.drafter.source!r} with decode.mode = {self.decode.mode!r}, a "
-                "baseline without a draft model: use decode.mode = dare or sample, or leave drafter.source "
-                "out")
+        source, mode = self.drafter.source, self.decode.mode
+        known = {"dare": ("model", "hybrid"), "sample": ("model", "hybrid"), "beam": ("model",)}
+        if source != "retrieval" and source not in known.get(mode, ()):
+            modes = " or ".join(name for name, sources in known.items() if source in sources)
+            raise ValueError(f"drafter.source = {source!r} with decode.mode = {mode!r}, which has no such "
+                             f"drafts: use decode.mode = {modes}, or another drafter.source")
+        if source == "model" and mode == "beam":
+            self.beam.require_passing_layers()
         return self
 
 

@@ -8,8 +8,9 @@ from dare_job.config_base import MOST, Section, Seed, Share
 
 
 class DrafterSettings(Section):
-    """What drafts in the modes dare and sample. Patents on mixing suffix trees with draft models have been
-    reported: have it checked whether they bind you before you set ``source`` to hybrid.
+    """What drafts in the modes dare and sample, and the draft model of mode beam. Patents on mixing suffix
+    trees with draft models have been reported: have it checked whether they bind you before you set
+    ``source`` to hybrid.
     """
 
     source: Literal["retrieval", "model", "hybrid"] = Field(

@@ -70,8 +70,8 @@ def _panel(panel: _Panel, number: int) -> list[Markup]:
     top = number * (_HIGH + _TOP) + _TOP
     base = top + _HIGH - 50
     speeds = [value for point in panel.points for value in point.speed] + [1.0]
-    xs = _ticks(min(speeds), max(speeds))
-    at_x = _scale(xs[0], xs[-1], _LEFT, _WIDTH - _RIGHT)
+    xs = ticks(min(speeds), max(speeds))
+    at_x = scale(xs[0], xs[-1], _LEFT, _WIDTH - _RIGHT)
     ys, at_y = _vertical(panel, base, top)
     parts = [text(_LEFT, top - 12, panel.title, "title", "start")]
     for y in ys:
@@ -118,21 +118,22 @@ def _vertical(panel: _Panel, base: float, top: float) -> tuple[list[float], Call
     """Ticks and scale of the values and bounds; on a log scale what is 0 stands at its foot."""
     values = [value for point in panel.points for value in (point.value, point.bound) if value is not None]
     if not panel.log:
-        ticks = _ticks(min(0.0, *values), max(0.0, *values))
-        return ticks, _scale(ticks[0], ticks[-1], base, top + 8)
+        ys = ticks(min(0.0, *values), max(0.0, *values))
+        return ys, scale(ys[0], ys[-1], base, top + 8)
     above = [value for value in values if value > 1e-9] or [1.0]
     low = max(math.floor(math.log10(min(above))), -9)
     high = max(math.ceil(math.log10(max(above))), low + 1)
-    scale = _scale(low, high, base, top + 8)
+    at_power = scale(low, high, base, top + 8)
     return ([10.0 ** power for power in range(low, high + 1)],
-            lambda value: scale(max(math.log10(max(value, 1e-12)), low)))
+            lambda value: at_power(max(math.log10(max(value, 1e-12)), low)))
 
 
-def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+def scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Where a value stands, of which ``low`` stands at ``start`` and ``high`` at ``end``."""
     return lambda value: start + (end - start) * (value - low) / (high - low)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Round numbers from below ``low`` to above ``high``, about six of them."""
     span = (high - low) or abs(high) or 1.0
     step = 10 ** math.floor(math.log10(span / 4))

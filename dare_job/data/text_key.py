@@ -20,6 +20,9 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None)
     text that was refreshed is as good under the rule that would have let it differ. What is sampled is of the
     model's own law whatever was drafted, and however that was verified: what the section ``sample`` says of
     this law counts, and its seed, not its ``law`` and ``rule`` of drafts.
+
+    Of beams the section ``beam`` counts; drafts change their widths and random numbers, so the draft model's
+    files and the settings of drafting count, too, but for beam search, which is the same without them.
     """
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
@@ -31,6 +34,8 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
     decode, verify, drafter = config.decode, config.verify, config.drafter
     if decode.mode == "sample":
         return {"rule": "sample", **config.sample.model_dump(exclude=_OF_DRAFTS | _unbiased(config))}
+    if decode.mode == "beam":
+        return {"rule": "beam", **_beams(config, draft_hash)}
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
         return {"rule": "strict"}
     found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
@@ -50,3 +55,15 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
 def _unbiased(config: JobConfig) -> set[str]:
     """Keys of before there was a bias hold for texts without one."""
     return set() if config.sample.logit_bias else {"logit_bias"}
+
+
+def _beams(config: JobConfig, draft_hash: str | None) -> dict:
+    asked = config.beam
+    found = asked.model_dump(include={"width", "length_penalty", "single_cache", "temperature"})
+    if asked.temperature > 0:
+        found |= asked.model_dump(include={"top_k", "top_p", "law", "seed"})
+    by_steps = asked.single_cache or asked.temperature > 0  # that drafts change the text
+    if config.drafter.source == "model" and asked.layers and by_steps:
+        found |= asked.model_dump(include={"layers", "draft_width", "min_width", "threshold", "draft_law"})
+        found["draft"] = draft_hash
+    return found

@@ -61,7 +61,7 @@ class Engine:
     @torch.inference_mode()
     def run(self, requests: Iterable[Request]) -> Iterator[Result]:
         """Results in the order in which rows end. A row that cannot be written costs no other row."""
-        rows = self._rows = Rows(self.settings.batch_size)
+        rows = self._rows = self._new_rows()
         self._due_s = math.inf
         cache = self.target.take_cache(self.settings.batch_size)
         refill = Refill(requests, self._admission, self.target, self.settings, self.scoring, rows, cache)
@@ -76,6 +76,14 @@ class Engine:
     def in_slots(self) -> list:
         """Ids of the requests that are decoded right now; may be asked from another thread."""
         return [request.id for request in self._rows.requests if request is not None] if self._rows else []
+
+    def _new_rows(self) -> Rows:
+        return Rows(self.settings.batch_size)
+
+    def _move(self, rows: Rows, cache: TreeCache, source: int, target: int) -> None:
+        """Give a row another slot."""
+        cache.move(source, target, int(rows.length[source]))
+        rows.move(source, target)
 
     def _admission(self, request: Request) -> Admission:
         return admit(request, self.target, self.rules, self.settings, self._is_eos)
@@ -215,8 +223,7 @@ class Engine:
             last = np.flatnonzero(rows.used)
             if not len(last) or last[-1] < gap:
                 return
-            cache.move(last[-1], gap, int(rows.length[last[-1]]))
-            rows.move(last[-1], gap)
+            self._move(rows, cache, last[-1], gap)
 
     def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
                  prefix: Prefix | None) -> list[Result]:

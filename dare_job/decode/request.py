@@ -101,6 +101,34 @@ class Request:
 
 
 @dataclass(frozen=True)
+class BeamCounts:
+    """What a row's beams were, over all its steps.
+
+    layers      tokens of its longest beam: layers that its steps accepted or drew
+    width       mean beams of a layer
+    judged      layers of drafts that were judged, and passed: those whose drafts were enough
+    passed_width  mean beams of these
+    beta        mean of the smaller of beam.threshold and the probability that a judged layer had
+                beam.min_width accepted drafts
+    last        layers of the last forward, which the text's end may have cut
+    queries     nodes that the target's forwards read, prompts left out
+    score       of the text: likelihood / tokens ** beam.length_penalty
+    likelihood  log P of the text, in nats
+    """
+
+    layers: int
+    width: float
+    judged: int
+    passed: int
+    passed_width: float
+    beta: float
+    last: int
+    queries: int
+    score: float
+    likelihood: float
+
+
+@dataclass(frozen=True)
 class Result:
     """One text, or why there is none.
 
@@ -120,6 +148,7 @@ class Result:
     decode_ms        this row's share of all step time, drafting and the prompt's forward included
     slot_steps       this row's share of the slots that its steps had, empty ones included: where all are
                      busy, as many as ``target_steps``
+    beams            of a row that was written by beams, else None
     """
 
     id: Any
@@ -137,6 +166,7 @@ class Result:
     retrieval_ms: float
     decode_ms: float
     slot_steps: float
+    beams: BeamCounts | None = None
 
 
 def failed(request: Request, error: str) -> Result:

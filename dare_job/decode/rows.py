@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 from dare_job.decode.admission import Admission
-from dare_job.decode.request import Request, Result
+from dare_job.decode.request import BeamCounts, Request, Result
 from dare_job.decode.scoring import common
 from dare_job.decode.verify.verdict import Verdict
 
@@ -128,7 +128,8 @@ class Rows:
         kept = common(text, old)
         return kept, kept < min(len(text), len(old))
 
-    def finish(self, slot: int, reason: str, error: str | None = None) -> Result:
+    def finish(self, slot: int, reason: str, error: str | None = None,
+               beams: BeamCounts | None = None) -> Result:
         """Take a row out of its slot."""
         start, end, forwards, accepted, scored, *_ = self._counted[:, slot].tolist()
         (retrieval_ms, decode_ms), (shared, shared_decode) = self.own_ms[slot].tolist(), self._shared_ms
@@ -139,6 +140,7 @@ class Rows:
             scored, accepted, len(relaxed), 0 if guard is None else max(0, end - start - guard),
             self.step_tokens[slot, :forwards].copy(), relaxed,
             retrieval_ms + shared, decode_ms + shared_decode, self.slot_steps[slot].item(),
+            beams,
         )
         self.active -= 1
         self.used[slot], self.requests[slot], self._asked = False, None, None

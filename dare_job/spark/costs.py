@@ -41,7 +41,7 @@ class Known:
 def per_token(job: Job) -> int:
     """Cost of a token of text, at least 1: by yesterday's steps, where the same mode wrote."""
     decode, sums = job.config.decode, {"tokens": 0, "target_steps": 0}
-    if decode.mode == "autoregressive" or decode.nodes == 0:
+    if decode.mode == "autoregressive" or decode.nodes == 0 and decode.mode != "beam":
         return STEP
     for entity in ENTITIES:
         old = knowledge.old_folder(job, entity)

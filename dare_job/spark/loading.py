@@ -20,16 +20,17 @@ from dare_job.errors import ConfigError
 from dare_job.files import path
 from dare_job.local_copy import local_copy
 from dare_job.observe import log
-from dare_job.spark import drafters, gpus, models
+from dare_job.spark import beams, drafters, gpus, models
 from dare_job.spark.task import Task
-from dare_job.tables import ENTITIES, GLOBAL
+from dare_job.tables import ENTITIES, GLOBAL, MODES_WITHOUT_POOLS
 from pools.index import Index
 from pools.lengths import usual_length
 from pools.store import Store, open_pool
 
 # nearest first; wave: tonight's texts of the waves before
 _ALL = ("own", "wave", "group", "global")
-POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"), "autoregressive": ()}
+POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"),
+                 **dict.fromkeys(MODES_WITHOUT_POOLS, ())}
 
 
 def log_task(task: Task, stage: str, **fields) -> None:
@@ -151,6 +152,8 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         row_timeout_s=decode.row_timeout_s)
     settings = replace(settings, nodes=0 if plain else _nodes(task, settings))
     target = loaded(task).target
+    if decode.mode == "beam":
+        return beams.engine(task, target, settings, plain)
     drafter = None if plain else drafters.drafter(task, target)
     if sampled:
         return SamplingEngine(target, settings, sampling(task), drafter)
@@ -187,6 +190,8 @@ def _nodes(task: Task, settings: EngineSettings) -> int:
 def _score(task: Task, mode: str) -> str:
     """decode.score, or what follows where text must depend on neither company nor time."""
     decode, verify = task.config.decode, task.config.verify
+    if mode == "beam" or decode.mode == "beam":
+        return "never"
     if mode == "sample":
         return "never" if decode.score == "auto" else decode.score
     if mode != "dare":

@@ -16,7 +16,7 @@ from dare_job import knowledge
 from dare_job.embed import medoids
 from dare_job.job import Job
 from dare_job.spark.reading import read_parquet
-from dare_job.tables import ENTITIES
+from dare_job.tables import ENTITIES, MODES_WITHOUT_POOLS
 from dare_job.wave_sizes import rows_of_waves
 
 _CHOSEN = pa.schema([("entity", pa.string()), ("entity_id", pa.string()), ("wave", pa.int32())])
@@ -29,7 +29,7 @@ def needed(job: Job, entity: str) -> bool:
     Text without a manifest counts as of tonight's writer, as nothing tells.
     """
     when = job.config.waves.when
-    if job.config.decode.mode == "autoregressive" or job.config.decode.nodes == 0 or when == "never":
+    if job.config.decode.mode in MODES_WITHOUT_POOLS or job.config.decode.nodes == 0 or when == "never":
         return False
     old = knowledge.old_folder(job, entity)
     return when == "always" or old is None or bool(knowledge.changes(job, old, entity))

@@ -22,6 +22,7 @@ from dare_job.spark import batch_size, chunks, cut, gpus, hangs, loading
 from dare_job.spark.decoding import decode
 from dare_job.spark.task import Task
 from dare_job.spark.watchdog import Watchdog
+from dare_job.tables import MODES_WITHOUT_POOLS
 
 _LOG = logging.getLogger("dare_job")
 _STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64()),
@@ -154,7 +155,7 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
     if isinstance(outcome, str) or outcome.error is not None:
         reason = outcome if isinstance(outcome, str) else outcome.error
         return common | {"finish_reason": "error", "error": reason}
-    drafted = task.config.decode.mode != "autoregressive"
+    drafted = task.config.decode.mode not in MODES_WITHOUT_POOLS
     return common | {
         "knowledge": loading.text(outcome.token_ids, task), "token_ids": outcome.token_ids,
         "tokens": len(outcome.token_ids), "finish_reason": outcome.finish_reason,

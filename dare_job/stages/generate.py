@@ -16,14 +16,14 @@ from dare_job.observe import progress
 from dare_job.spark import busy, chunks, cut, executors, gpus, hangs, model_workers
 from dare_job.spark.task import STATS, Task
 from dare_job.stages import old_text, upstream, waves
-from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS
+from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS, MODES_WITHOUT_POOLS
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
 from pools.store import Store
 
 _LOG = logging.getLogger("dare_job")
 TASKS = "_tasks.jsonl"
-_ROUTE_OF_MODE = {"resd": GLOBAL, "autoregressive": GLOBAL}  # the modes that use no group's pool
+_ROUTE_OF_MODE = dict.fromkeys(("resd", *MODES_WITHOUT_POOLS), GLOBAL)  # the modes that use no group's pool
 
 
 def run(job: Job) -> dict:

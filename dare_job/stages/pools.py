@@ -10,7 +10,7 @@ from dare_job.job import Job
 from dare_job.model_files import tokenizer_hash
 from dare_job.spark import indexing
 from dare_job.stages import old_text, upstream
-from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS
+from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS, MODES_WITHOUT_POOLS
 from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
@@ -35,7 +35,7 @@ def run(job: Job) -> dict:
                 target = staging / f"entity={entity}"
                 target.mkdir()
                 record[entity] = {"from": str(path) if path else None, "pools": 0, "texts": 0, "tokens": 0}
-                if path and job.config.decode.mode != "autoregressive":
+                if path and job.config.decode.mode not in MODES_WITHOUT_POOLS:
                     _warn_of_another_writer(job, path, entity)
                     record[entity] |= _build(job, entity, path, tokenizer, target)
     return upstream.report(done_record(folder))

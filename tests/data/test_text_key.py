@@ -82,6 +82,33 @@ def test_relaxed_text_hangs_on_the_draft_model_and_strict_text_does_not(drafter,
     assert salt(drafter=drafter) == STRICT
 
 
+@pytest.mark.parametrize(("change", "differs"), [
+    ({"width": 3}, True), ({"temperature": 0.5}, True), ({"seed": 1}, True),
+    ({"law": "without_replacement"}, True),
+    ({"length_penalty": 0.0}, True), ({"layers": 2}, False),
+    ({"threshold": 0.5}, False), ({"draft_width": 6}, False)])
+def test_beams_by_their_section(change, differs):
+    beams = {"decode": {"mode": "beam"}}
+    plain = salt(**beams)
+    assert plain not in (STRICT, RELAXED)
+    assert (salt(**beams, beam=change) != plain) == differs
+
+
+@pytest.mark.parametrize(("change", "differs"), [
+    ({"layers": 2}, True), ({"threshold": 0.5}, True), ({"draft_width": 6}, True), ({"min_width": 2}, True)])
+def test_drafted_beams_by_how_they_are_drafted(change, differs):
+    """Where there is a draft model."""
+    drafted = {"decode": {"mode": "beam"}, "drafter": MODEL}
+    assert salt(**drafted) != salt(decode={"mode": "beam"})
+    assert (salt(**drafted) != salt(**drafted, beam=change)) == differs
+
+
+def test_beam_search_is_the_same_however_it_is_drafted():
+    beams = {"decode": {"mode": "beam"}}
+    assert salt(**beams, beam={"temperature": 0.0}) == salt(
+        **beams, drafter=MODEL, beam={"temperature": 0.0, "layers": 2, "seed": 5})
+
+
 @pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal", "ratio", "entropy"])
 @pytest.mark.parametrize("mode", ["resd", "autoregressive"])
 def test_modes_differ_exactly_where_their_text_can(rule, mode):

@@ -110,7 +110,7 @@ def once(world: World, method: Method, temperature: float, tokens: int) -> Measu
     """Write the rows. Raises ModelError where one cannot be."""
     settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=method.size,
                               depth=len(method.widths) or _DEEPEST, score="never")
-    drafter = _drafter(world, method)
+    drafter = drafter_of(world, method)
     if temperature == 0:
         engine = (PathsEngine if method.paths else Engine)(world.target, settings, drafter)
     else:
@@ -128,7 +128,8 @@ def once(world: World, method: Method, temperature: float, tokens: int) -> Measu
                     sum(result.retrieval_ms for result in results), [seconds], [processor])
 
 
-def _drafter(world: World, method: Method) -> Drafter | None:
+def drafter_of(world: World, method: Method) -> Drafter | None:
+    """What drafts for a way of sampling."""
     if method.drafter == "none":
         return None
     if method.drafter == RETRIEVAL:

@@ -37,9 +37,9 @@ def sample_world(rows: int, users: int, items: int, tokens: int, seed: int) -> S
     """The embedded model. Foreign: what the grammar writes of another world."""
     folder = resolve("embedded")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    asked = {f"user:{one.row}": prompt_ids(tokenizer, one.prompt) for one in _examples(users, items, seed)}
+    asked = {f"user:{one.row}": prompt_ids(tokenizer, one.prompt) for one in examples(users, items, seed)}
     foreign = []
-    for one in _examples(users, items, seed + 1):
+    for one in examples(users, items, seed + 1):
         ids = [*tokenizer(one.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id][:tokens]
         foreign.append(_row(f"user:{one.row}", prompt_ids(tokenizer, one.prompt), ids))
     return Source(folder, *_divided(asked, rows, len(asked)), foreign)
@@ -70,7 +70,8 @@ def _divided(asked: dict[str, np.ndarray], rows: int, users: int) -> tuple[dict,
     return {name: asked[name] for name in order[:rows]}, {name: asked[name] for name in order[rows:]}
 
 
-def _examples(users: int, items: int, seed: int) -> list[Example]:
+def examples(users: int, items: int, seed: int) -> list[Example]:
+    """Of the sample world's users with a history; a row is named ``user:`` and its number."""
     return list(user_examples(simulate(users, items, seed), prompts.load(prompts.SAMPLE), DAYS))
 
 

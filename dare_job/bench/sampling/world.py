@@ -82,7 +82,7 @@ def entropy(world: World, temperature: float, tokens: int) -> dict:
     entropy in nats, and the mean share of its first choice; over the rows.
     """
     rows = sampled(world.target, world.requests, tokens, temperature)
-    shares = torch.cat([torch.softmax(_logits(world.target, row).double() / max(temperature, 1e-6), -1)
+    shares = torch.cat([torch.softmax(logits_of(world.target, row).double() / max(temperature, 1e-6), -1)
                         for row in rows])
     nats = -torch.xlogy(shares, shares).sum(-1)
     return {"mean": round(float(nats.mean()), 4), "p90": round(float(nats.quantile(0.9)), 4),
@@ -114,7 +114,8 @@ def _plain(row: Row) -> Lesson:
     return Lesson(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
 
 
-def _logits(target: Target, row: Row) -> torch.Tensor:
+def logits_of(target: Target, row: Row) -> torch.Tensor:
+    """Logits (tokens, V) of a text's tokens behind its prompt."""
     ids = np.concatenate((row.prompt, row.text[:-1]))[None]
     lengths, scored = np.array([len(row.prompt)]), np.array([len(row.text) - 1])
     return target.prefill(target.new_cache(1), np.arange(1), ids, lengths, scored)

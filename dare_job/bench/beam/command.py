@@ -1,0 +1,88 @@
+"""``dare-job bench beam``: beams, speculative sampling and DSBD on the same rows, quality beside speed."""
+
+import logging
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoTokenizer
+
+from dare_job.bench.beam import plot, report
+from dare_job.bench.beam.measure import Written, written
+from dare_job.bench.beam.methods import Grid, Way, ways
+from dare_job.bench.decode.night import working
+from dare_job.bench.sampling import curve, source, world
+from dare_job.bench.sampling.world import BATCH, World
+from dare_job.decode.beam.settings import Beams
+from dare_job.drafter.settings import Settings
+from dare_job.model_files import resolve
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``dare-job bench beam`` was asked.
+
+    beams         temperature, laws, layers and seed; the rest follows from grid
+    rows, tokens  that are written, and new tokens of each at most
+    drafter       the draft model and its training; at least as much as ``bench sample`` does serves it too
+    work          folder that keeps the models for the next call; None: a temporary one
+    svg           file that gets figure 4; None: none
+    """
+
+    beams: Beams = field(default_factory=Beams)
+    grid: Grid = field(default_factory=Grid)
+    rows: int = 32
+    tokens: int = 160
+    users: int = 400
+    items: int = 300
+    drafter: Settings = field(default_factory=Settings)
+    work: Path | None = None
+    svg: Path | None = None
+
+
+def quick(beams: Beams, work: Path | None, svg: Path | None) -> Options:
+    """Seconds; measures nothing of interest."""
+    return Options(beams, Grid((2, 3), (0.9,), (1,), (1, 2)), 3, 16, 24, 20,
+                   Settings(width=64, heads=2, steps=20, batch_tokens=512), work, svg)
+
+
+def run(options: Options) -> dict:
+    """Train, write and print; returns the JSON object that the command prints last."""
+    torch.set_num_threads(1)
+    with working(options.work) as work:
+        made = world.prepare(source.sample_world(options.rows, options.users, options.items, options.tokens,
+                                                 options.drafter.seed), options.tokens, options.drafter, work)
+        compared = ways(options.grid, options.beams)
+        found = _written(made, compared, options)
+    rows = [report.line(way, found[way.name]) for way in compared]
+    pairs = report.equal(compared, found)
+    result = {"rows": rows, "equal_quality": pairs, "layers": report.bounds(compared, found),
+              "targets": report.targets(pairs), "training": made.training["after"],
+              "drafted_layers": options.beams.layers, "temperature": options.beams.warp.temperature,
+              "batch": BATCH, "threads": 1,
+              "parameters": made.target.model.num_parameters(), "machine": platform.machine(),
+              "torch": torch.__version__, "transformers": transformers.__version__,
+              "memory_bound": curve.ABOUT}
+    report.show(result)
+    if options.svg:
+        about = f"tokens a second where forwards cost {curve.ABOUT}"
+        options.svg.write_text(plot.draw(rows, "tokens_per_s_memory_bound", about), encoding="utf-8")
+    return result
+
+
+def _written(made: World, compared: list[Way], options: Options) -> dict[str, Written]:
+    tokenizer = AutoTokenizer.from_pretrained(resolve("embedded"))
+    titles = {f"user:{one.row}": one.titles
+              for one in source.examples(options.users, options.items, options.drafter.seed)}
+    found = {}
+    for way in compared:
+        seen = written(made, way, options.tokens, options.beams.warp, options.beams.seed, titles, tokenizer)
+        found[way.name] = seen
+        _LOG.info("%s: %.3f tokens a forward, %.4f nats a token, %.3f true, width %.2f, %.1f s", way.name,
+                  seen.tokens.sum() / seen.steps.sum(), seen.per_token.mean(), seen.true, seen.width,
+                  seen.seconds)
+    return found

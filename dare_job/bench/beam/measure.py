@@ -1,0 +1,116 @@
+"""One way of writing: the rows written by it, what that took, and how good the texts are."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from dare_job.bench.beam.methods import Way
+from dare_job.bench.sampling.measure import drafter_of
+from dare_job.bench.sampling.world import BATCH, World, logits_of
+from dare_job.decode import EngineSettings
+from dare_job.decode.beam.drafting import BeamDrafter
+from dare_job.decode.beam.engine import BeamEngine
+from dare_job.decode.request import BeamCounts
+from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.sampling.warp import Warp
+from dare_job.drafter.texts import Row
+from dare_job.errors import ModelError
+from dare_job.model.evaluate import Tally, tally
+
+
+@dataclass(frozen=True)
+class Written:
+    """tokens, steps, layers, queries  int64 (R,): of each row's text and its forwards behind the prompt's
+    likelihoods  float64 (R,): log P of each text under the target, in nats
+    facts        of each text, against the titles that its prompt showed
+    width, passed_width, beta  means over layers; over layers whose drafts passed; over judged layers
+    judged       layers of drafts that were judged, and passed
+    last         int64 (R,): layers of a row's last forward
+    seconds, processor  by the clock, and of processor time
+    """
+
+    tokens: np.ndarray
+    steps: np.ndarray
+    layers: np.ndarray
+    queries: np.ndarray
+    likelihoods: np.ndarray
+    facts: list[Tally]
+    seconds: float
+    processor: float
+    last: np.ndarray | int = 1
+    width: float = 1.0
+    passed_width: float = 1.0
+    beta: float = 0.0
+    judged: int = 0
+    passed: int = 0
+
+    @property
+    def per_token(self) -> np.ndarray:
+        """Nats a token, float64 (R,)."""
+        return self.likelihoods / self.tokens
+
+    @property
+    def true(self) -> float:
+        """Share of statements that are true: of titles named, those that were shown; of moods and themes said
+        of a title, those that are its own.
+        """
+        total = sum(self.facts, Tally())
+        return (total.titles_shown + total.statements_true) / max(1, total.titles + total.statements)
+
+
+def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: dict[str, tuple[str, ...]],
+            tokenizer: PreTrainedTokenizerBase) -> Written:
+    """Write tonight's rows. Raises ModelError where one cannot be. titles: shown, by row."""
+    engine = _engine(world, way, tokens, warp, seed)
+    clock, processor = time.perf_counter(), time.process_time()
+    results = list(engine.run(world.requests))
+    seconds, processor = time.perf_counter() - clock, time.process_time() - processor
+    if failed := [result for result in results if result.error]:
+        raise ModelError(f"{way.name}: row {failed[0].id} could not be written: {failed[0].error}")
+    found = sorted(results, key=lambda result: str(result.id))
+    prompts = {request.id: request.prompt_ids for request in world.requests}
+    tokens, steps = (np.array(values) for values in ([len(one.token_ids) for one in found],
+                                                     [one.target_steps for one in found]))
+    likelihoods = np.array([_likelihood(world, prompts[one.id], one.token_ids) for one in found])
+    texts = [tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in found]
+    facts = [tally(text, titles[one.id]) for text, one in zip(texts, found, strict=True)]
+    quality = {"tokens": tokens, "steps": steps, "likelihoods": likelihoods, "facts": facts,
+               "seconds": seconds, "processor": processor}
+    if way.beams is None:
+        return Written(layers=tokens, queries=(way.drawn.size + 1) * steps, **quality)
+    return Written(**quality, **_counts([one.beams for one in found]))
+
+
+def _counts(beams: list[BeamCounts]) -> dict:
+    layers, last, queries, judged, passed, width, passed_width, beta = (
+        np.array([getattr(one, name) for one in beams])
+        for name in ("layers", "last", "queries", "judged", "passed", "width", "passed_width", "beta"))
+    return {"layers": layers, "last": last, "queries": queries, "judged": int(judged.sum()),
+            "passed": int(passed.sum()), "width": _mean(width, layers),
+            "passed_width": _mean(passed_width, passed),
+            "beta": _mean(beta, judged)}
+
+
+def _mean(values: np.ndarray, weights: np.ndarray) -> float:
+    return float(np.average(values, weights=weights)) if weights.any() else 0.0
+
+
+def _engine(world: World, way: Way, tokens: int, warp: Warp, seed: int):
+    size, depth = (0, 1) if way.drawn is None else (way.drawn.size, max(1, len(way.drawn.widths)))
+    settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=size, depth=depth, score="never")
+    if way.beams is None:
+        sampling = Sampling(warp, seed, law=way.drawn.law, rule=way.drawn.rule)
+        return SamplingEngine(world.target, settings, sampling, drafter_of(world, way.drawn))
+    return BeamEngine(world.target, settings, way.beams,
+                      BeamDrafter(world.drafters["after"]) if way.drafted else None)
+
+
+@torch.inference_mode()
+def _likelihood(world: World, prompt: np.ndarray, text: np.ndarray) -> float:
+    """log P of a text behind its prompt."""
+    row = Row("", prompt.astype(np.int64), text.astype(np.int64), True)
+    logs = torch.log_softmax(logits_of(world.target, row).double(), -1)
+    return float(logs.gather(1, torch.from_numpy(row.text)[:, None]).sum())

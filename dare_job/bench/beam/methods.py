@@ -1,0 +1,68 @@
+"""The ways of writing that are compared."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dare_job.bench.sampling.measure import Method as Drawn
+from dare_job.decode.beam.settings import Beams
+from dare_job.decode.sampling.warp import Warp
+
+BEAM, DSBD, SINGLE, SEARCH = "beam sampling", "DSBD", "DSBD, one cache", "beam search"
+SAMPLING, SPECULATIVE, TREE = "sampling", "speculative sampling", "token tree sampling"
+
+
+@dataclass(frozen=True)
+class Way:
+    """beams or drawn: settings of the beam engine, or of the sampling one."""
+
+    method: str
+    beams: Beams | None = None
+    drawn: Drawn | None = None
+    drafted: bool = False
+
+    @property
+    def name(self) -> str:
+        if self.beams is None:
+            return self.method
+        asked = self.beams
+        if not self.drafted:
+            return f"{self.method} W={asked.width}"
+        return f"{self.method} W_S={asked.draft_width} t={asked.threshold:g} W_min={asked.min_width}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What DSBD is tried with, and the widths of plain beams."""
+
+    draft_widths: tuple[int, ...] = (2, 3, 4, 5, 6)
+    thresholds: tuple[float, ...] = (0.7, 0.9)
+    min_widths: tuple[int, ...] = (1, 2, 3)
+    widths: tuple[int, ...] = (1, 2, 3, 4)
+
+
+def ways(grid: Grid, base: Beams) -> list[Way]:
+    """base: temperature, laws, layers and seed of all beams."""
+    plain = [Way(BEAM, replace(base, width=width, min_width=1, layers=0)) for width in grid.widths]
+    most = max(grid.draft_widths)
+    single = [Way(SINGLE, replace(base, width=most, draft_width=most, min_width=least, single_cache=True,
+                                  threshold=max(grid.thresholds)), drafted=True)
+              for least in grid.min_widths if least <= most]
+    warp = base.warp
+    greedy = replace(base, width=max(grid.widths), draft_width=max(grid.widths), layers=0,
+                     warp=Warp(0.0, warp.top_k, warp.top_p))
+    chain, tree = (1,) * base.layers, (4, 2, 1, 1)[: base.layers]
+    drawn = [Way(SAMPLING, drawn=Drawn("plain")),
+             Way(SPECULATIVE, drawn=Drawn(SPECULATIVE, "after", chain, "iid", "speculative"), drafted=True),
+             Way(TREE, drawn=Drawn(TREE, "after", tree), drafted=True)]
+    return [*drawn, *plain, *_dsbd(grid, base), *single, Way(SEARCH, greedy)]
+
+
+def _dsbd(grid: Grid, base: Beams) -> Iterator[Way]:
+    """Each as wide as its drafts at most."""
+    for drafts in grid.draft_widths:
+        for threshold in grid.thresholds:
+            for least in grid.min_widths:
+                if least <= drafts:
+                    asked = replace(base, width=drafts, draft_width=drafts, min_width=least,
+                                    threshold=threshold)
+                    yield Way(DSBD, asked, drafted=True)

@@ -1,0 +1,113 @@
+"""Lines, tables and targets of ``dare-job bench beam``."""
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from dare_job.bench.beam import speed
+from dare_job.bench.beam.measure import Written
+from dare_job.bench.beam.methods import BEAM, DSBD, SINGLE, Way
+from dare_job.bench.sampling import curve
+from dare_job.bench.sampling.world import BATCH
+from dare_job.decode.beam.width import layers_bound
+
+FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
+_HIDDEN = {"method", "law", "draft_law"}
+ONE_CACHE = ("sampling", "speculative sampling", "token tree sampling", SINGLE)
+
+
+def line(way: Way, seen: Written) -> dict:
+    """Of one way. Nats are of a token of the texts under the target, with the standard error over rows."""
+    beams = way.beams
+    drafted = beams if way.drafted else None
+    row = {"name": way.name, "method": way.method, "width": beams.width if beams else 1,
+           **{name: getattr(drafted, name, None)
+              for name in ("draft_width", "min_width", "threshold", "law", "draft_law")},
+           "rows": len(seen.tokens), "tokens": int(seen.tokens.sum()), "forwards": int(seen.steps.sum()),
+           "tokens_a_forward": seen.tokens.sum() / seen.steps.sum(),
+           "layers_a_forward": (seen.layers - 1).sum() / seen.steps.sum(),
+           "queries_a_forward": seen.queries.sum() / seen.steps.sum(),
+           "nats": seen.per_token.mean(), "nats_error": seen.per_token.std() / len(seen.tokens) ** 0.5,
+           "true": seen.true, "kept_width": seen.width, "accepted_width": seen.passed_width,
+           "tokens_per_s": seen.tokens.sum() / seen.seconds,
+           "tokens_per_s_processor": seen.tokens.sum() / seen.processor,
+           "tokens_per_s_memory_bound": speed.tokens_per_s(way, seen)}
+    return {key: round(float(value), 4) if isinstance(value, float | np.floating) else value
+            for key, value in row.items()}
+
+
+def bounds(ways: list[Way], found: dict[str, Written]) -> list[dict]:
+    """Layers of a forward that DSBD wrote, each row's last one left out, beside theorem 3.2 with the mean of
+    min(t, beta) over judged layers. The theorem's layers are all alike; where they are not, it is a guide.
+    """
+    lines = []
+    for way in ways:
+        if way.method == DSBD:
+            seen, asked = found[way.name], way.beams
+            bound = layers_bound(asked.threshold, seen.beta, asked.layers)
+            layers = float((seen.layers - 1 - seen.last).sum() / max(1, (seen.steps - 1).sum()))
+            lines.append({"name": way.name, "beta": round(seen.beta, 4), "passed": round(
+                seen.passed / max(1, seen.judged), 4), "layers": round(layers, 3), "bound": round(bound, 3),
+                "holds": layers >= bound})
+    return lines
+
+
+def equal(ways: list[Way], found: dict[str, Written]) -> list[dict]:
+    """For each width of plain beams: the DSBD that is fastest where memory bounds forwards, among those whose
+    texts are no worse: the mean of the paired differences in nats a token is no further below 0 than its
+    standard error, and the share of true statements no more than a hundredth below.
+    """
+    lines = []
+    for plain in (way for way in ways if way.method == BEAM):
+        base, best = found[plain.name], None
+        for way in (way for way in ways if way.method == DSBD):
+            seen = found[way.name]
+            apart = seen.per_token - base.per_token
+            worse = apart.mean() < -apart.std() / len(apart) ** 0.5 or seen.true < base.true - 0.01
+            rate = speed.tokens_per_s(way, seen)
+            if not worse and (best is None or rate > best[0]):
+                best = rate, way, seen, float(apart.mean())
+        if best is None:
+            lines.append({"plain": plain.name, "dsbd": None})
+            continue
+        rate, way, seen, apart = best
+        forwards = (base.steps.sum() / base.tokens.sum()) / (seen.steps.sum() / seen.tokens.sum())
+        lines.append({"plain": plain.name, "dsbd": way.name, "nats_apart": round(apart, 4),
+                      "true_apart": round(seen.true - base.true, 4),
+                      "fewer_forwards": round(float(forwards), 3),
+                      "memory_bound": round(rate / speed.tokens_per_s(plain, base), 3),
+                      "cpu_clock": round(_rate(seen, seen.seconds) / _rate(base, base.seconds), 3),
+                      "cpu_processor": round(_rate(seen, seen.processor) / _rate(base, base.processor), 3)})
+    return lines
+
+
+def _rate(seen: Written, seconds: float) -> float:
+    return float(seen.tokens.sum() / seconds)
+
+
+def targets(pairs: list[dict]) -> list[dict]:
+    """Against the widest plain beams."""
+    widest = pairs[-1]
+    return [{"target": f"{what} than {widest['plain']} at equal quality, at least", "bound": bound,
+             "measured": widest.get(key), "met": widest.get(key, 0.0) >= bound}
+            for what, key, bound in (("fewer target forwards", "fewer_forwards", FORWARDS),
+                                     ("faster where memory bounds forwards", "memory_bound", SPEED))]
+
+
+def show(result: dict) -> None:
+    console = Console(width=200)
+    cached = [row for row in result["rows"] if row["method"] in ONE_CACHE]
+    for title, lines in (("quality and speed", result["rows"]), ("with one row's cache", cached),
+                         ("DSBD of equal quality by width of plain beams", result["equal_quality"]),
+                         ("layers a forward and theorem 3.2", result["layers"])):
+        table = Table(title=title)
+        names = [name for name in lines[0] if name not in _HIDDEN] if lines else []
+        for name in names:
+            table.add_column(name.replace("_", " "), overflow="fold")
+        for one in lines:
+            table.add_row(*("" if one.get(name) is None else str(one[name]) for name in names))
+        console.print(table)
+    for one in result["targets"]:
+        console.print("{verdict}: {target} {bound}: {measured}".format(
+            verdict="met" if one["met"] else "MISSED", **one))
+    console.print(f"memory bound: tokens a second if forwards cost {curve.ABOUT}, {BATCH} rows together")

@@ -1,0 +1,200 @@
+"""The engine that writes beams: a draft forest, one forward of the target over it, layer by layer."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dare_job.decode import prefill
+from dare_job.decode.beam.drafting import BeamDrafter, Drafts, bans, gathered
+from dare_job.decode.beam.layer import Input, Output, sampled, searched
+from dare_job.decode.beam.rows import BeamRows, none_above
+from dare_job.decode.beam.settings import Beams
+from dare_job.decode.beam.walk import Walk
+from dare_job.decode.cache import TreeCache
+from dare_job.decode.engine import Engine
+from dare_job.decode.prefixes import Prefix
+from dare_job.decode.request import EngineSettings, Result
+from dare_job.decode.sampling.laws import NONE
+from dare_job.decode.sampling.seeds import RESIDUAL, VERIFY, Seeds, uniforms
+from dare_job.decode.target import Target
+from dare_job.errors import ModelError
+
+_NO_NUMBERS = "the model's logits are not finite"
+
+
+class BeamEngine(Engine):
+    """Writes each row's most probable finished beam.
+
+    A row's text hangs on the seed, its id, its prompt, both models and the settings, and not on what shares
+    its batch. Under beam search (temperature 0) it hangs on neither the draft model nor the seed.
+    """
+
+    def __init__(self, target: Target, settings: EngineSettings, beams: Beams,
+                 drafter: BeamDrafter | None = None):
+        """drafter: None, or ``beams.layers`` 0: plain beam sampling, or beam search.
+
+        Raises ModelError where the model's generation config changes scores in a way that beams do not know.
+        """
+        super().__init__(target, replace(settings, score="never"))
+        self.beams, self._seeds = beams, Seeds(beams.seed)
+        self._drafter = drafter if beams.layers else None
+        if self._drafter:
+            head = target.model.get_output_embeddings()
+            self._drafter.columns = target.vocabulary if head is None else head.weight.shape[0]
+        self._check()
+        self._ends: torch.Tensor | None = None
+
+    def _check(self) -> None:
+        rules, traits = self.rules, self.target.traits
+        native = {"repetition_penalty": rules.penalty != 1, "no_repeat_ngram_size": rules.ngram}
+        refused = [*rules.processors, *(name for name, there in native.items() if there)]
+        if refused:
+            raise ModelError(f"generation_config.{refused[0]} is set, which decode.mode = beam lacks: "
+                             "remove it from the model's generation_config.json, or use another mode")
+        if traits.columns is not None:
+            raise ModelError(f"{type(self.target.model).__name__} has a causal mask of its own, under which "
+                             "beams cannot share a cache; use another mode")
+
+    def _new_rows(self) -> BeamRows:
+        if self._drafter:
+            self._drafter.begin(self.settings.batch_size)
+        return BeamRows(self.settings.batch_size, self.beams)
+
+    def _move(self, rows: BeamRows, cache: TreeCache, source: int, target: int) -> None:
+        cache.move(source, target, rows.entries(source))
+        if self._drafter and rows.drafted[source]:
+            self._drafter.move(source, target, rows.entries(source))
+        rows.move(source, target)
+
+    def _step(self, rows: BeamRows, cache: TreeCache) -> list[Result]:
+        """One forward over the beams and drafts of all rows, which stand in the first slots."""
+        started = time.perf_counter()
+        slots, forest = np.arange(rows.active), rows.forest
+        lengths = rows.length[slots]
+        first = forest.counts[slots].copy()
+        there = rows.likelihoods[slots] > -np.inf
+        ids = forest.add(rows.above[slots], rows.leaf[slots], there)
+        keys = self._seeds.keys(rows.asked)
+        drafts = self._drafts_of(rows, slots, keys, ids)
+        drafted = time.perf_counter()
+        level = forest.level(lengths, first, self.target.vocabulary - 1)
+        rows.queries[slots] += np.diff(level.starts)
+        logits = self.target.extend(cache, level).float()
+        walk = Walk(rows, slots, keys, ids, rows.likelihoods[slots])
+        for depth in range(len(drafts) + 1):
+            given = drafts[depth] if depth < len(drafts) else None
+            found = self._layer(rows, walk, gathered(logits, level, walk.ids, walk.going), given)
+            walk.follow(found, given)
+            if not len(walk.going):
+                break
+        self._commit(rows, cache, slots, walk)
+        ended = time.perf_counter()
+        rows.share(1e3 * (drafted - started), 1e3 * (ended - started))
+        self.clock_s += ended - started
+        results = self._conclude(rows, cache, slots, walk)
+        return results if self.clock_s < self._due_s else results + self._timed_out(rows)
+
+    def _drafts_of(self, rows: BeamRows, slots: np.ndarray, keys: np.ndarray,
+                   ids: np.ndarray) -> list[Drafts]:
+        """A step's layers of drafts; its last layer is the target's own, up to the row's limit."""
+        if self._drafter is None:
+            return []
+        written = rows.written[slots]
+        room = np.minimum(rows.longest[slots] - written - 1, self._drafter.fits(written))
+        layers = np.where(rows.drafted[slots], np.clip(room, 0, self.beams.layers), 0)
+        drafts, sound = self._drafter.grow(
+            self.beams, rows.forest, rows.likelihoods[slots], ids, rows.length[slots], layers, keys, written,
+            self._ending(self._drafter.columns), rows.least[slots] - written)
+        rows.drafted[slots] &= sound & (self._drafter.fits(written) > 0)
+        return drafts
+
+    def _layer(self, rows: BeamRows, walk: Walk, logits: torch.Tensor, given: Drafts | None) -> Output:
+        """The layer behind the beams of the walk's rows, by logits (A, B, V)."""
+        slots, device = walk.slots[walk.going], logits.device
+        written = rows.written[slots]
+        ends = self._ending(logits.shape[-1])
+        banned = bans(ends, rows.least[slots] > written)
+        limit = torch.from_numpy(written + 1 >= rows.longest[slots]).to(device)
+        ends = ends | limit[:, None]
+        likelihoods = torch.from_numpy(walk.likelihoods[walk.going]).to(device)
+        none = torch.full((len(slots), self.beams.draft_width if self._drafter else 0), NONE, device=device)
+        going = torch.from_numpy(walk.going).to(device)
+        drafts, q = (none, None) if given is None else (given.pairs[going], given.q)
+        if self.beams.deterministic:
+            found = Input(likelihoods, logits, banned, ends, drafts, None, None, None)
+            return searched(self.beams, found, len(self._eos()))
+        keys, zeros = walk.keys[walk.going], np.zeros(len(slots), np.int64)
+        numbers = (torch.from_numpy(uniforms(keys, written, purpose, zeros, count)).to(device)
+                   for purpose, count in ((VERIFY, drafts.shape[1]), (RESIDUAL, self.beams.width)))
+        q = None if q is None else q[going]
+        return sampled(self.beams, Input(likelihoods, logits, banned, ends, drafts, q, *numbers))
+
+    def _eos(self) -> list[int]:
+        return [token for token in self.rules.eos if token < self.target.vocabulary]
+
+    def _ending(self, columns: int | None = None) -> torch.Tensor:
+        """bool (V,): tokens that end a text."""
+        if self._ends is None or columns not in (None, len(self._ends)):
+            self._ends = torch.zeros(columns or self.target.vocabulary, dtype=torch.bool,
+                                     device=self.target.device)
+            self._ends[[token for token in self._eos() if token < len(self._ends)]] = True
+        return self._ends
+
+    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Walk) -> None:
+        """What goes on takes its place in the rows and in both caches."""
+        if self.beams.single_cache:
+            best = walk.out_likelihoods.argmax(-1)[:, None]
+            others = np.arange(self.beams.width) != best
+            walk.out_likelihoods[others] = -np.inf
+        there = walk.out_likelihoods > -np.inf
+        before = rows.length[slots] - 1
+        pruned = rows.forest.prune(walk.out_above, there, rows.drafted[slots])
+        self.target.keep(cache, before, pruned.paths, pruned.counts)
+        if self._drafter:
+            self._drafter.keep(before, pruned.paths, np.where(rows.drafted[slots], pruned.of_draft, 0))
+        for slot in slots[pruned.shared > 0]:
+            rows.extend(slot, pruned.text[slot, : pruned.shared[slot]])
+        rows.above[slots], rows.leaf[slots] = walk.out_above, walk.out_leaf
+        rows.likelihoods[slots] = walk.out_likelihoods
+        rows.stepped(slots, walk.layers, len(rows.used) / len(slots))
+        rows.seen[slots] += walk.seen
+
+    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Walk) -> list[Result]:
+        results = []
+        for place in np.flatnonzero(walk.over):
+            slot = slots[place]
+            if walk.unsound[place]:
+                cache.clear(slot)
+                results.append(rows.finish(slot, "error", _NO_NUMBERS))
+            else:
+                results.append(rows.conclude(slot, self._is_eos))
+        return results
+
+    def _prefill(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray,
+                 prefix: Prefix | None) -> list[Result]:
+        """Prompts of newly admitted rows, and the first layer of each, which is the target's own."""
+        started = time.perf_counter()
+        if self.settings.row_timeout_s is not None:
+            rows.since_s[slots] = self.clock_s
+            self._due_s = min(self._due_s, self.clock_s + self.settings.row_timeout_s)
+        lengths = rows.length[slots]
+        ids = prefill.padded(rows.tokens[slots], lengths, prefill.chains([rows.tokens[0, :0]] * len(slots)))
+        logits = self.target.prefill(cache, slots, ids, lengths, None, prefix).float()
+        if self._drafter:
+            reads = self._drafter.fits(lengths) > 1
+            rows.drafted[slots] = reads
+            if reads.any():
+                self._drafter.read_prompts(slots[reads], ids[reads, : lengths[reads].max()], lengths[reads])
+        keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
+        walk = Walk(rows, slots, keys, none_above(len(slots), 1), np.zeros((len(slots), 1)))
+        walk.follow(self._layer(rows, walk, logits[:, None], None), None)
+        rows.above[slots], rows.leaf[slots] = walk.out_above, walk.out_leaf
+        rows.likelihoods[slots] = walk.out_likelihoods
+        rows.stepped(slots, walk.layers, 0.0)
+        rows.seen[slots] += walk.seen
+        seconds = time.perf_counter() - started
+        self.clock_s += seconds
+        rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
+        return self._conclude(rows, cache, slots, walk)

@@ -1,0 +1,132 @@
+"""The kernel: drafts of one law become outputs of another, several from each row's drafts.
+
+For one row, with p the target's law of a layer, q the drafts', O the outputs so far::
+
+    O = (), r = p, s = q
+    for each draft x, while outputs are wanted:
+        accept it with probability min(1, r(x) / s(x))
+        accepted:  O gets x;  r = p, or p without what is in O
+        rejected:  r = norm(r - s)+
+        drafts without replacement: s = norm(s without x)
+    what is still wanted: one from r, the others from p, or p without what is in O
+
+The outputs have the law of as many draws from p, independent or without replacement, whichever of both the
+drafts are: Qin et al., "Dynamic-Width Speculative Beam Decoding" (AAAI 2025), section 3.1, where the ratio is
+printed upside down, and algorithm 1. A single output is recursive rejection sampling.
+
+A row's outputs may be one fewer than drafts, or all of them; its width may hang on p and q, never on what the
+drafts turned out to be. Outcomes are numbers in [0, S). Laws are float64 (R, S), rows of sum 1.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from dare_job.decode.sampling.laws import LAWS, NONE, Law, law, pick, without
+from dare_job.decode.sampling.steps import at, normalised, ratio
+from dare_job.errors import ConfigError
+
+IID, DISTINCT = "iid", "without_replacement"
+KINDS = (IID, DISTINCT)
+
+
+def kind(name: str, setting: str = "beam.law") -> Law:
+    """A law of drafts or outputs by its name. Raises ConfigError where the kernel does not know it."""
+    if name not in KINDS:
+        raise ConfigError(f"{setting} = {name!r}: beams are drawn {' or '.join(KINDS)}")
+    return law(name)
+
+
+class Judged(NamedTuple):
+    """What became of R rows' n drafts.
+
+    accepted  bool (R, n)
+    chances   float64 (R, n): probability of the acceptance that was decided; 0 where there was none to decide
+    owed      float64 (R, S): r, the law of the first output that is still wanted
+    """
+
+    accepted: torch.Tensor
+    chances: torch.Tensor
+    owed: torch.Tensor
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """int64 (R,): accepted drafts."""
+        return self.accepted.sum(-1)
+
+
+def judge(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: torch.Tensor,
+          widths: torch.Tensor, outputs: str, drawn: str) -> Judged:
+    """Accept and reject drafts int64 (R, n), NONE where there is none, by uniforms (R, n).
+
+    widths int64 (R,): outputs wanted; outputs, drawn: ``IID`` or ``DISTINCT``, of target and drafts.
+    """
+    owed, s, taken = p, q, torch.full_like(drafts, NONE)
+    accepted, chances = torch.zeros_like(drafts, dtype=torch.bool), torch.zeros_like(uniforms)
+    for j in range(drafts.shape[1]):
+        token = drafts[:, j]
+        asked = (token >= 0) & (accepted.sum(-1) < widths)
+        chance = ratio(at(owed, token), at(s, token)) * asked
+        yes = asked & (uniforms[:, j] < chance)
+        accepted[:, j], chances[:, j] = yes, chance
+        taken[:, j] = torch.where(yes, token, NONE)
+        no = asked & ~yes
+        if no.any():
+            owed = torch.where(no[:, None], normalised((owed - s).clamp_min(0), owed), owed)
+        if yes.any():
+            rest = normalised(_left(p, taken[:, : j + 1], outputs))
+            owed = torch.where(yes[:, None], rest, owed)
+        if drawn == DISTINCT:
+            s = normalised(without(s, token[:, None]))
+    return Judged(accepted, chances, owed)
+
+
+def complete(p: torch.Tensor, judged: Judged, drafts: torch.Tensor, uniforms: torch.Tensor,
+             widths: torch.Tensor, outputs: str) -> torch.Tensor:
+    """Outputs int64 (R, W): the accepted drafts in their order, then what was still wanted; NONE behind.
+
+    uniforms (R, W), others than those that judged; W is the greatest width.
+    """
+    most, counts = uniforms.shape[1], judged.counts
+    found = compact(torch.where(judged.accepted, drafts, NONE), most)
+    for place in range(most):
+        wanted = (counts <= place) & (place < widths)
+        if not wanted.any():
+            continue
+        weights = weights_of(p, judged.owed, found[:, :place], counts == place, outputs)
+        found[:, place] = torch.where(wanted, pick(weights, uniforms[:, place]), found[:, place])
+    return found
+
+
+def weights_of(p: torch.Tensor, owed: torch.Tensor, earlier: torch.Tensor, first: torch.Tensor,
+               outputs: str) -> torch.Tensor:
+    """Weights (R, S) of the next output behind ``earlier`` (R, k): ``owed`` where it is the first (R,) one
+    that no draft gave.
+    """
+    return torch.where(first[:, None], owed, _left(p, earlier, outputs))
+
+
+def compact(values: torch.Tensor, most: int) -> torch.Tensor:
+    """Values int64 (R, n) that are not NONE, in their order, as (R, most)."""
+    there = values >= 0
+    places = torch.where(there, there.cumsum(-1) - 1, most).clamp_max(most)
+    found = values.new_full((len(values), most + 1), NONE)
+    return found.scatter(1, places, torch.where(there, values, NONE))[:, :most]
+
+
+def survivors(q: torch.Tensor, drafts: torch.Tensor, alive: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """q, drafts and the mass that they keep where some parents were rejected: their drafts are dropped, and q
+    is what is left, normalised.
+
+    q (R, S), drafts (R, n), alive bool (R, S) -> q (R, S), drafts (R, n), mass (R,). Drafts of rejected
+    parents could as well count as rejected with q left as it is. A mix of both is wrong: q renormalised with
+    the drafts counted, or the drafts dropped with q as it is.
+    """
+    kept = q * alive
+    there = drafts >= 0
+    living = there & alive.gather(1, drafts.clamp_min(0))
+    return normalised(kept), torch.where(living, drafts, NONE), kept.sum(-1)
+
+
+def _left(p: torch.Tensor, taken: torch.Tensor, outputs: str) -> torch.Tensor:
+    return LAWS[outputs].after(p, taken, taken.shape[1])

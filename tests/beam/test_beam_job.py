@@ -1,0 +1,91 @@
+"""Mode beam in the job: its settings, its engine, and a night written by it."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from pydantic import ValidationError
+from transformers import AutoTokenizer
+
+from dare_job import cli
+from dare_job.config import JobConfig
+from dare_job.decode import Target
+from dare_job.decode.beam.settings import Beams
+from dare_job.decode.sampling.warp import Warp
+from dare_job.drafter.settings import Settings
+from dare_job.drafter.train import network
+from dare_job.model_files import resolve
+from dare_job.spark import drafters, loading
+
+MODEL = {"source": "model", "model": "m"}
+
+
+def task_of(beam: dict, draft=None):
+    drafter = {"source": "model", "model": str(draft)} if draft else {}
+    config = JobConfig.model_validate({"decode": {"mode": "beam"}, "beam": beam, "drafter": drafter})
+    return SimpleNamespace(config=config, threads=1, draft=str(draft))
+
+
+@pytest.fixture
+def embedded(monkeypatch):
+    folder = resolve("embedded")
+    target = Target.load(folder, device="cpu")
+    monkeypatch.setattr(loading, "loaded", lambda task: SimpleNamespace(target=target))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory):
+    """An untrained draft model of the embedded one's tokens."""
+    folder, tokenizer = tmp_path_factory.mktemp("draft"), AutoTokenizer.from_pretrained(resolve("embedded"))
+    network(tokenizer, len(tokenizer), 1024, Settings(width=64, heads=2)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_the_engine_of_a_task(embedded, drafter):
+    asked = {"width": 3, "draft_width": 5, "min_width": 2, "threshold": 0.7,
+             "layers": 3, "temperature": 0.8, "top_k": 50, "law": "without_replacement",
+             "length_penalty": 0.5, "seed": 4}
+    task = task_of(asked, drafter)
+    drafted, plain = loading.engine(task), loading.engine(task, mode="autoregressive")
+    assert drafted.beams == Beams(3, 5, 2, 0.7, 3, Warp(0.8, 50), "without_replacement", "iid", 0.5, seed=4)
+    assert drafted._drafter.model is drafters.draft_model(task)
+    assert plain.beams.layers == 0 and plain._drafter is None and plain.settings.score == "never"
+
+
+@pytest.mark.parametrize(("beam", "names"), [
+    ({"min_width": 5}, "beam.min_width"), ({"temperature": 1e-9}, "beam.temperature"),
+    ({"draft_width": 2, "min_width": 3}, "beam.draft_width"),
+    ({"draft_width": 2, "temperature": 0}, "beam.width"), ({"law": "greedy"}, "law"),
+    ({"width": 0}, "width")])
+def test_what_is_refused(beam, names):
+    with pytest.raises(ValidationError, match=names):
+        JobConfig.model_validate({"decode": {"mode": "beam"}, "beam": beam, "drafter": MODEL})
+    with pytest.raises(ValidationError, match="drafter.source"):
+        JobConfig.model_validate({"decode": {"mode": "beam"}, "drafter": {**MODEL, "source": "hybrid"}})
+    with pytest.raises(ValidationError, match="verify.rule"):
+        JobConfig.model_validate({"decode": {"mode": "beam"}, "verify": {"rule": "relaxed"}})
+
+
+@pytest.mark.spark
+def test_a_night_of_beams(tmp_path, drafter, capsys, monkeypatch):
+    """The whole job, drafted; a second run of the same settings finds all rows fresh."""
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["dare-job", *args])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code, capsys.readouterr().err
+        return capsys.readouterr().out.splitlines()
+
+    monkeypatch.chdir(tmp_path)
+    run("sample", "--out", "world", "--users", "12", "--items", "8")
+    asked = ["--input", "world", "--out", "out", "--limit", "3", "--set", "decode.mode=beam", "--set",
+             "drafter.source=model", "--set", f"drafter.model={drafter}", "--set", "beam.width=2", "--set",
+             "decode.max_new_tokens=24", "--set",
+             "spark.master=local[1]", "--set", "gates.max_cut_off_share=null", "--set", "baseline.rows=0"]
+    first = json.loads(run("run", "--date", "2026-01-02", *asked)[-1])
+    assert first["written"] == 6 and not first["errors"]
+    again = json.loads(run("run", "--date", "2026-01-03", *asked)[-1])
+    assert again["skipped_fresh"] >= 3

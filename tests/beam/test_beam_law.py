@@ -1,0 +1,113 @@
+"""Texts of drafted beams have the law of plain beam sampling, which is enumerated."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from beam_models import near, write
+from scipy.stats import chi2
+
+from dare_job.decode import Target
+from dare_job.decode.beam import kernel
+from dare_job.decode.beam.settings import Beams
+from dare_job.decode.sampling.laws import enumerate_draws, law
+from dare_job.decode.sampling.warp import Warp, warp
+
+V, NEW, ROWS, EOS = 4, 3, 2000, 3
+ODDS = 1e-6  # that a right engine fails one of these tests, over all seeds
+PROMPT = np.array([1, 2, 0], np.int32)
+WARP = Warp(temperature=0.8, top_k=6)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return near("llama", 0.0, 0.6, EOS, vocab_size=V)
+
+
+@pytest.fixture(scope="module")
+def draft():
+    return near("llama", 0.1, 0.6, EOS, vocab_size=V)
+
+
+class Reference:
+    """The law of a row's text, by following every way in which its beams may be drawn."""
+
+    def __init__(self, target: Target, beams: Beams):
+        self.beams, self.texts = beams, Counter()
+        paths = [path for size in range(NEW) for path in product(range(V), repeat=size)]
+        self.logs = {}
+        with torch.inference_mode(), target.as_transformers() as plain:
+            for path in paths:
+                ids = torch.tensor([[*PROMPT.tolist(), *path]])
+                self.logs[path] = torch.log_softmax(plain(ids).logits[0, -1].double(), -1)
+        self.follow([((), 0.0)], [], 1.0)
+
+    def follow(self, live, finished, chance):
+        """live: (tokens, log P) of beams; finished: (score, tokens), best first."""
+        scores = torch.stack([self.logs[tokens] + value for tokens, value in live]).flatten()
+        p = warp(scores[None], self.beams.warp)[0][0]
+        tuples, chances = enumerate_draws(law(self.beams.law), p, self.beams.width)
+        for pairs, share in zip(tuples.tolist(), (chance * chances).tolist(), strict=True):
+            outs = [((*live[pair // V][0], pair % V), float(scores[pair])) for pair in pairs if pair >= 0]
+            self.one(outs, list(finished), share)
+
+    def one(self, outs, finished, chance):
+        tokens = len(outs[0][0])
+        over = [out for out in outs if out[0][-1] == EOS or tokens == NEW]
+        finished += [(value / tokens**self.beams.length_penalty, text) for text, value in over]
+        finished = sorted(finished, key=lambda one: -one[0])[: self.beams.width]
+        live = [out for out in outs if out not in over]
+        best = max((value / tokens**self.beams.length_penalty for _, value in live), default=-np.inf)
+        if not live or len(finished) == self.beams.width and best <= finished[-1][0]:
+            self.texts[finished[0][1]] += chance
+        else:
+            self.follow(live, finished, chance)
+
+
+def g_of(results, texts) -> tuple[float, int]:
+    """G of the texts' counts, those of few expected rows taken together, and its degrees of freedom."""
+    seen = Counter(tuple(result.token_ids.tolist()) for result in results.values())
+    assert not seen.keys() - texts.keys()
+    names = sorted(texts)
+    counts, owed = (np.array([of[name] for name in names], float) for of in (seen, texts))
+    owed *= counts.sum() / owed.sum()
+    rare = owed < 5
+    counts, owed = (np.append(part[~rare], part[rare].sum()) for part in (counts, owed))
+    there = counts > 0
+    return 2 * (counts[there] * np.log(counts[there] / owed[there])).sum(), len(counts) - 1
+
+
+CASES = [("plain", "iid", "iid"), ("plain", "without_replacement", "iid"), ("drafted", "iid", "iid"),
+         ("drafted", "iid", "without_replacement"), ("drafted", "without_replacement", "iid"),
+         ("drafted", "without_replacement", "without_replacement")]
+
+
+@pytest.mark.parametrize(("how", "outputs", "drawn"), CASES, ids=["-".join(case) for case in CASES])
+def test_texts_have_the_law_of_plain_beams(target, draft, how, outputs, drawn):
+    """Of a width that is always the same: two beams, three drafts a layer."""
+    beams = Beams(2, 3, 2, layers=2, warp=WARP, law=outputs, draft_law=drawn, seed=5)
+    texts = Reference(target, beams).texts
+    assert sum(texts.values()) == pytest.approx(1)
+    results = write(target, [PROMPT] * ROWS, beams, draft if how == "drafted" else None, max_new_tokens=NEW,
+                    batch_size=64)
+    found, degrees = g_of(results, texts)
+    assert degrees > 5 and found < chi2.isf(ODDS, degrees)
+    if how == "drafted":
+        assert np.mean([result.target_steps for result in results.values()]) < 1.8
+
+
+_WEIGHTS = kernel.weights_of
+WRONG = {"ratio": lambda p, q: (p > 0).double(),
+         "weights_of": lambda p, owed, earlier, first, outputs: _WEIGHTS(p, p, earlier, first, outputs)}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_verdicts_are_caught(target, draft, monkeypatch, name):
+    """Every possible draft accepted; what no draft gave drawn from p, and not from what is owed."""
+    monkeypatch.setattr(kernel, name, WRONG[name])
+    beams = Beams(2, 4, 2, layers=2, warp=WARP, seed=5)
+    results = write(target, [PROMPT] * 2 * ROWS, beams, draft, max_new_tokens=NEW, batch_size=64)
+    found, degrees = g_of(results, Reference(target, beams).texts)
+    assert found > chi2.isf(ODDS, degrees)

@@ -1,0 +1,107 @@
+"""Rows of beams are by themselves, whatever shares their batch; what cannot be written costs no other row."""
+
+import numpy as np
+import pytest
+import torch
+from beam_models import near, write
+from decode_models import prompts, tiny
+
+from dare_job.decode import EngineSettings, Target
+from dare_job.decode.beam.engine import BeamEngine
+from dare_job.decode.beam.settings import Beams
+from dare_job.decode.sampling.warp import Warp
+from dare_job.errors import ConfigError, ModelError
+
+BEAMS = Beams(4, 4, 1, threshold=0.7, layers=3, warp=Warp(0.7, top_k=40), seed=3)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return near("llama", 0.0, 0.8, eos=7), near("llama", 0.02, 0.8, eos=7)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_text_does_not_hang_on_its_batch(models, single):
+    target, draft = models
+    beams = Beams(4, 4, 1, 0.7, 3, BEAMS.warp, seed=3, single_cache=single)
+    texts = prompts()
+    alone = write(target, texts, beams, draft, batch_size=1)
+    together = write(target, texts, beams, draft, batch_size=4)
+    for row, result in together.items():
+        assert np.array_equal(result.token_ids, alone[row].token_ids), row
+        assert np.array_equal(result.step_tokens, alone[row].step_tokens)
+        assert result.beams.likelihood == pytest.approx(alone[row].beams.likelihood, abs=1e-4)
+    assert sum(r.target_steps for r in together.values()) < sum(r.beams.layers for r in together.values())
+    assert all(1 <= r.beams.width <= 4 for r in together.values())
+
+
+def test_the_likelihood_is_the_texts(models):
+    """Caches of beams that share nodes, and moved, say what a forward over the whole text says."""
+    target, draft = models
+    for row, result in write(target, prompts(), BEAMS, draft).items():
+        ids = torch.from_numpy(np.concatenate((prompts()[row], result.token_ids)).astype(np.int64))[None]
+        with torch.inference_mode(), target.as_transformers() as plain:
+            logs = torch.log_softmax(plain(ids).logits[0].double(), -1)
+        start = len(prompts()[row])
+        own = logs[start - 1 : -1].gather(1, ids[0, start:, None]).sum()
+        assert result.beams.likelihood == pytest.approx(float(own), abs=1e-3)
+
+
+def test_rows_that_cannot_be_written(models):
+    target, _ = models
+    results = write(target, [np.array([500], np.int32), prompts()[0]], BEAMS)
+    assert "outside" in results[0].error and results[1].error is None
+
+
+def test_numbers_that_are_none(models):
+    """A target whose embedding lacks numbers for a token of one prompt: that row has an error."""
+    model = tiny("llama")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[9] = torch.nan
+        model.get_output_embeddings().weight[9] = 0.0  # never among the most probable
+    beams = Beams(3, layers=0, warp=Warp(top_k=4))
+    results = write(Target(model, check=False), [np.array([9, 3], np.int32), prompts()[0] % 9 + 10], beams)
+    assert "not finite" in results[0].error and results[1].error is None
+
+
+def test_a_draft_model_without_numbers_changes_nothing_but_speed(models):
+    target, _ = models
+    broken = near("llama", 0.02, 0.8)
+    with torch.no_grad():
+        broken.model.get_input_embeddings().weight.fill_(torch.nan)
+    results = write(target, prompts(), BEAMS, broken)
+    assert all(r.error is None and r.accepted_tokens == 0 for r in results.values())
+
+
+def test_a_draft_model_that_lacks_numbers_for_one_row(models):
+    """That row goes on without drafts, and leaves nothing behind for those that have its slot after it."""
+    target, _ = models
+    broken = near("llama", 0.02, 0.8)
+    with torch.no_grad():
+        broken.model.get_input_embeddings().weight[9] = torch.nan
+    texts = [np.array([9, 3], np.int32), *prompts((8, 8, 8, 8))]
+    texts[1:] = [text % 9 + 10 for text in texts[1:]]
+    beams = Beams(4, 4, 1, 0.7, 3, Warp(0.7, top_k=4), seed=3)
+    results = write(target, texts, beams, broken, batch_size=1)
+    assert all(r.error is None for r in results.values()) and results[0].accepted_tokens == 0
+    assert all(results[row].accepted_tokens for row in range(1, 5))
+
+
+def test_what_is_refused():
+    for wrong, names in ((dict(width=0), "beam.width"), (dict(min_width=5), "beam.min_width"),
+                         (dict(threshold=1.5), "beam.threshold"), (dict(law="top_k"), "beam.law"),
+                         (dict(draft_law="x"), "beam.draft_law"), (dict(layers=-1), "beam.layers"),
+                         (dict(min_width=3, draft_width=2), "beam.draft_width"),
+                         (dict(draft_width=3, warp=Warp(0.0)), "beam.width")):
+        with pytest.raises(ConfigError, match=names):
+            Beams(**wrong)
+
+
+@pytest.mark.parametrize("field", [{"repetition_penalty": 1.2}, {"no_repeat_ngram_size": 2},
+                                   {"suppress_tokens": [3]}])
+def test_generation_config_that_beams_lack(field):
+    model = tiny("llama")
+    for name, value in field.items():
+        setattr(model.generation_config, name, value)
+    with pytest.raises(ModelError, match=next(iter(field))):
+        BeamEngine(Target(model), EngineSettings(score="never"), BEAMS)

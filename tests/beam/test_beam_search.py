@@ -1,0 +1,69 @@
+"""At temperature 0 beams are those of ``generate(num_beams=W)``, in tokens and scores, drafted or not."""
+
+import numpy as np
+import pytest
+import torch
+from beam_models import near, write
+from decode_models import prompts, tiny
+
+from dare_job.decode import Target
+from dare_job.decode.beam.settings import Beams
+from dare_job.decode.sampling.warp import Warp
+
+GREEDY = Warp(temperature=0.0)
+
+
+def searched(target: Target, prompt: np.ndarray, width: int, new: int, **options):
+    """Tokens and score of what ``generate`` finds."""
+    ids = torch.from_numpy(prompt.astype(np.int64))[None]
+    with torch.inference_mode(), target.as_transformers() as plain:
+        found = plain.generate(ids, num_beams=width, do_sample=False, max_new_tokens=new,
+                               attention_mask=torch.ones_like(ids), return_dict_in_generate=True,
+                               output_scores=True, **options)
+    return found.sequences[0, len(prompt):].numpy(), float(found.sequences_scores[0])
+
+
+def assert_searched(target, draft, beams, new=16, **options):
+    texts = prompts((5, 17, 1, 30))
+    results = write(target, texts, beams, draft, max_new_tokens=new,
+                    **{"min_new_tokens": options.get("min_new_tokens", 0)})
+    for row, prompt in enumerate(texts):
+        result = results[row]
+        tokens, score = searched(target, prompt, beams.width, new, length_penalty=beams.length_penalty,
+                                 **options)
+        assert result.error is None, result.error
+        assert np.array_equal(tokens[: len(result.token_ids)], result.token_ids), row
+        assert not tokens[len(result.token_ids):].any()  # padding
+        assert result.beams.score == pytest.approx(score, abs=2e-5)
+        assert result.step_tokens.sum() == len(result.token_ids)
+        assert len(result.step_tokens) == result.target_steps + 1
+    return results
+
+
+@pytest.mark.parametrize("drafted", [False, True], ids=["plain", "drafted"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2", "mistral-window", "gemma3"])
+def test_equal(name, drafted):
+    target = near(name, 0.0, eos=7)
+    draft = near(name, 0.01) if drafted else None
+    for width in (2, 4):
+        results = assert_searched(target, draft, Beams(width, width + 2, layers=3, warp=GREEDY))
+        if drafted:
+            assert sum(r.target_steps for r in results.values()) < sum(
+                r.beams.layers for r in results.values()) - len(results)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 2.0])
+def test_length_penalty(penalty):
+    beams = Beams(3, 5, layers=2, warp=GREEDY, length_penalty=penalty)
+    assert_searched(near("llama", 0.0, eos=[7, 11]), near("llama", 0.01), beams)
+
+
+def test_least_length():
+    target = near("llama", 0.0, eos=[7, 11, 13])
+    assert_searched(target, near("llama", 0.01), Beams(3, 5, layers=3, warp=GREEDY), min_new_tokens=9)
+
+
+def test_draft_model_of_another_architecture():
+    """Of other width, layers and positions: its context ends before the target's text does."""
+    other = Target(tiny("gpt2", 3, n_positions=32))
+    assert_searched(near("llama", 0.0), other, Beams(3, 4, layers=3, warp=GREEDY))

@@ -1,0 +1,87 @@
+"""Widths: the recursion against many draws, and the layers that a step passes against theorem 3.2."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from dare_job.decode.beam.kernel import judge, survivors
+from dare_job.decode.beam.width import counts, layers_bound, rates, reach, widths
+from dare_job.decode.sampling.laws import draw, law
+from dare_job.decode.sampling.steps import normalised
+
+DRAWS = 40_000
+ONE = torch.ones(1).double()
+ODDS = 1e-6  # that a right recursion fails one of these comparisons
+
+
+def laws(seed: int, size: int = 6):
+    generator = torch.Generator().manual_seed(seed)
+    p, q = torch.rand(2, size, generator=generator).double() ** 3 + 1e-3
+    return normalised(p[None])[0], normalised(q[None])[0]
+
+
+def accepted(p, q, n, seed, alive=None):
+    """Drafts accepted of n, of independent draws (DRAWS,), with no limit on outputs."""
+    generator = torch.Generator().manual_seed(seed)
+    p, q = p.expand(DRAWS, -1), q.expand(DRAWS, -1)
+    drafts = draw(law("iid"), q, n, torch.rand(DRAWS, n, generator=generator, dtype=torch.float64))
+    if alive is not None:
+        q, drafts, _ = survivors(q, drafts, alive.expand(DRAWS, -1))
+    uniforms = torch.rand(DRAWS, n, generator=generator, dtype=torch.float64)
+    return judge(p, q, drafts, uniforms, torch.full((DRAWS,), n), "iid", "iid").counts
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_recursion(seed):
+    p, q = laws(seed)
+    n = 5
+    table = counts(rates(p[None], q[None], n))[0]
+    assert torch.allclose(table.sum(-1), torch.ones(n + 1).double(), atol=1e-12)
+    seen = accepted(p, q, n, seed)
+    for k in range(n + 1):
+        assert binomtest(int((seen == k).sum()), DRAWS, float(table[n, k])).pvalue > ODDS
+
+
+def test_recursion_with_parents_that_were_rejected():
+    """Drafts that are dropped leave a binomial number of them."""
+    p, q = laws(7)
+    alive = torch.tensor([1, 1, 0, 1, 0, 1]).bool()
+    p = normalised((p * alive)[None])
+    left, _, mass = survivors(q[None], torch.zeros(1, 1).long(), alive[None])
+    reached = reach(p, left, 4, mass)[0]
+    seen = accepted(p[0], q, 4, 5, alive)
+    for k in range(1, 5):
+        assert binomtest(int((seen >= k).sum()), DRAWS, float(reached[k])).pvalue > ODDS
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9])
+def test_width_is_the_largest_that_is_reached(threshold):
+    for seed in range(5):
+        p, q = laws(seed)
+        reached = reach(p[None], q[None], 4, ONE)[0]
+        wide = int(widths(reached[None], threshold, 1, 4))
+        assert wide == 1 or reached[wide] >= threshold
+        assert wide == 4 or reached[wide + 1] < threshold
+
+
+def test_equal_laws_keep_all():
+    p, _ = laws(0)
+    reached = reach(p[None], p[None], 6, ONE)
+    assert widths(reached, 0.9, 1, 6).tolist() == [6] and widths(reached, 0.9, 1, 3).tolist() == [3]
+
+
+@pytest.mark.parametrize("threshold", [0.7, 0.9])
+def test_layers_are_no_fewer_than_the_bound(threshold):
+    """Exact expectations over layers of random laws: the bound holds, and p = q gives all layers."""
+    depth, least, n = 4, 1, 4
+    for seed in range(20):
+        passed, betas = [], []
+        for layer in range(depth):
+            p, q = laws(100 * seed + layer)
+            reached = reach(p[None], q[None], n, ONE)[0]
+            passed.append(float(reached[int(widths(reached[None], threshold, least, n))]))
+            betas.append(float(reached[least]))
+        assert 1 + np.cumprod(passed).sum() >= layers_bound(threshold, min(betas), depth) - 1e-12
+    assert layers_bound(1.0, 1.0, depth) == depth + 1
+    assert layers_bound(0.5, 0.9, 2) == pytest.approx((1 - 0.5**3) / (1 - 0.5))

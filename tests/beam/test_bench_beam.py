@@ -1,0 +1,80 @@
+"""The bench of beams: from nothing to its figures on a few rows, and what they are made of."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dare_job.bench.beam import plot, report, speed
+from dare_job.bench.beam.measure import Written
+from dare_job.bench.beam.methods import BEAM, DSBD, SEARCH, SINGLE, Grid, Way, ways
+from dare_job.bench.sampling import curve
+from dare_job.cli import app
+from dare_job.decode.beam.settings import Beams
+from dare_job.model.evaluate import Tally
+
+
+def seen(tokens: int, steps: int, nats: float, queries: int = 4, true: int = 9) -> Written:
+    """Four rows alike, but for some noise in their likelihoods."""
+    noise = np.array([-0.01, 0.01, -0.02, 0.02])
+    return Written(np.full(4, tokens), np.full(4, steps), np.full(4, tokens), np.full(4, queries * steps),
+                   tokens * (nats + noise), [Tally(0, 0, 10, true)] * 4, 1.0, 1.0)
+
+
+def test_ways():
+    named = [way.name for way in ways(Grid(), Beams())]
+    assert len(named) == len(set(named)) == 3 + 4 + 28 + 3 + 1
+    assert sum(way.method == DSBD for way in ways(Grid(), Beams())) == 28
+    for way in ways(Grid(), Beams(seed=3)):
+        assert way.beams is None or way.beams.seed == 3
+        assert way.method != SINGLE or way.beams.single_cache
+        assert way.method != SEARCH or way.beams.deterministic
+
+
+def test_equal_quality_is_no_worse_in_either_measure():
+    plain = Way(BEAM, Beams(width=4, layers=0))
+    given = {"fast and worse": (seen(100, 25, -0.5), 1), "fast and false": (seen(100, 25, -0.1, true=5), 2),
+             "right": (seen(100, 50, -0.1), 3), "slow": (seen(100, 80, -0.05), 4)}
+    compared, found = [plain], {plain.name: seen(100, 100, -0.1)}
+    for written, least in given.values():
+        way = Way(DSBD, Beams(4, 4, least), drafted=True)
+        compared.append(way)
+        found[way.name] = written
+    pair, = report.equal(compared, found)
+    assert pair["dsbd"] == compared[3].name and pair["fewer_forwards"] == 2 and pair["cpu_clock"] == 1
+    met = report.targets([pair])
+    assert [one["met"] for one in met] == [True, pair["memory_bound"] >= 1.5]
+    nothing, = report.equal(compared[:2], found)
+    assert nothing["dsbd"] is None and not any(one["met"] for one in report.targets([nothing]))
+
+
+def test_speed_is_charged_by_queries_and_drafts():
+    plain, drafted = Way(BEAM, Beams(width=4, layers=0)), Way(DSBD, Beams(layers=3), drafted=True)
+    once = seen(100, 50, -0.1)
+    assert speed.step_ms(plain, once) == curve.target_ms(4)
+    assert speed.step_ms(drafted, once) > curve.target_ms(4) * 1.1
+    assert speed.tokens_per_s(plain, once) == pytest.approx(8000 * 2 / curve.target_ms(4))
+
+
+def test_front():
+    assert plot.front([(1, 5), (2, 4), (3, 1), (2, 2), (1, 1)]) == [(1, 5), (2, 4), (3, 1)]
+
+
+@pytest.mark.slow
+def test_it_ends_with_its_figures(tmp_path):
+    """From nothing, on three rows."""
+    figure = tmp_path / "quality.svg"
+    shown = CliRunner().invoke(app, ["bench", "beam", "--quick", "--svg", str(figure)])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout.splitlines()[-1])
+    assert {row["method"] for row in found["rows"]} >= {BEAM, DSBD, SINGLE, SEARCH, "sampling"}
+    for row in found["rows"]:
+        assert row["nats"] <= 0 <= row["true"] <= 1 and row["tokens_a_forward"] > 0.9
+    assert {one["plain"] for one in found["equal_quality"]} == {"beam sampling W=1", "beam sampling W=2"}
+    assert figure.read_text().startswith("<svg") and "beam sampling W=2" in figure.read_text()
+
+
+def test_what_is_refused():
+    for args in (("--law", "top_k"), ("--thresholds", "x"), ("--layers", "-1")):
+        assert CliRunner().invoke(app, ["bench", "beam", "--quick", *args]).exit_code != 0
