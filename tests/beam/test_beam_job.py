@@ -70,6 +70,7 @@ def test_what_is_refused(beam, names):
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_night_of_beams(tmp_path, drafter, capsys, monkeypatch):
     """The whole job, drafted; a second run of the same settings finds all rows fresh."""
     def run(*args):
@@ -81,10 +82,12 @@ def test_a_night_of_beams(tmp_path, drafter, capsys, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     run("sample", "--out", "world", "--users", "12", "--items", "8")
-    asked = ["--input", "world", "--out", "out", "--limit", "3", "--set", "decode.mode=beam", "--set",
-             "drafter.source=model", "--set", f"drafter.model={drafter}", "--set", "beam.width=2", "--set",
-             "decode.max_new_tokens=24", "--set",
-             "spark.master=local[1]", "--set", "gates.max_cut_off_share=null", "--set", "baseline.rows=0"]
+    config = {"out": "out", "input": {"path": "world"}, "decode": {"mode": "beam", "max_new_tokens": 24},
+              "beam": {"width": 2},
+              "drafter": {"source": "model", "model": str(drafter)}, "spark": {"master": "local[1]"},
+              "gates": {"max_cut_off_share": None}, "baseline": {"rows": 0}}
+    (tmp_path / "job.yaml").write_text(json.dumps(config))
+    asked = ["--config", "job.yaml", "--limit", "3"]
     first = json.loads(run("run", "--date", "2026-01-02", *asked)[-1])
     assert first["written"] == 6 and not first["errors"]
     again = json.loads(run("run", "--date", "2026-01-03", *asked)[-1])

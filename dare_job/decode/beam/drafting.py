@@ -46,9 +46,13 @@ class BeamDrafter:
         limit = self.model.traits.context
         return np.full(len(lengths), 2**31) if limit is None else np.maximum(limit - lengths + 1, 0)
 
-    def read_prompts(self, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Prompts int64 (F, P), padded on the right, into these slots (F,)."""
-        self.model.prefill(self.cache, slots, np.minimum(ids, self._last), lengths)
+    def read_prompts(self, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Prompts int64 (F, P), padded on the right, into these slots (F,): those with numbers, bool (F,)."""
+        logits = self.model.prefill(self.cache, slots, np.minimum(ids, self._last), lengths)
+        sound = logits.amax(-1).isfinite().cpu().numpy()
+        for slot in slots[~sound]:
+            self.cache.clear(slot)
+        return sound
 
     def keep(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         self.model.keep(self.cache, lengths, paths, counts)

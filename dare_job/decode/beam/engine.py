@@ -183,10 +183,10 @@ class BeamEngine(Engine):
         ids = prefill.padded(rows.tokens[slots], lengths, prefill.chains([rows.tokens[0, :0]] * len(slots)))
         logits = self.target.prefill(cache, slots, ids, lengths, None, prefix).float()
         if self._drafter:
-            reads = self._drafter.fits(lengths) > 1
-            rows.drafted[slots] = reads
-            if reads.any():
-                self._drafter.read_prompts(slots[reads], ids[reads, : lengths[reads].max()], lengths[reads])
+            reads = np.flatnonzero(self._drafter.fits(lengths) > 1)
+            if len(reads):
+                shown = ids[reads, : lengths[reads].max()]
+                rows.drafted[slots[reads]] = self._drafter.read_prompts(slots[reads], shown, lengths[reads])
         keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
         walk = Walk(rows, slots, keys, none_above(len(slots), 1), np.zeros((len(slots), 1)))
         walk.follow(self._layer(rows, walk, logits[:, None], None), None)
