@@ -1,7 +1,7 @@
 """Ids of items as short code words: one code a level, ``<a_12><b_7><c_3><d_0>``, and the file they are in.
 
 Two forms are read: {item: ["<a_12>", "<b_7>", ...]}, as LC-Rec publishes it, and the one that ``save``
-writes, {"format": 1, "sizes": [256, ...], "items": {...the same...}}, which also knows codes that no item has.
+writes, {"format": 1, "sizes": [256, ...], "items": {the same}}, which knows codes that no item has, too.
 """
 
 import gzip
@@ -73,7 +73,7 @@ class ItemIds:
 
     @classmethod
     def load(cls, path: str | Path) -> "ItemIds":
-        """From a JSON file, gzipped or not. Raises ConfigError where it is missing, DataError where it is wrong."""
+        """From JSON, gzipped or not. Raises ConfigError where the file is missing, DataError for its content."""
         path = Path(path)
         table, sizes = _sections(_read(path), path)
         return _from_table(table, sizes, path)
@@ -153,7 +153,7 @@ def _codes(item: str, tokens: object, length: int, first: str, path: Path) -> li
     if not isinstance(tokens, list) or len(tokens) != length:
         has = f"{len(tokens)} tokens" if isinstance(tokens, list) else repr(tokens)
         raise DataError(f"item ids {path}: item {item!r} has {has} and item {first!r} {length}; every id "
-                        "needs as many tokens: quantise all items in one go, or pad the short ids with a level")
+                        "needs as many tokens: quantise all items in one go")
     found = []
     for level, text in enumerate(tokens):
         match = _TOKEN.fullmatch(text) if isinstance(text, str) else None
