@@ -73,7 +73,7 @@ class ItemIds:
 
     @classmethod
     def load(cls, path: str | Path) -> "ItemIds":
-        """From JSON, gzipped or not. Raises ConfigError where the file is missing, DataError for its content."""
+        """From JSON, gzipped or not. Raises ConfigError where it is missing, DataError for what it holds."""
         path = Path(path)
         table, sizes = _sections(_read(path), path)
         return _from_table(table, sizes, path)

@@ -1,0 +1,73 @@
+"""The options of ``dare-job train-recommender``."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dare_job.cli_options import Device, torch_device
+
+
+class Split(StrEnum):
+    given = "given"
+    leave_one_out = "leave-one-out"
+
+
+Data = Annotated[Path, typer.Option(
+    "--data", help="Sequences: Parquet interactions (user_id, item_id, timestamp), or a folder with "
+    "sequential_train, _valid and _test.txt (.gz).")]
+Ids = Annotated[Path, typer.Option("--ids", help="Item ids, JSON.")]
+FirstItem = Annotated[int, typer.Option(
+    "--first-item", help="Number that text sequences give the item with the name 0.")]
+SplitBy = Annotated[Split, typer.Option(
+    "--split", help="given: by the files, of Parquet 8:1:1 by time; leave-one-out: a user's last item is for "
+    "the test.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of weights and order.")]
+OnDevice = Annotated[Device, typer.Option("--device", help="auto: cuda where torch finds a GPU.")]
+
+
+def train_recommender(
+    data: Data, ids: Ids,
+    to: Annotated[Path, typer.Option("--to", help="Folder for the recommender.")],
+    model: Annotated[str | None, typer.Option(
+        "--model", help="Start from 'embedded', a folder or a hub name; else a new small Llama.")] = None,
+    revision: Annotated[str | None, typer.Option(
+        "--revision", help="Branch, tag or commit of a hub model.")] = None,
+    lora: Annotated[int, typer.Option(
+        "--lora", help="Rank of low-rank updates of --model, merged in the end; 0: train all weights.")] = 0,
+    width: Annotated[int, typer.Option("--width", help="Of a new model's hidden states.")] = 256,
+    layers: Annotated[int, typer.Option("--layers", help="Of a new model.")] = 4,
+    heads: Annotated[int, typer.Option("--heads", help="Of its attention.")] = 4,
+    history: Annotated[int, typer.Option("--history", help="Newest items that a prompt holds.")] = 20,
+    epochs: Annotated[int, typer.Option("--epochs", help="At most.")] = 40,
+    patience: Annotated[int, typer.Option(
+        "--patience", help="Epochs without a better validation that end it.")] = 3,
+    batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens of an update, about.")] = 2048,
+    rate: Annotated[float, typer.Option("--rate", help="Peak learning rate.")] = 1e-3,
+    weight_decay: Annotated[float, typer.Option("--weight-decay", help="Of AdamW.")] = 0.1,
+    warmup: Annotated[int, typer.Option("--warmup", help="Updates up to the peak rate.")] = 200,
+    dropout: Annotated[float, typer.Option("--dropout", help="Of each layer's outputs.")] = 0.2,
+    item_dropout: Annotated[float, typer.Option(
+        "--item-dropout", help="Share of a history's items that an epoch leaves out.")] = 0.1,
+    valid_users: Annotated[int, typer.Option(
+        "--valid-users", help="Users, at most, whose next items decide when to stop.")] = 2000,
+    split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
+) -> None:
+    """Train a generative recommender: histories of item tokens in, the next item's tokens out.
+
+    Started again after a kill it goes on. The last line of standard output is one JSON object.
+    """
+    from dare_job.observe import log
+    from dare_job.output import writing
+    from dare_job.recommend.train.command import Options, run
+    from dare_job.recommend.train.settings import Settings
+
+    settings = Settings(width, layers, heads, lora, history, epochs, patience, batch_tokens, rate, weight_decay,
+                        warmup, dropout, item_dropout, valid_users, seed)
+    log.to_stderr()
+    with writing(to):
+        found = run(Options(data, ids, to, model, revision, split.value, first_item, torch_device(device),
+                            settings))
+    print(json.dumps(found), flush=True)
