@@ -1,4 +1,4 @@
-"""The options of ``dare-job train-recommender``."""
+"""The options of the commands that make item ids and recommenders, and measure them."""
 
 import json
 from enum import StrEnum
@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from dare_job import cli_options as options
 from dare_job.cli_options import Device, torch_device
+from dare_job.errors import ConfigError
 
 
 class Split(StrEnum):
@@ -71,3 +73,37 @@ def train_recommender(
         found = run(Options(data, ids, to, model, revision, split.value, first_item, torch_device(device),
                             settings))
     print(json.dumps(found), flush=True)
+
+
+def evaluate_recommender(
+    data: Data, ids: Ids,
+    recommender: Annotated[list[str] | None, typer.Option(
+        "--recommender", metavar="NAME=FOLDER", help="To be measured; repeatable.")] = None,
+    baselines: Annotated[str, typer.Option(
+        "--baselines", help="popularity, sasrec (torch-rechub; extra ctr); empty: none.")] = "popularity",
+    k: Annotated[str, typer.Option("--k", help="Lengths of the lists.")] = "5,10",
+    users: Annotated[int, typer.Option("--users", min=0, help="Users drawn by --seed; 0: all.")] = 0,
+    beams: Annotated[int, typer.Option(
+        "--beams", min=0, help="Width of the search; 0: the longest list and, where seen items are left out, a "
+        "history more.")] = 0,
+    seen: Annotated[bool, typer.Option("--seen", help="Leave items of the history in the lists.")] = False,
+    split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
+) -> None:
+    """Recall@K and NDCG@K of recommenders and baselines on the same users, with paired bootstrap intervals.
+
+    The last line of standard output is one JSON object.
+    """
+    from dare_job.observe import log
+    from dare_job.recommend.train.evaluation import Options, run
+
+    log.to_stderr()
+    print(json.dumps(run(Options(
+        data, ids, _named(recommender or []), options.words(baselines), options.numbers("--k", k), users, beams,
+        seen, split.value, first_item, torch_device(device), seed))), flush=True)
+
+
+def _named(given: list[str]) -> dict[str, Path]:
+    found = {name: Path(folder) for name, _, folder in (text.partition("=") for text in given) if folder}
+    if len(found) < len(given):
+        raise ConfigError(f"--recommender {', '.join(given)}: write NAME=FOLDER, each name once")
+    return found
