@@ -21,7 +21,7 @@ _ROWS = 256  # users scored at once
 
 @dataclass(frozen=True)
 class Settings:
-    """width, blocks, heads, dropout of the network; history: items that it sees; batch: users of an update."""
+    """width, blocks, heads, dropout of the network; history: items that it sees; batch: users."""
 
     width: int = 64
     blocks: int = 2
@@ -37,7 +37,7 @@ class Settings:
 
 
 class SasRec:
-    """A trained one: scores of all items behind a history. Raises ConfigError where torch-rechub is missing."""
+    """Scores all items behind a history. Raises ConfigError where torch-rechub is missing."""
 
     def __init__(self, items: int, settings: Settings):
         self.settings = settings
@@ -56,7 +56,8 @@ class SasRec:
         return self
 
     @torch.no_grad()
-    def lists(self, histories: Sequence[np.ndarray], without: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+    def lists(self, histories: Sequence[np.ndarray], without: Sequence[np.ndarray],
+              count: int) -> list[np.ndarray]:
         """The best ``count`` item rows behind each history, without those named for each user."""
         found = []
         for part in _parts(list(zip(histories, without, strict=True)), _ROWS):
