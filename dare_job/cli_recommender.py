@@ -190,7 +190,7 @@ def evaluate_recommender(
     recommender: Annotated[list[str] | None, typer.Option(
         "--recommender", metavar="NAME=FOLDER", help="To be measured; repeatable.")] = None,
     baselines: Annotated[str, typer.Option(
-        "--baselines", help="popularity, sasrec (torch-rechub; extra ctr); empty: none.")] = "popularity",
+        "--baselines", help="popularity, sasrec (extra recommend); empty: none.")] = "popularity",
     k: Annotated[str, typer.Option("--k", help="Lengths of the lists.")] = "5,10",
     users: Annotated[int, typer.Option("--users", min=0, help="Users drawn by --seed; 0: all.")] = 0,
     beams: Annotated[int, typer.Option(

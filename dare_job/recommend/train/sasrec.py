@@ -91,8 +91,8 @@ def _network(items: int, settings: Settings) -> torch.nn.Module:
         from torch_rechub.basic.features import SequenceFeature
         from torch_rechub.models.matching import SASRec
     except ImportError:
-        raise ConfigError("the baseline sasrec needs torch-rechub: pip install 'dare-job[ctr]', or leave it "
-                          "out of --baselines") from None
+        raise ConfigError("the baseline sasrec needs torch-rechub: pip install 'dare-job[recommend]', or "
+                          "leave it out of --baselines") from None
     feature = SequenceFeature("seq", vocab_size=items + 1, embed_dim=settings.width, pooling="concat",
                               padding_idx=0)
     network = SASRec([feature], settings.history, settings.dropout, settings.blocks, settings.heads)
