@@ -29,9 +29,9 @@ class Settings:
     dropout: float = 0.5
     history: int = 20
     batch: int = 256
-    epochs: int = 60
-    patience: int = 5
-    rate: float = 1e-3
+    epochs: int = 30
+    patience: int = 4
+    rate: float = 2e-3
     weight_decay: float = 1e-4
     seed: int = 0
 
