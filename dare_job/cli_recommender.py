@@ -159,7 +159,7 @@ def align(
     patience: Annotated[int, typer.Option(
         "--patience", help="Epochs without more accepted steps that end it.")] = 3,
     batch: Annotated[int, typer.Option("--batch", help="Histories of an update.")] = 32,
-    rate: Annotated[float, typer.Option("--rate", help="Peak learning rate.")] = 1e-3,
+    rate: Annotated[float, typer.Option("--rate", help="Peak learning rate.")] = 2e-4,
     weight_decay: Annotated[float, typer.Option("--weight-decay", help="Of AdamW.")] = 0.01,
     warmup: Annotated[int, typer.Option("--warmup", help="Updates up to the peak rate.")] = 100,
     lessons: Annotated[Path | None, typer.Option(

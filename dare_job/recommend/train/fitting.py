@@ -23,7 +23,9 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class Pace:
-    """epochs: at most; patience: epochs without a better figure that end it; save_every_s: of checkpoints."""
+    """epochs: at most; patience: epochs without a better figure that end it; save_every_s: of checkpoints;
+    keep_start: the weights before the first update stay where no epoch has a better figure.
+    """
 
     epochs: int
     rate: float
@@ -31,6 +33,7 @@ class Pace:
     warmup_steps: int
     patience: int
     save_every_s: float = 60.0
+    keep_start: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Work:
 
 @dataclass
 class State:
-    """How far a training is; figures are of the epochs so far."""
+    """How far a training is; figures are of the epochs so far, with ``keep_start`` of the start first."""
 
     epoch: int = 0
     step: int = 0  # in the epoch
@@ -60,13 +63,13 @@ class State:
 
     @property
     def best(self) -> int:
-        """The epoch with the lowest figure."""
+        """Place of the lowest figure."""
         return min(range(len(self.figures)), key=self.figures.__getitem__)
 
     @property
     def stale(self) -> int:
         """Epochs since the best one."""
-        return self.epoch - self.best - 1 if self.figures else 0
+        return len(self.figures) - self.best - 1 if self.figures else 0
 
 
 def fit(model: torch.nn.Module, work: Work, pace: Pace, store: Checkpoint | None = None) -> dict:
@@ -76,22 +79,29 @@ def fit(model: torch.nn.Module, work: Work, pace: Pace, store: Checkpoint | None
     """
     optimizer = _optimizer(model, pace)
     state, best = _resumed(model, optimizer, store)
+    if pace.keep_start and not state.figures:
+        best = _judged(model, work, state, best)
     while state.epoch < pace.epochs and state.stale < pace.patience:
         _epoch(model, optimizer, work, pace, state, store, best)
-        with torch.no_grad():
-            model.eval()
-            state.figures.append(work.figure())
-        if state.best == state.epoch:
-            best = {f"best.{name}": weight.detach().clone()
-                    for name, weight in checkpoint.trained(model).items()}
+        best = _judged(model, work, state, best)
         _LOG.info("epoch %d of %d: loss %.4f, validation %.4f%s", state.epoch + 1, pace.epochs, state.loss,
-                  state.figures[-1], " (best)" if state.best == state.epoch else "")
+                  state.figures[-1], "" if state.stale else " (best)")
         state.epoch, state.step = state.epoch + 1, 0
         _save(model, optimizer, state, store, best)
     checkpoint.load_weights(best, model, "best")
     model.eval()
-    return {"epochs": state.epoch, "best_epoch": state.best + 1, "updates": state.updates,
+    return {"epochs": state.epoch, "best_epoch": state.best + (not pace.keep_start), "updates": state.updates,
             "validation": [round(figure, 4) for figure in state.figures], "seconds": round(state.seconds, 1)}
+
+
+def _judged(model, work: Work, state: State, best: dict) -> dict:
+    """Add the figure of the weights as they are; returns the best weights so far."""
+    model.eval()
+    with torch.no_grad():
+        state.figures.append(work.figure())
+    if state.stale:
+        return best
+    return {f"best.{name}": weight.detach().clone() for name, weight in checkpoint.trained(model).items()}
 
 
 def _epoch(model, optimizer, work: Work, pace: Pace, state: State, store, best: dict) -> None:

@@ -121,7 +121,8 @@ def align(draft: Scorer, course: Course, settings: Settings, store: Checkpoint |
         histories = [course.examples[row][0] for row in rows.tolist()]
         return objective(draft, course.table, histories, course.lessons.take(rows), settings)
 
-    pace = Pace(settings.epochs, settings.rate, settings.weight_decay, settings.warmup, settings.patience)
+    pace = Pace(settings.epochs, settings.rate, settings.weight_decay, settings.warmup, settings.patience,
+                keep_start=True)
     return fit(draft[0], Work(batches, loss, lambda: -_accepted(draft, course, settings)), pace, store)
 
 

@@ -39,7 +39,7 @@ class Settings:
     epochs: int = 6
     patience: int = 3
     batch: int = 32
-    rate: float = 1e-3
+    rate: float = 2e-4
     weight_decay: float = 0.01
     warmup: int = 100
     seed: int = 0
