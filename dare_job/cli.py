@@ -19,6 +19,7 @@ from dare_job import (
     cli_curve,
     cli_drafter,
     cli_prepare,
+    cli_recommender,
     cli_snapshots,
     cli_tune,
     errors,
@@ -218,6 +219,10 @@ for _command in (cli_tune.tune, cli_curve.curve, cli_acceptance.acceptance, cli_
                  cli_snapshots.history, cli_snapshots.diff, cli_snapshots.clean):
     app.command()(_command)
 app.command("train-drafter")(cli_drafter.train_drafter)
+app.command("item-ids")(cli_recommender.item_ids)
+app.command("train-recommender")(cli_recommender.train_recommender)
+app.command("evaluate-recommender")(cli_recommender.evaluate_recommender)
+app.command("align")(cli_recommender.align)
 app.add_typer(cli_bench.app, name="bench")
 app.add_typer(cli_prepare.app, name="prepare")
 

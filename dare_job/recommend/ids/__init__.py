@@ -1,0 +1,1 @@
+"""Items as tokens: residual-quantised ids, their file, and their place in a model's vocabulary."""

@@ -1,0 +1,1 @@
+"""Recommenders that say item ids: training, baselines, evaluation, and draft models aligned to a target."""

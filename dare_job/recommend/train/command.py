@@ -1,0 +1,156 @@
+"""``dare-job train-recommender``: sequences and item ids in, a recommender's folder out."""
+
+import hashlib
+import logging
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from dare_job import __version__, swap
+from dare_job.errors import ConfigError
+from dare_job.model_files import fingerprint
+from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.recommend.ids.vocabulary import RECORD, Recommender
+from dare_job.recommend.train import histories, lora, network
+from dare_job.recommend.train.checkpoint import Checkpoint
+from dare_job.recommend.train.fitting import Pace, Work, fit
+from dare_job.recommend.train.sequences import Sequences, read
+from dare_job.recommend.train.settings import Settings
+from dare_job.workspace import digest, write_json
+
+TRAINING = "training.json"
+_LOG = logging.getLogger("dare_job")
+
+
+@dataclass(frozen=True)
+class Options:
+    """data: sequences; ids: file of item ids; to: folder of the recommender; model: None for a new one."""
+
+    data: Path
+    ids: Path
+    to: Path
+    model: str | None
+    revision: str | None
+    split: str
+    first_item: int
+    device: str
+    settings: Settings
+
+
+def run(options: Options) -> dict:
+    """Train and write the folder whole, or leave what was there. Returns what was trained.
+
+    A run that was killed goes on from its last checkpoint when it is started with the same options.
+    """
+    began, settings = time.monotonic(), options.settings
+    require_place(options.to, "--to")
+    ids = ItemIds.load(options.ids)
+    data = sequences(options.data, ids, options.first_item, options.split)
+    model, tokenizer, recommender = (
+        network.given(options.model, options.revision, ids, settings) if options.model
+        else network.fresh(ids, settings, options.to))
+    store = Checkpoint(training_folder(options.to), digest(
+        [asdict(settings), content_of(data), digest(recommender.tokens.tolist()),
+         options.model and fingerprint(recommender.folder)]))
+    model = lora.added(model, settings.lora, recommender) if settings.lora else model
+    _LOG.info("%d parameters, %d of them trained, on %d users", _count(model), _count(model, True),
+              len(data.users))
+    record = train(model.to(options.device), recommender, data, settings, store)
+    model = lora.merged(model) if settings.lora else model
+    found = {"kind": "recommender", "training": record, "settings": asdict(settings), "split": options.split,
+             "items": len(ids.items), "parameters": _count(model),
+             "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
+    write_folder(options.to, model.cpu(), tokenizer, recommender, found)
+    shutil.rmtree(store.folder, ignore_errors=True)
+    return {"recommender": str(options.to), **found}
+
+
+def train(model: torch.nn.Module, recommender: Recommender, data: Sequences, settings: Settings,
+          store: Checkpoint | None = None) -> dict:
+    """Train in place on the part to learn from, stopped by the validation part. Returns its record."""
+    asked = histories.asked(recommender, watched(data, settings.valid_users, settings.seed))
+    work = Work(
+        lambda number: histories.epoch(recommender, data.train, settings.batch_tokens, settings.item_dropout,
+                                       np.random.default_rng((settings.seed, number))),
+        lambda batch: _loss(model, batch),
+        lambda: float(np.mean([histories.next_token_loss(model, batch).item() for batch in asked])))
+    pace = Pace(settings.epochs, settings.rate, settings.weight_decay, settings.warmup, settings.patience)
+    with network.dropping(model, settings.dropout):
+        return fit(model, work, pace, store)
+
+
+def sequences(path: Path, ids: ItemIds, first_item: int, split: str) -> Sequences:
+    """Read, and cut anew where asked. Raises ConfigError for an unknown split."""
+    if split not in ("given", "leave-one-out"):
+        raise ConfigError(f"--split {split!r}: choose given (by the files, or by time) or leave-one-out")
+    found = read(path, ids, first_item)
+    return found if split == "given" else found.leave_one_out()
+
+
+def watched(data: Sequences, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(history, targets) of ``count`` users with validation items. Raises ConfigError: there are none."""
+    found = sample(data.tests("valid"), count, seed)
+    if not found:
+        raise ConfigError("no user has items for validation: give more data, or --split leave-one-out")
+    return found
+
+
+def sample(rows: list, count: int, seed: int) -> list:
+    """``count`` of the rows at most, drawn with a seed, in their order."""
+    if len(rows) <= count:
+        return rows
+    chosen = np.random.default_rng(seed).choice(len(rows), count, replace=False)
+    return [rows[place] for place in sorted(chosen)]
+
+
+def require_place(folder: Path, option: str) -> None:
+    """Raises ConfigError where something else than a recommender is there."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{option} {folder} is a file; name a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD).is_file():
+        raise ConfigError(f"{option} {folder} holds something else than a recommender (no {RECORD}), which "
+                          "would be replaced; name another folder")
+
+
+def training_folder(to: Path) -> Path:
+    """Where a training that is not finished keeps its state: beside its result."""
+    return to.with_name(f".{to.name}.training")
+
+
+def write_folder(to: Path, model, tokenizer, recommender: Recommender, record: dict) -> None:
+    """A recommender's folder, whole or not at all."""
+    staging = swap.staged(to)
+    with swap.discarding(staging):
+        model.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+        recommender.write(staging)
+        write_json(staging / TRAINING, record)
+        swap.replace(staging, to)
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that made a model."""
+    return {"dare_job": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def _loss(model, batch) -> torch.Tensor:
+    with torch.autocast(model.device.type, torch.bfloat16):
+        return histories.next_token_loss(model, batch)
+
+
+def content_of(data: Sequences) -> str:
+    """sha256 hex of the parts that a training sees."""
+    sha = hashlib.sha256()
+    for part in (data.train, data.valid):
+        sha.update(np.array([len(row) for row in part], np.int64).tobytes())
+        sha.update(np.concatenate(part).astype(np.int64).tobytes())
+    return sha.hexdigest()
+
+
+def _count(model: torch.nn.Module, trained: bool = False) -> int:
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad or not trained)

@@ -1,0 +1,78 @@
+"""The network of a recommender: a small new Llama, or a given causal model with tokens for codes."""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models
+from torch.nn.functional import dropout
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from dare_job.decode import loading
+from dare_job.model_files import resolve
+from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.recommend.ids.vocabulary import RECORD, Recommender, extend
+from dare_job.recommend.train.settings import Settings
+
+_SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+_DROPPED = ("mlp", "self_attn")  # modules of a layer whose output is dropped from
+
+
+def fresh(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Module, object, Recommender]:
+    """Model, tokenizer and record of a Llama that knows nothing but codes."""
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(_SPECIAL)}, "<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", bos_token="<s>",
+                                        eos_token="</s>", unk_token="<unk>")
+    first = extend(tokenizer, ids)
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(settings.seed)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=settings.width, intermediate_size=5 * settings.width // 2,
+        num_hidden_layers=settings.layers, num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads, tie_word_embeddings=True,
+        max_position_embeddings=(settings.max_history_items + 2) * ids.length + 2, **special))
+    model.generation_config = GenerationConfig(do_sample=False, **special)
+    return model, tokenizer, Recommender(folder, ids, first, settings.max_history_items, begin=(1,))
+
+
+def given(name: str, revision: str | None, ids: ItemIds,
+          settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
+    """The same of a model from a folder or the hub; a recommender with such ids keeps its tokens."""
+    folder = resolve(name, revision, setting="--model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    torch.manual_seed(settings.seed)
+    model = loading.load(folder, "float32", trust_remote_code=False)
+    if (folder / RECORD).is_file():
+        known = Recommender.open(folder)
+        if known.ids.sizes == ids.sizes:
+            return model, tokenizer, Recommender(folder, ids, known.first_code_token,
+                                                 settings.max_history_items, known.begin, known.separator)
+    first = extend(tokenizer, ids)
+    model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
+    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    begin = () if start is None else (start,)
+    return model, tokenizer, Recommender(folder, ids, first, settings.max_history_items, begin)
+
+
+@contextmanager
+def dropping(model: torch.nn.Module, share: float):
+    """In the block, while the model trains, drop from embeddings and from each layer's two outputs."""
+    def hook(module, _, output):
+        first, *rest = output if isinstance(output, tuple) else (output,)
+        first = dropout(first, share, module.training)
+        return (first, *rest) if isinstance(output, tuple) else first
+
+    places = [model.get_input_embeddings(),
+              *(module for name, module in model.named_modules() if name.rpartition(".")[2] in _DROPPED)]
+    hooks = [place.register_forward_hook(hook) for place in places] if share else []
+    try:
+        yield
+    finally:
+        for one in hooks:
+            one.remove()

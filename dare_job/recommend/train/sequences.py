@@ -1,0 +1,126 @@
+"""What users took, in time order and in three parts: to learn from, to stop by, and to be tested on.
+
+Read are a folder with ``sequential_train|valid|test.txt[.gz]`` (a line a user: its name and the numbers of
+its items, which count from 1 where the id file's names count from 0; AtSpeed publishes Amazon Beauty so), and
+Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1.
+"""
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dare_job.data.readers.parquet import parquet_files, table_path
+from dare_job.errors import ConfigError, DataError
+from dare_job.recommend.ids.item_ids import ItemIds
+
+PARTS = ("train", "valid", "test")
+_SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Of each of U users the rows of its items (int32, oldest first) in each part, which may be empty."""
+
+    users: tuple[str, ...]
+    train: tuple[np.ndarray, ...]
+    valid: tuple[np.ndarray, ...]
+    test: tuple[np.ndarray, ...]
+
+    def leave_one_out(self) -> "Sequences":
+        """The same items cut anew: each user's last one is for the test, the one before for validation.
+
+        Users with fewer than three items are learned from alone.
+        """
+        whole = [np.concatenate(parts) for parts in zip(self.train, self.valid, self.test, strict=True)]
+        empty = np.zeros(0, np.int32)
+        cut = [(row[:-2], row[-2:-1], row[-1:]) if len(row) >= 3 else (row, empty, empty) for row in whole]
+        return Sequences(self.users, *(tuple(part) for part in zip(*cut, strict=True)))
+
+    def tests(self, part: str = "test") -> list[tuple[np.ndarray, np.ndarray]]:
+        """(history, targets) of the users with items in a part: all that comes before, and what is in it."""
+        before = zip(self.train, self.valid, strict=True) if part == "test" else zip(self.train, strict=True)
+        return [(np.concatenate(history), targets)
+                for history, targets in zip(before, getattr(self, part), strict=True) if len(targets)]
+
+    def popularity(self, items: int) -> np.ndarray:
+        """Times that each of N items was taken in the part to learn from, int64 (N)."""
+        return np.bincount(np.concatenate(self.train), minlength=items)
+
+
+def read(path: str | Path, ids: ItemIds, first_item: int = 1) -> Sequences:
+    """Of a folder or a Parquet file; ``first_item``: the number that text files give the first item.
+
+    Raises ConfigError where nothing is there, DataError for an item without an id.
+    """
+    path = Path(path)
+    if _text_file(path, "train"):
+        return _from_text(path, ids, first_item)
+    table = path if path.is_file() else table_path(path, "interactions") if path.is_dir() else None
+    if table is None:
+        raise ConfigError(f"--data {path}: neither sequential_train.txt nor Parquet interactions are there")
+    return _from_parquet(table, ids)
+
+
+def _text_file(folder: Path, part: str) -> Path | None:
+    names = (f"sequential_{part}.txt", f"sequential_{part}.txt.gz")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _from_text(folder: Path, ids: ItemIds, first_item: int) -> Sequences:
+    parts = {part: _lines(folder, part, ids, first_item) for part in PARTS}
+    users = tuple(dict.fromkeys(user for part in PARTS for user in parts[part]))
+    empty = np.zeros(0, np.int32)
+    return _learnable(Sequences(users, *(tuple(parts[part].get(user, empty) for user in users)
+                                         for part in PARTS)), folder)
+
+
+def _lines(folder: Path, part: str, ids: ItemIds, first_item: int) -> dict[str, np.ndarray]:
+    path, found = _text_file(folder, part), {}
+    if path is None:
+        raise DataError(f"--data {folder}: sequential_{part}.txt is missing")
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            user, *items = line.split() or [""]
+            try:
+                rows = [ids.rows[str(int(item) - first_item)] for item in items]
+            except (KeyError, ValueError) as error:
+                raise DataError(f"{path}, line {number}: {error} is no item of the id file; numbers here "
+                                f"count from {first_item} (--first-item), names there from 0") from None
+            if user:
+                found[user] = np.array(rows, np.int32)
+    return found
+
+
+def _from_parquet(path: Path, ids: ItemIds) -> Sequences:
+    columns = ["user_id", "item_id", "timestamp"]
+    try:
+        table = pq.ParquetDataset(parquet_files(path)).read(columns=columns)
+        users, items = (table[name].cast("string").to_pylist() for name in columns[:2])
+        times = pc.cast(table["timestamp"], "int64").to_numpy()
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"--data {path}: columns {', '.join(columns)} cannot be read ({error})") from None
+    unknown = next((item for item in items if item not in ids.rows), None)
+    if unknown is not None:
+        raise DataError(f"--data {path}: item {unknown!r} has no id; make ids of all (dare-job item-ids)")
+    rows = np.array([ids.rows[item] for item in items], np.int32)
+    names, owners = np.unique(np.array(users, object).astype(str), return_inverse=True)
+    order = np.argsort(times, kind="stable")
+    cuts = [round(share * len(order)) for share in _SHARES]
+    parts = [_by_user(owners[part], rows[part], len(names)) for part in np.split(order, cuts)]
+    return _learnable(Sequences(tuple(names.tolist()), *parts), path)
+
+
+def _by_user(owners: np.ndarray, rows: np.ndarray, users: int) -> tuple[np.ndarray, ...]:
+    order = np.argsort(owners, kind="stable")
+    borders = np.searchsorted(owners[order], np.arange(1, users))
+    return tuple(np.split(rows[order], borders))
+
+
+def _learnable(found: Sequences, path: Path) -> Sequences:
+    if not any(len(row) > 1 for row in found.train):
+        raise DataError(f"--data {path}: no user has two items to learn from")
+    return found
