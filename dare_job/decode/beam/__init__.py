@@ -1,0 +1,1 @@
+"""Beams: several continuations of a prompt at once."""
