@@ -1,0 +1,63 @@
+"""One step of beam search over a trie: the candidates behind K beams, and the best of them. Pure functions.
+
+Shape letters: S rows, K beams, C children of a node, A = K * C candidates. Beams stand in ascending order of
+their nodes, so candidates do too, and that is the order of equals: of two candidates with one score the one
+whose codes come first lexicographically is better.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from dare_job.decode.beam.top_k.trie import NONE
+
+
+class Candidates(NamedTuple):
+    """nodes int64 (S, A), ascending where there is one; scores float32 (S, A): log-probabilities of the whole
+    paths, -inf where there is none.
+    """
+
+    nodes: torch.Tensor
+    scores: torch.Tensor
+
+
+class Beams(NamedTuple):
+    """nodes int64 (S, K), ascending, NONE at the end where there are fewer; scores float32 (S, K), -inf there."""
+
+    nodes: torch.Tensor
+    scores: torch.Tensor
+
+    def ranked(self) -> "Beams":
+        """The best first."""
+        scores, order = self.scores.sort(dim=-1, descending=True, stable=True)
+        return Beams(self.nodes.gather(-1, order), scores)
+
+
+def candidates(scores: torch.Tensor, children: torch.Tensor, there: torch.Tensor, logs: torch.Tensor,
+               banned: torch.Tensor | None = None) -> Candidates:
+    """scores (S, K) of the beams; children, there, logs (S, K, C) as ``Reader.children`` gives them.
+
+    banned  bool (S, K, C): children that no list may hold
+    """
+    if banned is not None:
+        there = there & ~banned
+    total = (scores[..., None] + logs).masked_fill(~there, -torch.inf)
+    return Candidates(torch.where(there, children, NONE).flatten(1), total.flatten(1))
+
+
+def best(found: Candidates, k: int) -> Beams:
+    """The k candidates of highest scores; of equals those that come first."""
+    scores, order = found.scores.sort(dim=-1, descending=True, stable=True)
+    return taken(found, order[:, :k].masked_fill(scores[:, :k] == -torch.inf, NONE), k)
+
+
+def taken(found: Candidates, places: torch.Tensor, k: int) -> Beams:
+    """Candidates by their places int64 (S, <= k), NONE: nothing, as k beams."""
+    if places.shape[1] < k:
+        places = torch.nn.functional.pad(places, (0, k - places.shape[1]), value=NONE)
+    behind = found.nodes.shape[1]
+    order = torch.where(places < 0, behind, places).sort(dim=-1).values
+    none = order == behind
+    order = order.clamp_max(behind - 1)
+    return Beams(found.nodes.gather(-1, order).masked_fill(none, NONE),
+                 found.scores.gather(-1, order).masked_fill(none, -torch.inf))
