@@ -1,10 +1,20 @@
-"""What a drafter is: it says which trie nodes the target should read next, as plain numbers."""
+"""N-draft beams: a drafter goes down the trie from the target's beams, N nodes a level (AtSpeed, section 2).
+
+What gives the children's probabilities, a ``Scorer``, may be a small model (``ModelScorer``) or anything that
+weighs items (``leaves.py``).
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
+
+from dare_job.decode.beam.top_k.beams import Beams, Candidates, best, candidates
+from dare_job.decode.beam.top_k.reader import RENORMALISED, Reader
+from dare_job.decode.beam.top_k.trie import NONE, Vocabulary
+from dare_job.decode.target import Target
+from dare_job.errors import ConfigError
 
 if TYPE_CHECKING:
     from dare_job.decode.beam.top_k.search import Query
@@ -21,13 +31,82 @@ class Progress(NamedTuple):
 
     rows: np.ndarray
     levels: np.ndarray
-    nodes: np.ndarray
+    nodes: torch.Tensor
     scores: torch.Tensor
+
+
+class Drafted(NamedTuple):
+    """A level of a draft: nodes int64 (S, N), NONE where there are fewer.
+
+    found  what they were chosen from, with log-probabilities under the drafter, not normalised
+    drawn  int64 (S, N): places in ``found`` in the order in which they were drawn; None: they are the best
+    """
+
+    nodes: np.ndarray
+    found: Candidates
+    drawn: torch.Tensor | None
 
 
 class Drafter(Protocol):
     def begin(self, queries: Sequence["Query"]) -> None:
         """Forget all rows; these are the new ones."""
 
-    def draft(self, progress: Progress) -> np.ndarray:
-        """Nodes int64 (S, X) below the beams, NONE where there are fewer; leaves among them are ignored."""
+    def draft(self, progress: Progress) -> list[Drafted]:
+        """Levels below the beams, none behind the last but one of the trie: leaves need not be read."""
+
+
+class Scorer(Protocol):
+    def begin(self, queries: Sequence["Query"]) -> None: ...
+
+    def children(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As ``Reader.children``, of any nodes int64 (S, N) of rows (S,)."""
+
+
+class BeamDrafter:
+    """The ``width`` (N) best nodes of each of the next ``depth`` (gamma) levels, by a beam search of as many
+    beams that starts from the target's, with the target's scores.
+
+    width  of the levels; a tuple: of each, the last one also of those behind it
+    """
+
+    def __init__(self, scorer: Scorer, length: int, width: int | Sequence[int] = 40, depth: int | None = None):
+        """length: codes of an id. Raises ConfigError for a width or depth below 1."""
+        self.widths = (width,) if isinstance(width, int) else tuple(width)
+        self.scorer, self.length, self.depth = scorer, length, length - 1 if depth is None else depth
+        if self.depth < 1 or min(self.widths, default=0) < 1:
+            raise ConfigError(f"draft width {width} and depth {depth}: both must be at least 1")
+
+    def begin(self, queries: Sequence["Query"]) -> None:
+        self.scorer.begin(queries)
+
+    def draft(self, progress: Progress) -> list[Drafted]:
+        beams, rows, levels, found = Beams(progress.nodes, progress.scores), progress.rows, progress.levels, []
+        for step in range(self.depth):
+            inner = levels + step < self.length - 1
+            if not inner.any():
+                break
+            nodes = np.where(inner[:, None], beams.nodes.cpu().numpy(), NONE)
+            children = self.scorer.children(rows, nodes)
+            below = candidates(beams.scores, *children)
+            beams, drawn = self.chosen(below, self.widths[min(step, len(self.widths) - 1)])
+            found.append(Drafted(beams.nodes.cpu().numpy(), below, drawn))
+        return found
+
+    def chosen(self, found: Candidates, width: int) -> tuple[Beams, torch.Tensor | None]:
+        """The nodes of a level."""
+        return best(found, width), None
+
+
+class ModelScorer:
+    """A small recommender that reads nodes as they are asked for. Its tokens need not be the target's."""
+
+    def __init__(self, target: Target, vocabulary: Vocabulary, temperature: float = 1.0):
+        self.reader = Reader(target, vocabulary, RENORMALISED, temperature)
+
+    def begin(self, queries: Sequence["Query"]) -> None:
+        self.reader.begin([query.draft_prompt or query.prompt for query in queries])
+
+    def children(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if not self.reader.knows(rows, nodes).all():
+            self.reader.read(rows, nodes)
+        return self.reader.children(rows, nodes)

@@ -15,6 +15,7 @@ from dare_job.decode.target import Target
 from dare_job.errors import ModelError
 
 RAW, RENORMALISED = "raw", "renormalised"
+_BEHIND = np.iinfo(np.int64).max  # a node behind all others
 
 
 class Reader:
@@ -96,11 +97,10 @@ class Reader:
 
     @torch.inference_mode()
     def read(self, rows: np.ndarray, nodes: np.ndarray) -> None:
-        """One forward: prompts of rows (S,) that have not been read, and nodes int64 (S, X) behind them.
-
-        A row's nodes were not read before, are different, parents before children, NONE where there are
-        fewer; each one's parent is the root, was read, or is among them.
+        """One forward over what rows (S,) have not read yet: their prompts, nodes int64 (S, X), and whatever
+        stands above these. NONE and leaves are left out.
         """
+        nodes = self.missing(rows, nodes)
         new = np.full((len(self.lengths), nodes.shape[1]), NONE, np.int64)
         new[rows] = nodes
         fresh = np.zeros(len(self.lengths), np.bool_)
@@ -118,6 +118,24 @@ class Reader:
         self.row_forwards += int(((heads + counts) > 0).sum())
         self.queries += int((heads + counts).sum())
         self._keep(logits.float(), fresh, new, counts)
+
+    def missing(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Of nodes int64 (S, X), and those above them, what was not read: ascending, so that parents stand
+        before children, each once, NONE behind them.
+        """
+        trie = self.vocabulary.trie
+        every, above = [nodes], nodes
+        for _ in range(trie.length - 2):
+            above = np.where(above > ROOT, trie.parents[np.maximum(above, 0)], NONE)
+            every.append(above)
+        wanted = np.concatenate(every, axis=1)
+        wanted = np.where((wanted > ROOT) & (wanted < trie.first_leaf), wanted, _BEHIND)
+        wanted = np.sort(wanted, axis=1)
+        wanted[:, 1:][wanted[:, 1:] == wanted[:, :-1]] = _BEHIND
+        wanted[self.place(rows, wanted) != NONE] = _BEHIND
+        wanted = np.sort(wanted, axis=1)
+        width = int((wanted < _BEHIND).sum(1).max(initial=0))
+        return np.where(wanted == _BEHIND, NONE, wanted)[:, :width]
 
     def _appended(self, new: np.ndarray) -> np.ndarray:
         """Nodes (R, X) moved to the left, and noted with their parents' places."""

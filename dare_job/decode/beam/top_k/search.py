@@ -26,14 +26,16 @@ from dare_job.errors import ConfigError
 class Query:
     """One user.
 
-    prompt   token ids, one at least
-    history  leaves of the trie, the oldest first: what drafters without a model know of the user
-    banned   leaves that the list may not hold
+    prompt        token ids, one at least
+    history       leaves of the trie, the oldest first: what drafters without a model know of the user
+    banned        leaves that the list may not hold
+    draft_prompt  token ids for a draft model of another vocabulary; empty: it reads the same prompt
     """
 
     prompt: Sequence[int]
     history: Sequence[int] = ()
     banned: Sequence[int] = ()
+    draft_prompt: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,9 @@ class TopK:
             nodes = beams.nodes.cpu().numpy()
             if self.drafter:
                 begun = time.perf_counter()
-                drafts = self.drafter.draft(Progress(open_, state.level[open_], nodes, beams.scores))
+                drafts = self.drafter.draft(Progress(open_, state.level[open_], *beams))
                 draft_s += time.perf_counter() - begun
-                nodes = np.concatenate((nodes, drafts), axis=1)
+                nodes = np.concatenate((nodes, *(level.nodes for level in drafts)), axis=1)
             self._read(state, open_, nodes)
         ranked = Beams(state.nodes, state.scores).ranked()
         return Lists(ranked.nodes.cpu().numpy() - self.trie.first_leaf, ranked.scores.cpu().numpy(),
@@ -139,25 +141,9 @@ class TopK:
             state.advance(ready, best(candidates(beams.scores, *found, barred), self.k))
 
     def _read(self, state: _State, rows: np.ndarray, nodes: np.ndarray) -> None:
-        """Have the target read nodes (S, X) that it does not know, and whatever stands above them."""
+        """Have the target read nodes (S, X) that it has not read, and whatever stands above them."""
         before = self.reader.counts[rows]
         prompts = np.where(state.forwards[rows] == 0, self.reader.lengths[rows], 0)
-        self.reader.read(rows, self.unread(rows, nodes))
+        self.reader.read(rows, nodes)
         state.forwards[rows] += 1
         state.queries[rows] += self.reader.counts[rows] - before + prompts
-
-    def unread(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """Nodes (S, X), and their ancestors, that the target has to read: ascending, each once, no leaf."""
-        every, above = [nodes], nodes
-        for _ in range(self.trie.length - 1):
-            above = np.where(above > ROOT, self.trie.parents[np.maximum(above, 0)], NONE)
-            every.append(above)
-        wanted = np.concatenate(every, axis=1)
-        wanted = np.where((wanted > ROOT) & (wanted < self.trie.first_leaf), wanted, NONE)
-        wanted = np.where(self.reader.place(rows, wanted) == NONE, wanted, NONE)
-        wanted = np.sort(wanted, axis=1)
-        wanted[:, 1:][wanted[:, 1:] == wanted[:, :-1]] = NONE
-        behind = np.iinfo(np.int64).max
-        wanted = np.sort(np.where(wanted == NONE, behind, wanted), axis=1)
-        width = int((wanted < behind).sum(1).max(initial=0))
-        return np.where(wanted == behind, NONE, wanted)[:, :width]
