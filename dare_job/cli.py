@@ -220,6 +220,8 @@ for _command in (cli_tune.tune, cli_curve.curve, cli_acceptance.acceptance, cli_
     app.command()(_command)
 app.command("train-drafter")(cli_drafter.train_drafter)
 app.command("train-recommender")(cli_recommender.train_recommender)
+app.command("evaluate-recommender")(cli_recommender.evaluate_recommender)
+app.command("align")(cli_recommender.align)
 app.add_typer(cli_bench.app, name="bench")
 app.add_typer(cli_prepare.app, name="prepare")
 

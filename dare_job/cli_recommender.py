@@ -1,4 +1,4 @@
-"""The options of ``dare-job train-recommender``."""
+"""The options of the commands that make item ids and recommenders, and measure them."""
 
 import json
 from enum import StrEnum
@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from dare_job import cli_options as options
 from dare_job.cli_options import Device, torch_device
+from dare_job.errors import ConfigError
 
 
 class Split(StrEnum):
@@ -71,3 +73,103 @@ def train_recommender(
         found = run(Options(data, ids, to, model, revision, split.value, first_item, torch_device(device),
                             settings))
     print(json.dumps(found), flush=True)
+
+
+class Loss(StrEnum):
+    s = "s"
+    r = "r"
+    sft = "sft"
+    wordkd = "wordkd"
+    tvdkd = "tvdkd"
+    seqkd = "seqkd"
+
+
+def align(
+    data: Data,
+    target: Annotated[Path, typer.Option("--target", help="Folder of the recommender that is sped up.")],
+    draft: Annotated[Path, typer.Option(
+        "--draft", help="Folder of a small recommender with the same ids, which the training starts from.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder for the aligned draft.")],
+    loss: Annotated[Loss, typer.Option(
+        "--loss", help="s: AtSpeed-S, for strict verification; r: AtSpeed-R, for relaxed sampling; the others "
+        "are for comparison.")] = Loss.s,
+    alpha: Annotated[float, typer.Option("--alpha", help="Share of the alignment loss.")] = 0.5,
+    search_alpha: Annotated[bool, typer.Option(
+        "--search-alpha", help="Try 0.1, 0.3, 0.5 and 0.7, and keep the most accepted steps.")] = False,
+    k: Annotated[int, typer.Option("--k", help="Sequences that are aligned of each history.")] = 10,
+    mix: Annotated[float, typer.Option(
+        "--mix", help="Share of the target in the law whose beams s learns on; the rest is the draft's.")] = 0.5,
+    no_density: Annotated[bool, typer.Option(
+        "--no-density", help="Ablation: s without its density term.")] = False,
+    top_one: Annotated[bool, typer.Option(
+        "--top-one", help="Ablation: align on the best sequence alone.")] = False,
+    all_steps: Annotated[bool, typer.Option(
+        "--all-steps", help="Align on the prefixes of every beam step too.")] = False,
+    unconstrained: Annotated[bool, typer.Option(
+        "--unconstrained", help="Ablation: s and r over all codes of a level.")] = False,
+    examples: Annotated[int, typer.Option("--examples", help="Histories to learn from, at most.")] = 8000,
+    held_out: Annotated[int, typer.Option("--held-out", help="Histories to measure on.")] = 256,
+    beams: Annotated[int, typer.Option(
+        "--beams", help="Of the draft, in which the target's top K are looked for.")] = 40,
+    epochs: Annotated[int, typer.Option("--epochs", help="At most.")] = 6,
+    patience: Annotated[int, typer.Option(
+        "--patience", help="Epochs without more accepted steps that end it.")] = 3,
+    batch: Annotated[int, typer.Option("--batch", help="Histories of an update.")] = 32,
+    rate: Annotated[float, typer.Option("--rate", help="Peak learning rate.")] = 1e-3,
+    weight_decay: Annotated[float, typer.Option("--weight-decay", help="Of AdamW.")] = 0.01,
+    warmup: Annotated[int, typer.Option("--warmup", help="Updates up to the peak rate.")] = 100,
+    lessons: Annotated[Path | None, typer.Option(
+        "--lessons", help="File that keeps what the target said, for further alignments.")] = None,
+    split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
+) -> None:
+    """Align a draft recommender to a target, so that more of its beams are accepted.
+
+    Started again after a kill it goes on. The last line of standard output is one JSON object.
+    """
+    from dare_job.observe import log
+    from dare_job.output import writing
+    from dare_job.recommend.train.align.command import Options, run
+    from dare_job.recommend.train.align.settings import Settings
+
+    settings = Settings(loss.value, None if search_alpha else alpha, k, mix, not no_density, top_one, all_steps,
+                        not unconstrained, examples, held_out, beams, epochs, patience, batch, rate, weight_decay,
+                        warmup, seed)
+    log.to_stderr()
+    with writing(to):
+        found = run(Options(data, target, draft, to, lessons, split.value, first_item, torch_device(device),
+                            settings))
+    print(json.dumps(found), flush=True)
+
+
+def evaluate_recommender(
+    data: Data, ids: Ids,
+    recommender: Annotated[list[str] | None, typer.Option(
+        "--recommender", metavar="NAME=FOLDER", help="To be measured; repeatable.")] = None,
+    baselines: Annotated[str, typer.Option(
+        "--baselines", help="popularity, sasrec (torch-rechub; extra ctr); empty: none.")] = "popularity",
+    k: Annotated[str, typer.Option("--k", help="Lengths of the lists.")] = "5,10",
+    users: Annotated[int, typer.Option("--users", min=0, help="Users drawn by --seed; 0: all.")] = 0,
+    beams: Annotated[int, typer.Option(
+        "--beams", min=0, help="Width of the search; 0: the longest list and, where seen items are left out, a "
+        "history more.")] = 0,
+    seen: Annotated[bool, typer.Option("--seen", help="Leave items of the history in the lists.")] = False,
+    split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
+) -> None:
+    """Recall@K and NDCG@K of recommenders and baselines on the same users, with paired bootstrap intervals.
+
+    The last line of standard output is one JSON object.
+    """
+    from dare_job.observe import log
+    from dare_job.recommend.train.evaluation import Options, run
+
+    log.to_stderr()
+    print(json.dumps(run(Options(
+        data, ids, _named(recommender or []), options.words(baselines), options.numbers("--k", k), users, beams,
+        seen, split.value, first_item, torch_device(device), seed))), flush=True)
+
+
+def _named(given: list[str]) -> dict[str, Path]:
+    found = {name: Path(folder) for name, _, folder in (text.partition("=") for text in given) if folder}
+    if len(found) < len(given):
+        raise ConfigError(f"--recommender {', '.join(given)}: write NAME=FOLDER, each name once")
+    return found

@@ -55,7 +55,7 @@ def run(options: Options) -> dict:
         network.given(options.model, options.revision, ids, settings) if options.model
         else network.fresh(ids, settings, options.to))
     store = Checkpoint(training_folder(options.to), digest(
-        [asdict(settings), _content(data), digest(recommender.tokens.tolist()),
+        [asdict(settings), content_of(data), digest(recommender.tokens.tolist()),
          options.model and fingerprint(recommender.folder)]))
     model = lora.added(model, settings.lora, recommender) if settings.lora else model
     _LOG.info("%d parameters, %d of them trained, on %d users", _count(model), _count(model, True),
@@ -138,7 +138,8 @@ def _loss(model, batch) -> torch.Tensor:
         return histories.next_token_loss(model, batch)
 
 
-def _content(data: Sequences) -> str:
+def content_of(data: Sequences) -> str:
+    """sha256 hex of the parts that a training sees."""
     sha = hashlib.sha256()
     for part in (data.train, data.valid):
         sha.update(np.array([len(row) for row in part], np.int64).tobytes())

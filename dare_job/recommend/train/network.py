@@ -6,7 +6,13 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models
 from torch.nn.functional import dropout
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from dare_job.decode import loading
 from dare_job.model_files import resolve

@@ -1,0 +1,57 @@
+"""A model's log-probabilities along many ids behind one history, in one forward with gradients.
+
+The ids are branches of a tree behind the prompt: a node attends to the prompt and to its own branch. Shapes:
+B users, S branches, L levels, C codes of the largest level.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.recommend.train.beams import additive, log_codes, places, prompts
+
+NEVER = -60.0  # log-probability of places that a level's codes do not fill
+
+
+def log_probabilities(model: torch.nn.Module, recommender: Recommender, histories: Sequence[np.ndarray],
+                      codes: torch.Tensor) -> torch.Tensor:
+    """Float32 (B, S, L, C): of the codes of level l behind codes[:, :, :l]. codes int64 (B, S, L).
+
+    Normalised over the whole vocabulary. A level with fewer than C codes is filled with ``NEVER``.
+    """
+    ids, there = prompts(recommender, histories, model.device)
+    users, branches, length = codes.shape
+    first = torch.tensor(recommender.first_code_token, device=ids.device)
+    nodes = (codes + first)[..., :-1].reshape(users, -1)
+    logits = model(
+        input_ids=torch.cat((ids, nodes), 1), attention_mask=additive(_seen(there, branches, length - 1), model.dtype),
+        position_ids=torch.cat((places(there), _depths(there, branches, length - 1)), 1),
+        use_cache=False, logits_to_keep=1 + nodes.shape[1]).logits
+    widest, found = max(recommender.ids.sizes), []
+    inner = logits[:, 1:].unflatten(1, (branches, length - 1)) if length > 1 else None
+    for level in range(length):
+        behind = logits[:, :1].expand(-1, branches, -1) if level == 0 else inner[:, :, level - 1]
+        logs = log_codes(behind, recommender, level)
+        found.append(torch.nn.functional.pad(logs, (0, widest - logs.shape[-1]), value=NEVER))
+    return torch.stack(found, 2)
+
+
+def _seen(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
+    """Which token sees which, bool (B, P + S * depth, P + S * depth)."""
+    users, width = there.shape
+    branch = torch.block_diag(*[torch.ones(depth, depth).tril()] * branches).bool() if depth else torch.zeros(0, 0)
+    found = torch.zeros(users, width + branches * depth, width + branches * depth, dtype=torch.bool)
+    found[:, :width, :width] = torch.ones(width, width, dtype=torch.bool).tril()
+    found[:, width:, width:] = branch
+    found = found.to(there.device)
+    found[:, width:, :width] = True
+    found[:, :, :width] &= there[:, None]
+    return found
+
+
+def _depths(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
+    """Positions int64 (B, S * depth) of the branches' nodes."""
+    depths = torch.arange(depth, device=there.device).repeat(branches)
+    return there.sum(1, keepdim=True) + depths

@@ -1,0 +1,131 @@
+"""``dare-job evaluate-recommender``: recommenders and baselines on the same users, with paired intervals."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dare_job.decode import loading
+from dare_job.errors import ConfigError
+from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.recommend.train import beams, metrics
+from dare_job.recommend.train.command import sample, sequences
+from dare_job.recommend.train.sasrec import SasRec, Settings
+from dare_job.recommend.train.sequences import Sequences
+from dare_job.recommend.train.table import CodeTable
+
+BASELINES = ("popularity", "sasrec")
+_USERS = 32  # searched for at once
+_LOG_EVERY_S = 10.0
+_LOG = logging.getLogger("dare_job")
+
+Tests = list[tuple[np.ndarray, np.ndarray]]  # (history, targets) of each user
+
+
+@dataclass(frozen=True)
+class Options:
+    """recommenders: folders by name; k: lengths of lists; users: at most, 0: all; width: beams, 0: as needed.
+
+    seen: leave items of the history in the lists, for every method alike
+    """
+
+    data: Path
+    ids: Path
+    recommenders: dict[str, Path]
+    baselines: list[str]
+    k: list[int]
+    users: int
+    width: int
+    seen: bool
+    split: str
+    first_item: int
+    device: str
+    seed: int
+
+
+def run(options: Options) -> dict:
+    """Means and intervals of each method, and of its differences from popularity and from each other."""
+    if unknown := set(options.baselines) - set(BASELINES):
+        raise ConfigError(f"--baselines: {', '.join(sorted(unknown))} is not known; there are "
+                          f"{', '.join(BASELINES)}")
+    if not options.k or min(options.k) < 1:
+        raise ConfigError(f"--k {options.k}: lists have a length of 1 at least")
+    ids = ItemIds.load(options.ids)
+    data = sequences(options.data, ids, options.first_item, options.split)
+    tests = data.tests()
+    if not tests:
+        raise ConfigError(f"--data {options.data}: no user has items to test on; try --split leave-one-out")
+    tests = sample(tests, options.users or len(tests), options.seed)
+    lists, records = {}, {}
+    for name in options.baselines:
+        lists[name], records[name] = _baseline(name, len(ids.items), data, tests, options)
+    for name, folder in options.recommenders.items():
+        lists[name], records[name] = _recommender(folder, ids, data, tests, options)
+    return {"split": options.split, "users": len(tests), "targets": sum(len(wanted) for _, wanted in tests),
+            "seen_items": "kept" if options.seen else "left out",
+            "rows": _rows(lists, records, [wanted for _, wanted in tests], options.k)}
+
+
+def recommend(model: torch.nn.Module, recommender: Recommender, table: CodeTable, tests: Tests, width: int,
+              count: int, seen: bool = False) -> list[np.ndarray]:
+    """Lists of ``count`` item rows at most, by beams of a width, in the order of the tests."""
+    found: dict[int, np.ndarray] = {}
+    order = sorted(range(len(tests)), key=lambda place: len(tests[place][0]))
+    began = told = time.monotonic()
+    for at in range(0, len(order), _USERS):
+        part = order[at:at + _USERS]
+        histories = [tests[place][0] for place in part]
+        last = beams.search([(model, recommender)], [1.0], table, histories, width)[-1]
+        without = [row[:0] for row in histories] if seen else histories
+        found |= dict(zip(part, beams.items(last, table, without, count), strict=True))
+        if time.monotonic() - told > _LOG_EVERY_S:
+            told = time.monotonic()
+            _LOG.info("lists of %d of %d users, %.0f s", len(found), len(tests), told - began)
+    return [found[place] for place in range(len(tests))]
+
+
+def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, options: Options):
+    recommender = Recommender.open(folder)
+    if recommender.ids.items != ids.items or (recommender.ids.codes != ids.codes).any():
+        raise ConfigError(f"{folder} was trained with other ids than {options.ids}: give its item_ids.json")
+    model = loading.load(folder, "float32", trust_remote_code=False).eval().to(options.device)
+    table = CodeTable.of(ids, data.popularity(len(ids.items))).to(model.device)
+    began, most = time.monotonic(), max(options.k)
+    width = options.width or (most if options.seen else most + recommender.max_history_items)
+    found = recommend(model, recommender, table, tests, width, most, options.seen)
+    return found, {"beams": width, "parameters": sum(weight.numel() for weight in model.parameters()),
+                   "users_per_s": round(len(tests) / (time.monotonic() - began), 1)}
+
+
+def _baseline(name: str, items: int, data: Sequences, tests: Tests, options: Options):
+    most = max(options.k)
+    histories = [history for history, _ in tests]
+    without = [row[:0] for row in histories] if options.seen else histories
+    if name == "sasrec":
+        found = SasRec(items, Settings(seed=options.seed)).train(data, sample(data.tests("valid"), 2000, 0))
+        return found.lists(histories, without, most), {"settings": asdict(found.settings)} | found.record
+    order = np.argsort(-data.popularity(items), kind="stable")
+    top = order[:most + max(map(len, histories))]
+    return [top[~np.isin(top, left_out)][:most] for left_out in without], {}
+
+
+def _rows(lists: dict[str, list], records: dict[str, dict], targets: list, ks: Sequence[int]) -> list[dict]:
+    rows = []
+    for k in ks:
+        for metric, score in (("recall", metrics.recall), ("ndcg", metrics.ndcg)):
+            values = {name: score(found, targets, k) for name, found in lists.items()}
+            for name, of_users in values.items():
+                rows.append({"method": name, "metric": metric, "k": k, **_rounded(metrics.bootstrap(of_users)),
+                             "minus": {other: _rounded(metrics.bootstrap(of_users - others))
+                                       for other, others in values.items() if other != name},
+                             "record": records[name]})
+    return rows
+
+
+def _rounded(found: metrics.Interval) -> dict[str, float]:
+    return {name: round(value, 5) for name, value in asdict(found).items()}

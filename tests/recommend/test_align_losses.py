@@ -1,0 +1,93 @@
+"""Each loss and its gradient against plain loops over toy vocabularies, and against numeric differences."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from dare_job.recommend.train.align import losses
+
+CODES, REST = 5, 2  # codes of the level, other tokens of the vocabulary
+
+
+def _laws(seed, places=4):
+    """Logits with gradients, log q and log p of the level's codes, p_K, and valid codes, one at least."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = (2 * torch.randn(places, CODES + REST, generator=draw, dtype=torch.float64)).requires_grad_()
+    log_p = (2 * torch.randn(places, CODES + REST, generator=draw, dtype=torch.float64)).log_softmax(-1)
+    valid = torch.rand(places, CODES, generator=draw) < 0.6
+    valid[:, 0] = True
+    return logits, logits.log_softmax(-1)[:, :CODES], log_p[:, :CODES], log_p[:, 3] - 0.7, valid
+
+
+def _best(values, valid, k):
+    return sorted((c for c in range(CODES) if valid[c]), key=lambda c: -values[c].item())[:k]
+
+
+def _strict(q, p, p_k, valid, k, density):
+    return sum(q[c] * torch.log(q[c] / p[c]) - density * q[c] * torch.log(q[c] / p_k)
+               for c in _best(q, valid, k))
+
+
+def _relaxed(q, p, valid, k):
+    kept = _best(p, valid, k)
+    sums = [sum(law[c] for c in kept) for law in (p, q)]
+    return 0.5 * sum(torch.abs(p[c] / sums[0] - q[c] / sums[1]) for c in kept)
+
+
+def _same(found, due, logits):
+    torch.testing.assert_close(found, due)
+    for one, other in zip(*(torch.autograd.grad(loss.sum(), logits, retain_graph=True) for loss in (found, due)),
+                          strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("seed, k, density", itertools.product(range(4), (1, 2, 9), (True, False)))
+def test_at_speed_s_is_its_equation(seed, k, density):
+    logits, log_q, log_p, log_p_k, valid = _laws(seed)
+    due = torch.stack([_strict(*row, k, density) for row in
+                       zip(log_q.exp(), log_p.exp(), log_p_k.exp(), valid, strict=True)])
+    _same(losses.at_speed_s(log_q, log_p, log_p_k, valid, k, density), due, logits)
+
+
+@pytest.mark.parametrize("seed, k", itertools.product(range(4), (1, 2, 9)))
+def test_at_speed_r_is_its_equation(seed, k):
+    logits, log_q, log_p, _, valid = _laws(seed)
+    due = torch.stack([_relaxed(*row, k) for row in zip(log_q.exp(), log_p.exp(), valid, strict=True)])
+    _same(losses.at_speed_r(log_q, log_p, valid, k), due, logits)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_distillation_counts_all_other_tokens_as_one(seed):
+    logits, log_q, log_p, _, _ = _laws(seed)
+    q, p = ([*row, 1 - row.sum()] for row in (log_q.exp()[0], log_p.exp()[0]))
+    _same(losses.word_kd(log_q, log_p)[:1], sum(a * torch.log(a / b) for a, b in zip(p, q, strict=True))[None], logits)
+    _same(losses.tvd_kd(log_q, log_p)[:1], 0.5 * sum(abs(a - b) for a, b in zip(p, q, strict=True))[None], logits)
+
+
+@pytest.mark.parametrize("name", ["s", "r", "word", "tvd"])
+def test_gradients_are_numeric_differences(name):
+    logits, _, log_p, log_p_k, valid = _laws(7)
+
+    def loss(weights):
+        log_q = weights.log_softmax(-1)[:, :CODES]
+        return {"s": lambda: losses.at_speed_s(log_q, log_p, log_p_k, valid, 3),
+                "r": lambda: losses.at_speed_r(log_q, log_p, valid, 3),
+                "word": lambda: losses.word_kd(log_q, log_p),
+                "tvd": lambda: losses.tvd_kd(log_q, log_p)}[name]()
+
+    assert torch.autograd.gradcheck(loss, (logits,), atol=1e-6)
+
+
+def test_what_the_losses_want():
+    """S is lowest where q is p's best code; R, WordKD and TVDKD where q is p; each by search over a grid."""
+    log_p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    steps = [(a / 20, b / 20, 1 - (a + b) / 20) for a in range(1, 19) for b in range(1, 20 - a)]
+    grid = torch.tensor(steps, dtype=torch.float64)
+    valid, log_p = torch.ones_like(grid, dtype=torch.bool), log_p.expand_as(grid)
+    strict = losses.at_speed_s(grid.log(), log_p, torch.full((len(grid),), math.log(0.3), dtype=torch.float64), valid, 3)
+    assert grid[strict.argmin()].argmax() == 0 and grid[strict.argmin()].max() == pytest.approx(0.9)
+    for loss in (losses.at_speed_r(grid.log(), log_p, valid, 3), losses.word_kd(grid.log(), log_p),
+                 losses.tvd_kd(grid.log(), log_p)):
+        torch.testing.assert_close(grid[loss.argmin()], log_p[0].exp(), atol=1e-9, rtol=0)
