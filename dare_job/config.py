@@ -308,6 +308,29 @@ class EncodeSettings(Section):
         return value
 
 
+class RecommendSettings(Section):
+    """Lists of items by a generative recommender: the stage recommend."""
+
+    model: str | None = Field(None, min_length=1, description="null: no lists; a recommender's folder, its "
+                              "URL, or a hub name (dare-job train-recommender)")
+    revision: str | None = None
+    k: int = Field(10, ge=1, le=1000, description="items of a list, and beams of the search")
+    drafter: str | None = Field(None, min_length=1, description="null: plain beam search; popularity or "
+                                "transitions (learned from tonight's interactions); or the folder of a small "
+                                "recommender with the same ids. The lists are the same")
+    draft_width: int = Field(40, ge=1, le=4096, description="N: drafted prefixes a level")
+    draft_depth: int | None = Field(None, ge=1, le=25, description="gamma: levels of a draft; null: all")
+    scores: Literal["raw", "renormalised"] = Field(
+        "raw", description="raw: log-probabilities over the whole vocabulary, as generate has them; "
+        "renormalised: over the codes that an id can go on with, so that forced codes cost no forward")
+    exclude: list[Literal["seen", "duplicates"]] = Field(
+        ["seen"], description="seen: items that the user has taken; duplicates: all but the most popular of "
+        "the items that share an id")
+    batch_size: int = Field(32, ge=1, le=65536, description="users searched at once on one device")
+    rows_per_commit: int = Field(512, ge=1, le=_MOST, description="users of a chunk, about; a killed worker "
+                                 "loses its open one")
+
+
 class LogSettings(Section):
     format: Literal["auto", "text", "json"] = Field(
         "auto", description="auto: lines for people on a terminal, JSON lines elsewhere")
@@ -355,6 +378,7 @@ class JobConfig(Section):
     limits: LimitSettings = LimitSettings()
     gates: GateSettings = GateSettings()
     encode: EncodeSettings = EncodeSettings()
+    recommend: RecommendSettings = RecommendSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
 
