@@ -246,6 +246,7 @@ for _command in (cli_tune.tune, cli_curve.curve, cli_acceptance.acceptance, cli_
                  cli_snapshots.history, cli_snapshots.diff, cli_snapshots.clean):
     app.command()(_command)
 app.command("train-drafter")(cli_drafter.train_drafter)
+app.command("item-ids")(cli_recommender.item_ids)
 app.command("train-recommender")(cli_recommender.train_recommender)
 app.command("evaluate-recommender")(cli_recommender.evaluate_recommender)
 app.command("align")(cli_recommender.align)

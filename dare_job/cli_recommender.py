@@ -30,6 +30,50 @@ Seed = Annotated[int, typer.Option("--seed", help="Of weights and order.")]
 OnDevice = Annotated[Device, typer.Option("--device", help="auto: cuda where torch finds a GPU.")]
 
 
+class Collisions(StrEnum):
+    reassign = "reassign"
+    level = "level"
+    share = "share"
+
+
+def item_ids(
+    to: Annotated[Path, typer.Option("--to", help="File of item ids, JSON.")],
+    vectors: Annotated[Path | None, typer.Option(
+        "--vectors", help="Item vectors: Parquet (entity_id, vector), as the stage encode writes it, or .npy, "
+        "whose items are named by their row from 0.")] = None,
+    texts: Annotated[Path | None, typer.Option(
+        "--texts", help="Instead, item texts: jsonl, csv or Parquet, gzipped or not.")] = None,
+    column: Annotated[str, typer.Option("--column", help="Column of the text.")] = "title",
+    id_column: Annotated[str, typer.Option("--id-column", help="Column of the item's id.")] = "item_id",
+    encoder: Annotated[str, typer.Option(
+        "--encoder", help="Sentence encoder of the texts: 'embedded', a folder or a hub name.")] = "embedded",
+    levels: Annotated[int, typer.Option("--levels", help="Codes of an id.")] = 4,
+    codes: Annotated[int, typer.Option("--codes", help="Codes that a level has.")] = 256,
+    collisions: Annotated[Collisions, typer.Option(
+        "--collisions", help="Items with the same codes: reassign the last code, add a level that numbers "
+        "them, or let them share an id.")] = Collisions.reassign,
+    epochs: Annotated[int, typer.Option("--epochs", help="Of the quantiser.")] = 100,
+    batch: Annotated[int, typer.Option("--batch", help="Items of an update.")] = 1024,
+    rate: Annotated[float, typer.Option("--rate", help="Learning rate.")] = 1e-3,
+    seed: Seed = 0, device: OnDevice = Device.auto,
+) -> None:
+    """Make item ids: residual-quantised codes of item vectors (RQ-VAE), the same for the same seed.
+
+    The last line of standard output is one JSON object.
+    """
+    from dare_job.observe import log
+    from dare_job.output import writing
+    from dare_job.recommend.ids.command import Options, run
+    from dare_job.recommend.ids.quantiser import Settings
+
+    log.to_stderr()
+    settings = Settings(levels, codes, epochs=epochs, batch=batch, rate=rate, seed=seed)
+    with writing(options.writable("--to", to).parent):
+        found = run(Options(vectors, texts, column, id_column, encoder, to, collisions.value,
+                            torch_device(device), settings))
+    print(json.dumps(found), flush=True)
+
+
 def train_recommender(
     data: Data, ids: Ids,
     to: Annotated[Path, typer.Option("--to", help="Folder for the recommender.")],
