@@ -315,10 +315,16 @@ class RecommendSettings(Section):
                               "URL, or a hub name (dare-job train-recommender)")
     revision: str | None = None
     k: int = Field(10, ge=1, le=1000, description="items of a list, and beams of the search")
-    drafter: str | None = Field(None, min_length=1, description="null: plain beam search; popularity or "
-                                "transitions (learned from tonight's interactions); or the folder of a small "
-                                "recommender with the same ids. The lists are the same")
-    draft_width: int = Field(40, ge=1, le=4096, description="N: drafted prefixes a level")
+    drafter: str | None = Field("trie", min_length=1, description="null: plain beam search; trie: levels with "
+                                "few prefixes, whole; popularity or transitions (learned from tonight's "
+                                "interactions); or the folder of a small recommender with the same ids. The "
+                                "lists are the same")
+    draft: Literal["auto", "always"] = Field(
+        "auto", description="auto: as deep as it pays by what forwards cost here, often not at all on a "
+        "processor; always: draft_depth levels")
+    draft_width: int = Field(40, ge=1, le=4096, description="N: drafted prefixes of a level; of trie: none")
+    draft_whole: int = Field(128, ge=0, le=4096, description="a level with at most so many prefixes below a "
+                             "user's beams is drafted whole, so that it is always accepted")
     draft_depth: int | None = Field(None, ge=1, le=25, description="gamma: levels of a draft; null: all")
     scores: Literal["raw", "renormalised"] = Field(
         "raw", description="raw: log-probabilities over the whole vocabulary, as generate has them; "

@@ -4,16 +4,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dare_job.config import RecommendSettings
+from dare_job.decode import EngineSettings, step_cost
 from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer, Scorer
-from dare_job.decode.beam.top_k.leaves import LeafScorer, Popularity, Transitions
+from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
+from dare_job.decode.beam.top_k.scheduler import Scheduler
 from dare_job.decode.beam.top_k.search import TopK
 from dare_job.decode.beam.top_k.trie import Trie, Vocabulary
+from dare_job.decode.loading import device as device_of
 from dare_job.decode.target import Target
 from dare_job.errors import ConfigError
 from dare_job.recommend.ids.vocabulary import Recommender
 
-POPULARITY, TRANSITIONS = "popularity", "transitions"
-WITHOUT_MODEL = (POPULARITY, TRANSITIONS)
+TRIE, POPULARITY, TRANSITIONS = "trie", "popularity", "transitions"
+WITHOUT_MODEL = (TRIE, POPULARITY, TRANSITIONS)
+_MEASURED = 512  # draft nodes a row, at most, of the measured latency curve
 Sequences = Callable[[], Sequence[Sequence[int]]]
 
 
@@ -30,10 +34,10 @@ def drafter_of(recommender: Recommender, folder: Path) -> Recommender:
 def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender | None, dtype: str,
            device: str) -> Scorer:
     """name: of ``WITHOUT_MODEL``, which learn from ``sequences`` of leaves, or the folder of ``recommender``."""
-    if name == POPULARITY:
-        return LeafScorer(Vocabulary(trie, [0] * trie.length), Popularity(trie, sequences()))
-    if name == TRANSITIONS:
-        return LeafScorer(Vocabulary(trie, [0] * trie.length), Transitions(trie, sequences()))
+    if name in WITHOUT_MODEL:
+        made = {TRIE: Alike, POPULARITY: Popularity, TRANSITIONS: Transitions}[name]
+        weights = made(trie) if name == TRIE else made(trie, sequences())
+        return LeafScorer(Vocabulary(trie, [0] * trie.length, device_of(device)), weights)
     model = Target.load(recommender.folder, dtype, device)
     return ModelScorer(model, Vocabulary(trie, list(recommender.first_code_token), model.device))
 
@@ -42,9 +46,12 @@ def search(settings: RecommendSettings, recommender: Recommender, trie: Trie, se
            drafter: Recommender | None, dtype: str, device: str) -> TopK:
     """Loads the models. Raises ModelError."""
     target = Target.load(recommender.folder, dtype, device)
-    k = min(settings.k, trie.leaves)
-    made = None
+    k, made, scheduler = min(settings.k, trie.leaves), None, None
     if settings.drafter:
-        by = scorer(settings.drafter, trie, sequences, drafter, dtype, device)
-        made = BeamDrafter(by, trie.length, settings.draft_width, settings.draft_depth)
-    return TopK(target, trie, recommender.first_code_token, k, made, settings.scores)
+        by_whom = scorer(settings.drafter, trie, sequences, drafter, dtype, device)
+        width = 0 if settings.drafter == TRIE else settings.draft_width
+        made = BeamDrafter(by_whom, trie.length, width, settings.draft_depth, settings.draft_whole)
+    if made and settings.draft == "auto":
+        rows = EngineSettings(batch_size=settings.batch_size, nodes=_MEASURED, depth=max(1, trie.length - 1))
+        scheduler = Scheduler(step_cost.curve(target, rows), trie.length, settings.draft_width)
+    return TopK(target, trie, recommender.first_code_token, k, made, settings.scores, scheduler)

@@ -41,7 +41,7 @@ def run(job: Job) -> dict:
     began = time.perf_counter()
     folder = model_files.resolve(settings.model, settings.revision, setting="recommend.model")
     recommender, drafter = Recommender.open(folder), _drafter(job)
-    if drafter:
+    if drafter:  # refused before anything costs
         searching.drafter_of(recommender, drafter)
     source = prepare(job)
     made_by = {name: {"folder": redact.values(str(place)), "sha256": model_files.fingerprint(place)}
@@ -74,12 +74,13 @@ def _drafter(job: Job) -> Path | None:
 
 
 def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
-    """Of the input, the models and the settings that lists, or their chunks, depend on."""
-    settings = job.config.recommend.model_dump(exclude={"batch_size", "model", "drafter", "revision"})
+    """Of the input, the model and the settings that lists, or their chunks, depend on. Drafts are not among
+    them: lists are the same with any.
+    """
+    settings = job.config.recommend.model_dump(include={"k", "scores", "exclude", "rows_per_commit"})
     return digest(["recommend", _VERSION, CANDIDATES_VERSION, input_, job.space.dt, job.limit,
                    job.config.history.min_rating, job.config.model.dtype, settings,
-                   job.config.recommend.drafter in searching.WITHOUT_MODEL and job.config.recommend.drafter,
-                   {name: found["sha256"] for name, found in made_by.items()}])
+                   made_by["model"]["sha256"]])
 
 
 def _require_items(job: Job, catalogue: Catalogue) -> None:

@@ -6,7 +6,7 @@ import small
 import torch
 
 from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer
-from dare_job.decode.beam.top_k.leaves import LeafScorer, Popularity, Transitions
+from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
 from dare_job.decode.beam.top_k.reader import RAW, RENORMALISED
 from dare_job.decode.beam.top_k.search import Query, TopK
 from dare_job.decode.beam.top_k.trie import NONE, ROOT, Trie, Vocabulary
@@ -28,9 +28,9 @@ def scorer(name: str, ids: Trie):
 def test_drafted_lists_are_plain_lists(name, scores):
     ids, rows = small.trie(), small.queries(6)
     rows = [Query(query.prompt, history=[at, at + 3], banned=[at]) for at, query in enumerate(rows)]
-    for k, width, depth in ((1, 2, None), (5, 12, None), (5, (30, 9), 2), (20, 40, 1)):
+    for k, width, depth, whole in ((1, 2, None, 0), (5, 12, None, 0), (5, 9, 2, 30), (20, 40, 1, 0), (5, 0, None, 30)):
         plain = TopK(small.target(), ids, small.FIRST, k, scores=scores).search(rows)
-        drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth)
+        drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth, whole)
         found = TopK(small.target(), ids, small.FIRST, k, drafter, scores).search(rows)
         np.testing.assert_array_equal(found.leaves, plain.leaves)
         np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
@@ -50,6 +50,13 @@ def test_all_nodes_drafted_are_all_accepted():
     found = TopK(small.target(), ids, small.FIRST, 30 if ids.leaves >= 30 else ids.leaves, drafter).search(
         small.queries(3))
     assert (found.forwards == 1).all()
+
+
+def test_whole_levels_are_accepted_without_knowing_anything():
+    ids = small.trie(400, sizes=(5, 30, 3, 2))
+    drafter = BeamDrafter(LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids)), ids.length, 0, whole=20)
+    found = TopK(small.target(), ids, [3, 8, 38, 41], 3, drafter).search(small.queries(4))
+    assert (found.forwards == 2).all()  # prompts with all first codes, then the second codes with all third
 
 
 def test_forced_tokens_are_known_unread_where_scores_are_renormalised():

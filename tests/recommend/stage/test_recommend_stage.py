@@ -31,7 +31,8 @@ def job_of(make_job, write_input, folder):
     """Factory: a job that recommends to the small shop's users; settings of ``recommend`` by name."""
     def make(rows=None, limits=None, limit=None, **settings):
         place = write_input(rows or tiny_recommender.interactions(), users=[("u_new", None)])
-        given = {"model": str(folder), "k": 4, "batch_size": 5, "rows_per_commit": 8} | settings
+        given = {"model": str(folder), "k": 4, "batch_size": 5, "rows_per_commit": 8, "drafter": None,
+                 "draft": "always"} | settings
         return make_job({"input": {"path": str(place)}, "recommend": given, "limits": limits or {}},
                         limit=limit)
     return make
@@ -73,7 +74,9 @@ def test_every_user_gets_whole_lists_as_the_search_finds_them(job_of, folder):
     assert recommend.run(job) == said  # and nothing is done
 
 
-@pytest.mark.parametrize("drafter", ["popularity", "transitions", "model"])
+@pytest.mark.parametrize("drafter", [
+    "transitions", "model", pytest.param("popularity", marks=pytest.mark.slow),
+    pytest.param("trie", marks=pytest.mark.slow)])
 def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):
     plain = job_of()
     recommend.run(plain)

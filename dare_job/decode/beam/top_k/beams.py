@@ -45,10 +45,15 @@ def candidates(scores: torch.Tensor, children: torch.Tensor, there: torch.Tensor
     return Candidates(torch.where(there, children, NONE).flatten(1), total.flatten(1))
 
 
-def best(found: Candidates, k: int) -> Beams:
-    """The k candidates of highest scores; of equals those that come first."""
+def best(found: Candidates, k: int, limits: torch.Tensor | None = None) -> Beams:
+    """The k candidates of highest scores; of equals those that come first. limits int64 (S,): so many at most
+    of each row.
+    """
     scores, order = found.scores.sort(dim=-1, descending=True, stable=True)
-    return taken(found, order[:, :k].masked_fill(scores[:, :k] == -torch.inf, NONE), k)
+    left_out = scores[:, :k] == -torch.inf
+    if limits is not None:
+        left_out |= torch.arange(left_out.shape[1], device=limits.device) >= limits[:, None]
+    return taken(found, order[:, :k].masked_fill(left_out, NONE), k)
 
 
 def taken(found: Candidates, places: torch.Tensor, k: int) -> Beams:

@@ -51,8 +51,10 @@ class Drafter(Protocol):
     def begin(self, queries: Sequence["Query"]) -> None:
         """Forget all rows; these are the new ones."""
 
-    def draft(self, progress: Progress) -> list[Drafted]:
-        """Levels below the beams, none behind the last but one of the trie: leaves need not be read."""
+    def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
+        """Levels below the beams, ``depth`` at most; none behind the last but one of the trie: leaves need not
+        be read.
+        """
 
 
 class Scorer(Protocol):
@@ -63,38 +65,41 @@ class Scorer(Protocol):
 
 
 class BeamDrafter:
-    """The ``width`` (N) best nodes of each of the next ``depth`` (gamma) levels, by a beam search of as many
-    beams that starts from the target's, with the target's scores.
+    """Levels below the target's beams, by a beam search that starts from them with the target's scores.
 
-    width  of the levels; a tuple: of each, the last one also of those behind it
+    A level with at most ``whole`` nodes below a row's beams is drafted whole, so that it is accepted for sure;
+    of another one come the ``width`` (N) best. Width 0: the draft ends there.
     """
 
-    def __init__(self, scorer: Scorer, length: int, width: int | Sequence[int] = 40, depth: int | None = None):
-        """length: codes of an id. Raises ConfigError for a width or depth below 1."""
-        self.widths = (width,) if isinstance(width, int) else tuple(width)
-        self.scorer, self.length, self.depth = scorer, length, length - 1 if depth is None else depth
-        if self.depth < 1 or min(self.widths, default=0) < 1:
-            raise ConfigError(f"draft width {width} and depth {depth}: both must be at least 1")
+    def __init__(self, scorer: Scorer, length: int, width: int = 40, depth: int | None = None, whole: int = 0):
+        """length: codes of an id; depth: levels of a draft (gamma), None: all. Raises ConfigError for a depth
+        below 1, and where nothing would be drafted.
+        """
+        self.scorer, self.length, self.width, self.whole = scorer, length, width, whole
+        self.depth = max(1, length - 1) if depth is None else depth
+        if self.depth < 1 or min(width, whole) < 0 or width + whole < 1:
+            raise ConfigError(f"a draft of width {width}, whole levels up to {whole} nodes and depth {depth}: "
+                              "depth must be at least 1, and one of the others")
 
     def begin(self, queries: Sequence["Query"]) -> None:
         self.scorer.begin(queries)
 
-    def draft(self, progress: Progress) -> list[Drafted]:
+    def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
         beams, rows, levels, found = Beams(progress.nodes, progress.scores), progress.rows, progress.levels, []
-        for step in range(self.depth):
-            inner = levels + step < self.length - 1
-            if not inner.any():
+        for step in range(self.depth if depth is None else min(depth, self.depth)):
+            nodes = np.where(levels[:, None] + step < self.length - 1, beams.nodes.cpu().numpy(), NONE)
+            if (nodes == NONE).all():
                 break
-            nodes = np.where(inner[:, None], beams.nodes.cpu().numpy(), NONE)
-            children = self.scorer.children(rows, nodes)
-            below = candidates(beams.scores, *children)
-            beams, drawn = self.chosen(below, self.widths[min(step, len(self.widths) - 1)])
+            below = candidates(beams.scores, *self.scorer.children(rows, nodes))
+            beams, drawn = self.chosen(below)
             found.append(Drafted(beams.nodes.cpu().numpy(), below, drawn))
         return found
 
-    def chosen(self, found: Candidates, width: int) -> tuple[Beams, torch.Tensor | None]:
+    def chosen(self, found: Candidates) -> tuple[Beams, torch.Tensor | None]:
         """The nodes of a level."""
-        return best(found, width), None
+        sizes = (found.nodes >= 0).sum(-1)
+        limits = torch.where(sizes <= self.whole, sizes, self.width)
+        return best(found, max(1, int(limits.max())), limits), None
 
 
 class ModelScorer:

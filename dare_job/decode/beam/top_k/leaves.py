@@ -42,6 +42,16 @@ class LeafScorer:
         return self._sums[rows, end] - self._sums[rows, begin]
 
 
+class Alike:
+    """All leaves weigh the same: for drafts of whole levels, which need no weights."""
+
+    def __init__(self, trie: Trie):
+        self.shares = np.full(trie.leaves, 1 / trie.leaves)
+
+    def of(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
+        return np.broadcast_to(self.shares, (len(histories), len(self.shares)))
+
+
 class Popularity:
     """The same weights for everybody: how often each leaf was taken, and ``smoothing`` more."""
 

@@ -15,8 +15,9 @@ import torch
 
 from dare_job.decode.beam.top_k.banned import Banned
 from dare_job.decode.beam.top_k.beams import Beams, best, candidates
-from dare_job.decode.beam.top_k.drafts import Drafter, Progress
+from dare_job.decode.beam.top_k.drafts import Drafted, Drafter, Progress
 from dare_job.decode.beam.top_k.reader import RAW, Reader
+from dare_job.decode.beam.top_k.scheduler import Scheduler
 from dare_job.decode.beam.top_k.trie import NONE, ROOT, Trie, Vocabulary
 from dare_job.decode.target import Target
 from dare_job.errors import ConfigError
@@ -90,14 +91,18 @@ class _State:
 
 
 class TopK:
-    """The K most probable ids of a target for each user. ``drafter``: None: plain beam search."""
+    """The K most probable ids of a target for each user.
+
+    drafter    None: plain beam search
+    scheduler  how deep to draft; None: always as deep as the drafter goes
+    """
 
     def __init__(self, target: Target, trie: Trie, first_code_token: Sequence[int], k: int,
-                 drafter: Drafter | None = None, scores: str = RAW):
+                 drafter: Drafter | None = None, scores: str = RAW, scheduler: Scheduler | None = None):
         """Raises ConfigError where there are fewer than k ids."""
         if not 1 <= k <= trie.leaves:
             raise ConfigError(f"k = {k}: lists have 1 to {trie.leaves} ids, as many as there are")
-        self.trie, self.k, self.drafter = trie, k, drafter
+        self.trie, self.k, self.drafter, self.scheduler = trie, k, drafter, scheduler
         self.vocabulary = Vocabulary(trie, list(first_code_token), target.device)
         self.reader = Reader(target, self.vocabulary, scores)
 
@@ -112,19 +117,38 @@ class TopK:
         if self.drafter:
             self.drafter.begin(queries)
         state = _State.of(len(queries), self.k, self.vocabulary.device)
-        while len(open_ := self._advanced(state, banned)):
-            beams = state.rows(open_)
-            nodes = beams.nodes.cpu().numpy()
-            if self.drafter:
-                begun = time.perf_counter()
-                drafts = self.drafter.draft(Progress(open_, state.level[open_], *beams))
-                draft_s += time.perf_counter() - begun
-                nodes = np.concatenate((nodes, *(level.nodes for level in drafts)), axis=1)
-            self._read(state, open_, nodes)
+        while len(rows := self._advanced(state, banned)):
+            begun, before = time.perf_counter(), state.level[rows]
+            drafts = self._drafts(state, rows)
+            if self.scheduler and drafts:
+                self.scheduler.note_draft(before, [(level.nodes >= 0).sum(1) for level in drafts],
+                                          1e3 * (time.perf_counter() - begun))
+            draft_s += time.perf_counter() - begun
+            self._read(state, rows, drafts)
+            if self.scheduler and drafts:
+                self._advanced(state, banned)
+                self.scheduler.note_passed(before, state.level[rows], len(drafts))
         ranked = Beams(state.nodes, state.scores).ranked()
         return Lists(ranked.nodes.cpu().numpy() - self.trie.first_leaf, ranked.scores.cpu().numpy(),
                      state.forwards, self.trie.length - state.forwards, state.queries,
                      time.perf_counter() - started, draft_s)
+
+    def _drafts(self, state: _State, rows: np.ndarray) -> list[Drafted]:
+        """What the next forward of rows (S,) reads beside their beams."""
+        if self.drafter is None:
+            return []
+        beams, depth = state.rows(rows), None
+        if self.scheduler:
+            unread = self.reader.missing(rows, beams.nodes.cpu().numpy())
+            queries = int((unread >= 0).sum()) + int(self._prompts(state, rows).sum())
+            depth = self.scheduler.depth(state.level[rows], queries, self.k)
+            if not depth:
+                return []
+        return self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
+
+    def _prompts(self, state: _State, rows: np.ndarray) -> np.ndarray:
+        """Tokens of the prompts of rows (S,) that have not been read."""
+        return np.where(state.forwards[rows] == 0, self.reader.lengths[rows], 0)
 
     def _advanced(self, state: _State, banned: Banned | None) -> np.ndarray:
         """Take all steps that need no forward; the rows (S,) that need one."""
@@ -140,10 +164,10 @@ class TopK:
             barred = banned.among(ready, found[0]) if banned else None
             state.advance(ready, best(candidates(beams.scores, *found, barred), self.k))
 
-    def _read(self, state: _State, rows: np.ndarray, nodes: np.ndarray) -> None:
-        """Have the target read nodes (S, X) that it has not read, and whatever stands above them."""
-        before = self.reader.counts[rows]
-        prompts = np.where(state.forwards[rows] == 0, self.reader.lengths[rows], 0)
+    def _read(self, state: _State, rows: np.ndarray, drafts: list[Drafted]) -> None:
+        """Have the target read beams and drafts of rows (S,), and whatever stands above them."""
+        nodes = np.concatenate((state.rows(rows).nodes.cpu().numpy(), *(level.nodes for level in drafts)), axis=1)
+        before, prompts = self.reader.counts[rows], self._prompts(state, rows)
         self.reader.read(rows, nodes)
         state.forwards[rows] += 1
         state.queries[rows] += self.reader.counts[rows] - before + prompts
