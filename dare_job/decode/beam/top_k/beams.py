@@ -10,6 +10,9 @@ from typing import NamedTuple
 import torch
 
 from dare_job.decode.beam.top_k.trie import NONE
+from dare_job.decode.sampling.steps import normalised
+
+_BEHIND = torch.iinfo(torch.int64).max  # a node behind all others
 
 
 class Candidates(NamedTuple):
@@ -66,3 +69,36 @@ def taken(found: Candidates, places: torch.Tensor, k: int) -> Beams:
     order = order.clamp_max(behind - 1)
     return Beams(found.nodes.gather(-1, order).masked_fill(none, NONE),
                  found.scores.gather(-1, order).masked_fill(none, -torch.inf))
+
+
+def places(found: Candidates, nodes: torch.Tensor) -> torch.Tensor:
+    """Where nodes int64 (S, N) stand among candidates (S, A): int64 (S, N), NONE where they do not."""
+    known = torch.where(found.nodes < 0, _BEHIND, found.nodes)
+    known, order = known.sort(dim=-1)
+    at = torch.searchsorted(known, nodes.contiguous()).clamp_max(known.shape[1] - 1)
+    there = (known.gather(1, at) == nodes) & (nodes >= 0)
+    return torch.where(there, order.gather(1, at), NONE)
+
+
+def law(found: Candidates, temperature: float = 1.0) -> torch.Tensor:
+    """Probabilities float64 (S, A) of the candidates, P(path) ** (1 / temperature) over their sum; zeros where
+    there is none.
+    """
+    scores = found.scores.double() / temperature
+    peak = scores.amax(-1, keepdim=True)
+    weights = (scores - torch.where(peak.isfinite(), peak, 0)).exp()
+    return normalised(weights)
+
+
+def completed(found: Candidates, chosen: torch.Tensor) -> torch.Tensor:
+    """Places int64 (S, K) without NONE as far as there are candidates: those behind are the best of the others.
+
+    Chance leaves out what is less probable than float64 can say, which at low temperatures is much.
+    """
+    left = found.scores.scatter(1, torch.where(chosen < 0, chosen.amax(-1, keepdim=True), chosen).clamp_min(0),
+                                -torch.inf)
+    scores, order = left.sort(dim=-1, descending=True, stable=True)
+    every = torch.cat((chosen, order[:, :chosen.shape[1]].masked_fill(
+        scores[:, :chosen.shape[1]] == -torch.inf, NONE)), dim=1)
+    first = (every < 0).to(torch.int8).argsort(dim=-1, stable=True)[:, :chosen.shape[1]]
+    return every.gather(1, first)

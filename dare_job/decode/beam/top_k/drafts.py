@@ -36,12 +36,13 @@ class Progress(NamedTuple):
 
 
 class Drafted(NamedTuple):
-    """A level of a draft: nodes int64 (S, N), NONE where there are fewer.
+    """A level of a draft of rows (S,), ascending: nodes int64 (S, N), NONE where there are fewer.
 
     found  what they were chosen from, with log-probabilities under the drafter, not normalised
     drawn  int64 (S, N): places in ``found`` in the order in which they were drawn; None: they are the best
     """
 
+    rows: np.ndarray
     nodes: np.ndarray
     found: Candidates
     drawn: torch.Tensor | None
@@ -91,12 +92,12 @@ class BeamDrafter:
             if (nodes == NONE).all():
                 break
             below = candidates(beams.scores, *self.scorer.children(rows, nodes))
-            beams, drawn = self.chosen(below)
-            found.append(Drafted(beams.nodes.cpu().numpy(), below, drawn))
+            beams, drawn = self.chosen(rows, below)
+            found.append(Drafted(rows, beams.nodes.cpu().numpy(), below, drawn))
         return found
 
-    def chosen(self, found: Candidates) -> tuple[Beams, torch.Tensor | None]:
-        """The nodes of a level."""
+    def chosen(self, rows: np.ndarray, found: Candidates) -> tuple[Beams, torch.Tensor | None]:
+        """The nodes of a level of rows (S,), and ``Drafted.drawn``."""
         sizes = (found.nodes >= 0).sum(-1)
         limits = torch.where(sizes <= self.whole, sizes, self.width)
         return best(found, max(1, int(limits.max())), limits), None
@@ -105,8 +106,8 @@ class BeamDrafter:
 class ModelScorer:
     """A small recommender that reads nodes as they are asked for. Its tokens need not be the target's."""
 
-    def __init__(self, target: Target, vocabulary: Vocabulary, temperature: float = 1.0):
-        self.reader = Reader(target, vocabulary, RENORMALISED, temperature)
+    def __init__(self, target: Target, vocabulary: Vocabulary):
+        self.reader = Reader(target, vocabulary, RENORMALISED)
 
     def begin(self, queries: Sequence["Query"]) -> None:
         self.reader.begin([query.draft_prompt or query.prompt for query in queries])

@@ -23,14 +23,12 @@ class Reader:
 
     scores       raw: log-softmax over the whole vocabulary, as ``generate`` has it; renormalised: over the
                  children of a node, so that a forced token has log-probability 0
-    temperature  divides logits; 1 as they are
     counts       int64 (R,): nodes that each row has read
     forwards, row_forwards, queries  sums so far: forwards, rows of them, tokens that they read
     """
 
-    def __init__(self, target: Target, vocabulary: Vocabulary, scores: str = RAW, temperature: float = 1.0):
-        self.target, self.vocabulary = target, vocabulary
-        self.scores, self.temperature = scores, temperature
+    def __init__(self, target: Target, vocabulary: Vocabulary, scores: str = RAW):
+        self.target, self.vocabulary, self.scores = target, vocabulary, scores
         self.forwards = self.row_forwards = self.queries = 0
         self.cache = None
         self.longest: int | None = target.traits.longest
@@ -190,9 +188,9 @@ class Reader:
         row, column = np.nonzero(nodes >= 0)
         parents = torch.from_numpy(nodes[row, column]).to(logits.device)
         children, there = self.vocabulary.children(parents)
-        values = logits.gather(1, self.vocabulary.token[children].clamp_min(0)) / self.temperature
+        values = logits.gather(1, self.vocabulary.token[children].clamp_min(0))
         if self.scores == RAW:
-            values = values - (logits / self.temperature).logsumexp(-1, keepdim=True)
+            values = values - logits.logsumexp(-1, keepdim=True)
         else:
             values = values.masked_fill(~there, -torch.inf).log_softmax(-1)
         sizes = self.vocabulary.trie.counts[nodes[row, column]]

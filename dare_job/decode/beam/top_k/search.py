@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.beam.top_k.banned import Banned
-from dare_job.decode.beam.top_k.beams import Beams, best, candidates
+from dare_job.decode.beam.top_k.beams import Beams, Candidates, best, candidates
 from dare_job.decode.beam.top_k.drafts import Drafted, Drafter, Progress
 from dare_job.decode.beam.top_k.reader import RAW, Reader
 from dare_job.decode.beam.top_k.scheduler import Scheduler
@@ -31,12 +31,14 @@ class Query:
     history       leaves of the trie, the oldest first: what drafters without a model know of the user
     banned        leaves that the list may not hold
     draft_prompt  token ids for a draft model of another vocabulary; empty: it reads the same prompt
+    name          of the user, whose chance it is where lists are sampled: text or a whole number
     """
 
     prompt: Sequence[int]
     history: Sequence[int] = ()
     banned: Sequence[int] = ()
     draft_prompt: Sequence[int] = ()
+    name: str | int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Lists:
 
 
 @dataclass
-class _State:
+class State:
     """level int64 (R,), beams of R rows, and counts as in ``Lists``."""
 
     level: np.ndarray
@@ -74,7 +76,7 @@ class _State:
         self.forwards, self.queries = np.zeros((2, len(self.level)), np.int64)
 
     @classmethod
-    def of(cls, rows: int, k: int, device) -> "_State":
+    def of(cls, rows: int, k: int, device) -> "State":
         nodes = torch.full((rows, k), NONE, dtype=torch.int64, device=device)
         scores = torch.full((rows, k), -torch.inf, device=device)
         nodes[:, 0], scores[:, 0] = ROOT, 0
@@ -113,11 +115,9 @@ class TopK:
         """
         started, draft_s = time.perf_counter(), 0.0
         banned = Banned.of(self.trie, [query.banned for query in queries], self.k, self.vocabulary.device)
-        self.reader.begin([query.prompt for query in queries])
-        if self.drafter:
-            self.drafter.begin(queries)
-        state = _State.of(len(queries), self.k, self.vocabulary.device)
-        while len(rows := self._advanced(state, banned)):
+        self.begin(queries)
+        state, drafts = State.of(len(queries), self.k, self.vocabulary.device), []
+        while len(rows := self.advanced(state, banned, drafts)):
             begun, before = time.perf_counter(), state.level[rows]
             drafts = self._drafts(state, rows)
             if self.scheduler and drafts:
@@ -126,14 +126,20 @@ class TopK:
             draft_s += time.perf_counter() - begun
             self._read(state, rows, drafts)
             if self.scheduler and drafts:
-                self._advanced(state, banned)
+                self.advanced(state, banned, drafts)
                 self.scheduler.note_passed(before, state.level[rows], len(drafts))
         ranked = Beams(state.nodes, state.scores).ranked()
         return Lists(ranked.nodes.cpu().numpy() - self.trie.first_leaf, ranked.scores.cpu().numpy(),
                      state.forwards, self.trie.length - state.forwards, state.queries,
                      time.perf_counter() - started, draft_s)
 
-    def _drafts(self, state: _State, rows: np.ndarray) -> list[Drafted]:
+    def begin(self, queries: Sequence[Query]) -> None:
+        """Forget all rows; these are the new ones."""
+        self.reader.begin([query.prompt for query in queries])
+        if self.drafter:
+            self.drafter.begin(queries)
+
+    def _drafts(self, state: State, rows: np.ndarray) -> list[Drafted]:
         """What the next forward of rows (S,) reads beside their beams."""
         if self.drafter is None:
             return []
@@ -146,25 +152,30 @@ class TopK:
                 return []
         return self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
 
-    def _prompts(self, state: _State, rows: np.ndarray) -> np.ndarray:
+    def _prompts(self, state: State, rows: np.ndarray) -> np.ndarray:
         """Tokens of the prompts of rows (S,) that have not been read."""
         return np.where(state.forwards[rows] == 0, self.reader.lengths[rows], 0)
 
-    def _advanced(self, state: _State, banned: Banned | None) -> np.ndarray:
-        """Take all steps that need no forward; the rows (S,) that need one."""
-        while True:
-            rows = np.flatnonzero(state.level < self.trie.length)
-            if not len(rows):
-                return rows
-            ready = rows[self.reader.knows(rows, state.rows(rows).nodes.cpu().numpy()).all(1)]
-            if not len(ready):
-                return rows
-            beams = state.rows(ready)
-            found = self.reader.children(ready, beams.nodes.cpu().numpy())
-            barred = banned.among(ready, found[0]) if banned else None
-            state.advance(ready, best(candidates(beams.scores, *found, barred), self.k))
+    def advanced(self, state: State, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
+        """Take all steps that need no forward; the rows (S,) that need one. drafts: of the last forward."""
+        while len(ready := self.ready(state)):
+            state.advance(ready, best(self.candidates(state, ready, banned), self.k))
+        return np.flatnonzero(state.level < self.trie.length)
 
-    def _read(self, state: _State, rows: np.ndarray, drafts: list[Drafted]) -> None:
+    def ready(self, state: State) -> np.ndarray:
+        """Rows (S,) that can take a step."""
+        rows = np.flatnonzero(state.level < self.trie.length)
+        if not len(rows):
+            return rows
+        return rows[self.reader.knows(rows, state.rows(rows).nodes.cpu().numpy()).all(1)]
+
+    def candidates(self, state: State, rows: np.ndarray, banned: Banned | None) -> Candidates:
+        """What the next step of rows (S,) chooses from."""
+        beams = state.rows(rows)
+        found = self.reader.children(rows, beams.nodes.cpu().numpy())
+        return candidates(beams.scores, *found, banned.among(rows, found[0]) if banned else None)
+
+    def _read(self, state: State, rows: np.ndarray, drafts: list[Drafted]) -> None:
         """Have the target read beams and drafts of rows (S,), and whatever stands above them."""
         nodes = np.concatenate((state.rows(rows).nodes.cpu().numpy(), *(level.nodes for level in drafts)), axis=1)
         before, prompts = self.reader.counts[rows], self._prompts(state, rows)
