@@ -29,6 +29,7 @@ class Table:
 
     def begin(self, prompts):
         self.lengths, self.counts, self.known = np.ones(1, np.int64), np.zeros(1, np.int64), set()
+        self.reads = []
 
     def knows(self, rows, nodes):
         return np.array([[node < 0 or node in self.known for node in nodes[0]]]).reshape(len(rows), -1)
@@ -38,6 +39,7 @@ class Table:
 
     def read(self, rows, nodes):
         self.known.update(nodes[0].tolist())
+        self.reads.append(np.ones(1, np.int64))
 
     def children(self, rows, nodes):
         nodes = torch.from_numpy(nodes)
@@ -47,7 +49,8 @@ class Table:
 
 
 def law_of(p: Table, q: Table | None, verification: str, width: int, whole: int = 0, depth: int = 2) -> dict:
-    q_scorer = q and type("Scorer", (), {"begin": lambda self, queries: None, "children": q.children})()
+    q_scorer = q and type("Scorer", (), {"begin": lambda self, queries: None, "children": q.children,
+                                           "reads": []})()
     drafter = q and DrawnDrafter(q_scorer, 3, width, depth, whole)
     search = SampledTopK(small.target(), TWO, FIRST, 2, 1.0, drafter, verification)
     search.reader = p

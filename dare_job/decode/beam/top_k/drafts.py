@@ -49,6 +49,10 @@ class Drafted(NamedTuple):
 
 
 class Drafter(Protocol):
+    @property
+    def reads(self) -> list[np.ndarray]:
+        """Of each forward of a draft model since ``begin``, int64 (R,): tokens that it read of each row."""
+
     def begin(self, queries: Sequence["Query"]) -> None:
         """Forget all rows; these are the new ones."""
 
@@ -59,6 +63,8 @@ class Drafter(Protocol):
 
 
 class Scorer(Protocol):
+    reads: list[np.ndarray]
+
     def begin(self, queries: Sequence["Query"]) -> None: ...
 
     def children(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -85,6 +91,10 @@ class BeamDrafter:
     def begin(self, queries: Sequence["Query"]) -> None:
         self.scorer.begin(queries)
 
+    @property
+    def reads(self) -> list[np.ndarray]:
+        return self.scorer.reads
+
     def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
         beams, rows, levels, found = Beams(progress.nodes, progress.scores), progress.rows, progress.levels, []
         for step in range(self.depth if depth is None else min(depth, self.depth)):
@@ -108,6 +118,10 @@ class ModelScorer:
 
     def __init__(self, target: Target, vocabulary: Vocabulary):
         self.reader = Reader(target, vocabulary, RENORMALISED)
+
+    @property
+    def reads(self) -> list[np.ndarray]:
+        return self.reader.reads
 
     def begin(self, queries: Sequence["Query"]) -> None:
         self.reader.begin([query.draft_prompt or query.prompt for query in queries])

@@ -1,7 +1,7 @@
 """Drafters without a model: whatever weighs items weighs prefixes, a node by the sum of the leaves below it."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ class Weights(Protocol):
 
 class LeafScorer:
     """P(child | node) = weight of the leaves below the child / of those below the node."""
+
+    reads: ClassVar[list[np.ndarray]] = []  # no model reads anything
 
     def __init__(self, vocabulary: Vocabulary, weights: Weights):
         self.vocabulary, self.weights = vocabulary, weights

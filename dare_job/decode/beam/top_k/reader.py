@@ -24,12 +24,12 @@ class Reader:
     scores       raw: log-softmax over the whole vocabulary, as ``generate`` has it; renormalised: over the
                  children of a node, so that a forced token has log-probability 0
     counts       int64 (R,): nodes that each row has read
-    forwards, row_forwards, queries  sums so far: forwards, rows of them, tokens that they read
+    reads        of each forward since ``begin``, int64 (R,): tokens that it read of each row, prompts included
     """
 
     def __init__(self, target: Target, vocabulary: Vocabulary, scores: str = RAW):
         self.target, self.vocabulary, self.scores = target, vocabulary, scores
-        self.forwards = self.row_forwards = self.queries = 0
+        self.reads: list[np.ndarray] = []
         self.cache = None
         self.longest: int | None = target.traits.longest
         if target.traits.columns is not None:
@@ -37,7 +37,7 @@ class Reader:
 
     def begin(self, prompts: Sequence[Sequence[int]]) -> None:
         """Forget all rows; these are the new ones. Raises ModelError for a prompt that the model cannot hold."""
-        rows = len(prompts)
+        rows, self.reads = len(prompts), []
         self.lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         if self.lengths.min(initial=1) < 1:
             raise ModelError("a prompt without a token: nothing stands before the first code")
@@ -112,9 +112,7 @@ class Reader:
             logits = self.target.prefill(self.cache, np.arange(len(rows)), self.prompts, self.lengths)
         else:
             logits = self._forward(new, counts, heads)
-        self.forwards += 1
-        self.row_forwards += int(((heads + counts) > 0).sum())
-        self.queries += int((heads + counts).sum())
+        self.reads.append(heads + counts)
         self._keep(logits.float(), fresh, new, counts)
 
     def missing(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:

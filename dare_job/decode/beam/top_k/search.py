@@ -8,7 +8,7 @@ not needed then count as drafted, too.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -45,35 +45,45 @@ class Query:
 class Lists:
     """What was found for R users.
 
-    leaves    int64 (R, K): the best first, counted from 0
-    scores    float32 (R, K): log-probabilities
-    forwards  int64 (R,): target forwards that the row took part in, the prompt's included
-    accepted  int64 (R,): steps that needed no forward of their own
-    queries   int64 (R,): tokens that the target read of the row
-    seconds   of all rows together; ``draft_s`` of them in drafting
+    leaves      int64 (R, K): the best first, counted from 0
+    scores      float32 (R, K): log-probabilities
+    reads       int64 (F, R): tokens that each target forward read of each row, its prompt included
+    draft_reads int64 (D, R): the same of a draft model's forwards
+    length      steps of a search, L
+    seconds     of all rows together; ``draft_s`` of them in drafting
     """
 
     leaves: np.ndarray
     scores: np.ndarray
-    forwards: np.ndarray
-    accepted: np.ndarray
-    queries: np.ndarray
+    reads: np.ndarray
+    draft_reads: np.ndarray
+    length: int
     seconds: float
     draft_s: float
+
+    @property
+    def forwards(self) -> np.ndarray:
+        """int64 (R,): target forwards that the row took part in, the prompt's included."""
+        return (self.reads > 0).sum(0)
+
+    @property
+    def accepted(self) -> np.ndarray:
+        """int64 (R,): steps that needed no forward of their own."""
+        return self.length - self.forwards
+
+    @property
+    def queries(self) -> np.ndarray:
+        """int64 (R,): tokens that the target read of the row."""
+        return self.reads.sum(0)
 
 
 @dataclass
 class State:
-    """level int64 (R,), beams of R rows, and counts as in ``Lists``."""
+    """level int64 (R,): codes that a row's beams have; the beams of R rows."""
 
     level: np.ndarray
     nodes: torch.Tensor
     scores: torch.Tensor
-    forwards: np.ndarray = field(init=False)
-    queries: np.ndarray = field(init=False)
-
-    def __post_init__(self):
-        self.forwards, self.queries = np.zeros((2, len(self.level)), np.int64)
 
     @classmethod
     def of(cls, rows: int, k: int, device) -> "State":
@@ -129,9 +139,11 @@ class TopK:
                 self.advanced(state, banned, drafts)
                 self.scheduler.note_passed(before, state.level[rows], len(drafts))
         ranked = Beams(state.nodes, state.scores).ranked()
+        drafted = self.drafter.reads if self.drafter else []
         return Lists(ranked.nodes.cpu().numpy() - self.trie.first_leaf, ranked.scores.cpu().numpy(),
-                     state.forwards, self.trie.length - state.forwards, state.queries,
-                     time.perf_counter() - started, draft_s)
+                     *(np.array(reads, np.int64).reshape(-1, len(queries))
+                       for reads in (self.reader.reads, drafted)),
+                     self.trie.length, time.perf_counter() - started, draft_s)
 
     def begin(self, queries: Sequence[Query]) -> None:
         """Forget all rows; these are the new ones."""
@@ -146,15 +158,12 @@ class TopK:
         beams, depth = state.rows(rows), None
         if self.scheduler:
             unread = self.reader.missing(rows, beams.nodes.cpu().numpy())
-            queries = int((unread >= 0).sum()) + int(self._prompts(state, rows).sum())
+            prompts = 0 if self.reader.reads else int(self.reader.lengths.sum())  # read by the first forward
+            queries = int((unread >= 0).sum()) + prompts
             depth = self.scheduler.depth(state.level[rows], queries, self.k)
             if not depth:
                 return []
         return self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
-
-    def _prompts(self, state: State, rows: np.ndarray) -> np.ndarray:
-        """Tokens of the prompts of rows (S,) that have not been read."""
-        return np.where(state.forwards[rows] == 0, self.reader.lengths[rows], 0)
 
     def advanced(self, state: State, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
         """Take all steps that need no forward; the rows (S,) that need one. drafts: of the last forward."""
@@ -178,7 +187,4 @@ class TopK:
     def _read(self, state: State, rows: np.ndarray, drafts: list[Drafted]) -> None:
         """Have the target read beams and drafts of rows (S,), and whatever stands above them."""
         nodes = np.concatenate((state.rows(rows).nodes.cpu().numpy(), *(level.nodes for level in drafts)), axis=1)
-        before, prompts = self.reader.counts[rows], self._prompts(state, rows)
         self.reader.read(rows, nodes)
-        state.forwards[rows] += 1
-        state.queries[rows] += self.reader.counts[rows] - before + prompts
