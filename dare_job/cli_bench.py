@@ -5,6 +5,7 @@ Each prints tables as it goes and ends standard output with one JSON object.
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -256,6 +257,57 @@ def sample(
         chosen, rows, tokens, users, items, nodes, depth, repeats,
         drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data, seed=seed))
     print(json.dumps(result), flush=True)
+
+
+@app.command()
+def recommend(
+    target: Annotated[Path | None, typer.Option(
+        "--target", help="A recommender's folder; without it a small shop with random weights is served.")] = None,
+    draft: Annotated[list[str] | None, typer.Option(
+        "--draft", metavar="NAME=DIR", help="A draft model's folder and the name of its rows; repeatable.")] = None,
+    data: Annotated[Path | None, typer.Option(
+        "--data", help="Folder with sequential_train, _valid and _test.txt (.gz); else amazon-beauty-ids of "
+        "DARE_DATA.")] = None,
+    users: Annotated[int, typer.Option("--users", help="Test users, drawn by seed.")] = 200,
+    k: Annotated[str, typer.Option("--k", help="Items of a list.")] = "1,3,5,10,20",
+    widths: Annotated[str, typer.Option("--widths", help="N beside 40, at K = 10.")] = "20,60",
+    depths: Annotated[str, typer.Option("--depths", help="gamma beside all, at K = 10.")] = "1,2",
+    temperatures: Annotated[str, typer.Option(
+        "--temperatures", help="Of sampled lists, relaxed and exact.")] = "0.5,1",
+    batch: Annotated[int, typer.Option("--batch", help="Users searched at once.")] = 16,
+    repeats: Annotated[int, typer.Option("--repeats", help="Times each runs; medians.")] = 1,
+    generated: Annotated[int, typer.Option("--generated", help="Users of generate, the peer.")] = 12,
+    threads: Annotated[int, typer.Option("--threads", help="torch threads while measuring.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Of users and chance.")] = 0,
+    quick: Annotated[bool, typer.Option(
+        "--quick", help="Few users and settings: exercises the command.")] = False,
+) -> None:
+    """Top-K lists by drafted beam search: steps accepted, forwards saved, speed, Recall and NDCG.
+
+    AtSpeed's tables 1 and 2 with given draft models, beside drafters without a model, strict, relaxed and
+    exact; ablations, what forced tokens save, and generate as the peer. The last line of standard output is
+    one JSON object. Exit code 1 where a target is missed.
+    """
+    from dare_job.bench.recommend import command, world
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    root = os.environ.get("DARE_DATA")
+    folder = data or (Path(root) / command.BEAUTY if root and target else None)
+    drafts = {}
+    for one in draft or []:
+        name, _, place = one.partition("=")
+        if not name or not place:
+            raise ConfigError(f"--draft {one!r}: write NAME=DIR, as in SFT=out/draft")
+        drafts[name] = world.require(Path(place), "--draft")
+    asked = command.Options(
+        folder and world.require(folder, "--data"), target and world.require(target, "--target"), drafts, users,
+        tuple(options.numbers("--k", k)), tuple(options.numbers("--widths", widths)),
+        tuple(options.numbers("--depths", depths)), _temperatures(temperatures), batch, repeats, generated,
+        threads, seed)
+    result = command.run(command.quick(asked) if quick else asked)
+    print(json.dumps(result), flush=True)
+    if not quick and not all(one["met"] for one in result["targets"]):
+        raise typer.Exit(1)
 
 
 def _temperatures(text: str) -> tuple[float, ...]:
