@@ -39,8 +39,8 @@ class Collisions(StrEnum):
 def item_ids(
     to: Annotated[Path, typer.Option("--to", help="File of item ids, JSON.")],
     vectors: Annotated[Path | None, typer.Option(
-        "--vectors", help="Item vectors: Parquet (entity_id, vector), as the stage encode writes it, or .npy, "
-        "whose items are named by their row from 0.")] = None,
+        "--vectors", help="Item vectors: Parquet (entity_id, vector), as the stage encode writes it, or "
+        ".npy, whose items are named by their row from 0.")] = None,
     texts: Annotated[Path | None, typer.Option(
         "--texts", help="Instead, item texts: jsonl, csv or Parquet, gzipped or not.")] = None,
     column: Annotated[str, typer.Option("--column", help="Column of the text.")] = "title",
@@ -110,8 +110,8 @@ def train_recommender(
     from dare_job.recommend.train.command import Options, run
     from dare_job.recommend.train.settings import Settings
 
-    settings = Settings(width, layers, heads, lora, history, epochs, patience, batch_tokens, rate, weight_decay,
-                        warmup, dropout, item_dropout, valid_users, seed)
+    settings = Settings(width, layers, heads, lora, history, epochs, patience, batch_tokens, rate,
+                        weight_decay, warmup, dropout, item_dropout, valid_users, seed)
     log.to_stderr()
     with writing(to):
         found = run(Options(data, ids, to, model, revision, split.value, first_item, torch_device(device),
@@ -135,14 +135,14 @@ def align(
         "--draft", help="Folder of a small recommender with the same ids, which the training starts from.")],
     to: Annotated[Path, typer.Option("--to", help="Folder for the aligned draft.")],
     loss: Annotated[Loss, typer.Option(
-        "--loss", help="s: AtSpeed-S, for strict verification; r: AtSpeed-R, for relaxed sampling; the others "
-        "are for comparison.")] = Loss.s,
+        "--loss", help="s: AtSpeed-S, for strict verification; r: AtSpeed-R, for relaxed sampling; the "
+        "others are for comparison.")] = Loss.s,
     alpha: Annotated[float, typer.Option("--alpha", help="Share of the alignment loss.")] = 0.5,
     search_alpha: Annotated[bool, typer.Option(
         "--search-alpha", help="Try 0.1, 0.3, 0.5 and 0.7, and keep the most accepted steps.")] = False,
     k: Annotated[int, typer.Option("--k", help="Sequences that are aligned of each history.")] = 10,
     mix: Annotated[float, typer.Option(
-        "--mix", help="Share of the target in the law whose beams s learns on; the rest is the draft's.")] = 0.5,
+        "--mix", help="Share of the target in the law whose beams s learns on; else the draft's.")] = 0.5,
     no_density: Annotated[bool, typer.Option(
         "--no-density", help="Ablation: s without its density term.")] = False,
     top_one: Annotated[bool, typer.Option(
@@ -175,9 +175,9 @@ def align(
     from dare_job.recommend.train.align.command import Options, run
     from dare_job.recommend.train.align.settings import Settings
 
-    settings = Settings(loss.value, None if search_alpha else alpha, k, mix, not no_density, top_one, all_steps,
-                        not unconstrained, examples, held_out, beams, epochs, patience, batch, rate, weight_decay,
-                        warmup, seed)
+    settings = Settings(loss.value, None if search_alpha else alpha, k, mix, not no_density, top_one,
+                        all_steps, not unconstrained, examples, held_out, beams, epochs, patience, batch,
+                        rate, weight_decay, warmup, seed)
     log.to_stderr()
     with writing(to):
         found = run(Options(data, target, draft, to, lessons, split.value, first_item, torch_device(device),
@@ -190,12 +190,12 @@ def evaluate_recommender(
     recommender: Annotated[list[str] | None, typer.Option(
         "--recommender", metavar="NAME=FOLDER", help="To be measured; repeatable.")] = None,
     baselines: Annotated[str, typer.Option(
-        "--baselines", help="popularity, sasrec (torch-rechub; extra ctr); empty: none.")] = "popularity",
+        "--baselines", help="popularity, sasrec (extra recommend); empty: none.")] = "popularity",
     k: Annotated[str, typer.Option("--k", help="Lengths of the lists.")] = "5,10",
     users: Annotated[int, typer.Option("--users", min=0, help="Users drawn by --seed; 0: all.")] = 0,
     beams: Annotated[int, typer.Option(
-        "--beams", min=0, help="Width of the search; 0: the longest list and, where seen items are left out, a "
-        "history more.")] = 0,
+        "--beams", min=0, help="Width of the search; 0: the longest list and, where seen items are left out, "
+        "a history more.")] = 0,
     seen: Annotated[bool, typer.Option("--seen", help="Leave items of the history in the lists.")] = False,
     split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
 ) -> None:
@@ -208,8 +208,8 @@ def evaluate_recommender(
 
     log.to_stderr()
     print(json.dumps(run(Options(
-        data, ids, _named(recommender or []), options.words(baselines), options.numbers("--k", k), users, beams,
-        seen, split.value, first_item, torch_device(device), seed))), flush=True)
+        data, ids, _named(recommender or []), options.words(baselines), options.numbers("--k", k), users,
+        beams, seen, split.value, first_item, torch_device(device), seed))), flush=True)
 
 
 def _named(given: list[str]) -> dict[str, Path]:

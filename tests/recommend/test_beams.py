@@ -1,4 +1,4 @@
-"""The batched beam search says what ``generate`` says under the same constraint, and what enumeration says."""
+"""The batched beam search says what ``generate`` says under its constraint, and what enumeration says."""
 
 import itertools
 import math
@@ -16,8 +16,8 @@ HISTORIES = [np.array(row, np.int64) for row in ([], [3], [1, 2, 3, 4], list(ran
 
 def _sequence_score(model, recommender, history, row):
     prompt = recommender.prompt(history)
-    logits = model(torch.tensor([prompt + recommender.tokens[row].tolist()])).logits[0].double().log_softmax(-1)
-    return sum(logits[len(prompt) - 1 + level, token].item()
+    logs = model(torch.tensor([prompt + recommender.tokens[row].tolist()])).logits[0].double().log_softmax(-1)
+    return sum(logs[len(prompt) - 1 + level, token].item()
                for level, token in enumerate(recommender.tokens[row].tolist()))
 
 
@@ -46,16 +46,17 @@ def test_equals_generate(width):
     found = beams.search([(model, recommender)], [1.0], table, HISTORIES, width)[-1]
     for place, history in enumerate(HISTORIES):
         prompt = recommender.prompt(history)
+        length = len(prompt)
 
-        def allowed(_, tokens, start=len(prompt)):
+        def allowed(_, tokens, start=length):
             said = tuple(tokens[start:].tolist())
             return sorted({row[len(said)] for row in known if row[:len(said)] == said})
 
-        out = model.generate(torch.tensor([prompt]), num_beams=width, num_return_sequences=width, do_sample=False,
-                             max_new_tokens=3, min_new_tokens=3, prefix_allowed_tokens_fn=allowed,
-                             length_penalty=0.0, return_dict_in_generate=True, output_scores=True, pad_token_id=0,
-                             eos_token_id=None)
-        said = [tuple(row) for row in out.sequences[:, len(prompt):].tolist()]
+        out = model.generate(torch.tensor([prompt]), num_beams=width, num_return_sequences=width,
+                             do_sample=False, max_new_tokens=3, min_new_tokens=3,
+                             prefix_allowed_tokens_fn=allowed,
+                             length_penalty=0.0, pad_token_id=0, eos_token_id=None)
+        said = [tuple(row) for row in out[:, len(prompt):].tolist()]
         ours = [tuple(np.add(codes, recommender.first_code_token).tolist()) for codes in
                 found.codes[place].tolist()]
         assert ours == said

@@ -21,8 +21,8 @@ def test_equal_to_one_sequence_after_the_other():
         with torch.no_grad():
             logs = model(torch.tensor([prompt + said])).logits[0].log_softmax(-1)
         for level, (first, size) in enumerate(zip(recommender.first_code_token, ids.sizes, strict=True)):
-            torch.testing.assert_close(found[user, branch, level, :size],
-                                       logs[len(prompt) - 1 + level, first:first + size], atol=1e-4, rtol=1e-4)
+            due = logs[len(prompt) - 1 + level, first:first + size]
+            torch.testing.assert_close(found[user, branch, level, :size], due, atol=1e-4, rtol=1e-4)
     found.sum().backward()
     assert all(weight.grad is not None for weight in model.parameters())
 

@@ -109,7 +109,8 @@ def test_command_on_vectors(tmp_path):
 
 
 def test_command_on_texts(tmp_path):
-    titles = [f"{colour} {thing}" for colour in ("red", "blue", "green") for thing in ("car", "hat", "tea", "pen")]
+    things = ("car", "hat", "tea", "pen")
+    titles = [f"{colour} {thing}" for colour in ("red", "blue", "green") for thing in things]
     pq.write_table(pa.table({"item_id": list(range(12)), "title": titles}), tmp_path / "items.parquet")
     found = _ran("--texts", tmp_path / "items.parquet", "--to", tmp_path / "ids.json", "--levels", 2,
                  "--codes", 4, "--epochs", 3, "--collisions", "level")

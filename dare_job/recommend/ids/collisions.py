@@ -15,8 +15,8 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
     """Codes (n, L) all different: only last codes change, and only below prefixes where two items collide.
 
     distances (n, C): what each item would pay for each last code. Below such a prefix the items get
-    different codes for the least sum (Kuhn and Munkres). Raises ConfigError where a prefix has more items than
-    a level has codes.
+    different codes for the least sum (Kuhn and Munkres). Raises ConfigError where a prefix has more items
+    than a level has codes.
     """
     found = codes.copy()
     _, owners, sizes = np.unique(codes[:, :-1], axis=0, return_inverse=True, return_counts=True)
@@ -25,8 +25,8 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
         if len(np.unique(codes[rows, -1])) == len(rows):
             continue
         if len(rows) > distances.shape[1]:
-            raise ConfigError(f"{len(rows)} items share all codes but the last, which has {distances.shape[1]}: "
-                              "give more --codes or --levels, or --collisions level")
+            raise ConfigError(f"{len(rows)} items share all codes but the last, which has "
+                              f"{distances.shape[1]}: give more --codes or --levels, or --collisions level")
         found[rows, -1] = linear_sum_assignment(distances[rows])[1]
     return found
 

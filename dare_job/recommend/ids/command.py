@@ -49,9 +49,9 @@ def run(options: Options) -> dict:
     _LOG.info("%d items with vectors of %d numbers", *vectors.shape)
     ids, record = identify(names, vectors, options.settings, options.collisions)
     ids.save(options.to)
-    return {"ids": str(options.to), "items": len(names), "distinct": len(ids.shared), "sizes": list(ids.sizes),
-            "settings": asdict(options.settings), "collisions": options.collisions, **record,
-            "minutes": round((time.monotonic() - began) / 60, 2)}
+    return {"ids": str(options.to), "items": len(names), "distinct": len(ids.shared),
+            "sizes": list(ids.sizes), "settings": asdict(options.settings),
+            "collisions": options.collisions, **record, "minutes": round((time.monotonic() - began) / 60, 2)}
 
 
 def identify(names: list[str], vectors: np.ndarray, settings: Settings, rule: str) -> tuple[ItemIds, dict]:
@@ -77,8 +77,8 @@ def _of_vectors(path: Path) -> tuple[list[str], np.ndarray]:
     except (OSError, ValueError) as error:
         raise DataError(f"--vectors {path} cannot be read as an array of numbers: {error}") from None
     if found.ndim != 2 or found.dtype.kind != "f" or not np.isfinite(found).all():
-        raise DataError(f"--vectors {path}: finite numbers (items, size) are needed, not {found.dtype} of shape "
-                        f"{found.shape}")
+        raise DataError(f"--vectors {path}: finite numbers (items, size) are needed, not {found.dtype} of "
+                        f"shape {found.shape}")
     return list(map(str, range(len(found)))), found.astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""RQ-VAE: an autoencoder whose inner vector is a sum of one code vector a level, each of what the last ones left.
+"""RQ-VAE: an autoencoder whose inner vector is a sum of code vectors, each for what those before it left.
 
 Zeghidour et al. 2021 (residual quantisation), Rajput et al. 2023 (item ids, TIGER). It knows vectors only.
 """
@@ -55,7 +55,7 @@ class Quantiser(torch.nn.Module):
         self.books = torch.nn.Parameter(torch.zeros(settings.levels, settings.codes, inner))
 
     def quantise(self, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes int64 (n, levels) of inner vectors (n, d), and what is left before each level (levels, n, d)."""
+        """Codes int64 (n, levels) of inner vectors (n, d), and what each level is given (levels, n, d)."""
         codes, left = [], [inner]
         for book in self.books:
             nearest = torch.cdist(left[-1].detach(), book.detach()).argmin(1)
@@ -64,7 +64,7 @@ class Quantiser(torch.nn.Module):
         return torch.stack(codes, 1), torch.stack(left[:-1])
 
     def loss(self, vectors: torch.Tensor, commitment: float) -> torch.Tensor:
-        """Reconstruction, and what draws code vectors to what they stand for and, weaker, the encoder to them."""
+        """Reconstruction, what draws code vectors to what they stand for, and the encoder to them."""
         inner = self.encoder(vectors)
         codes, left = self.quantise(inner)
         chosen = torch.stack([book[codes[:, level]] for level, book in enumerate(self.books)])
@@ -89,8 +89,8 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
         for rows in torch.randperm(len(data)).split(settings.batch):
             loss = network.loss(data[rows], settings.commitment)
             if not loss.isfinite():
-                raise ModelError(f"the quantiser's loss is no number in epoch {epoch + 1}: take a --rate below "
-                                 f"{settings.rate:g}")
+                raise ModelError(f"the quantiser's loss is no number in epoch {epoch + 1}: take a --rate "
+                                 f"below {settings.rate:g}")
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()

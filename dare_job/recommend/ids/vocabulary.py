@@ -1,7 +1,7 @@
 """Item ids inside a model's vocabulary: a recommender's folder, its prompts, and where its items' tokens are.
 
-A folder is one of Hugging Face (config, safetensors, tokenizer whose added tokens are all codes) with two more
-files: ``item_ids.json`` and ``recommender.json``,
+A folder is one of Hugging Face (config, safetensors, tokenizer whose added tokens are all codes) with two
+more files: ``item_ids.json`` and ``recommender.json``,
 
     {"format": 1, "item_ids": "item_ids.json", "first_code_token": [4, 260, ...], "max_history_items": 20,
      "prompt": {"begin": [1], "separator": []}}
@@ -81,7 +81,7 @@ class Recommender:
 def tokens_of(ids: ItemIds, first_code_token: Sequence[int]) -> np.ndarray:
     """Token ids int32 (N, L) of all items. Raises ModelError where there is not one first token a level."""
     if len(first_code_token) != ids.length:
-        raise ModelError(f"ids have {ids.length} levels, and first_code_token {len(first_code_token)} numbers")
+        raise ModelError(f"ids of {ids.length} levels, first_code_token has {len(first_code_token)} numbers")
     return (ids.codes + np.asarray(first_code_token, np.int32)).astype(np.int32)
 
 
@@ -106,8 +106,8 @@ def extend(tokenizer, ids: ItemIds) -> tuple[int, ...]:
     found = tokenizer.convert_tokens_to_ids(names)
     wrong = [name for place, name in enumerate(names) if found[place] != before + place]
     if wrong:
-        raise ConfigError(f"the tokenizer knows {wrong[0]} already: start from a model without item tokens, or "
-                          "train on from that recommender with its own ids")
+        raise ConfigError(f"the tokenizer knows {wrong[0]} already: start from a model without item tokens, "
+                          "or train on from that recommender with its own ids")
     return tuple(int(before + start) for start in np.cumsum((0, *ids.sizes[:-1])))
 
 

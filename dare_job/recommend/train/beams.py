@@ -32,7 +32,7 @@ class Beams:
 
 
 class Levels:
-    """A model's log-probabilities of the codes of each level, level by level, behind histories of item rows."""
+    """A model's log-probabilities of the codes, level by level, behind histories of item rows."""
 
     def __init__(self, model: torch.nn.Module, recommender: Recommender, histories: Sequence[np.ndarray]):
         self._model, self._recommender = model, recommender
@@ -41,11 +41,11 @@ class Levels:
         found = model(input_ids=ids, attention_mask=self._prompt.long(), use_cache=True, logits_to_keep=1,
                       position_ids=places(self._prompt))
         self._cache, self._nodes = found.past_key_values, 0
-        self._path: torch.Tensor | None = None  # (B, W, level): nodes of each beam's ancestors, itself included
+        self._path: torch.Tensor | None = None  # (B, W, level): nodes of each beam, its own the last
         self.first = log_codes(found.logits, recommender, 0)  # (B, 1, C)
 
     def next(self, codes: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities (B, W, C) behind each beam's newest code (B, W), which continues a former beam."""
+        """Log-probabilities (B, W, C) behind each beam's newest code (B, W), which continues a parent."""
         level = 0 if self._path is None else self._path.shape[2]
         users, beams = codes.shape
         own = (torch.arange(beams, device=codes.device) + self._nodes).expand(users, beams)[..., None]
@@ -78,7 +78,7 @@ def places(there: torch.Tensor) -> torch.Tensor:
 
 
 def log_codes(logits: torch.Tensor, recommender: Recommender, level: int) -> torch.Tensor:
-    """Log-probabilities float32 (..., C) of a level's codes, of logits (..., V): over the whole vocabulary."""
+    """Log-probabilities float32 (..., C) of a level's codes, of logits (..., V), among all tokens."""
     first = recommender.first_code_token[level]
     return logits.float().log_softmax(-1)[..., first:first + recommender.ids.sizes[level]]
 
@@ -107,7 +107,8 @@ def search(scorers: Sequence[tuple[torch.nn.Module, Recommender]], shares: Seque
     return found
 
 
-def _best(before: Beams, logs: torch.Tensor, children: torch.Tensor, width: int) -> tuple[Beams, torch.Tensor]:
+def _best(before: Beams, logs: torch.Tensor, children: torch.Tensor,
+          width: int) -> tuple[Beams, torch.Tensor]:
     """The best continuations, and which beam each one continues, int64 (B, W)."""
     following = children[before.numbers]  # (B, W, C)
     scores = (before.scores[..., None] + logs).masked_fill(following < 0, -math.inf)
@@ -130,7 +131,7 @@ def _mixed(logs: list[torch.Tensor], shares: Sequence[float]) -> torch.Tensor:
 
 
 def items(beams: Beams, table: CodeTable, without: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
-    """Item rows of each user's whole ids, best first: ``count`` at most, without those named for each user."""
+    """Item rows of each user's whole ids, best first: ``count`` at most, none of those in ``without``."""
     found = []
     for numbers, scores, left_out in zip(beams.numbers.tolist(), beams.scores.tolist(), without, strict=True):
         seen = set(left_out.tolist())

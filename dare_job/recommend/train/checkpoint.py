@@ -47,6 +47,8 @@ class Checkpoint:
 def training_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """Trained weights, what the optimizer knows of each, and torch's random state."""
     found = {"random": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        found["random_cuda"] = torch.cuda.get_rng_state()
     for name, weight in trained(model).items():
         found[f"weight.{name}"] = weight
         for key, value in optimizer.state[weight].items():
@@ -58,6 +60,8 @@ def restore(tensors: dict[str, torch.Tensor], model: torch.nn.Module,
             optimizer: torch.optim.Optimizer) -> None:
     """Put back what ``training_state`` took, in place."""
     torch.set_rng_state(tensors["random"])
+    if "random_cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random_cuda"])
     weights = trained(model)
     load_weights(tensors, model)
     for full, tensor in tensors.items():

@@ -73,10 +73,7 @@ def run(options: Options) -> dict:
 def train(model: torch.nn.Module, recommender: Recommender, data: Sequences, settings: Settings,
           store: Checkpoint | None = None) -> dict:
     """Train in place on the part to learn from, stopped by the validation part. Returns its record."""
-    watched = sample(data.tests("valid"), settings.valid_users, settings.seed)
-    if not watched:
-        raise ConfigError("no user has items for validation: give more interactions, or --split leave-one-out")
-    asked = histories.asked(recommender, watched)
+    asked = histories.asked(recommender, watched(data, settings.valid_users, settings.seed))
     work = Work(
         lambda number: histories.epoch(recommender, data.train, settings.batch_tokens, settings.item_dropout,
                                        np.random.default_rng((settings.seed, number))),
@@ -93,6 +90,14 @@ def sequences(path: Path, ids: ItemIds, first_item: int, split: str) -> Sequence
         raise ConfigError(f"--split {split!r}: choose given (by the files, or by time) or leave-one-out")
     found = read(path, ids, first_item)
     return found if split == "given" else found.leave_one_out()
+
+
+def watched(data: Sequences, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(history, targets) of ``count`` users with validation items. Raises ConfigError: there are none."""
+    found = sample(data.tests("valid"), count, seed)
+    if not found:
+        raise ConfigError("no user has items for validation: give more data, or --split leave-one-out")
+    return found
 
 
 def sample(rows: list, count: int, seed: int) -> list:

@@ -120,7 +120,8 @@ def _rows(lists: dict[str, list], records: dict[str, dict], targets: list, ks: S
         for metric, score in (("recall", metrics.recall), ("ndcg", metrics.ndcg)):
             values = {name: score(found, targets, k) for name, found in lists.items()}
             for name, of_users in values.items():
-                rows.append({"method": name, "metric": metric, "k": k, **_rounded(metrics.bootstrap(of_users)),
+                rows.append({"method": name, "metric": metric, "k": k,
+                             **_rounded(metrics.bootstrap(of_users)),
                              "minus": {other: _rounded(metrics.bootstrap(of_users - others))
                                        for other, others in values.items() if other != name},
                              "record": records[name]})

@@ -36,7 +36,8 @@ def epoch(recommender: Recommender, histories: Sequence[np.ndarray], batch_token
             for number in rng.permutation(len(batches))]
 
 
-def asked(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]], rows: int = 64) -> list[Batch]:
+def asked(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]],
+          rows: int = 64) -> list[Batch]:
     """Batches in which only the first target item behind each whole history counts, ``rows`` at once."""
     found = []
     for history, targets in sorted(tests, key=lambda test: len(test[0])):

@@ -1,4 +1,4 @@
-"""Low-rank updates of a given model (LoRA, Hu et al. 2021) by peft; the codes' embeddings are trained whole."""
+"""Low-rank updates of a given model (LoRA, Hu et al. 2021) by peft; the codes' embeddings are trained."""
 
 from dare_job.errors import ConfigError
 from dare_job.recommend.ids.vocabulary import Recommender
@@ -12,7 +12,7 @@ def added(model, rank: int, recommender: Recommender):
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
-        raise ConfigError(f"--lora {rank} needs peft: pip install 'dare-job[recommend]', or --lora 0") from None
+        raise ConfigError(f"--lora {rank} needs peft (pip install 'dare-job[recommend]')") from None
     codes = [int(first) + code for first, size in
              zip(recommender.first_code_token, recommender.ids.sizes, strict=True) for code in range(size)]
     return get_peft_model(model, LoraConfig(

@@ -1,4 +1,4 @@
-"""The network of a recommender: a small Llama from scratch, or a given causal model with tokens for the codes."""
+"""The network of a recommender: a small new Llama, or a given causal model with tokens for codes."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +43,7 @@ def fresh(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Modu
 
 def given(name: str, revision: str | None, ids: ItemIds,
           settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
-    """The same of a model from a folder or the hub; of a recommender with the same ids, its tokens as they are."""
+    """The same of a model from a folder or the hub; a recommender with such ids keeps its tokens."""
     folder = resolve(name, revision, setting="--model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(settings.seed)
@@ -51,8 +51,8 @@ def given(name: str, revision: str | None, ids: ItemIds,
     if (folder / RECORD).is_file():
         known = Recommender.open(folder)
         if known.ids.sizes == ids.sizes:
-            return model, tokenizer, Recommender(folder, ids, known.first_code_token, settings.max_history_items,
-                                                 known.begin, known.separator)
+            return model, tokenizer, Recommender(folder, ids, known.first_code_token,
+                                                 settings.max_history_items, known.begin, known.separator)
     first = extend(tokenizer, ids)
     model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id

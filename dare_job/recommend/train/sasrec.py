@@ -21,7 +21,7 @@ _ROWS = 256  # users scored at once
 
 @dataclass(frozen=True)
 class Settings:
-    """width, blocks, heads, dropout of the network; history: items that it sees; batch: users of an update."""
+    """width, blocks, heads, dropout of the network; history: items that it sees; batch: users."""
 
     width: int = 64
     blocks: int = 2
@@ -29,15 +29,15 @@ class Settings:
     dropout: float = 0.5
     history: int = 20
     batch: int = 256
-    epochs: int = 60
-    patience: int = 5
-    rate: float = 1e-3
+    epochs: int = 30
+    patience: int = 4
+    rate: float = 2e-3
     weight_decay: float = 1e-4
     seed: int = 0
 
 
 class SasRec:
-    """A trained one: scores of all items behind a history. Raises ConfigError where torch-rechub is missing."""
+    """Scores all items behind a history. Raises ConfigError where torch-rechub is missing."""
 
     def __init__(self, items: int, settings: Settings):
         self.settings = settings
@@ -56,7 +56,8 @@ class SasRec:
         return self
 
     @torch.no_grad()
-    def lists(self, histories: Sequence[np.ndarray], without: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+    def lists(self, histories: Sequence[np.ndarray], without: Sequence[np.ndarray],
+              count: int) -> list[np.ndarray]:
         """The best ``count`` item rows behind each history, without those named for each user."""
         found = []
         for part in _parts(list(zip(histories, without, strict=True)), _ROWS):
@@ -90,8 +91,8 @@ def _network(items: int, settings: Settings) -> torch.nn.Module:
         from torch_rechub.basic.features import SequenceFeature
         from torch_rechub.models.matching import SASRec
     except ImportError:
-        raise ConfigError("the baseline sasrec needs torch-rechub: pip install 'dare-job[ctr]', or leave it "
-                          "out of --baselines") from None
+        raise ConfigError("the baseline sasrec needs torch-rechub: pip install 'dare-job[recommend]', or "
+                          "leave it out of --baselines") from None
     feature = SequenceFeature("seq", vocab_size=items + 1, embed_dim=settings.width, pooling="concat",
                               padding_idx=0)
     network = SASRec([feature], settings.history, settings.dropout, settings.blocks, settings.heads)

@@ -1,8 +1,8 @@
 """What users took, in time order and in three parts: to learn from, to stop by, and to be tested on.
 
-Read are a folder with ``sequential_train|valid|test.txt[.gz]`` (a line a user: its name and the numbers of its
-items, which count from 1 where the id file's names count from 0; LC-Rec and AtSpeed publish Amazon Beauty so),
-and Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1.
+Read are a folder with ``sequential_train|valid|test.txt[.gz]`` (a line a user: its name and the numbers of
+its items, which count from 1 where the id file's names count from 0; AtSpeed publishes Amazon Beauty so), and
+Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1.
 """
 
 import gzip
@@ -23,7 +23,7 @@ _SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
 
 @dataclass(frozen=True)
 class Sequences:
-    """Of each of U users the rows of its items (int32 arrays, oldest first) in each part, which may be empty."""
+    """Of each of U users the rows of its items (int32, oldest first) in each part, which may be empty."""
 
     users: tuple[str, ...]
     train: tuple[np.ndarray, ...]
@@ -41,8 +41,8 @@ class Sequences:
         return Sequences(self.users, *(tuple(part) for part in zip(*cut, strict=True)))
 
     def tests(self, part: str = "test") -> list[tuple[np.ndarray, np.ndarray]]:
-        """(history, targets) of the users with items in a part: all that comes before it, and what is in it."""
-        before = zip(self.train, self.valid, strict=True) if part == "test" else ((row,) for row in self.train)
+        """(history, targets) of the users with items in a part: all that comes before, and what is in it."""
+        before = zip(self.train, self.valid, strict=True) if part == "test" else zip(self.train, strict=True)
         return [(np.concatenate(history), targets)
                 for history, targets in zip(before, getattr(self, part), strict=True) if len(targets)]
 
@@ -88,8 +88,8 @@ def _lines(folder: Path, part: str, ids: ItemIds, first_item: int) -> dict[str, 
             try:
                 rows = [ids.rows[str(int(item) - first_item)] for item in items]
             except (KeyError, ValueError) as error:
-                raise DataError(f"{path}, line {number}: {error} is no item of the id file; numbers here count "
-                                f"from {first_item} (--first-item), names there from 0") from None
+                raise DataError(f"{path}, line {number}: {error} is no item of the id file; numbers here "
+                                f"count from {first_item} (--first-item), names there from 0") from None
             if user:
                 found[user] = np.array(rows, np.int32)
     return found
@@ -105,7 +105,7 @@ def _from_parquet(path: Path, ids: ItemIds) -> Sequences:
         raise DataError(f"--data {path}: columns {', '.join(columns)} cannot be read ({error})") from None
     unknown = next((item for item in items if item not in ids.rows), None)
     if unknown is not None:
-        raise DataError(f"--data {path}: item {unknown!r} has no id; make ids of all items (dare-job item-ids)")
+        raise DataError(f"--data {path}: item {unknown!r} has no id; make ids of all (dare-job item-ids)")
     rows = np.array([ids.rows[item] for item in items], np.int32)
     names, owners = np.unique(np.array(users, object).astype(str), return_inverse=True)
     order = np.argsort(times, kind="stable")

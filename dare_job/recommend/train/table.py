@@ -1,4 +1,4 @@
-"""Which codes may follow which prefix of an id, as tables of numbers that a batch of beams is looked up in."""
+"""Which codes may follow which prefix of an id, as tables that a batch of beams is looked up in."""
 
 from dataclasses import dataclass
 

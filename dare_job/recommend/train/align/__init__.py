@@ -1,1 +1,1 @@
-"""A draft recommender learns to say the target's top-K items: AtSpeed (Lin et al. 2024) and what it is compared with."""
+"""A draft recommender learns to say the target's top-K items: AtSpeed (Lin et al. 2024) and its peers."""

@@ -26,7 +26,8 @@ def log_probabilities(model: torch.nn.Module, recommender: Recommender, historie
     first = torch.tensor(recommender.first_code_token, device=ids.device)
     nodes = (codes + first)[..., :-1].reshape(users, -1)
     logits = model(
-        input_ids=torch.cat((ids, nodes), 1), attention_mask=additive(_seen(there, branches, length - 1), model.dtype),
+        input_ids=torch.cat((ids, nodes), 1),
+        attention_mask=additive(_seen(there, branches, length - 1), model.dtype),
         position_ids=torch.cat((places(there), _depths(there, branches, length - 1)), 1),
         use_cache=False, logits_to_keep=1 + nodes.shape[1]).logits
     widest, found = max(recommender.ids.sizes), []
@@ -41,10 +42,10 @@ def log_probabilities(model: torch.nn.Module, recommender: Recommender, historie
 def _seen(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
     """Which token sees which, bool (B, P + S * depth, P + S * depth)."""
     users, width = there.shape
-    branch = torch.block_diag(*[torch.ones(depth, depth).tril()] * branches).bool() if depth else torch.zeros(0, 0)
     found = torch.zeros(users, width + branches * depth, width + branches * depth, dtype=torch.bool)
     found[:, :width, :width] = torch.ones(width, width, dtype=torch.bool).tril()
-    found[:, width:, width:] = branch
+    if depth:
+        found[:, width:, width:] = torch.block_diag(*[torch.ones(depth, depth).tril()] * branches).bool()
     found = found.to(there.device)
     found[:, width:, :width] = True
     found[:, :, :width] &= there[:, None]

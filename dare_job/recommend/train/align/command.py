@@ -26,6 +26,7 @@ from dare_job.recommend.train.command import (
     sequences,
     training_folder,
     versions,
+    watched,
     write_folder,
 )
 from dare_job.recommend.train.fitting import Pace, Work, fit
@@ -80,7 +81,8 @@ def run(options: Options) -> dict:
     table = CodeTable.of(target[1].ids).to(options.device)
     place = training_folder(options.to)
     marks = [content_of(data), fingerprint(options.target), fingerprint(options.draft)]
-    course = _course(target, draft, table, data, options.lessons or place / "lessons.safetensors", marks, settings)
+    path = options.lessons or place / "lessons.safetensors"
+    course = _course(target, draft, table, data, path, marks, settings)
     before = _accepted(draft, course, settings)
     tried = {}
     for alpha in ALPHAS if settings.alpha is None else (settings.alpha,):
@@ -112,7 +114,7 @@ def align(draft: Scorer, course: Course, settings: Settings, store: Checkpoint |
     def batches(number: int) -> list[torch.Tensor]:
         rng = np.random.default_rng((settings.seed, number))
         order = np.argsort(lengths + rng.random(len(lengths)) * 2, kind="stable")  # like lengths together
-        found = [torch.from_numpy(order[at:at + settings.batch]) for at in range(0, len(order), settings.batch)]
+        found = torch.from_numpy(order).split(settings.batch)
         return [found[place] for place in rng.permutation(len(found))]
 
     def loss(rows: torch.Tensor) -> torch.Tensor:
@@ -132,9 +134,7 @@ def examples(data: Sequences, count: int, seed: int) -> list[Example]:
 def _course(target: Scorer, draft: Scorer, table: CodeTable, data: Sequences, path: Path, marks: list,
             settings: Settings) -> Course:
     pairs = examples(data, settings.examples, settings.seed)
-    held = [history for history, _ in sample(data.tests("valid"), settings.held_out, settings.seed)]
-    if not held:
-        raise ConfigError("no user has items for validation: give more interactions, or --split leave-one-out")
+    held = [history for history, _ in watched(data, settings.held_out, settings.seed)]
     mixed = [settings.mix, marks[2]] if settings.loss == "s" else "of the target"
     decides = digest([marks[:2], mixed, {name: getattr(settings, name) for name in _DECIDES_LESSONS}])
     found = lessons.kept(path, decides, lambda: lessons.make(target, draft, table, pairs, settings))

@@ -47,7 +47,7 @@ def make(target: Scorer, draft: Scorer, table: CodeTable, examples: Sequence[tup
          settings: Settings) -> Lessons:
     """Of (history, next item) pairs, in their order.
 
-    S learns on the beams of the mixed law mix * p + (1 - mix) * q, all else on the target's (D' of the paper).
+    S learns on the beams of the mixed law mix * p + (1 - mix) * q, all else on the target's (the paper's D').
     """
     parts, began = [], time.monotonic()
     told = began

@@ -1,4 +1,4 @@
-"""Losses between a draft q and a target p at one place: tensors in, one number a place out, with gradients of q.
+"""Losses between a draft q and a target p at places: tensors in, a number a place out, with gradients of q.
 
 log_q, log_p  float (..., C): log-probabilities over the whole vocabulary, of the C codes of the place's level
 valid         bool (..., C): codes that lead to an item; other codes are never said, so they are not aligned
@@ -14,8 +14,8 @@ def at_speed_s(log_q: torch.Tensor, log_p: torch.Tensor, log_p_k: torch.Tensor, 
     log_p_k  (...): of the K-th sequence under p, at this level behind its own prefix
     density  False: without the second term ("w/o DR"), which leaves the reverse KL over V
     Lin et al. 2024, "Efficient inference for LLM-based generative recommendation", equation 4. The q log q of
-    the two terms cancel: what is left, sum_V q (log p_K - log p), moves q to codes that p ranks above its K-th
-    sequence, the best of them most. So it seeks a mode, and needs the recommendation loss beside it.
+    the two terms cancel: what is left, sum_V q (log p_K - log p), moves q to codes that p ranks above its
+    K-th sequence, the best of them most. So it seeks a mode, and needs the recommendation loss beside it.
     """
     log_q, log_p, there = _top(log_q, valid, k, log_q, log_p)
     q = log_q.exp() * there
@@ -24,7 +24,7 @@ def at_speed_s(log_q: torch.Tensor, log_p: torch.Tensor, log_p_k: torch.Tensor, 
 
 
 def at_speed_r(log_q: torch.Tensor, log_p: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Tensor:
-    """AtSpeed-R: 1/2 sum_V |p' - q'| over V, the valid codes that are the top K of p, both made to sum to 1 there.
+    """AtSpeed-R: 1/2 sum_V |p' - q'| over V, the valid codes that are the top K of p, each with sum 1 there.
 
     Equation 8 of the same paper: what relaxed sampling accepts of one draw is 1 minus it.
     """
@@ -50,7 +50,7 @@ def likelihood(log_q: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
 
 
 def _top(by: torch.Tensor, valid: torch.Tensor, k: int, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The places of the K largest valid ones, in each of the others; last, which of those places are valid."""
+    """The places of the K largest valid ones, in each of the others; last, which of them are valid."""
     best = by.detach().masked_fill(~valid, -torch.inf).topk(min(k, by.shape[-1])).indices
     return *(other.gather(-1, best) for other in others), valid.gather(-1, best)
 

@@ -12,7 +12,8 @@ from dare_job.recommend.train.table import CodeTable
 _USERS = 32  # at once
 
 
-def prefixes(scorer: Scorer, table: CodeTable, histories: Sequence[np.ndarray], width: int) -> list[torch.Tensor]:
+def prefixes(scorer: Scorer, table: CodeTable, histories: Sequence[np.ndarray],
+             width: int) -> list[torch.Tensor]:
     """Of each level but the last the numbers int64 (U, W) of the best prefixes, -1 where there are fewer."""
     parts = []
     for at in range(0, len(histories), _USERS):
@@ -26,7 +27,8 @@ def accepted_steps(wanted: list[torch.Tensor], drafted: list[torch.Tensor]) -> n
 
     ``prefixes`` of target and draft. At most L - 1: the target's forward gives the last step itself.
     """
-    running, total = torch.ones(len(wanted[0]), dtype=torch.bool), torch.zeros(len(wanted[0]), dtype=torch.int64)
+    running = torch.ones(len(wanted[0]), dtype=torch.bool)
+    total = torch.zeros(len(wanted[0]), dtype=torch.int64)
     for due, found in zip(wanted, drafted, strict=True):
         held = ((due[:, :, None] == found[:, None]).any(2) | (due < 0)).all(1)
         running = running & held

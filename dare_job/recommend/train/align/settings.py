@@ -50,7 +50,8 @@ class Settings:
         for name, least in (("k", 1), ("examples", 1), ("held_out", 1), ("beams", 1), ("epochs", 1),
                             ("patience", 1), ("batch", 1), ("warmup", 0), ("seed", 0)):
             if getattr(self, name) < least:
-                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least {least}")
+                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least "
+                                  f"{least}")
         for name in ("alpha", "mix"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"--{name} is {getattr(self, name):g}; it must be from 0 to 1")
@@ -58,5 +59,5 @@ class Settings:
             raise ConfigError(f"--rate {self.rate:g} must be above 0 and at most 1, --weight-decay "
                               f"{self.weight_decay:g} from 0 to below 1")
         if self.beams < self.k:
-            raise ConfigError(f"--beams {self.beams} is below --k {self.k}: a draft of fewer beams never holds "
-                              "the target's top K")
+            raise ConfigError(f"--beams {self.beams} is below --k {self.k}: a draft of fewer beams never "
+                              "holds the target's top K")
