@@ -96,8 +96,9 @@ def _stage_command(name: str):
 
 
 @app.command()
-def recommend(config: Config, date: Day, input: Input = None, out: Out = None, model: Annotated[
-                  str | None, typer.Option("--model", help="The recommender's folder (recommend.model).")] = None,
+def recommend(config: Config, date: Day, input: Input = None, out: Out = None,
+              model: Annotated[str | None, typer.Option(
+                  "--model", help="The recommender's folder (recommend.model).")] = None,
               k: Annotated[int | None, typer.Option("--k", help="Items of a list (recommend.k).")] = None,
               drafter: Annotated[str | None, typer.Option(
                   "--drafter", help="popularity, transitions, or a small recommender's folder "

@@ -262,9 +262,11 @@ def sample(
 @app.command()
 def recommend(
     target: Annotated[Path | None, typer.Option(
-        "--target", help="A recommender's folder; without it a small shop with random weights is served.")] = None,
+        "--target", help="A recommender's folder; without it a small shop with random weights is "
+                         "served.")] = None,
     draft: Annotated[list[str] | None, typer.Option(
-        "--draft", metavar="NAME=DIR", help="A draft model's folder and the name of its rows; repeatable.")] = None,
+        "--draft", metavar="NAME=DIR", help="A draft model's folder and the name of its rows; "
+                                            "repeatable.")] = None,
     data: Annotated[Path | None, typer.Option(
         "--data", help="Folder with sequential_train, _valid and _test.txt (.gz); else amazon-beauty-ids of "
         "DARE_DATA.")] = None,
@@ -300,8 +302,8 @@ def recommend(
             raise ConfigError(f"--draft {one!r}: write NAME=DIR, as in SFT=out/draft")
         drafts[name] = world.require(Path(place), "--draft")
     asked = command.Options(
-        folder and world.require(folder, "--data"), target and world.require(target, "--target"), drafts, users,
-        tuple(options.numbers("--k", k)), tuple(options.numbers("--widths", widths)),
+        folder and world.require(folder, "--data"), target and world.require(target, "--target"), drafts,
+        users, tuple(options.numbers("--k", k)), tuple(options.numbers("--widths", widths)),
         tuple(options.numbers("--depths", depths)), _temperatures(temperatures), batch, repeats, generated,
         threads, seed)
     result = command.run(command.quick(asked) if quick else asked)

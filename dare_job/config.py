@@ -315,8 +315,8 @@ class RecommendSettings(Section):
                               "URL, or a hub name (dare-job train-recommender)")
     revision: str | None = None
     k: int = Field(10, ge=1, le=1000, description="items of a list, and beams of the search")
-    drafter: str | None = Field("trie", min_length=1, description="null: plain beam search; trie: levels with "
-                                "few prefixes, whole; popularity or transitions (learned from tonight's "
+    drafter: str | None = Field("trie", min_length=1, description="null: plain beam search; trie: levels "
+                                "with few prefixes, whole; popularity or transitions (learned from tonight's "
                                 "interactions); or the folder of a small recommender with the same ids. The "
                                 "lists are the same")
     draft: Literal["auto", "always"] = Field(
@@ -332,6 +332,12 @@ class RecommendSettings(Section):
     exclude: list[Literal["seen", "duplicates"]] = Field(
         ["seen"], description="seen: items that the user has taken; duplicates: all but the most popular of "
         "the items that share an id")
+    temperature: float = Field(0, ge=0, description="0: the K most probable ids; above: K different ids are "
+                               "drawn, in proportion to their probability ** (1 / temperature)")
+    verify: Literal["exact", "relaxed"] = Field(
+        "exact", description="drafts of drawn lists: exact keeps their law; relaxed (AtSpeed) accepts more "
+        "and changes it. At temperature 0 lists are always those of beam search")
+    seed: Seed = 0
     batch_size: int = Field(32, ge=1, le=65536, description="users searched at once on one device")
     rows_per_commit: int = Field(512, ge=1, le=_MOST, description="users of a chunk, about; a killed worker "
                                  "loses its open one")

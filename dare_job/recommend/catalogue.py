@@ -51,17 +51,19 @@ class Catalogue:
         return [row for item in history if (row := self.ids.rows.get(item)) is not None]
 
     def query(self, recommender: Recommender, rows: Sequence[int], exclude: Sequence[str],
-              drafter: Recommender | None = None) -> Query:
+              drafter: Recommender | None = None, name: str = "") -> Query:
         """Of a user's rows, the oldest first. A leaf is banned where all of its items are excluded."""
         seen = set(rows) if SEEN in exclude else ()
         leaves = {int(self.trie.rows[row]) for row in seen}
         banned = [leaf for leaf in sorted(leaves) if seen.issuperset(self.owners[leaf])]
         return Query(recommender.prompt(rows), self.trie.rows[np.asarray(rows, np.int64)].tolist(), banned,
-                     drafter.prompt(rows) if drafter else ())
+                     drafter.prompt(rows) if drafter else (), name)
 
     def listed(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
                exclude: Sequence[str], k: int) -> Listed:
-        """The first k items of a list of leaves: those of a leaf by popularity, or the first of them alone."""
+        """The first k items of a list of leaves: those of a leaf by popularity, or the first of them
+        alone.
+        """
         seen, found, given = set(rows) if SEEN in exclude else (), [], []
         for leaf, score in zip(leaves, scores, strict=True):
             owners = [row for row in self.owners[leaf] if row not in seen]

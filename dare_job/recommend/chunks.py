@@ -47,10 +47,11 @@ def write(job: Job, task: RecommendTask, count: int) -> list[dict]:
     if not missing:
         return []
     wanted = job.spark.createDataFrame([(number,) for number in missing], "chunk int")
-    rows = read_parquet(job.spark, files.path(task.users) / users.ROWS, columns=("user_id", "chunk", "history"))
+    columns = "user_id", "chunk", "history"
+    rows = read_parquet(job.spark, files.path(task.users) / users.ROWS, columns=columns)
     slots = job.spark.sparkContext.defaultParallelism
     tasks = min(len(missing), _TASKS_A_SLOT * slots)
-    cut = rows.join(F.broadcast(wanted), "chunk", "left_semi").select("user_id", "chunk", "history")
+    cut = rows.join(F.broadcast(wanted), "chunk", "left_semi").select(*columns)
     cut = cut.repartition(tasks, "chunk").sortWithinPartitions("chunk", "user_id")
 
     def write_all(batches: Batches) -> Batches:

@@ -42,8 +42,8 @@ def write(job: Job, chunks: AnyPath, folder: AnyPath, users: int, k: int) -> tup
     sums = {name: sum(row[name] for row in found) for name in SUMS}
     wrong = next((row["wrong"] for row in found if row["wrong"]), None)
     if wrong or sums["users"] != users:
-        raise DataError(f"{chunks}: {wrong or 'lists'} of {sums['users']} users, {users} were asked for; remove "
-                        "the folder and run `dare-job recommend` again")
+        raise DataError(f"{chunks}: {wrong or 'lists'} of {sums['users']} users, {users} were asked for; "
+                        "remove the folder and run `dare-job recommend` again")
     named = {row["file"]: {name: row[name] for name in ("rows", "bytes", "sha256")} for row in found}
     return dict(sorted(named.items())), sums
 
@@ -79,8 +79,8 @@ def figures(table: pa.Table) -> dict[str, int]:
 def wrong(table: pa.Table, k: int) -> str | None:
     """What is wrong with rows of CANDIDATES, sorted; None: each user has ranks 1 ... k, or one error."""
     users = table.group_by("user_id").aggregate([
-        ("rank", "count"), ("rank", "min"), ("rank", "max"), ("item_id", "count_distinct"), ("error", "count"),
-        ("user_id", "count")])
+        ("rank", "count"), ("rank", "min"), ("rank", "max"), ("item_id", "count_distinct"),
+        ("error", "count"), ("user_id", "count")])
     for row in users.to_pylist():
         whole = (row["rank_count"] == row["rank_max"] == row["item_id_count_distinct"] == k
                  and row["rank_min"] == 1 and not row["error_count"])

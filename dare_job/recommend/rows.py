@@ -65,8 +65,8 @@ class Writer:
         return [row for user in users for row in self._batch([user])]
 
     def _found(self, users: list[tuple[str, list[int]]]) -> list[dict]:
-        queries: list[Query] = [self.catalogue.query(self.recommender, rows, self.exclude, self.drafter)
-                                for _, rows in users]
+        queries: list[Query] = [self.catalogue.query(self.recommender, rows, self.exclude, self.drafter, user)
+                                for user, rows in users]
         lists, written = self.search.search(queries), []
         for at, (user, rows) in enumerate(users):
             listed = self.catalogue.listed(lists.leaves[at].tolist(), lists.scores[at].tolist(), rows,

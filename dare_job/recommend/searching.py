@@ -7,6 +7,7 @@ from dare_job.config import RecommendSettings
 from dare_job.decode import EngineSettings, step_cost
 from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer, Scorer
 from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
+from dare_job.decode.beam.top_k.sampled import DrawnDrafter, SampledTopK
 from dare_job.decode.beam.top_k.scheduler import Scheduler
 from dare_job.decode.beam.top_k.search import TopK
 from dare_job.decode.beam.top_k.trie import Trie, Vocabulary
@@ -33,7 +34,9 @@ def drafter_of(recommender: Recommender, folder: Path) -> Recommender:
 
 def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender | None, dtype: str,
            device: str) -> Scorer:
-    """name: of ``WITHOUT_MODEL``, which learn from ``sequences`` of leaves, or the folder of ``recommender``."""
+    """name: of ``WITHOUT_MODEL``, which learn from ``sequences`` of leaves, or the folder of
+    ``recommender``.
+    """
     if name in WITHOUT_MODEL:
         made = {TRIE: Alike, POPULARITY: Popularity, TRANSITIONS: Transitions}[name]
         weights = made(trie) if name == TRIE else made(trie, sequences())
@@ -47,11 +50,16 @@ def search(settings: RecommendSettings, recommender: Recommender, trie: Trie, se
     """Loads the models. Raises ModelError."""
     target = Target.load(recommender.folder, dtype, device)
     k, made, scheduler = min(settings.k, trie.leaves), None, None
+    common = target, trie, recommender.first_code_token, k
     if settings.drafter:
         by_whom = scorer(settings.drafter, trie, sequences, drafter, dtype, device)
         width = 0 if settings.drafter == TRIE else settings.draft_width
-        made = BeamDrafter(by_whom, trie.length, width, settings.draft_depth, settings.draft_whole)
+        kind = DrawnDrafter if settings.temperature else BeamDrafter
+        made = kind(by_whom, trie.length, width, settings.draft_depth, settings.draft_whole)
+    if settings.temperature:  # without a scheduler: what is drawn would hang on the clock
+        return SampledTopK(*common, settings.temperature, made, settings.verify, settings.scores,
+                           seed=settings.seed)
     if made and settings.draft == "auto":
         rows = EngineSettings(batch_size=settings.batch_size, nodes=_MEASURED, depth=max(1, trie.length - 1))
         scheduler = Scheduler(step_cost.curve(target, rows), trie.length, settings.draft_width)
-    return TopK(target, trie, recommender.first_code_token, k, made, settings.scores, scheduler)
+    return TopK(*common, made, settings.scores, scheduler)

@@ -18,8 +18,8 @@ ROWS, COUNTS = "rows", "items"
 
 
 def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dict:
-    """Tables ``rows`` (user_id, chunk, history: items, the oldest first) and ``items`` (item_id, interactions)
-    in a folder; its done-record: users, chunks. Written once for a fingerprint.
+    """Tables ``rows`` (user_id, chunk, history: items, the oldest first) and ``items`` (item_id,
+    interactions) in a folder; its done-record: users, chunks. Written once for a fingerprint.
     """
     if not is_done(folder, fingerprint):
         record: dict = {}

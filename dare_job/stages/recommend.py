@@ -74,20 +74,24 @@ def _drafter(job: Job) -> Path | None:
 
 
 def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
-    """Of the input, the model and the settings that lists, or their chunks, depend on. Drafts are not among
-    them: lists are the same with any.
+    """Of the input, the model and the settings that lists, or their chunks, depend on. Drafts are among
+    them only where lists are drawn: beam search finds the same with any.
     """
-    settings = job.config.recommend.model_dump(include={"k", "scores", "exclude", "rows_per_commit"})
+    settings = job.config.recommend.model_dump(exclude={"model", "revision", "drafter", "batch_size"})
+    if not job.config.recommend.temperature:
+        settings = {name: settings[name] for name in ("k", "scores", "exclude", "rows_per_commit")}
+        made_by = {"model": made_by["model"]}
     return digest(["recommend", _VERSION, CANDIDATES_VERSION, input_, job.space.dt, job.limit,
                    job.config.history.min_rating, job.config.model.dtype, settings,
-                   made_by["model"]["sha256"]])
+                   {name: found["sha256"] for name, found in made_by.items()}])
 
 
 def _require_items(job: Job, catalogue: Catalogue) -> None:
     settings = job.config.recommend
     if settings.k > (most := catalogue.most(settings.exclude)):
-        raise ConfigError(f"recommend.k = {settings.k}: the recommender has ids for {len(catalogue.ids.items)} "
-                          f"items, of which a list can hold {most}: set recommend.k to at most that")
+        raise ConfigError(f"recommend.k = {settings.k}: the recommender has ids for "
+                          f"{len(catalogue.ids.items)} items, of which a list can hold {most}: set "
+                          "recommend.k to at most that")
     if not catalogue.counts.any():
         _LOG.warning("no item of the input has an id in %s: all users get the most popular items of that "
                      "file, in its order; are these the ids of another catalogue?", settings.model)

@@ -66,7 +66,8 @@ class _Rivals(Reader):
         inside.scatter_(1, torch.where(there, self.vocabulary.token[children], self.vocabulary.token[
             children[:, :1]]), True)
         found = logs.masked_fill(inside, -torch.inf).topk(min(_WIDTH, logs.shape[1]), dim=-1).values
-        self.rivals.update(zip(zip(row.tolist(), nodes[row, column].tolist(), strict=True), found, strict=True))
+        keys = zip(row.tolist(), nodes[row, column].tolist(), strict=True)
+        self.rivals.update(zip(keys, found, strict=True))
 
 
 class _LooseDrafter(BeamDrafter):
@@ -81,8 +82,8 @@ class _LooseDrafter(BeamDrafter):
             known = nodes >= 0
             parents = trie.parents[nodes[known].numpy()]
             logs, where = scores[known], {}
-            for parent, node, score in zip(parents.tolist(), nodes[known].tolist(), logs.tolist(), strict=True):
-                where.setdefault(parent, (node, score))
+            for parent, *one in zip(parents.tolist(), nodes[known].tolist(), logs.tolist(), strict=True):
+                where.setdefault(parent, one)
             others = [self._above(row, parent, *one) for parent, one in where.items()]
             if others:
                 every = torch.cat((logs, *others))
@@ -91,8 +92,8 @@ class _LooseDrafter(BeamDrafter):
         return best(found, max(1, int(limits.max())), limits), None
 
     def _above(self, row: int, parent: int, child: int, score: float) -> torch.Tensor:
-        """Whole-path scores of the tokens behind a node that are no child: its own score is a child's less the
-        child's log-probability.
+        """Whole-path scores of the tokens behind a node that are no child: its own score is a child's less
+        the child's log-probability.
         """
         reader = self.scorer.reader
         _, _, logs = reader.children(np.array([row]), np.array([[parent]]))

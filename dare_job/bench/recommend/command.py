@@ -48,8 +48,8 @@ class Options:
 
     def __post_init__(self):
         if (self.data is None) != (self.target is None):
-            raise ConfigError("--target needs sequences (--data, or DARE_DATA), and these a --target: both, or "
-                              "neither for a small shop with random weights")
+            raise ConfigError("--target needs sequences (--data, or DARE_DATA), and these a --target: both, "
+                              "or neither for a small shop with random weights")
         if self.drafts and self.target is None:
             raise ConfigError("--draft needs the --target that it drafts for")
         for name in ("users", "batch", "repeats", "generated", "threads"):
@@ -82,7 +82,8 @@ def _measured(made: world.World, options: Options) -> dict:
         found = measured(makers, method, options.batch, options.repeats)
         rows.append(report.row(made, method, found, plain_of(method)))
         _LOG.info("%s %s, K = %d, N = %d, temperature %g: %.2f steps accepted, %.2f ms a user", method.name,
-                  method.verification, method.k, method.width, method.temperature, found.accepted, found.cpu_ms)
+                  method.verification, method.k, method.width, method.temperature, found.accepted,
+                  found.cpu_ms)
     for method, found in plains.items():
         rows.append(report.row(made, method, found, found))
     middle = 10 if 10 in options.ks else options.ks[-1]

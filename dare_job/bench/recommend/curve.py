@@ -1,8 +1,8 @@
 """What searches cost where memory bounds forwards: one user at a time, by data sheets.
 
-The target is charged as Mistral-7B, a draft model as LLaMA-68M, which AtSpeed drafts with, both in bfloat16 on
-an H100 by ``dare_job.replay.roofline``: a forward reads every weight once, so up to some 300 tokens cost what
-one does. Choosing beams, and drafters without a model, are charged as the processor time that they took here.
+The target is charged as Mistral-7B, a draft model as LLaMA-68M, which AtSpeed drafts with, both in bfloat16
+on an H100 by ``dare_job.replay.roofline``: a forward reads every weight once, so up to some 300 tokens cost
+what one does. Choosing beams, and drafters without a model, are not charged.
 """
 
 from functools import cache

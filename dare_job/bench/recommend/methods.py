@@ -70,8 +70,8 @@ class Makers:
             drafter = kind(self.scorer(method.drafter), trie.length, width, method.depth, whole)
         if method.verification == STRICT:
             return TopK(*common, drafter, method.scores, scheduler)
-        return SampledTopK(*common, method.temperature, drafter, method.verification, method.scores, scheduler,
-                           self.seed)
+        return SampledTopK(*common, method.temperature, drafter, method.verification, method.scores,
+                           scheduler, self.seed)
 
 
 def tables(drafts: list[str], ks: list[int], widths: list[int], depths: list[int],

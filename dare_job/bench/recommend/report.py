@@ -58,8 +58,9 @@ def show(rows: list[dict], found: dict, aims: list[dict]) -> None:
         console.print(f"{name}: {found[name]}", soft_wrap=True, markup=False)
     for one in aims:
         by = f" ({one['by']})" if "by" in one else ""
-        console.print(f"{'met   ' if one['met'] else 'MISSED'} {one['target']}: {one['reached']:.2f}{by}, at least "
-                      f"{one['least']:g}", markup=False, soft_wrap=True)
+        verdict = "met   " if one["met"] else "MISSED"
+        console.print(f"{verdict} {one['target']}: {one['reached']:.2f}{by}, at least {one['least']:g}",
+                      markup=False, soft_wrap=True)
 
 
 def _cell(value) -> str:

@@ -28,7 +28,8 @@ def scorer(name: str, ids: Trie):
 def test_drafted_lists_are_plain_lists(name, scores):
     ids, rows = small.trie(), small.queries(6)
     rows = [Query(query.prompt, history=[at, at + 3], banned=[at]) for at, query in enumerate(rows)]
-    for k, width, depth, whole in ((1, 2, None, 0), (5, 12, None, 0), (5, 9, 2, 30), (20, 40, 1, 0), (5, 0, None, 30)):
+    for k, width, depth, whole in ((1, 2, None, 0), (5, 12, None, 0), (5, 9, 2, 30), (20, 40, 1, 0),
+                                   (5, 0, None, 30)):
         plain = TopK(small.target(), ids, small.FIRST, k, scores=scores).search(rows)
         drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth, whole)
         found = TopK(small.target(), ids, small.FIRST, k, drafter, scores).search(rows)

@@ -1,4 +1,6 @@
-"""The laws of verified samples, by enumeration: the exact kernel to rounding, the published one far from it."""
+"""The laws of verified samples, by enumeration: the exact kernel to rounding, the published one far from
+it.
+"""
 
 import enumerated
 import numpy as np
@@ -73,6 +75,7 @@ def test_a_draft_law_that_is_not_the_drafts_own_is_caught():
 
     def run(chance):
         drafts = chance.order(ROW, nodes, torch.ones(1, 4, dtype=torch.float64), torch.tensor([2]), DRAFT)
-        return tuple(exact(normalised(p[None]), normalised(q[None]), drafts, 2, chance, ROW, nodes)[0].tolist())
+        laws = normalised(p[None]), normalised(q[None])
+        return tuple(exact(*laws, drafts, 2, chance, ROW, nodes)[0].tolist())
 
     assert enumerated.distance(enumerated.law(run), enumerated.without_replacement(p, 2)) > 0.02

@@ -63,7 +63,8 @@ def law_of(p: Table, q: Table | None, verification: str, width: int, whole: int 
 
 
 @pytest.mark.parametrize(("width", "whole", "depth"), [
-    (1, 0, 2), *(pytest.param(*shape, marks=pytest.mark.slow) for shape in ((2, 0, 2), (1, 3, 2), (2, 0, 1)))])
+    (1, 0, 2),
+    *(pytest.param(*shape, marks=pytest.mark.slow) for shape in ((2, 0, 2), (1, 3, 2), (2, 0, 1)))])
 def test_exactly_verified_lists_have_the_law_of_undrafted_ones(width, whole, depth):
     p, q = Table(TWO, 0), Table(TWO, 1)
     plain = law_of(p, None, "exact", 0)
@@ -94,7 +95,8 @@ def test_lists_are_whole_and_hang_on_nobody_else(name, verification):
 
     def searched(some):
         drafter = DrawnDrafter(scorer(ids, name), ids.length, 8)
-        return SampledTopK(small.target(), ids, small.FIRST, 5, 0.8, drafter, verification, seed=3).search(some)
+        search = SampledTopK(small.target(), ids, small.FIRST, 5, 0.8, drafter, verification, seed=3)
+        return search.search(some)
 
     found = searched(rows)
     assert all(len(set(row)) == 5 and at not in row for at, row in enumerate(found.leaves.tolist()))

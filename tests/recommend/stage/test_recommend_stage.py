@@ -12,6 +12,7 @@ from tiny_recommender import item_ids, write
 from dare_job.decode.beam.top_k.search import TopK
 from dare_job.decode.target import Target
 from dare_job.errors import ConfigError, ModelError, ThresholdError
+from dare_job.recommend import publishing
 from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.stages import recommend
@@ -87,6 +88,38 @@ def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):
     said = recommend.run(job)
     assert lists(job) == expected
     assert said["counts"]["accepted"] > 0 and said["forwards_a_user"] < 3
+
+
+def test_drawn_lists_are_the_same_in_other_batches(job_of):
+    settings = {"temperature": 1.0, "drafter": "transitions", "draft_width": 6}
+    job = job_of(batch_size=3, **settings)
+    recommend.run(job)
+    expected = lists(job)
+    job.space.candidates().rename(job.space.out / "before")
+    job = job_of(batch_size=8, **settings)
+    recommend.run(job)
+    assert lists(job) == expected and all(len(set(found)) == 4 for found in expected.values())
+
+
+def test_chunks_that_are_there_are_not_made_again(job_of, monkeypatch):
+    """The killed run itself: ``test_recommend_killed``."""
+    job = job_of()
+
+    def full(*arguments):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "write", full)
+        with pytest.raises(OSError, match="no space"):
+            recommend.run(job)
+    assert not job.space.candidates().exists()
+    folder = next((job.space.work / "recommend").glob("*/chunks"))
+    some = sorted(folder.glob("part-*.parquet"))
+    some[0].unlink()
+    (folder / f".{some[0].name}.x.partial").write_bytes(b"half")
+    said = recommend.run(job)
+    gone = said["workers"]["users"]
+    assert len(some) > 1 and 0 < gone < said["counts"]["users"] and set(map(len, lists(job).values())) == {4}
 
 
 def test_items_that_share_an_id_come_in_order_of_popularity_or_alone(job_of, folder):

@@ -25,8 +25,8 @@ class Banned:
         if not sizes.any():
             return None
         if (left := trie.leaves - sizes.max()) < least:
-            raise ConfigError(f"{sizes.max()} of {trie.leaves} ids are excluded for a user, and {left} are too "
-                              f"few for a list of {least}: ask for a shorter list, or exclude less")
+            raise ConfigError(f"{sizes.max()} of {trie.leaves} ids are excluded for a user, and {left} are "
+                              f"too few for a list of {least}: ask for a shorter list, or exclude less")
         rows = np.repeat(np.arange(len(leaves)), sizes)
         below = np.concatenate([np.unique(np.asarray(row, np.int64)) for row in leaves]) + trie.first_leaf
         keys, node = [], below

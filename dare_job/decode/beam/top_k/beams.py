@@ -25,7 +25,9 @@ class Candidates(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """nodes int64 (S, K), ascending, NONE at the end where there are fewer; scores float32 (S, K), -inf there."""
+    """nodes int64 (S, K), ascending, NONE at the end where there are fewer; scores float32 (S, K), -inf
+    there.
+    """
 
     nodes: torch.Tensor
     scores: torch.Tensor
@@ -81,8 +83,8 @@ def places(found: Candidates, nodes: torch.Tensor) -> torch.Tensor:
 
 
 def law(found: Candidates, temperature: float = 1.0) -> torch.Tensor:
-    """Probabilities float64 (S, A) of the candidates, P(path) ** (1 / temperature) over their sum; zeros where
-    there is none.
+    """Probabilities float64 (S, A) of the candidates, P(path) ** (1 / temperature) over their sum; zeros
+    where there is none.
     """
     scores = found.scores.double() / temperature
     peak = scores.amax(-1, keepdim=True)
@@ -91,12 +93,13 @@ def law(found: Candidates, temperature: float = 1.0) -> torch.Tensor:
 
 
 def completed(found: Candidates, chosen: torch.Tensor) -> torch.Tensor:
-    """Places int64 (S, K) without NONE as far as there are candidates: those behind are the best of the others.
+    """Places int64 (S, K) without NONE as far as there are candidates: those behind are the best of the
+    others.
 
     Chance leaves out what is less probable than float64 can say, which at low temperatures is much.
     """
-    left = found.scores.scatter(1, torch.where(chosen < 0, chosen.amax(-1, keepdim=True), chosen).clamp_min(0),
-                                -torch.inf)
+    gone = torch.where(chosen < 0, chosen.amax(-1, keepdim=True), chosen).clamp_min(0)
+    left = found.scores.scatter(1, gone, -torch.inf)
     scores, order = left.sort(dim=-1, descending=True, stable=True)
     every = torch.cat((chosen, order[:, :chosen.shape[1]].masked_fill(
         scores[:, :chosen.shape[1]] == -torch.inf, NONE)), dim=1)

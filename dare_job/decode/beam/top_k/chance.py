@@ -1,4 +1,5 @@
-"""Chance of sampled beam search, as an argument: a row's numbers hang on nothing but its key and its own steps.
+"""Chance of sampled beam search, as an argument: a row's numbers hang on nothing but its key and its own
+steps.
 
 Whatever else would be decided by chance goes through these two methods, so that tests can follow all that may
 happen, each with its probability, through the code that samples.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.beam.top_k.beams import Beams, Candidates, best, candidates
-from dare_job.decode.beam.top_k.reader import RENORMALISED, Reader
+from dare_job.decode.beam.top_k.reader import RENORMALISED, Children, Reader
 from dare_job.decode.beam.top_k.trie import NONE, Vocabulary
 from dare_job.decode.target import Target
 from dare_job.errors import ConfigError
@@ -57,8 +57,8 @@ class Drafter(Protocol):
         """Forget all rows; these are the new ones."""
 
     def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
-        """Levels below the beams, ``depth`` at most; none behind the last but one of the trie: leaves need not
-        be read.
+        """Levels below the beams, ``depth`` at most; none behind the last but one of the trie: leaves need
+        not be read.
         """
 
 
@@ -67,26 +67,27 @@ class Scorer(Protocol):
 
     def begin(self, queries: Sequence["Query"]) -> None: ...
 
-    def children(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
         """As ``Reader.children``, of any nodes int64 (S, N) of rows (S,)."""
 
 
 class BeamDrafter:
     """Levels below the target's beams, by a beam search that starts from them with the target's scores.
 
-    A level with at most ``whole`` nodes below a row's beams is drafted whole, so that it is accepted for sure;
-    of another one come the ``width`` (N) best. Width 0: the draft ends there.
+    A level with at most ``whole`` nodes below a row's beams is drafted whole, so that it is accepted for
+    sure; of another one come the ``width`` (N) best. Width 0: the draft ends there.
     """
 
-    def __init__(self, scorer: Scorer, length: int, width: int = 40, depth: int | None = None, whole: int = 0):
+    def __init__(self, scorer: Scorer, length: int, width: int = 40, depth: int | None = None,
+                 whole: int = 0):
         """length: codes of an id; depth: levels of a draft (gamma), None: all. Raises ConfigError for a depth
         below 1, and where nothing would be drafted.
         """
         self.scorer, self.length, self.width, self.whole = scorer, length, width, whole
         self.depth = max(1, length - 1) if depth is None else depth
         if self.depth < 1 or min(width, whole) < 0 or width + whole < 1:
-            raise ConfigError(f"a draft of width {width}, whole levels up to {whole} nodes and depth {depth}: "
-                              "depth must be at least 1, and one of the others")
+            raise ConfigError(f"a draft of width {width}, whole levels up to {whole} nodes and depth "
+                              f"{depth}: depth must be at least 1, and one of the others")
 
     def begin(self, queries: Sequence["Query"]) -> None:
         self.scorer.begin(queries)
@@ -96,7 +97,8 @@ class BeamDrafter:
         return self.scorer.reads
 
     def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
-        beams, rows, levels, found = Beams(progress.nodes, progress.scores), progress.rows, progress.levels, []
+        rows, levels, *beams = progress
+        beams, found = Beams(*beams), []
         for step in range(self.depth if depth is None else min(depth, self.depth)):
             nodes = np.where(levels[:, None] + step < self.length - 1, beams.nodes.cpu().numpy(), NONE)
             if (nodes == NONE).all():
@@ -126,7 +128,7 @@ class ModelScorer:
     def begin(self, queries: Sequence["Query"]) -> None:
         self.reader.begin([query.draft_prompt or query.prompt for query in queries])
 
-    def children(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
         if not self.reader.knows(rows, nodes).all():
             self.reader.read(rows, nodes)
         return self.reader.children(rows, nodes)

@@ -55,7 +55,8 @@ def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chan
     accepted = torch.zeros_like(p, dtype=torch.bool)
     q = normalised(q)
     for number, x in enumerate(drafts.unbind(1)):
-        passed = (x != NONE) & chance.accept(rows, number, torch.where(x != NONE, ratio(at(p, x), at(q, x)), 0))
+        there = x != NONE
+        passed = there & chance.accept(rows, number, torch.where(there, ratio(at(p, x), at(q, x)), 0))
         accepted.scatter_(1, x.clamp_min(0)[:, None], passed[:, None] | accepted.gather(
             1, x.clamp_min(0)[:, None]))
     enough = torch.full((len(p),), k, device=p.device)

@@ -1,4 +1,6 @@
-"""Drafters without a model: whatever weighs items weighs prefixes, a node by the sum of the leaves below it."""
+"""Drafters without a model: whatever weighs items weighs prefixes, a node by the sum of the leaves below
+it.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -6,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 import torch
 
+from dare_job.decode.beam.top_k.reader import Children
 from dare_job.decode.beam.top_k.trie import Trie, Vocabulary
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ class LeafScorer:
         sums = np.pad(sums, ((0, 0), (1, 0)))  # (R, leaves + 1): of the leaves before each one
         self._sums = torch.from_numpy(sums).to(self.vocabulary.device)
 
-    def children(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
         on_device = torch.from_numpy(nodes).to(self.vocabulary.device)
         children, there = self.vocabulary.children(on_device)
         own = torch.from_numpy(rows).to(self.vocabulary.device)

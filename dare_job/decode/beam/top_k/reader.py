@@ -1,4 +1,5 @@
-"""A model's probabilities behind trie nodes: each node of a row is read once, over the prompt's keys and values.
+"""A model's probabilities behind trie nodes: each node of a row is read once, over the prompt's keys and
+values.
 
 Shape letters: R rows, X nodes that one forward reads, M nodes that were read so far, N nodes asked for, C
 children, P tokens of a prompt. Beams of a row share what the cache holds of the prompt and of each other.
@@ -15,6 +16,7 @@ from dare_job.decode.target import Target
 from dare_job.errors import ModelError
 
 RAW, RENORMALISED = "raw", "renormalised"
+Children = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # as ``Reader.children`` gives them
 _BEHIND = np.iinfo(np.int64).max  # a node behind all others
 
 
@@ -24,7 +26,8 @@ class Reader:
     scores       raw: log-softmax over the whole vocabulary, as ``generate`` has it; renormalised: over the
                  children of a node, so that a forced token has log-probability 0
     counts       int64 (R,): nodes that each row has read
-    reads        of each forward since ``begin``, int64 (R,): tokens that it read of each row, prompts included
+    reads        of each forward since ``begin``, int64 (R,): tokens that it read of each row, prompts
+                 included
     """
 
     def __init__(self, target: Target, vocabulary: Vocabulary, scores: str = RAW):
@@ -36,7 +39,9 @@ class Reader:
             self.longest = min(self.longest or target.traits.columns, target.traits.columns)
 
     def begin(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Forget all rows; these are the new ones. Raises ModelError for a prompt that the model cannot hold."""
+        """Forget all rows; these are the new ones. Raises ModelError for a prompt that the model cannot
+        hold.
+        """
         rows, self.reads = len(prompts), []
         self.lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         if self.lengths.min(initial=1) < 1:
@@ -78,7 +83,7 @@ class Reader:
             known |= self.vocabulary.trie.counts[np.maximum(nodes, 0)] == 1
         return known
 
-    def children(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
         """Of known nodes int64 (S, N) of rows (S,): children, bool, log-probabilities (S, N, C).
 
         Where there is no child, bool is False and the log-probability -inf. A forced token that was not read

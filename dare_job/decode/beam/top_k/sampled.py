@@ -1,13 +1,13 @@
 """Sampled beam search: K different prefixes of each level are drawn, not the K best.
 
 The law: of the candidates behind the K beams of a level, K are drawn one after the other without replacement,
-each in proportion to P(path) ** (1 / temperature), as ``generate`` samples beams; at temperature 0 that would be
-beam search itself. Drafted levels are drawn the same way from what the drafter
+each in proportion to P(path) ** (1 / temperature), as ``generate`` samples beams; at temperature 0 that
+would be beam search itself. Drafted levels are drawn the same way from what the drafter
 says, and verified level by level: ``exact`` keeps the law, ``relaxed`` (AtSpeed's algorithm 2) does not.
 
-Exact: the drafts of a level are those of the draft's own beams. Those below beams that the target did not take
-are left out, and the rest are draws without replacement from the drafter's law over what is left: a race among
-all is a race among some. Whether a level is verified at all is settled by the levels above it.
+Exact: the drafts of a level are those of the draft's own beams. Those below beams that the target did not
+take are left out, and the rest are draws without replacement from the drafter's law over what is left: a race
+among all is a race among some. Whether a level is verified at all is settled by the levels above it.
 """
 
 from collections.abc import Sequence
@@ -33,11 +33,12 @@ KERNELS: dict[str, Kernel] = {"exact": exact, "relaxed": relaxed}
 
 
 class DrawnDrafter(BeamDrafter):
-    """Draws the ``width`` (N) nodes of a level without replacement. A level that is drafted whole says nothing
-    of chance: it is read, and the target draws from it itself.
+    """Draws the ``width`` (N) nodes of a level without replacement. A level that is drafted whole says
+    nothing of chance: it is read, and the target draws from it itself.
     """
 
-    def __init__(self, scorer: Scorer, length: int, width: int = 40, depth: int | None = None, whole: int = 0):
+    def __init__(self, scorer: Scorer, length: int, width: int = 40, depth: int | None = None,
+                 whole: int = 0):
         super().__init__(scorer, length, width, depth, whole)
         self.chance: Chance | None = None  # who searches gives both
         self.temperature = 1.0
@@ -63,8 +64,8 @@ class SampledTopK(TopK):
         """Raises ConfigError for a temperature that is not above 0 and for an unknown verification."""
         super().__init__(target, trie, first_code_token, k, drafter, scores, scheduler)
         if not temperature > 0:
-            raise ConfigError(f"temperature {temperature}: sampled lists need one above 0; at 0 the lists are "
-                              "those of plain beam search")
+            raise ConfigError(f"temperature {temperature}: sampled lists need one above 0; at 0 the lists "
+                              "are those of plain beam search")
         if verification not in KERNELS:
             raise ConfigError(f"verification {verification!r}: use {' or '.join(KERNELS)}")
         self.temperature, self.kernel, self.seeds = temperature, KERNELS[verification], Seeds(seed)
@@ -86,7 +87,9 @@ class SampledTopK(TopK):
         while len(ready := self.ready(state)):
             found, level = self.candidates(state, ready, banned), next(levels, None)
             p = law(found, self.temperature)
-            q, drawn = _drafted(level, ready, found, self.temperature) if level else (torch.zeros_like(p), found.nodes[:, :0])
+            q, drawn = torch.zeros_like(p), found.nodes[:, :0]
+            if level:
+                q, drawn = _drafted(level, ready, found, self.temperature)
             chosen = self.kernel(p, q, drawn, self.k, self.chance, ready, found.nodes)
             state.advance(ready, taken(found, completed(found, chosen), self.k))
             self.chance.turn(ready)

@@ -1,8 +1,9 @@
 """How deep the next forward is drafted: as deep as it pays by what forwards cost here, often not at all.
 
-A drafted level that is accepted saves its rows a forward. What that is worth, and what reading the draft costs,
-a latency curve says; how often a level is accepted, and what drafting it takes, is learned on the way. Where
-drafting was found not to pay it is tried again now and then, for what is learned was learned of other rows.
+A drafted level that is accepted saves its rows a forward. What that is worth, and what reading the draft
+costs, a latency curve says; how often a level is accepted, and what drafting it takes, is learned on the
+way. Where drafting was found not to pay it is tried again now and then, for what is learned was learned of
+other rows.
 """
 
 import numpy as np

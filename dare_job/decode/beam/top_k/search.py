@@ -186,5 +186,5 @@ class TopK:
 
     def _read(self, state: State, rows: np.ndarray, drafts: list[Drafted]) -> None:
         """Have the target read beams and drafts of rows (S,), and whatever stands above them."""
-        nodes = np.concatenate((state.rows(rows).nodes.cpu().numpy(), *(level.nodes for level in drafts)), axis=1)
-        self.reader.read(rows, nodes)
+        nodes = [state.rows(rows).nodes.cpu().numpy(), *(level.nodes for level in drafts)]
+        self.reader.read(rows, np.concatenate(nodes, axis=1))

@@ -44,7 +44,7 @@ class Trie:
         """codes int (items, L), rows may repeat. Raises ConfigError for a table without rows or columns."""
         codes = np.asarray(codes)
         if codes.ndim != 2 or not codes.size:
-            raise ConfigError(f"a trie of ids needs a table (items, codes of an id), not one of {codes.shape}")
+            raise ConfigError(f"a trie of ids needs a table (items, codes of an id), not {codes.shape}")
         paths, rows = np.unique(codes, axis=0, return_inverse=True)
         leaves, length = paths.shape
         new = np.ones((leaves, length), np.bool_)  # [i, l]: path i begins another node of level l + 1
