@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dare_job import files, knowledge, lock, model_files, swap
 from dare_job.data.prepare import prepare
-from dare_job.errors import ConfigError, ThresholdError
+from dare_job.errors import ConfigError, DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.observe import redact
 from dare_job.recommend import chunks, publishing, searching, users
@@ -52,6 +52,8 @@ def run(job: Job) -> dict:
         return found
     work = job.space.work / "recommend" / fingerprint[:12]
     table = users.prepare(job, source, work / "users", fingerprint)
+    if not table["users"]:
+        raise DataError(f"{source} names no user, or --limit is 0: there is nobody to recommend to")
     counts = users.counts(swap.current(work / "users"), recommender.ids)
     _require_items(job, Catalogue.of(recommender.ids, counts))
     task = RecommendTask.of(job, folder, drafter, swap.current(work / "users"), work / "chunks")

@@ -101,9 +101,13 @@ class Reader:
     @torch.inference_mode()
     def read(self, rows: np.ndarray, nodes: np.ndarray) -> None:
         """One forward over what rows (S,) have not read yet: their prompts, nodes int64 (S, X), and whatever
-        stands above these. NONE and leaves are left out.
+        stands above these. NONE and leaves are left out. Raises ModelError where they do not fit, or the
+        model gives logits that are no numbers.
         """
         nodes = self.missing(rows, nodes)
+        if (room := self.room()) is not None and nodes.shape[1] > room:
+            raise ModelError(f"{nodes.shape[1]} more nodes behind the prompts and nodes so far do not fit "
+                             f"the {self.target.traits.columns} columns of the model's own mask")
         new = np.full((len(self.lengths), nodes.shape[1]), NONE, np.int64)
         new[rows] = nodes
         fresh = np.zeros(len(self.lengths), np.bool_)
@@ -192,6 +196,9 @@ class Reader:
         parents = torch.from_numpy(nodes[row, column]).to(logits.device)
         children, there = self.vocabulary.children(parents)
         values = logits.gather(1, self.vocabulary.token[children].clamp_min(0))
+        if not values[there].isfinite().all():  # what stands in the cache would spoil other rows' sums
+            self.cache = None
+            raise ModelError("the model's logits are no numbers")
         if self.scores == RAW:
             values = values - logits.logsumexp(-1, keepdim=True)
         else:

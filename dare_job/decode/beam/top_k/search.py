@@ -163,7 +163,12 @@ class TopK:
             depth = self.scheduler.depth(state.level[rows], queries, self.k)
             if not depth:
                 return []
-        return self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
+        drafts = self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
+        if (room := self.reader.room()) is not None:
+            wanted = [beams.nodes.cpu().numpy(), *(level.nodes for level in drafts)]
+            if self.reader.missing(rows, np.concatenate(wanted, axis=1)).shape[1] > room:
+                return []
+        return drafts
 
     def advanced(self, state: State, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
         """Take all steps that need no forward; the rows (S,) that need one. drafts: of the last forward."""

@@ -104,8 +104,8 @@ class Trie:
 class Vocabulary:
     """A trie as a model sees it: its arrays on a device, and the token of each node.
 
-    tokens  int64 (L, codes) or anything that a node's level and code can be looked up in: token of each code
-    first, counts, token  int64 (n,) tensors; the root's token is -1
+    tokens                int64 (n,): token of each node; the root's is -1
+    first, counts, token  the trie's arrays and the tokens as int64 tensors (n,) on the device
     """
 
     def __init__(self, trie: Trie, first_code_token: list[int], device: torch.device | str = "cpu"):
