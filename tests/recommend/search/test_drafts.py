@@ -67,6 +67,9 @@ def test_forced_tokens_are_known_unread_where_scores_are_renormalised():
     assert (found.forwards == 1).all()
     raw = TopK(used, ids, small.FIRST, 2).search(rows)
     assert (raw.forwards == 4).all() and (raw.scores < found.scores).all()
+    ids = Trie.of(np.array([[0, 1, 2], [0, 1, 3], [1, 0, 0], [2, 0, 0]]))  # one of three goes on in two ways
+    found = TopK(used, ids, small.FIRST[:3], 3, scores=RENORMALISED).search(rows)
+    assert (found.reads == [[len(row.prompt) for row in rows], [2, 2, 2]]).all()  # its two codes alone
 
 
 @pytest.mark.parametrize("name", ["other", "popularity", "transitions"])
