@@ -95,6 +95,34 @@ def _stage_command(name: str):
     return command
 
 
+@app.command()
+def recommend(config: Config, date: Day, input: Input = None, out: Out = None,
+              model: Annotated[str | None, typer.Option(
+                  "--model", help="The recommender's folder (recommend.model).")] = None,
+              k: Annotated[int | None, typer.Option("--k", help="Items of a list (recommend.k).")] = None,
+              drafter: Annotated[str | None, typer.Option(
+                  "--drafter", help="popularity, transitions, or a small recommender's folder "
+                  "(recommend.drafter).")] = None,
+              limit: Limit = None, set_: Set = None) -> None:
+    """Write the top K items of each user by a generative recommender: OUT/candidates/dt=D.
+
+    Needs the input alone; goes on where a killed run stopped. A part of `run` where recommend.model is set.
+    """
+    from dare_job import pipeline
+    from dare_job.observe.command import observed
+    from dare_job.output import writing
+
+    given = {"recommend.model": ("--model", model), "recommend.drafter": ("--drafter", drafter)}
+    overrides = [*(set_ or []), *([] if k is None else [f"recommend.k={k}"])]
+    job = night.job(config, date, input, out, None, limit, overrides, flags=given)
+    if job.config.recommend.model is None:
+        raise ConfigError("recommend.model is not set: name a recommender's folder with --model; "
+                          "`dare-job train-recommender` makes one")
+    with observed(job, "recommend"), writing(job.space.out):
+        result = pipeline.run_stage(job, "recommend")
+    _print_json(result)
+
+
 for _name, _help in STAGE_HELP.items():
     app.command(_name, help=f"{_help} One stage of `run`.")(_stage_command(_name))
 

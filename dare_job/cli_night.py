@@ -26,9 +26,11 @@ Curve = Annotated[str | None, typer.Option(
     "--curve", help="curve.json of `dare-job curve`, for --target (verify.curve).")]
 
 
-def job(config, day_, input_path, out, model, limit, overrides, target=None, curve=None, pick=True):
+def job(config, day_, input_path, out, model, limit, overrides, target=None, curve=None, pick=True,
+        flags=None):
     """Settings with the command line's on top, and with ``pick`` the rule that their target picks, as a Job.
 
+    flags  more values by key, each with its flag's name, as in ``config.load``
     Raises ConfigError, before anything is written.
     """
     from dare_job import files
@@ -37,7 +39,7 @@ def job(config, day_, input_path, out, model, limit, overrides, target=None, cur
     from dare_job.workspace import Workspace
 
     given = {"input.path": ("--input", input_path), "out": ("--out", out), "model.name": ("--model", model),
-             "verify.target": ("--target", target), "verify.curve": ("--curve", curve)}
+             "verify.target": ("--target", target), "verify.curve": ("--curve", curve), **(flags or {})}
     settings = load(config, overrides, {key: flag for key, flag in given.items() if flag[1] is not None})
     space = Workspace(files.path(settings.out, "out"), day(day_))
     made = Job(settings, space, _run_id(space.dt), limit)

@@ -19,6 +19,7 @@ from dare_job.quality import findings
 from dare_job.tables import ENTITIES
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
+ALONE = ("recommend",)  # reads the input alone; a part of `run` where it has a model
 _UNEVEN, _WAITED_S = 1.2, 60.0  # imbalance of the workers, and what it cost, of which the last screen tells
 _LOG = logging.getLogger("dare_job")
 
@@ -27,9 +28,12 @@ def run(job: Job) -> dict:
     """All stages for one date, then the last screen on standard output; returns the run's summary."""
     with _writing(job):
         _name_unpublished(job)
-        reports = {stage: _run_stage(job, stage) for stage in STAGES}
+        wanted = STAGES if job.config.recommend.model is None else (*STAGES, *ALONE)
+        reports = {stage: _run_stage(job, stage) for stage in wanted}
     manifests = reports["publish"]
     summary = summarise(job, manifests) | {"features": _features(reports["encode"])}
+    if lists := reports.get("recommend"):
+        summary["candidates"] = lists["counts"]
     _last_screen(job, manifests, summary)
     return summary
 
@@ -39,7 +43,7 @@ def run_stage(job: Job, stage: str, first: str | None = None) -> dict:
 
     Raises ConfigError, before anything is done, where ``first`` is no stage before this one.
     """
-    before = STAGES[:STAGES.index(stage) + 1]
+    before = (stage,) if stage in ALONE else STAGES[:STAGES.index(stage) + 1]
     if first is not None and first not in before:
         known = f"one of {', '.join(before[:-1])}" if len(before) > 1 else "left out: nothing comes before"
         raise ConfigError(f"--from {first}: for {stage} it must be {known}")
@@ -243,6 +247,17 @@ def _encode_words(report: dict) -> str:
     return "; ".join(words) or "no features (encode.model is not set)"
 
 
+def _recommend_words(report: dict) -> str:
+    if not report:
+        return "no lists (recommend.model is not set)"
+    counts = report["counts"]
+    words = f"lists of {counts['users']} users"
+    words += f" ({counts['popular']} by popularity)" if counts["popular"] else ""
+    words += f", {counts['errors']} errors" if counts["errors"] else ""
+    forwards = report["forwards_a_user"]
+    return words if forwards is None else f"{words}, {forwards:.2f} target forwards a user"
+
+
 def _embed_words(report: dict) -> str:
     words = f"vectors of {report['user']} users and {report['item']} items ({report['source']})"
     recall = report.get("recall_at_20")
@@ -262,7 +277,7 @@ def _route_words(report: dict) -> str:
 
 _DESCRIBE = {"plan": _plan_words, "embed": _embed_words, "group": _group_words, "route": _route_words,
              "pools": _pools_words, "generate": _generate_words, "gate": _gate_words,
-             "publish": _publish_words, "encode": _encode_words}
+             "publish": _publish_words, "encode": _encode_words, "recommend": _recommend_words}
 
 
 def _rounded(value: float | None, digits: int = 1) -> float | None:

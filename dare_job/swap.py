@@ -127,8 +127,8 @@ def recover(out: AnyPath) -> None:
     """Show the published dates again that a kill between two renames hid, save those being written now."""
     if not files.is_local(out):
         return
-    tables = ("knowledge", "features")
-    for folder in _places(path for name in tables for path in out.glob(f"{name}/entity=*/.dt=*.retired")):
+    tables = ("knowledge/entity=*", "features/entity=*", "candidates")
+    for folder in _places(path for name in tables for path in out.glob(f"{name}/.dt=*.retired")):
         with suppress(InfrastructureError, OSError), lock.held(out / "_work" / folder.name):
             settle(folder)
 

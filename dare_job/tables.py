@@ -118,3 +118,19 @@ def features(dim: int, levels: int) -> pa.Schema:
         *[pa.field(f"cluster_{level}", pa.int32(), nullable=False) for level in range(levels)],
         pa.field("text_sha256", pa.string(), nullable=False),  # of the text that the vector is of
     ], metadata={"dare_job.schema_version": str(FEATURES_VERSION)})
+
+
+CANDIDATES_VERSION = 1
+
+# OUT/candidates/dt=YYYY-MM-DD/part-*.parquet: ranks 1 ... K of each user, or one row with ``error``.
+CANDIDATES = pa.schema([
+    pa.field("user_id", pa.string(), nullable=False),
+    pa.field("rank", pa.int32()),
+    pa.field("item_id", pa.string()),
+    pa.field("score", pa.float32()),  # log-probability of the item's id; null: the list is by popularity
+    pa.field("source", pa.string()),  # model | popularity
+    pa.field("target_forwards", pa.int32()),  # that the user took part in, the prompt's included
+    pa.field("accepted_steps", pa.int32()),  # levels of the id that needed no forward of their own
+    pa.field("error", pa.string()),
+    pa.field("run_id", pa.string(), nullable=False),  # the run that searched
+], metadata={"dare_job.schema_version": str(CANDIDATES_VERSION)})

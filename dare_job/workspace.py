@@ -3,6 +3,7 @@
     OUT/knowledge/entity=user|item/dt=D/   published snapshots (part-*.parquet, _manifest.json)
     OUT/features/entity=user|item/dt=D/    vectors and clusters of a published date (part-*.parquet, the same)
     OUT/features/ids/entity=user|item/     ids of all that ever had features
+    OUT/candidates/dt=D/                   top K items of each user (part-*.parquet, the same)
     OUT/reports/dt=D/index.html            what publish says of a date (dare_job/report)
     OUT/_work/dt=D/<stage>/                a stage's output, complete once ``_done.json`` is in it
 """
@@ -57,9 +58,13 @@ class Workspace:
     def features(self, entity: str, dt: str | None = None) -> AnyPath:
         return self.out / "features" / f"entity={entity}" / f"dt={dt or self.dt}"
 
+    def candidates(self) -> AnyPath:
+        return self.out / "candidates" / f"dt={self.dt}"
+
     def snapshots(self) -> list[AnyPath]:
-        """Folders of what is published of the date: texts and features."""
-        return [folder(entity) for folder in (self.knowledge, self.features) for entity in ENTITIES]
+        """Folders of what is published of the date: texts, features and candidates."""
+        both = [folder(entity) for folder in (self.knowledge, self.features) for entity in ENTITIES]
+        return [*both, self.candidates()]
 
     def encoded(self, entity: str) -> list[str]:
         """Dates with features of an entity type, ascending."""

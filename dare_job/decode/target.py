@@ -147,26 +147,39 @@ class Target:
         return self._read(cache, tree, layout, positions, mask)
 
     def _read(self, cache: TreeCache, tree: Tree, layout: Layout | None, positions: torch.Tensor,
-              mask) -> torch.Tensor:
-        """Logits (T, V) of the queries of a forward that the cache is ready for."""
+              mask, **options) -> torch.Tensor:
+        """Logits (T, V) of the queries of a forward that the cache is ready for.
+
+        options: of the model's forward, for queries in line
+        """
         shape = len(tree.starts) - 1, tree.width
         if layout is None:
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
         if self.in_line:
             in_line = tree.tokens.unsqueeze(0), positions.unsqueeze(0)
-            return attention.uneven(layout, self._forward, *in_line, mask, cache).squeeze(0)
+            return attention.uneven(layout, self._forward, *in_line, mask, cache, **options).squeeze(0)
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.in_line(self._forward(tokens, positions, mask, cache))
 
     @_without_gradients
-    def extend(self, cache: TreeCache, level: Level) -> torch.Tensor:
-        """Logits (T, V) of nodes behind a text and nodes that earlier forwards read."""
+    def extend(self, cache: TreeCache, level: Level, wanted: np.ndarray | None = None) -> torch.Tensor:
+        """Logits (T, V) of nodes behind a text and nodes that earlier forwards read.
+
+        wanted  int64 (W,), ascending: of these nodes alone (W, V); None: of all
+        """
         tree = level.queries().to(self.device)
-        layout = None if tree.even else Layout.of(tree)
+        few = wanted is not None and len(wanted) < len(tree)
+        keep = few and self.in_line and self.keeps_logits
+        layout = None if tree.even and not keep else Layout.of(tree)
         cache.begin(tree, level.before, None if self.in_line else layout)
         columns = cache.column + tree.width
         positions, mask = levels.mask_of(self.traits, level, tree.width, columns, self.dtype, self.device)
-        return self._read(cache, tree, layout, positions, mask)
+        if not few:
+            return self._read(cache, tree, layout, positions, mask)
+        wanted = torch.from_numpy(wanted).to(self.device)
+        if keep:
+            return self._read(cache, tree, layout, positions, mask, logits_to_keep=wanted)
+        return self._read(cache, tree, layout, positions, mask)[wanted]
 
     def _positions_and_mask(self, tree: Tree, layout: Layout | None, lengths: np.ndarray, longest: int):
         """int64 (T,), and the mask; None where every row sees every column."""

@@ -62,7 +62,8 @@ def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
 
 def judge(out: AnyPath, keep: int) -> list[Verdict]:
     """A verdict on each date that has a snapshot or working files, ascending."""
-    places = [path for pattern in ("knowledge/entity=*/dt=*", "features/entity=*/dt=*", "_work/dt=*")
+    places = [path for pattern in ("knowledge/entity=*/dt=*", "features/entity=*/dt=*", "candidates/dt=*",
+                                    "_work/dt=*")
               for path in out.glob(pattern)]
     dates = sorted({dt for path in places if (dt := path.name[3:]) and _is_day(dt)})
     published = Workspace(out, date.max).dates()
@@ -187,7 +188,7 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
                     removal.finish(space)
         return
     for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
-                    "_work/.dt=*.removed"):
+                    "candidates/.dt=*.removed", "_work/.dt=*.removed"):
         for folder in out.glob(pattern):
             with suppress(FileNotFoundError):  # another `clean` deletes the same
                 shutil.rmtree(folder)

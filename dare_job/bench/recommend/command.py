@@ -1,0 +1,136 @@
+"""``dare-job bench recommend``: searches in turn, the tables of what they took, and the targets."""
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dare_job.bench.recommend import ablations, curve, generate, report, world
+from dare_job.bench.recommend.measure import Measured, measured
+from dare_job.bench.recommend.methods import FORCED, PLAIN, STRICT, TRIE, Makers, Method, tables
+from dare_job.decode import EngineSettings, step_cost
+from dare_job.decode.beam.top_k.reader import RENORMALISED
+from dare_job.decode.beam.top_k.scheduler import Scheduler
+from dare_job.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+BEAUTY = "amazon-beauty-ids"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``dare-job bench recommend`` was asked.
+
+    data, target  folder of sequences and a recommender trained on them; None: a small shop, random weights
+    drafts        folders of draft models by the names that rows have
+    ks, widths, depths, temperatures  K, N (beside 40) and gamma (beside all) at K = 10, of sampled lists
+    batch         users searched at once
+    generated     users of the comparison with generate
+    """
+
+    data: Path | None = None
+    target: Path | None = None
+    drafts: Mapping[str, Path] = field(default_factory=dict)
+    users: int = 200
+    ks: tuple[int, ...] = (1, 3, 5, 10, 20)
+    widths: tuple[int, ...] = (20, 60)
+    depths: tuple[int, ...] = (1, 2)
+    temperatures: tuple[float, ...] = (0.5, 1.0)
+    batch: int = 16
+    repeats: int = 1
+    generated: int = 12
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self):
+        if (self.data is None) != (self.target is None):
+            raise ConfigError("--target needs sequences (--data, or DARE_DATA), and these a --target: both, "
+                              "or neither for a small shop with random weights")
+        if self.drafts and self.target is None:
+            raise ConfigError("--draft needs the --target that it drafts for")
+        for name in ("users", "batch", "repeats", "generated", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} must be at least 1")
+
+
+def run(options: Options) -> dict:
+    """Measure and print; returns the JSON object that the command prints last."""
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as work:
+        if options.target is None:
+            made = world.small(Path(work), options.users, options.seed)
+        else:
+            made = world.real(options.data, options.target, options.drafts, options.users, options.seed)
+        return _measured(made, options)
+
+
+def _measured(made: world.World, options: Options) -> dict:
+    makers, plains = Makers(made, options.seed), {}
+
+    def plain_of(method: Method) -> Measured:
+        if method.plain not in plains:
+            plains[method.plain] = measured(makers, method.plain, options.batch, options.repeats)
+        return plains[method.plain]
+
+    rows = []
+    for method in tables([*made.drafts], [*options.ks], [*options.widths], [*options.depths],
+                         [*options.temperatures]):
+        found = measured(makers, method, options.batch, options.repeats)
+        rows.append(report.row(made, method, found, plain_of(method)))
+        _LOG.info("%s %s, K = %d, N = %d, temperature %g: %.2f steps accepted, %.2f ms a user", method.name,
+                  method.verification, method.k, method.width, method.temperature, found.accepted,
+                  found.cpu_ms)
+    for method, found in plains.items():
+        rows.append(report.row(made, method, found, found))
+    middle = 10 if 10 in options.ks else options.ks[-1]
+    found = {
+        "forced": _forced(rows), "renormalised": [_renormalised(makers, options, k) for k in options.ks],
+        "generate": generate.compared(makers, max(options.ks), min(options.generated, options.users),
+                                      options.batch),
+        "scheduler": _scheduler(makers, options, middle, plain_of(Method(TRIE, k=middle))),
+        "ablations": ablations.of(makers, middle, options.batch, plain_of(Method(TRIE, k=middle)))}
+    aims = report.targets(rows, found["generate"], middle)
+    report.show(rows, found, aims)
+    trie = made.catalogue.trie
+    return {"rows": rows, "targets": aims, **found, "users": len(made.histories), "ids": trie.leaves,
+            "single_child_shares": [trie.single_share(level) for level in range(trie.length)],
+            "parameters": {"target": made.target.model.num_parameters(),
+                           **{name: one.model.num_parameters() for name, (_, one) in made.drafts.items()}},
+            "batch": options.batch, "threads": options.threads, "memory_bound": curve.ABOUT}
+
+
+def _forced(rows: list[dict]) -> list[dict]:
+    """What drafting tokens without an alternative saves alone, scores being those of ``generate``."""
+    return [{name: one[name] for name in ("k", "forwards_saved", "speedup_cpu", "speedup_memory_bound")}
+            for one in rows if one["method"] == FORCED]
+
+
+def _renormalised(makers: Makers, options: Options, k: int) -> dict:
+    """What skipping them saves, where scores are renormalised over the children."""
+    raw = measured(makers, Method(PLAIN, k=k), options.batch, options.repeats)
+    found = measured(makers, Method(PLAIN, k=k, scores=RENORMALISED), options.batch, options.repeats)
+    worth = makers.world.worth(found.leaves, k)
+    return {"k": k, "forwards_saved": float(raw.forwards.mean() / found.forwards.mean()),
+            "queries_saved": float(raw.queries.mean() / found.queries.mean()),
+            "speedup_cpu": raw.cpu_ms / found.cpu_ms, "recall": worth[0], "ndcg": worth[1]}
+
+
+def _scheduler(makers: Makers, options: Options, k: int, plain: Measured) -> dict:
+    """Drafts where they pay by what forwards cost on this machine."""
+    trie, target = makers.world.catalogue.trie, makers.world.target
+    settings = EngineSettings(batch_size=options.batch, nodes=512, depth=max(1, trie.length - 1))
+    scheduler = Scheduler(step_cost.curve(target, settings), trie.length)
+    found = measured(makers, Method(TRIE, STRICT, k), options.batch, options.repeats, scheduler)
+    forwards = scheduler.drafted + scheduler.plain
+    return {"k": k, "drafted_share": scheduler.drafted / forwards if forwards else None,
+            "speedup_cpu": plain.cpu_ms / found.cpu_ms,
+            "identical": bool(np.array_equal(found.leaves, plain.leaves))}
+
+
+def quick(options: Options) -> Options:
+    """Seconds: exercises the command, measures nothing of interest."""
+    return replace(options, users=6, ks=(2, 4), widths=(5,), depths=(1,), temperatures=(1.0,), generated=2)

@@ -1,0 +1,92 @@
+"""Ways of searching that are compared, as plain data, and how each is made."""
+
+from dataclasses import dataclass
+
+from dare_job.bench.recommend.world import World
+from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer, Scorer
+from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
+from dare_job.decode.beam.top_k.reader import RAW
+from dare_job.decode.beam.top_k.sampled import DrawnDrafter, SampledTopK
+from dare_job.decode.beam.top_k.scheduler import Scheduler
+from dare_job.decode.beam.top_k.search import TopK
+from dare_job.decode.beam.top_k.trie import Vocabulary
+
+PLAIN, FORCED, TRIE, POPULARITY, TRANSITIONS = "plain", "forced", "trie", "popularity", "transitions"
+STRICT, RELAXED, EXACT = "strict", "relaxed", "exact"
+WHOLE = 128
+
+
+@dataclass(frozen=True)
+class Method:
+    """drafter       plain: none; forced: tokens that have no alternative; trie: whole levels; popularity,
+                     transitions; or a draft model's name
+    verification  strict (temperature 0), relaxed or exact
+    width, depth  N and gamma; whole: of levels that are drafted whole
+    """
+
+    drafter: str
+    verification: str = STRICT
+    k: int = 10
+    width: int = 40
+    depth: int | None = None
+    whole: int = 0
+    temperature: float = 0.0
+    scores: str = RAW
+
+    @property
+    def name(self) -> str:
+        """As tables have it: a model's drafts with whole levels are marked."""
+        return f"{self.drafter}+whole" if self.whole and self.drafter not in (FORCED, TRIE) else self.drafter
+
+    @property
+    def plain(self) -> "Method":
+        """What it is compared with."""
+        return Method(PLAIN, STRICT if self.verification == STRICT else EXACT, self.k, 0, None, 0,
+                      self.temperature, self.scores)
+
+
+class Makers:
+    """Makes searches; drafters without a model are trained once."""
+
+    def __init__(self, world: World, seed: int):
+        self.world, self.seed, trie = world, seed, world.catalogue.trie
+        self._view = Vocabulary(trie, [0] * trie.length)
+        self._weights = {FORCED: Alike(trie), TRIE: Alike(trie), POPULARITY: Popularity(trie, world.learned),
+                         TRANSITIONS: Transitions(trie, world.learned)}
+
+    def scorer(self, name: str) -> Scorer:
+        if name in self._weights:
+            return LeafScorer(self._view, self._weights[name])
+        recommender, target = self.world.drafts[name]
+        return ModelScorer(target, Vocabulary(self.world.catalogue.trie, list(recommender.first_code_token)))
+
+    def make(self, method: Method, scheduler: Scheduler | None = None) -> TopK:
+        world, trie, drafter = self.world, self.world.catalogue.trie, None
+        common = world.target, trie, world.recommender.first_code_token, method.k
+        if method.drafter != PLAIN:
+            kind = BeamDrafter if method.verification == STRICT else DrawnDrafter
+            whole = {FORCED: method.k, TRIE: WHOLE}.get(method.drafter, method.whole)
+            width = 0 if method.drafter in (FORCED, TRIE) else method.width
+            drafter = kind(self.scorer(method.drafter), trie.length, width, method.depth, whole)
+        if method.verification == STRICT:
+            return TopK(*common, drafter, method.scores, scheduler)
+        return SampledTopK(*common, method.temperature, drafter, method.verification, method.scores,
+                           scheduler, self.seed)
+
+
+def tables(drafts: list[str], ks: list[int], widths: list[int], depths: list[int],
+           temperatures: list[float]) -> list[Method]:
+    """The methods of tables 1 and 2: every drafter at every K, N and gamma at K = 10, each temperature."""
+    found = []
+    for k in ks:
+        found += [Method(name, k=k) for name in (FORCED, TRIE)]
+        found += [Method(name, k=k, whole=whole) for name in (POPULARITY, TRANSITIONS, *drafts)
+                  for whole in (0, WHOLE)]
+    middle = 10 if 10 in ks else ks[-1]
+    found += [Method(name, k=middle, width=width) for name in drafts for width in widths if width != 40]
+    found += [Method(name, k=middle, depth=depth) for name in drafts for depth in depths]
+    for temperature in temperatures:
+        for k in ks:
+            found += [Method(name, kind, k, temperature=temperature)
+                      for name in (TRIE, POPULARITY, *drafts) for kind in (RELAXED, EXACT)]
+    return found

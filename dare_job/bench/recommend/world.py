@@ -1,0 +1,107 @@
+"""Whom the searches serve: Amazon Beauty with models trained on it, or a small shop with random weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from dare_job.decode.beam.top_k.search import Query
+from dare_job.decode.target import Target
+from dare_job.errors import ConfigError
+from dare_job.recommend import searching
+from dare_job.recommend.catalogue import Catalogue
+from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.recommend.train import sequences
+from dare_job.recommend.train.metrics import ndcg, recall
+
+_SIZES = (12, 24, 24, 8)
+
+
+@dataclass(frozen=True)
+class World:
+    """A target, draft models by name, and users with what they took next.
+
+    histories  rows of items of each user; targets: rows that it took later; learned: leaves of users to learn
+               from
+    """
+
+    recommender: Recommender
+    target: Target
+    drafts: Mapping[str, tuple[Recommender, Target]]
+    catalogue: Catalogue
+    histories: Sequence[np.ndarray]
+    targets: Sequence[np.ndarray]
+    learned: Sequence[Sequence[int]]
+
+    def queries(self, drafter: str | None = None) -> list[Query]:
+        by = self.drafts[drafter][0] if drafter in self.drafts else None
+        found = []
+        for user, history in enumerate(self.histories):
+            prompts = self.recommender.prompt(history), by.prompt(history) if by else ()
+            found.append(Query(prompts[0], self.catalogue.trie.rows[history].tolist(), (), prompts[1], user))
+        return found
+
+    def worth(self, leaves: np.ndarray, k: int) -> tuple[float, float]:
+        """Recall@k and NDCG@k of lists of leaves int64 (R, k)."""
+        lists = []
+        for row in leaves:
+            owners = [one for leaf in row for one in self.catalogue.owners[leaf]]
+            lists.append(np.array(owners[:k], np.int64))
+        return float(recall(lists, self.targets, k).mean()), float(ndcg(lists, self.targets, k).mean())
+
+
+def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed: int) -> World:
+    """Test users of the given split, drawn by seed. Raises ConfigError where a draft has other ids."""
+    recommender = Recommender.open(target)
+    known = sequences.read(data, recommender.ids)
+    tests = known.tests()
+    drawn = np.random.default_rng(seed).permutation(len(tests))[:users]
+    learned = [row for row in known.train if len(row) > 1]
+    opened = {}
+    for name, folder in drafts.items():
+        opened[name] = searching.drafter_of(recommender, folder), Target.load(folder, check=False)
+    catalogue = Catalogue.of(recommender.ids, known.popularity(len(recommender.ids.items)).astype(float))
+    return World(recommender, Target.load(target, check=False), opened, catalogue,
+                 [tests[user][0] for user in drawn], [tests[user][1] for user in drawn],
+                 [catalogue.trie.rows[row].tolist() for row in learned])
+
+
+def small(work: Path, users: int, seed: int) -> World:
+    """Random ids, histories and weights: exercises the search, says nothing of what lists are worth."""
+    chance = np.random.default_rng(seed)
+    codes = np.stack([chance.integers(0, size, 600) for size in _SIZES], 1).astype(np.int32)
+    ids = ItemIds(tuple(map(str, range(600))), codes, _SIZES)
+    target, draft = _random(work / "target", ids, 64, seed), _random(work / "draft", ids, 32, seed + 1)
+    rows = [chance.integers(0, 600, 8) for _ in range(users)]
+    catalogue = Catalogue.of(ids, np.bincount(np.concatenate(rows), minlength=600).astype(float))
+    return World(target, Target.load(target.folder, check=False),
+                 {"random": (draft, Target.load(draft.folder, check=False))}, catalogue,
+                 [row[:-1] for row in rows], [row[-1:] for row in rows],
+                 [catalogue.trie.rows[row].tolist() for row in rows])
+
+
+def _random(folder: Path, ids: ItemIds, width: int, seed: int) -> Recommender:
+    torch.manual_seed(seed)
+    first = tuple(int(3 + start) for start in np.cumsum((0, *_SIZES[:-1])))
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=3 + sum(_SIZES), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=128))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4)
+    model.save_pretrained(folder)
+    made = Recommender(folder, ids, first, 12, begin=(0,))
+    made.write(folder)
+    return made
+
+
+def require(folder: Path, option: str) -> Path:
+    """Raises ConfigError where there is no such folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"{option} {folder}: no such folder")
+    return folder

@@ -1,0 +1,95 @@
+"""One level of sampled beam search, verified: K outputs of the target's law from drafts of another one.
+
+Rows are independent; places are numbers of candidates. p, q float64 (S, A) sum to 1; q to 0 where nothing was
+drafted. drafts int64 (S, N): drawn one after the other without replacement from q, NONE behind.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from dare_job.decode.beam.top_k.chance import Chance
+from dare_job.decode.beam.top_k.trie import NONE
+from dare_job.decode.sampling.seeds import CHOICE, RESIDUAL
+from dare_job.decode.sampling.steps import at, normalised, ratio
+
+Kernel = Callable[..., torch.Tensor]
+
+
+def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance: Chance, rows: np.ndarray,
+          nodes: torch.Tensor) -> torch.Tensor:
+    """Places int64 (S, k) with the law of k draws from p without replacement, in their order; NONE behind the
+    support.
+
+    O = (), r = p, s = q. A draft x is accepted with probability min(1, r(x) / s(x)): then O gets x and r is p
+    without O; else r becomes norm(r - s)+. In both cases s loses x. When drafts run out, one more output has
+    the law r and the rest that of p without O.
+    """
+    r, s, taken = p, normalised(q), torch.zeros_like(p, dtype=torch.bool)
+    out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)
+    count = torch.zeros(len(p), dtype=torch.int64, device=p.device)
+    for number, x in enumerate(drafts.unbind(1)):
+        live = (x != NONE) & (count < k)
+        if not live.any():  # below beams that were not taken; or nothing is wanted any more
+            continue
+        passed = live & chance.accept(rows, number, torch.where(live, ratio(at(r, x), at(s, x)), 0))
+        failed = live & ~passed
+        _append(out, taken, count, x, passed)
+        left = normalised(p.masked_fill(taken, 0))
+        r = torch.where(passed[:, None], left, torch.where(failed[:, None], _residual(r, s), r))
+        s = torch.where(live[:, None], normalised(s.scatter(1, x.clamp_min(0)[:, None], 0)), s)
+    one = chance.order(rows, nodes, r, (count < k).long(), RESIDUAL)
+    if one.shape[1]:
+        _append(out, taken, count, one[:, 0], one[:, 0] != NONE)
+    return _filled(out, taken, count, p, k, chance, rows, nodes)
+
+
+def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance: Chance, rows: np.ndarray,
+            nodes: torch.Tensor) -> torch.Tensor:
+    """AtSpeed's algorithm 2, as published. Lossy: its outputs do not have the law of p.
+
+    Each draft is accepted with probability min(1, p / q), whatever became of the others. Of k and more that
+    were accepted k are taken at random; fewer are topped up from norm(p - q)+ without them.
+    """
+    accepted = torch.zeros_like(p, dtype=torch.bool)
+    q = normalised(q)
+    for number, x in enumerate(drafts.unbind(1)):
+        there = x != NONE
+        passed = there & chance.accept(rows, number, torch.where(there, ratio(at(p, x), at(q, x)), 0))
+        accepted.scatter_(1, x.clamp_min(0)[:, None], passed[:, None] | accepted.gather(
+            1, x.clamp_min(0)[:, None]))
+    enough = torch.full((len(p),), k, device=p.device)
+    chosen = chance.order(rows, nodes, accepted.double(), enough, RESIDUAL)
+    out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)
+    out[:, :chosen.shape[1]] = chosen
+    count, taken = (out != NONE).sum(1), accepted.clone()
+    gap = normalised((p - q).clamp_min(0).masked_fill(taken, 0))
+    more = chance.order(rows, nodes, gap, k - count, CHOICE)
+    for x in more.unbind(1):
+        _append(out, taken, count, x, x != NONE)
+    return _filled(out, taken, count, p, k, chance, rows, nodes)
+
+
+def _append(out: torch.Tensor, taken: torch.Tensor, count: torch.Tensor, x: torch.Tensor,
+            which: torch.Tensor) -> None:
+    """Outputs x (S,) of the rows ``which``, in place."""
+    own = which.nonzero()[:, 0]
+    out[own, count[own]] = x[own]
+    taken[own, x[own]] = True
+    count[own] += 1
+
+
+def _residual(r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """norm(r - s)+; r where they are the same, for then nothing is ever rejected."""
+    return normalised((r - s).clamp_min(0), otherwise=r)
+
+
+def _filled(out: torch.Tensor, taken: torch.Tensor, count: torch.Tensor, p: torch.Tensor, k: int,
+            chance: Chance, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
+    """The rest by p without what is taken."""
+    if bool((count < k).any()):
+        more = chance.order(rows, nodes, p.masked_fill(taken, 0), k - count, CHOICE)
+        for x in more.unbind(1):
+            _append(out, taken, count, x, x != NONE)
+    return out

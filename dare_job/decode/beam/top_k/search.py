@@ -1,0 +1,196 @@
+"""Constrained beam search for many users at once, drafted or not: the lists are the same.
+
+A row goes on without a forward as long as the target has read all of its beams: that is strict top-K
+verification (AtSpeed, algorithm 1), for a step is accepted if and only if all of its K best were among what
+was drafted, and what the last forward says yields one more step. Nodes that were read for another step and
+not needed then count as drafted, too.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dare_job.decode.beam.top_k.banned import Banned
+from dare_job.decode.beam.top_k.beams import Beams, Candidates, best, candidates
+from dare_job.decode.beam.top_k.drafts import Drafted, Drafter, Progress
+from dare_job.decode.beam.top_k.reader import RAW, Reader
+from dare_job.decode.beam.top_k.scheduler import Scheduler
+from dare_job.decode.beam.top_k.trie import NONE, ROOT, Trie, Vocabulary
+from dare_job.decode.target import Target
+from dare_job.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Query:
+    """One user.
+
+    prompt        token ids, one at least
+    history       leaves of the trie, the oldest first: what drafters without a model know of the user
+    banned        leaves that the list may not hold
+    draft_prompt  token ids for a draft model of another vocabulary; empty: it reads the same prompt
+    name          of the user, whose chance it is where lists are sampled: text or a whole number
+    """
+
+    prompt: Sequence[int]
+    history: Sequence[int] = ()
+    banned: Sequence[int] = ()
+    draft_prompt: Sequence[int] = ()
+    name: str | int = 0
+
+
+@dataclass(frozen=True)
+class Lists:
+    """What was found for R users.
+
+    leaves      int64 (R, K): the best first, counted from 0
+    scores      float32 (R, K): log-probabilities
+    reads       int64 (F, R): tokens that each target forward read of each row, its prompt included
+    draft_reads int64 (D, R): the same of a draft model's forwards
+    length      steps of a search, L
+    seconds     of all rows together; ``draft_s`` of them in drafting
+    """
+
+    leaves: np.ndarray
+    scores: np.ndarray
+    reads: np.ndarray
+    draft_reads: np.ndarray
+    length: int
+    seconds: float
+    draft_s: float
+
+    @property
+    def forwards(self) -> np.ndarray:
+        """int64 (R,): target forwards that the row took part in, the prompt's included."""
+        return (self.reads > 0).sum(0)
+
+    @property
+    def accepted(self) -> np.ndarray:
+        """int64 (R,): steps that needed no forward of their own."""
+        return self.length - self.forwards
+
+    @property
+    def queries(self) -> np.ndarray:
+        """int64 (R,): tokens that the target read of the row."""
+        return self.reads.sum(0)
+
+
+@dataclass
+class State:
+    """level int64 (R,): codes that a row's beams have; the beams of R rows."""
+
+    level: np.ndarray
+    nodes: torch.Tensor
+    scores: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: int, k: int, device) -> "State":
+        nodes = torch.full((rows, k), NONE, dtype=torch.int64, device=device)
+        scores = torch.full((rows, k), -torch.inf, device=device)
+        nodes[:, 0], scores[:, 0] = ROOT, 0
+        return cls(np.zeros(rows, np.int64), nodes, scores)
+
+    def rows(self, which: np.ndarray) -> Beams:
+        at = torch.from_numpy(which).to(self.nodes.device)
+        return Beams(self.nodes[at], self.scores[at])
+
+    def advance(self, which: np.ndarray, beams: Beams) -> None:
+        at = torch.from_numpy(which).to(self.nodes.device)
+        self.nodes[at], self.scores[at] = beams
+        self.level[which] += 1
+
+
+class TopK:
+    """The K most probable ids of a target for each user.
+
+    drafter    None: plain beam search
+    scheduler  how deep to draft; None: always as deep as the drafter goes
+    """
+
+    def __init__(self, target: Target, trie: Trie, first_code_token: Sequence[int], k: int,
+                 drafter: Drafter | None = None, scores: str = RAW, scheduler: Scheduler | None = None):
+        """Raises ConfigError where there are fewer than k ids."""
+        if not 1 <= k <= trie.leaves:
+            raise ConfigError(f"k = {k}: lists have 1 to {trie.leaves} ids, as many as there are")
+        self.trie, self.k, self.drafter, self.scheduler = trie, k, drafter, scheduler
+        self.vocabulary = Vocabulary(trie, list(first_code_token), target.device)
+        self.reader = Reader(target, self.vocabulary, scores)
+
+    @torch.inference_mode()
+    def search(self, queries: Sequence[Query]) -> Lists:
+        """Lists of R users, who share their forwards. Raises ModelError for a prompt that does not fit,
+        ConfigError where a user's banned ids leave fewer than k.
+        """
+        started, draft_s = time.perf_counter(), 0.0
+        banned = Banned.of(self.trie, [query.banned for query in queries], self.k, self.vocabulary.device)
+        self.begin(queries)
+        state, drafts = State.of(len(queries), self.k, self.vocabulary.device), []
+        while len(rows := self.advanced(state, banned, drafts)):
+            begun, before = time.perf_counter(), state.level[rows]
+            drafts = self._drafts(state, rows)
+            if self.scheduler and drafts:
+                self.scheduler.note_draft(before, [(level.nodes >= 0).sum(1) for level in drafts],
+                                          1e3 * (time.perf_counter() - begun))
+            draft_s += time.perf_counter() - begun
+            self._read(state, rows, drafts)
+            if self.scheduler and drafts:
+                self.advanced(state, banned, drafts)
+                self.scheduler.note_passed(before, state.level[rows], len(drafts))
+        ranked = Beams(state.nodes, state.scores).ranked()
+        drafted = self.drafter.reads if self.drafter else []
+        return Lists(ranked.nodes.cpu().numpy() - self.trie.first_leaf, ranked.scores.cpu().numpy(),
+                     *(np.array(reads, np.int64).reshape(-1, len(queries))
+                       for reads in (self.reader.reads, drafted)),
+                     self.trie.length, time.perf_counter() - started, draft_s)
+
+    def begin(self, queries: Sequence[Query]) -> None:
+        """Forget all rows; these are the new ones."""
+        self.reader.begin([query.prompt for query in queries])
+        if self.drafter:
+            self.drafter.begin(queries)
+
+    def _drafts(self, state: State, rows: np.ndarray) -> list[Drafted]:
+        """What the next forward of rows (S,) reads beside their beams."""
+        if self.drafter is None:
+            return []
+        beams, depth = state.rows(rows), None
+        if self.scheduler:
+            unread = self.reader.missing(rows, beams.nodes.cpu().numpy())
+            prompts = 0 if self.reader.reads else int(self.reader.lengths.sum())  # read by the first forward
+            queries = int((unread >= 0).sum()) + prompts
+            depth = self.scheduler.depth(state.level[rows], queries, self.k)
+            if not depth:
+                return []
+        drafts = self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
+        if (room := self.reader.room()) is not None:
+            wanted = [beams.nodes.cpu().numpy(), *(level.nodes for level in drafts)]
+            if self.reader.missing(rows, np.concatenate(wanted, axis=1)).shape[1] > room:
+                return []
+        return drafts
+
+    def advanced(self, state: State, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
+        """Take all steps that need no forward; the rows (S,) that need one. drafts: of the last forward."""
+        while len(ready := self.ready(state)):
+            state.advance(ready, best(self.candidates(state, ready, banned), self.k))
+        return np.flatnonzero(state.level < self.trie.length)
+
+    def ready(self, state: State) -> np.ndarray:
+        """Rows (S,) that can take a step."""
+        rows = np.flatnonzero(state.level < self.trie.length)
+        if not len(rows):
+            return rows
+        return rows[self.reader.knows(rows, state.rows(rows).nodes.cpu().numpy()).all(1)]
+
+    def candidates(self, state: State, rows: np.ndarray, banned: Banned | None) -> Candidates:
+        """What the next step of rows (S,) chooses from."""
+        beams = state.rows(rows)
+        found = self.reader.children(rows, beams.nodes.cpu().numpy())
+        return candidates(beams.scores, *found, banned.among(rows, found[0]) if banned else None)
+
+    def _read(self, state: State, rows: np.ndarray, drafts: list[Drafted]) -> None:
+        """Have the target read beams that it does not know and drafts of rows (S,), and what is above them."""
+        beams = state.rows(rows).nodes.cpu().numpy()
+        beams = np.where(self.reader.knows(rows, beams), NONE, beams)  # forced tokens need not be read
+        self.reader.read(rows, np.concatenate((beams, *(level.nodes for level in drafts)), axis=1))

@@ -1,0 +1,84 @@
+"""Items as leaves of a trie: what users have taken and may not see, lists of leaves as lists of items."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dare_job.decode.beam.top_k.search import Query
+from dare_job.decode.beam.top_k.trie import Trie
+from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.recommend.ids.vocabulary import Recommender
+
+SEEN, DUPLICATES = "seen", "duplicates"
+
+
+class Listed(NamedTuple):
+    """Items of a list, the best first, and the score of each: float, None where none was computed."""
+
+    items: list[str]
+    scores: list[float | None]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The items that can be recommended.
+
+    trie      of their ids
+    counts    float64 (N,): popularity of each row of ``ids``
+    owners    rows of each leaf, the most popular first; equals in the order of the file
+    popular   int64 (N,): rows in that order
+    """
+
+    ids: ItemIds
+    trie: Trie
+    counts: np.ndarray
+    owners: tuple[tuple[int, ...], ...]
+    popular: np.ndarray
+
+    @classmethod
+    def of(cls, ids: ItemIds, counts: np.ndarray) -> "Catalogue":
+        trie = Trie.of(ids.codes)
+        popular = np.lexsort((np.arange(len(counts)), -counts))
+        owners: list[list[int]] = [[] for _ in range(trie.leaves)]
+        for row in popular.tolist():
+            owners[trie.rows[row]].append(row)
+        return cls(ids, trie, counts, tuple(map(tuple, owners)), popular)
+
+    def rows(self, history: Sequence[str]) -> list[int]:
+        """Rows of the items of a history that have an id, in its order."""
+        return [row for item in history if (row := self.ids.rows.get(item)) is not None]
+
+    def query(self, recommender: Recommender, rows: Sequence[int], exclude: Sequence[str],
+              drafter: Recommender | None = None, name: str = "") -> Query:
+        """Of a user's rows, the oldest first. A leaf is banned where all of its items are excluded."""
+        seen = set(rows) if SEEN in exclude else ()
+        leaves = {int(self.trie.rows[row]) for row in seen}
+        banned = [leaf for leaf in sorted(leaves) if seen.issuperset(self.owners[leaf])]
+        return Query(recommender.prompt(rows), self.trie.rows[np.asarray(rows, np.int64)].tolist(), banned,
+                     drafter.prompt(rows) if drafter else (), name)
+
+    def listed(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
+               exclude: Sequence[str], k: int) -> Listed:
+        """The first k items of a list of leaves: those of a leaf by popularity, or the first of them
+        alone.
+        """
+        seen, found, given = set(rows) if SEEN in exclude else (), [], []
+        for leaf, score in zip(leaves, scores, strict=True):
+            owners = [row for row in self.owners[leaf] if row not in seen]
+            for row in owners[:1] if DUPLICATES in exclude else owners:
+                found.append(self.ids.items[row])
+                given.append(float(score))
+        return Listed(found[:k], given[:k])
+
+    def by_popularity(self, exclude: Sequence[str], k: int) -> Listed:
+        """For a user without a history."""
+        rows = self.popular.tolist()
+        if DUPLICATES in exclude:
+            rows = [row for row in rows if self.owners[self.trie.rows[row]][0] == row]
+        return Listed([self.ids.items[row] for row in rows[:k]], [None] * min(k, len(rows)))
+
+    def most(self, exclude: Sequence[str]) -> int:
+        """The longest list that a user who has taken nothing can have."""
+        return self.trie.leaves if DUPLICATES in exclude else len(self.ids.items)

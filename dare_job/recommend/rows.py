@@ -1,0 +1,86 @@
+"""Users in, rows of CANDIDATES out: batches, with every way in which a user can fail kept to that user."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from dare_job import device_errors
+from dare_job.decode.beam.top_k.search import Query, TopK
+from dare_job.errors import InfrastructureError, describe
+from dare_job.recommend.catalogue import Catalogue
+from dare_job.recommend.ids.vocabulary import Recommender
+
+_LOG = logging.getLogger("dare_job")
+MODEL, POPULAR = "model", "popularity"  # who made a list
+
+
+class Writer:
+    """What makes lists in one worker. ``batch_size`` falls where memory is short, and stays there."""
+
+    def __init__(self, search: TopK, catalogue: Catalogue, recommender: Recommender,
+                 drafter: Recommender | None, exclude: Sequence[str], k: int, batch_size: int):
+        self.search, self.catalogue = search, catalogue
+        self.recommender, self.drafter = recommender, drafter
+        self.exclude, self.k, self.batch_size = tuple(exclude), k, batch_size
+
+    def rows(self, users: Sequence[tuple[str, Sequence[str]]]) -> Iterator[dict]:
+        """(user_id, item ids, the oldest first) -> k rows a user, or one with ``error``; without run_id.
+
+        Users with prompts of like length share batches. A user without an item that has an id gets the most
+        popular items. Raises InfrastructureError where the device failed.
+        """
+        known = []
+        for user, history in users:
+            rows = self.catalogue.rows(history)
+            if rows:
+                known.append((user, rows))
+            else:
+                yield from _listed(user, self.catalogue.by_popularity(self.exclude, self.k), POPULAR, 0, 0)
+        known.sort(key=lambda one: len(one[1]))
+        at = 0
+        while at < len(known):
+            batch = known[at:at + self.batch_size]
+            found = self._batch(batch)
+            if found is None:
+                self.batch_size = max(1, len(batch) // 2)
+                _LOG.warning("out of memory with %d users at once: %d from here on", len(batch),
+                             self.batch_size)
+                continue
+            yield from found
+            at += len(batch)
+
+    def _batch(self, users: list[tuple[str, list[int]]]) -> list[dict] | None:
+        """None: memory is short, and there is more than one user."""
+        try:
+            return self._found(users)
+        except Exception as error:
+            if device_errors.is_device(error):
+                raise InfrastructureError(f"the device failed: {describe(error)}") from error
+            if device_errors.is_short(error) and len(users) > 1:
+                return None
+            if len(users) == 1:
+                user = users[0][0]
+                _LOG.warning("user %s gets no list: %s", user, describe(error))
+                return [_row(user, error=describe(error))]
+            _LOG.warning("a batch failed, its users are served one by one: %s", describe(error))
+        return [row for user in users for row in self._batch([user])]
+
+    def _found(self, users: list[tuple[str, list[int]]]) -> list[dict]:
+        queries: list[Query] = [self.catalogue.query(self.recommender, rows, self.exclude, self.drafter, user)
+                                for user, rows in users]
+        lists, written = self.search.search(queries), []
+        for at, (user, rows) in enumerate(users):
+            listed = self.catalogue.listed(lists.leaves[at].tolist(), lists.scores[at].tolist(), rows,
+                                           self.exclude, self.k)
+            written += _listed(user, listed, MODEL, int(lists.forwards[at]), int(lists.accepted[at]))
+        return written
+
+
+def _listed(user: str, listed, source: str, forwards: int, accepted: int) -> list[dict]:
+    return [_row(user, rank, item, score, source, forwards, accepted)
+            for rank, (item, score) in enumerate(zip(*listed, strict=True), 1)]
+
+
+def _row(user: str, rank: int | None = None, item: str | None = None, score: float | None = None,
+         source: str | None = None, forwards: int = 0, accepted: int = 0, error: str | None = None) -> dict:
+    return {"user_id": user, "rank": rank, "item_id": item, "score": score, "source": source,
+            "target_forwards": forwards, "accepted_steps": accepted, "error": error}

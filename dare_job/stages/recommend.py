@@ -1,0 +1,126 @@
+"""Stage recommend: the top K items of each user by a generative recommender. Off unless ``recommend.model``.
+
+    OUT/candidates/dt=D/part-*.parquet      tables.CANDIDATES
+    OUT/candidates/dt=D/_manifest.json      what made them, counts, forwards
+
+Reads the input alone: ``dare-job recommend`` needs no other stage. A killed run goes on with the chunks of
+users that it finished (``recommend/chunks.py``); the date's table is shown in one step (``swap.show``).
+"""
+
+import logging
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dare_job import files, knowledge, lock, model_files, swap
+from dare_job.data.prepare import prepare
+from dare_job.errors import ConfigError, DataError, ThresholdError
+from dare_job.job import Job
+from dare_job.observe import redact
+from dare_job.recommend import chunks, publishing, searching, users
+from dare_job.recommend.catalogue import Catalogue
+from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.recommend.task import RecommendTask
+from dare_job.tables import CANDIDATES_VERSION
+from dare_job.workspace import MANIFEST, digest, done_record, write_json
+
+_LOG = logging.getLogger("dare_job")
+_VERSION = 1  # of what makes lists: one more where the same input gets other ones
+
+
+def run(job: Job) -> dict:
+    """Write the date's candidates; returns the manifest, ``{}`` where the stage is off.
+
+    Raises ConfigError for a recommender of no use or K above the number of items, ModelError for a damaged
+    one, DataError for a bad input, ThresholdError where more users failed than limits.max_error_share allows:
+    then nothing is shown, and the finished chunks stay.
+    """
+    settings = job.config.recommend
+    if settings.model is None:
+        return {}
+    began = time.perf_counter()
+    folder = model_files.resolve(settings.model, settings.revision, setting="recommend.model")
+    recommender, drafter = Recommender.open(folder), _drafter(job)
+    if drafter:  # refused before anything costs
+        searching.drafter_of(recommender, drafter)
+    source = prepare(job)
+    made_by = {name: {"folder": redact.values(str(place)), "sha256": model_files.fingerprint(place)}
+               for name, place in (("model", folder), ("drafter", drafter)) if place}
+    fingerprint = _fingerprint(job, done_record(source)["fingerprint"], made_by)
+    target = job.space.candidates()
+    if found := knowledge.made_from(target, fingerprint):
+        return found
+    work = job.space.work / "recommend" / fingerprint[:12]
+    table = users.prepare(job, source, work / "users", fingerprint)
+    if not table["users"]:
+        raise DataError(f"{source} names no user, or --limit is 0: there is nobody to recommend to")
+    counts = users.counts(swap.current(work / "users"), recommender.ids)
+    _require_items(job, Catalogue.of(recommender.ids, counts))
+    task = RecommendTask.of(job, folder, drafter, swap.current(work / "users"), work / "chunks")
+    said = chunks.write(job, task, table["chunks"])
+    manifest = _show(job, table, work / "chunks", fingerprint, {
+        "made_by": made_by, "settings": settings.model_dump(),
+        "workers": {"workers": len({row["worker"] for row in said}),
+                    "users": sum(row["users"] for row in said),
+                    "busy_s": round(sum(row["busy_s"] for row in said), 3)},
+        "seconds": round(time.perf_counter() - began, 3)})
+    files.remove_tree(job.space.work / "recommend")
+    return manifest
+
+
+def _drafter(job: Job) -> Path | None:
+    name = job.config.recommend.drafter
+    if name is None or name in searching.WITHOUT_MODEL:
+        return None
+    return model_files.resolve(name, setting="recommend.drafter")
+
+
+def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
+    """Of the input, the model and the settings that lists, or their chunks, depend on. Drafts are among
+    them only where lists are drawn: beam search finds the same with any.
+    """
+    settings = job.config.recommend.model_dump(exclude={"model", "revision", "drafter", "batch_size"})
+    if not job.config.recommend.temperature:
+        settings = {name: settings[name] for name in ("k", "scores", "exclude", "rows_per_commit")}
+        made_by = {"model": made_by["model"]}
+    return digest(["recommend", _VERSION, CANDIDATES_VERSION, input_, job.space.dt, job.limit,
+                   job.config.history.min_rating, job.config.model.dtype, settings,
+                   {name: found["sha256"] for name, found in made_by.items()}])
+
+
+def _require_items(job: Job, catalogue: Catalogue) -> None:
+    settings = job.config.recommend
+    if settings.k > (most := catalogue.most(settings.exclude)):
+        raise ConfigError(f"recommend.k = {settings.k}: the recommender has ids for "
+                          f"{len(catalogue.ids.items)} items, of which a list can hold {most}: set "
+                          "recommend.k to at most that")
+    if not catalogue.counts.any():
+        _LOG.warning("no item of the input has an id in %s: all users get the most popular items of that "
+                     "file, in its order; are these the ids of another catalogue?", settings.model)
+
+
+def _show(job: Job, table: dict, made: files.AnyPath, fingerprint: str, said: dict) -> dict:
+    """Write the table beside its place, check it and let readers see it; the manifest."""
+    target = job.space.candidates()
+    staging = swap.staged(target, flat=True)
+    with swap.discarding(staging):
+        named, sums = publishing.write(job, made, staging, table["users"], job.config.recommend.k)
+        _require_few_errors(job, sums)
+        searched = sums["users"] - sums["errors"] - sums["popular"]
+        manifest = {
+            "date": job.space.dt, "run_id": job.run_id, "schema_version": CANDIDATES_VERSION,
+            "published": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": fingerprint,
+            "files": named, "counts": sums | {"searched": searched},
+            "forwards_a_user": round(sums["forwards"] / searched, 4) if searched else None, **said}
+        lock.require_held()
+        write_json(staging / MANIFEST, manifest)
+        swap.show({staging: target})
+    return manifest
+
+
+def _require_few_errors(job: Job, sums: dict) -> None:
+    limit = job.config.limits.max_error_share
+    if limit is not None and sums["users"] and sums["errors"] / sums["users"] > limit:
+        raise ThresholdError(f"{sums['errors']} of {sums['users']} users got no list, more than "
+                             f"limits.max_error_share = {limit}; their column error in "
+                             f"{job.space.work / 'recommend'} says why; nothing was published")

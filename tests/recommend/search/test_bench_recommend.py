@@ -1,0 +1,35 @@
+"""``dare-job bench recommend`` on a small shop: every row has its figures, drafts change no strict list."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dare_job.bench.recommend.command import Options
+from dare_job.cli import app
+from dare_job.errors import ConfigError
+
+ROW = {"method", "verification", "k", "speedup_cpu", "speedup_memory_bound", "forwards_saved",
+       "accepted_steps", "recall", "ndcg", "identical"}
+
+
+def test_the_command_ends_with_its_rows(monkeypatch):
+    monkeypatch.delenv("DARE_DATA", raising=False)
+    ran = CliRunner().invoke(app, ["bench", "recommend", "--quick"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert all(row.keys() >= ROW for row in found["rows"])
+    strict = [row for row in found["rows"] if row["verification"] == "strict"]
+    assert strict and all(row["identical"] is True for row in strict)
+    drafted = [row for row in strict if row["method"] == "trie"]
+    assert drafted and all(row["forwards_saved"] > 1 for row in drafted)
+    assert found["generate"]["same_items"] == found["generate"]["users"]
+    assert {row["method"] for row in found["rows"]} >= {"plain", "popularity", "random", "random+whole"}
+    assert any(row["lossy"] for row in found["rows"] if row["verification"] == "relaxed")
+
+
+def test_a_target_needs_data_and_drafts_a_target(tmp_path):
+    with pytest.raises(ConfigError, match="--target needs"):
+        Options(target=tmp_path)
+    with pytest.raises(ConfigError, match="--draft needs"):
+        Options(drafts={"SFT": tmp_path})

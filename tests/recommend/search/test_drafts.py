@@ -1,0 +1,96 @@
+"""Drafted lists are those of plain beam search, whatever drafts; what drafters know of the trie."""
+
+import numpy as np
+import pytest
+import small
+import torch
+
+from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer
+from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
+from dare_job.decode.beam.top_k.reader import RAW, RENORMALISED
+from dare_job.decode.beam.top_k.search import Query, TopK
+from dare_job.decode.beam.top_k.trie import NONE, ROOT, Trie, Vocabulary
+from dare_job.errors import ConfigError
+
+
+def scorer(name: str, ids: Trie):
+    view = Vocabulary(ids, small.FIRST)
+    chance = np.random.default_rng(5)
+    sequences = [chance.integers(0, ids.leaves, 6).tolist() for _ in range(50)]
+    return {"same": lambda: ModelScorer(small.target(), view),
+            "other": lambda: ModelScorer(small.target("qwen2", 9, width=16, layers=1), view),
+            "popularity": lambda: LeafScorer(view, Popularity(ids, sequences)),
+            "transitions": lambda: LeafScorer(view, Transitions(ids, sequences))}[name]()
+
+
+@pytest.mark.parametrize("scores", [RAW, RENORMALISED])
+@pytest.mark.parametrize("name", ["same", "other", "popularity", "transitions"])
+def test_drafted_lists_are_plain_lists(name, scores):
+    ids, rows = small.trie(), small.queries(6)
+    rows = [Query(query.prompt, history=[at, at + 3], banned=[at]) for at, query in enumerate(rows)]
+    for k, width, depth, whole in ((1, 2, None, 0), (5, 12, None, 0), (5, 9, 2, 30), (20, 40, 1, 0),
+                                   (5, 0, None, 30)):
+        plain = TopK(small.target(), ids, small.FIRST, k, scores=scores).search(rows)
+        drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth, whole)
+        found = TopK(small.target(), ids, small.FIRST, k, drafter, scores).search(rows)
+        np.testing.assert_array_equal(found.leaves, plain.leaves)
+        np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
+        assert (found.forwards <= plain.forwards).all() and (found.queries >= plain.queries).all()
+
+
+def test_the_target_as_its_own_drafter_needs_one_forward():
+    ids, rows = small.trie(), small.queries(6)
+    drafter = BeamDrafter(scorer("same", ids), ids.length, 60)
+    found = TopK(small.target(), ids, small.FIRST, 5, drafter).search(rows)
+    assert (found.forwards == 1).all() and (found.accepted == 3).all()
+
+
+def test_all_nodes_drafted_are_all_accepted():
+    ids = small.trie(30)
+    drafter = BeamDrafter(scorer("popularity", ids), ids.length, ids.leaves)
+    found = TopK(small.target(), ids, small.FIRST, 30 if ids.leaves >= 30 else ids.leaves, drafter).search(
+        small.queries(3))
+    assert (found.forwards == 1).all()
+
+
+def test_whole_levels_are_accepted_without_knowing_anything():
+    ids = small.trie(400, sizes=(5, 30, 3, 2))
+    drafter = BeamDrafter(LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids)), ids.length, 0, whole=20)
+    found = TopK(small.target(), ids, [3, 8, 38, 41], 3, drafter).search(small.queries(4))
+    assert (found.forwards == 2).all()  # prompts with all first codes, then the second codes with all third
+
+
+def test_forced_tokens_are_known_unread_where_scores_are_renormalised():
+    ids = Trie.of(np.array([[0, 1, 2, 3], [1, 1, 1, 1], [2, 0, 0, 0]]))  # forced behind the first code
+    rows, used = small.queries(3), small.target()
+    found = TopK(used, ids, small.FIRST, 2, scores=RENORMALISED).search(rows)
+    assert (found.forwards == 1).all()
+    raw = TopK(used, ids, small.FIRST, 2).search(rows)
+    assert (raw.forwards == 4).all() and (raw.scores < found.scores).all()
+    ids = Trie.of(np.array([[0, 1, 2], [0, 1, 3], [1, 0, 0], [2, 0, 0]]))  # one of three goes on in two ways
+    found = TopK(used, ids, small.FIRST[:3], 3, scores=RENORMALISED).search(rows)
+    assert (found.reads == [[len(row.prompt) for row in rows], [2, 2, 2]]).all()  # its two codes alone
+
+
+@pytest.mark.parametrize("name", ["other", "popularity", "transitions"])
+def test_a_scorer_gives_probabilities_of_all_children(name):
+    ids = small.trie(60)
+    used = scorer(name, ids)
+    used.begin([Query([5, 6], history=[1, 2, 3]), Query([7])])
+    nodes = np.array([[ROOT, 1, 2], [3, NONE, ids.first_leaf - 1]])
+    _, there, logs = used.children(np.arange(2), nodes)
+    sums = torch.where(there, logs.exp(), 0).sum(-1)
+    np.testing.assert_allclose(sums.numpy(), [[1, 1, 1], [1, 0, 1]], atol=1e-5)
+
+
+def test_transitions_know_what_follows():
+    ids = small.trie(30)
+    weights = Transitions(ids, [[4, 7]] * 5 + [[1, 2]], popular=0.1).of([[4], [], [1, 4]])
+    assert weights[0].argmax() == 7 and weights[2].argmax() == 7
+    np.testing.assert_allclose(weights.sum(1), 1)
+
+
+def test_a_draft_without_nodes_is_refused():
+    ids = small.trie(30)
+    with pytest.raises(ConfigError, match="at least 1"):
+        BeamDrafter(scorer("popularity", ids), ids.length, 0)

@@ -1,0 +1,119 @@
+"""Sampled lists: their law by enumeration through the search itself, and that they hang on nobody else."""
+
+import enumerated
+import numpy as np
+import pytest
+import small
+import torch
+
+from dare_job.decode.beam.top_k.drafts import ModelScorer
+from dare_job.decode.beam.top_k.leaves import LeafScorer, Popularity
+from dare_job.decode.beam.top_k.sampled import DrawnDrafter, SampledTopK
+from dare_job.decode.beam.top_k.search import Query, TopK
+from dare_job.decode.beam.top_k.trie import Trie, Vocabulary
+from dare_job.errors import ConfigError
+
+TWO = Trie.of(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0], [2, 0, 0]]))  # last code forced
+FIRST = [3, 8, 12]
+
+
+class Table:
+    """Log-probabilities of all nodes' children, as a reader that has read what it was asked to read."""
+
+    def __init__(self, ids: Trie, seed: int):
+        self.view, self.longest = Vocabulary(ids, [0] * ids.length), None
+        self.logs = torch.full((len(ids), ids.width), -torch.inf)
+        chance = torch.Generator().manual_seed(seed)
+        for node, count in enumerate(ids.counts):
+            self.logs[node, :count] = (2 * torch.randn(count, generator=chance)).log_softmax(-1)
+
+    def begin(self, prompts):
+        self.lengths, self.counts, self.known = np.ones(1, np.int64), np.zeros(1, np.int64), set()
+        self.reads = []
+
+    def knows(self, rows, nodes):
+        return np.array([[node < 0 or node in self.known for node in nodes[0]]]).reshape(len(rows), -1)
+
+    def missing(self, rows, nodes):
+        return np.array([[node for node in set(nodes[0].tolist()) if node >= 0 and node not in self.known]])
+
+    def read(self, rows, nodes):
+        self.known.update(nodes[0].tolist())
+        self.reads.append(np.ones(1, np.int64))
+
+    def children(self, rows, nodes):
+        nodes = torch.from_numpy(nodes)
+        children, there = self.view.children(nodes)
+        logs = self.logs[nodes.clamp_min(0)][..., :children.shape[-1]]
+        return children, there, logs.masked_fill(~there, -torch.inf)
+
+
+def law_of(p: Table, q: Table | None, verification: str, width: int, whole: int = 0, depth: int = 2) -> dict:
+    q_scorer = q and type("Scorer", (), {"begin": lambda self, queries: None, "children": q.children,
+                                           "reads": []})()
+    drafter = q and DrawnDrafter(q_scorer, 3, width, depth, whole)
+    search = SampledTopK(small.target(), TWO, FIRST, 2, 1.0, drafter, verification)
+    search.reader = p
+
+    def run(chance):
+        search.use = lambda _: SampledTopK.use(search, chance)
+        return tuple(sorted(search.search([Query([5])]).leaves[0].tolist()))
+
+    return enumerated.law(run)
+
+
+@pytest.mark.parametrize(("width", "whole", "depth"), [
+    (1, 0, 2),
+    *(pytest.param(*shape, marks=pytest.mark.slow) for shape in ((2, 0, 2), (1, 3, 2), (2, 0, 1)))])
+def test_exactly_verified_lists_have_the_law_of_undrafted_ones(width, whole, depth):
+    p, q = Table(TWO, 0), Table(TWO, 1)
+    plain = law_of(p, None, "exact", 0)
+    found = law_of(p, q, "exact", width, whole, depth)
+    assert sum(found.values()) == pytest.approx(1, abs=1e-12)
+    assert enumerated.distance(found, plain) < 1e-12
+
+
+@pytest.mark.slow
+def test_published_verification_changes_the_law():
+    p, q = Table(TWO, 0), Table(TWO, 1)
+    plain = law_of(p, None, "exact", 0)
+    assert enumerated.distance(law_of(p, q, "relaxed", 2, depth=1), plain) > 0.05
+
+
+def scorer(ids: Trie, name: str):
+    view = Vocabulary(ids, small.FIRST)
+    if name == "model":
+        return ModelScorer(small.target("qwen2", 9, width=16, layers=1), view)
+    return LeafScorer(view, Popularity(ids, [[1, 2, 3], [2]]))
+
+
+@pytest.mark.parametrize("verification", ["exact", "relaxed"])
+@pytest.mark.parametrize("name", ["model", "popularity"])
+def test_lists_are_whole_and_hang_on_nobody_else(name, verification):
+    ids = small.trie()
+    rows = [Query(query.prompt, banned=[at], name=f"u{at}") for at, query in enumerate(small.queries(6))]
+
+    def searched(some):
+        drafter = DrawnDrafter(scorer(ids, name), ids.length, 8)
+        search = SampledTopK(small.target(), ids, small.FIRST, 5, 0.8, drafter, verification, seed=3)
+        return search.search(some)
+
+    found = searched(rows)
+    assert all(len(set(row)) == 5 and at not in row for at, row in enumerate(found.leaves.tolist()))
+    for at in (0, 4):
+        assert searched(rows[at:at + 1]).leaves[0].tolist() == found.leaves[at].tolist()
+
+
+def test_a_low_temperature_gives_the_lists_of_beam_search():
+    ids, rows = small.trie(), small.queries(4)
+    cold = SampledTopK(small.target(), ids, small.FIRST, 3, 1e-3).search(rows)
+    best = TopK(small.target(), ids, small.FIRST, 3).search(rows)
+    np.testing.assert_array_equal(cold.leaves, best.leaves)
+
+
+def test_what_has_no_law_is_refused():
+    ids = small.trie()
+    with pytest.raises(ConfigError, match="temperature 0"):
+        SampledTopK(small.target(), ids, small.FIRST, 3, 0)
+    with pytest.raises(ConfigError, match="verification"):
+        SampledTopK(small.target(), ids, small.FIRST, 3, 1.0, verification="loose")

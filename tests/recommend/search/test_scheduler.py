@@ -1,0 +1,52 @@
+"""Drafts where they pay, and none where they do not; the lists stay the same."""
+
+import numpy as np
+import small
+
+from dare_job.decode.beam.top_k.drafts import BeamDrafter
+from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer
+from dare_job.decode.beam.top_k.scheduler import Scheduler
+from dare_job.decode.beam.top_k.search import TopK
+from dare_job.decode.beam.top_k.trie import Vocabulary
+from dare_job.decode.cost import Curve
+
+FLAT = Curve.of({"1": {"1": 10, "2000": 10.1}}, "a forward that memory bounds")
+STEEP = Curve.of({"1": {"1": 1, "2000": 2000}}, "a forward that costs by its tokens")
+
+
+def searched(curve: Curve, calls: int = 1):
+    ids = small.trie()
+    drafter = BeamDrafter(LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids)), ids.length, 10, whole=60)
+    scheduler = Scheduler(curve, ids.length)
+    search = TopK(small.target(), ids, small.FIRST, 4, drafter, scheduler=scheduler)
+    for _ in range(calls):
+        found = search.search(small.queries(5))
+    plain = TopK(small.target(), ids, small.FIRST, 4).search(small.queries(5))
+    np.testing.assert_array_equal(found.leaves, plain.leaves)
+    return scheduler, found
+
+
+def test_drafts_where_memory_bounds_a_forward():
+    scheduler, found = searched(FLAT)
+    assert scheduler.drafted and not scheduler.plain and (found.forwards < 4).all()
+
+
+def test_none_where_each_token_costs():
+    scheduler, found = searched(STEEP)
+    assert not scheduler.drafted and scheduler.plain == 3 and (found.forwards == 4).all()
+
+
+def test_drafts_that_did_not_pay_are_tried_again_now_and_then():
+    scheduler, _ = searched(STEEP, calls=30)
+    assert 1 <= scheduler.drafted <= 2 and scheduler.plain > 60
+
+
+def test_a_level_that_is_never_accepted_is_drafted_no_more():
+    scheduler = Scheduler(Curve.of({"1": {"1": 10, "1000": 40}}, "a curve"), 4)
+    zero = np.zeros(1, np.int64)
+    assert scheduler.depth(zero, 30, 10) == 3
+    for _ in range(60):
+        scheduler.note_passed(zero, zero + 2, 3)  # the first level passes, the second one does not
+    assert scheduler.depth(zero, 30, 10) == 1
+    scheduler.note_draft(zero, [np.array([90])], 1000.0)
+    assert scheduler.depth(zero, 30, 10) == 0  # drafting takes longer than it saves

@@ -1,0 +1,82 @@
+"""Constrained beam search against ``generate`` with a callback: items and scores."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import torch
+
+from dare_job.decode.beam.top_k.drafts import BeamDrafter
+from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer
+from dare_job.decode.beam.top_k.search import Query, TopK
+from dare_job.decode.beam.top_k.trie import Vocabulary
+from dare_job.errors import ConfigError, ModelError
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
+@pytest.mark.parametrize("k", [1, 4, 20])
+def test_lists_and_scores_are_those_of_generate(kind, k):
+    used, ids = small.target(kind), small.trie()
+    rows = small.queries(5)
+    found = TopK(used, ids, small.FIRST, k).search(rows)
+    for row, query in enumerate(rows):
+        codes, scores = small.by_generate(used, ids, query, k)
+        np.testing.assert_array_equal(ids.paths(found.leaves[row]), codes)
+        np.testing.assert_allclose(found.scores[row], scores, atol=2e-5)
+    assert (found.forwards == 4).all() and (found.accepted == 0).all()
+
+
+def test_a_list_of_all_ids_holds_each_once():
+    ids = small.trie(30)
+    found = TopK(small.target(), ids, small.FIRST, ids.leaves).search(small.queries(2))
+    assert [sorted(row) for row in found.leaves.tolist()] == 2 * [list(range(ids.leaves))]
+    assert (np.diff(found.scores) <= 0).all()
+
+
+def test_what_a_user_may_not_see_is_left_out_and_the_list_stays_full():
+    used, ids = small.target(), small.trie(30)
+    plain = TopK(used, ids, small.FIRST, ids.leaves).search(small.queries(2))
+    barred = [plain.leaves[0][:15].tolist(), []]
+    rows = [Query(query.prompt, banned=row) for query, row in zip(small.queries(2), barred, strict=True)]
+    found = TopK(used, ids, small.FIRST, ids.leaves - 15).search(rows)
+    assert found.leaves[0].tolist() == plain.leaves[0][15:].tolist()
+    same = TopK(used, ids, small.FIRST, ids.leaves - 15).search(small.queries(2))
+    assert found.leaves[1].tolist() == same.leaves[1].tolist()
+    with pytest.raises(ConfigError, match="excluded"):
+        TopK(used, ids, small.FIRST, ids.leaves - 10).search(rows)
+
+
+def test_logits_that_are_no_numbers_cost_only_the_users_whose_they_are():
+    used, ids = small.target(), small.trie(30)
+    sound = [Query([5, 6]), Query([7])]
+    expected = TopK(used, ids, small.FIRST, 2).search(sound).leaves.tolist()
+    with torch.no_grad():
+        used.model.get_input_embeddings().weight[9] = torch.nan
+    search = TopK(used, ids, small.FIRST, 2)
+    with pytest.raises(ModelError, match="no numbers"):
+        search.search([*sound, Query([9, 5])])
+    assert search.search(sound).leaves.tolist() == expected
+
+
+def test_a_model_with_a_mask_of_its_own_is_drafted_as_far_as_it_has_columns():
+    used, ids, rows = small.target(), small.trie(), small.queries(3)
+    drafter = BeamDrafter(LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids)), ids.length, 30)
+    plain = TopK(used, ids, small.FIRST, 4).search(rows)
+    free = TopK(used, ids, small.FIRST, 4, drafter).search(rows)
+    used.traits = replace(used.traits, columns=30)
+    found = TopK(used, ids, small.FIRST, 4, drafter).search(rows)
+    assert found.leaves.tolist() == plain.leaves.tolist() and found.forwards.sum() > free.forwards.sum()
+    used.traits = replace(used.traits, columns=18)
+    with pytest.raises(ModelError, match="columns"):
+        TopK(used, ids, small.FIRST, 4).search(rows)
+
+
+def test_what_cannot_be_searched_is_refused():
+    used, ids = small.target(), small.trie(30)
+    with pytest.raises(ConfigError, match="k = 99"):
+        TopK(used, ids, small.FIRST, 99)
+    with pytest.raises(ModelError, match="without a token"):
+        TopK(used, ids, small.FIRST, 2).search([Query([])])
+    with pytest.raises(ModelError, match="do not fit"):
+        TopK(small.target("gpt2"), ids, small.FIRST, 2).search([Query([5] * 126)])

@@ -1,0 +1,31 @@
+"""``dare-job recommend`` on the command line, and in ``run`` where it has a model."""
+
+import pytest
+from typer.testing import CliRunner
+
+from dare_job import pipeline
+from dare_job.cli import app
+from dare_job.config import load
+from dare_job.errors import ConfigError
+
+
+def test_the_command_needs_a_recommender(tmp_path):
+    (tmp_path / "c.yaml").write_text(f"out: {tmp_path / 'out'}\n")
+    asked = ["recommend", "--config", str(tmp_path / "c.yaml"), "--date", "2026-01-02"]
+    ran = CliRunner().invoke(app, asked)
+    assert isinstance(ran.exception, ConfigError) and "recommend.model is not set" in str(ran.exception)
+    ran = CliRunner().invoke(app, [*asked, "--model", "m", "--k", "0"])
+    assert isinstance(ran.exception, ConfigError) and "recommend.k" in str(ran.exception)
+
+
+@pytest.mark.parametrize(("override", "words"), [
+    ("recommend.k=0", "recommend.k"), ("recommend.exclude=[bought]", "recommend.exclude"),
+    ("recommend.scores=log", "renormalised"), ("recommend.draft=never", "always"),
+    ("recommend.temperature=-1", "recommend.temperature"), ("recommend.beams=3", "recommend.beams")])
+def test_settings_are_refused_by_name(override, words):
+    with pytest.raises(ConfigError, match=words):
+        load([], [override])
+
+
+def test_run_recommends_where_there_is_a_model():
+    assert "recommend" not in pipeline.STAGES and pipeline.ALONE == ("recommend",)

@@ -1,0 +1,174 @@
+"""The stage recommend on a small shop, on Spark: whole lists, drafted or not, and what is refused."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tiny_recommender
+from tiny_recommender import item_ids, write
+
+from dare_job.decode.beam.top_k.search import TopK
+from dare_job.decode.target import Target
+from dare_job.errors import ConfigError, ModelError, ThresholdError
+from dare_job.recommend import publishing
+from dare_job.recommend.catalogue import Catalogue
+from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.stages import recommend
+from dare_job.tables import CANDIDATES
+from dare_job.workspace import MANIFEST
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("recommender"))
+
+
+@pytest.fixture
+def job_of(make_job, write_input, folder):
+    """Factory: a job that recommends to the small shop's users; settings of ``recommend`` by name."""
+    def make(rows=None, limits=None, limit=None, **settings):
+        place = write_input(rows or tiny_recommender.interactions(), users=[("u_new", None)])
+        given = {"model": str(folder), "k": 4, "batch_size": 5, "rows_per_commit": 8, "drafter": None,
+                 "draft": "always"} | settings
+        return make_job({"input": {"path": str(place)}, "recommend": given, "limits": limits or {}},
+                        limit=limit)
+    return make
+
+
+def table(job) -> pa.Table:
+    folder = job.space.candidates()
+    manifest = json.loads((folder / MANIFEST).read_text())
+    return pa.concat_tables([pq.read_table(folder / name) for name in sorted(manifest["files"])])
+
+
+def lists(job) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in table(job).to_pylist():
+        found.setdefault(row["user_id"], []).append(row["item_id"])
+        assert row["rank"] == len(found[row["user_id"]])
+    return found
+
+
+def test_every_user_gets_whole_lists_as_the_search_finds_them(job_of, folder):
+    job = job_of()
+    said = recommend.run(job)
+    assert table(job).schema.equals(CANDIDATES)
+    found = lists(job)
+    taken: dict[str, list[str]] = {}
+    for user, item, _, _ in tiny_recommender.interactions():
+        taken.setdefault(user, []).append(item)
+    assert set(found) == set(taken) | {"u_new"} and said["counts"]["users"] == len(found)
+    assert said["counts"]["popular"] == 2 and found["u0"] == found["u_new"]  # by popularity
+    recommender = Recommender.open(folder)
+    catalogue = Catalogue.of(recommender.ids, np.zeros(40))
+    search = TopK(Target.load(folder), catalogue.trie, recommender.first_code_token, 4)
+    for user in ("u3", "u22"):
+        rows = catalogue.rows(taken[user])
+        plain = search.search([catalogue.query(recommender, rows, ["seen"])])
+        expected = {recommender.ids.items[row] for leaf in plain.leaves[0] for row in catalogue.owners[leaf]}
+        assert set(found[user]) <= expected and not set(found[user]) & set(taken[user])
+    assert not (job.space.work / "recommend").exists()
+    assert recommend.run(job) == said  # and nothing is done
+
+
+@pytest.mark.parametrize("drafter", [
+    "transitions", "model", pytest.param("popularity", marks=pytest.mark.slow),
+    pytest.param("trie", marks=pytest.mark.slow)])
+def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):
+    plain = job_of()
+    recommend.run(plain)
+    expected = lists(plain)
+    if drafter == "model":
+        drafter = str(write(tmp_path / "drafter", seed=7, width=16))
+    job = job_of(drafter=drafter, draft_width=12)
+    said = recommend.run(job)
+    assert lists(job) == expected
+    assert said["counts"]["accepted"] > 0 and said["forwards_a_user"] < 3
+
+
+def test_drawn_lists_are_the_same_in_other_batches(job_of):
+    settings = {"temperature": 1.0, "drafter": "transitions", "draft_width": 6}
+    job = job_of(batch_size=3, **settings)
+    recommend.run(job)
+    expected = lists(job)
+    job.space.candidates().rename(job.space.out / "before")
+    job = job_of(batch_size=8, **settings)
+    recommend.run(job)
+    assert lists(job) == expected and all(len(set(found)) == 4 for found in expected.values())
+
+
+def test_chunks_that_are_there_are_not_made_again(job_of, monkeypatch):
+    """The killed run itself: ``test_recommend_killed``."""
+    job = job_of()
+
+    def full(*arguments):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "write", full)
+        with pytest.raises(OSError, match="no space"):
+            recommend.run(job)
+    assert not job.space.candidates().exists()
+    folder = next((job.space.work / "recommend").glob("*/chunks"))
+    some = sorted(folder.glob("part-*.parquet"))
+    some[0].unlink()
+    (folder / f".{some[0].name}.x.partial").write_bytes(b"half")
+    said = recommend.run(job)
+    gone = said["workers"]["users"]
+    assert len(some) > 1 and 0 < gone < said["counts"]["users"] and set(map(len, lists(job).values())) == {4}
+
+
+def test_items_that_share_an_id_come_in_order_of_popularity_or_alone(job_of, folder):
+    rows = [*tiny_recommender.interactions(), *(("u99", "i39", None, 1_700_000_000 + at) for at in range(9))]
+    job = job_of(rows, k=40, exclude=[])
+    recommend.run(job)
+    found = lists(job)["u5"]
+    assert sorted(found) == sorted(item_ids().items) and found.index("i39") + 1 == found.index("i38")
+    job = job_of(rows, k=39, exclude=["duplicates"])
+    recommend.run(job)
+    assert "i38" not in lists(job)["u5"] and "i38" not in lists(job)["u_new"]
+
+
+def test_a_user_who_cannot_be_served_has_an_error_and_costs_nobody_else(job_of):
+    greedy = [("u77", f"i{item}", None, 1_700_000_000 + item) for item in range(38)]
+    rows = [*tiny_recommender.interactions(), *greedy]
+    with pytest.raises(ThresholdError, match="1 of 25 users"):
+        recommend.run(job_of(rows, limits={"max_error_share": 0.01}))
+    job = job_of(rows)
+    said = recommend.run(job)
+    assert said["counts"]["errors"] == 1
+    row = next(row for row in table(job).to_pylist() if row["user_id"] == "u77")
+    assert row["rank"] is None and "excluded" in row["error"]
+    assert {len(found) for user, found in lists_of_served(job).items()} == {4}
+
+
+def lists_of_served(job) -> dict[str, list]:
+    found: dict[str, list] = {}
+    for row in table(job).to_pylist():
+        if row["error"] is None:
+            found.setdefault(row["user_id"], []).append(row["item_id"])
+    return found
+
+
+def test_a_limit_takes_the_first_users(job_of):
+    job = job_of(limit=3)
+    recommend.run(job)
+    assert sorted(lists(job)) == ["u0", "u1", "u10"]
+
+
+def test_what_cannot_be_served_is_refused(job_of, tmp_path, folder):
+    with pytest.raises(ConfigError, match="recommend.k = 41.*40"):
+        recommend.run(job_of(k=41))
+    with pytest.raises(ConfigError, match="other ids"):
+        recommend.run(job_of(drafter=str(write(tmp_path / "other", ids=item_ids(seed=9)))))
+    with pytest.raises(ConfigError, match="is no recommender"):
+        (tmp_path / "plain").mkdir()
+        recommend.run(job_of(model=str(tmp_path / "plain")))
+    with pytest.raises(ModelError, match="does not exist"):
+        recommend.run(job_of(model=str(tmp_path / "none")))
+    job = job_of(model=None)
+    assert recommend.run(job) == {} and not job.space.candidates().exists()
