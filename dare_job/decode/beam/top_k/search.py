@@ -190,7 +190,7 @@ class TopK:
         return candidates(beams.scores, *found, banned.among(rows, found[0]) if banned else None)
 
     def _read(self, state: State, rows: np.ndarray, drafts: list[Drafted]) -> None:
-        """Have the target read beams that it does not know and drafts of rows (S,), and what is above them."""
+        """Have the target read beams that it does not know, drafts of rows (S,), and what is above them."""
         beams = state.rows(rows).nodes.cpu().numpy()
         beams = np.where(self.reader.knows(rows, beams), NONE, beams)  # forced tokens need not be read
         self.reader.read(rows, np.concatenate((beams, *(level.nodes for level in drafts)), axis=1))

@@ -1,0 +1,42 @@
+"""Settings of top-K lists of items."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dare_job.config_base import MOST, Section, Seed
+
+
+class RecommendSettings(Section):
+    """Lists of items by a generative recommender: the stage recommend."""
+
+    model: str | None = Field(None, min_length=1, description="null: no lists; a recommender's folder, its "
+                              "URL, or a hub name (dare-job train-recommender)")
+    revision: str | None = None
+    k: int = Field(10, ge=1, le=1000, description="items of a list, and beams of the search")
+    drafter: str | None = Field("trie", min_length=1, description="null: plain beam search; trie: levels "
+                                "with few prefixes, whole; popularity or transitions (learned from tonight's "
+                                "interactions); or the folder of a small recommender with the same ids. The "
+                                "lists are the same")
+    draft: Literal["auto", "always"] = Field(
+        "auto", description="auto: as deep as it pays by what forwards cost here, often not at all on a "
+        "processor; always: draft_depth levels")
+    draft_width: int = Field(40, ge=1, le=4096, description="N: drafted prefixes of a level; of trie: none")
+    draft_whole: int = Field(128, ge=0, le=4096, description="a level with at most so many prefixes below a "
+                             "user's beams is drafted whole, so that it is always accepted")
+    draft_depth: int | None = Field(None, ge=1, le=25, description="gamma: levels of a draft; null: all")
+    scores: Literal["raw", "renormalised"] = Field(
+        "raw", description="raw: log-probabilities over the whole vocabulary, as generate has them; "
+        "renormalised: over the codes that an id can go on with, so that forced codes cost no forward")
+    exclude: list[Literal["seen", "duplicates"]] = Field(
+        ["seen"], description="seen: items that the user has taken; duplicates: all but the most popular of "
+        "the items that share an id")
+    temperature: float = Field(0, ge=0, description="0: the K most probable ids; above: K different ids are "
+                               "drawn, in proportion to their probability ** (1 / temperature)")
+    verify: Literal["exact", "relaxed"] = Field(
+        "exact", description="drafts of drawn lists: exact keeps their law; relaxed (AtSpeed) accepts more "
+        "and changes it. At temperature 0 lists are always those of beam search")
+    seed: Seed = 0
+    batch_size: int = Field(32, ge=1, le=65536, description="users searched at once on one device")
+    rows_per_commit: int = Field(512, ge=1, le=MOST, description="users of a chunk, about; a killed worker "
+                                 "loses its open one")
