@@ -162,6 +162,7 @@ def align(
     rate: Annotated[float, typer.Option("--rate", help="Peak learning rate.")] = 2e-4,
     weight_decay: Annotated[float, typer.Option("--weight-decay", help="Of AdamW.")] = 0.01,
     warmup: Annotated[int, typer.Option("--warmup", help="Updates up to the peak rate.")] = 100,
+    dropout: Annotated[float, typer.Option("--dropout", help="Of each layer's outputs.")] = 0.1,
     lessons: Annotated[Path | None, typer.Option(
         "--lessons", help="File that keeps what the target said, for further alignments.")] = None,
     split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
@@ -177,7 +178,7 @@ def align(
 
     settings = Settings(loss.value, None if search_alpha else alpha, k, mix, not no_density, top_one,
                         all_steps, not unconstrained, examples, held_out, beams, epochs, patience, batch,
-                        rate, weight_decay, warmup, seed)
+                        rate, weight_decay, warmup, dropout, seed)
     log.to_stderr()
     with writing(to):
         found = run(Options(data, target, draft, to, lessons, split.value, first_item, torch_device(device),

@@ -30,6 +30,7 @@ from dare_job.recommend.train.command import (
     write_folder,
 )
 from dare_job.recommend.train.fitting import Pace, Work, fit
+from dare_job.recommend.train.network import dropping
 from dare_job.recommend.train.sequences import Sequences
 from dare_job.recommend.train.table import CodeTable
 from dare_job.workspace import digest
@@ -123,7 +124,8 @@ def align(draft: Scorer, course: Course, settings: Settings, store: Checkpoint |
 
     pace = Pace(settings.epochs, settings.rate, settings.weight_decay, settings.warmup, settings.patience,
                 keep_start=True)
-    return fit(draft[0], Work(batches, loss, lambda: -_accepted(draft, course, settings)), pace, store)
+    with dropping(draft[0], settings.dropout):
+        return fit(draft[0], Work(batches, loss, lambda: -_accepted(draft, course, settings)), pace, store)
 
 
 def examples(data: Sequences, count: int, seed: int) -> list[Example]:

@@ -23,6 +23,7 @@ class Settings:
     constrained     False: all codes of a level, not the valid ones among the top K
     examples        histories to learn from, at most; held_out: those that the result is measured on
     beams           of the draft, in which the target's top K are looked for: N
+    dropout         of embeddings and each layer's outputs while it learns
     """
 
     loss: str = "s"
@@ -42,6 +43,7 @@ class Settings:
     rate: float = 2e-4
     weight_decay: float = 0.01
     warmup: int = 100
+    dropout: float = 0.1
     seed: int = 0
 
     def __post_init__(self):
@@ -55,6 +57,8 @@ class Settings:
         for name in ("alpha", "mix"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"--{name} is {getattr(self, name):g}; it must be from 0 to 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"--dropout is {self.dropout:g}; it must be from 0 to below 1")
         if not 0 < self.rate <= 1 or not 0 <= self.weight_decay < 1:
             raise ConfigError(f"--rate {self.rate:g} must be above 0 and at most 1, --weight-decay "
                               f"{self.weight_decay:g} from 0 to below 1")
