@@ -22,7 +22,7 @@ class RecommendSettings(Section):
         "auto", description="auto: as deep as it pays by what forwards cost here, often not at all on a "
         "processor; always: draft_depth levels")
     draft_width: int = Field(40, ge=1, le=4096, description="N: drafted prefixes of a level; of trie: none")
-    draft_whole: int = Field(128, ge=0, le=4096, description="a level with at most so many prefixes below a "
+    draft_whole: int = Field(192, ge=0, le=4096, description="a level with at most so many prefixes below a "
                              "user's beams is drafted whole, so that it is always accepted")
     draft_depth: int | None = Field(None, ge=1, le=25, description="gamma: levels of a draft; null: all")
     scores: Literal["raw", "renormalised"] = Field(

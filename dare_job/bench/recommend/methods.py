@@ -13,7 +13,7 @@ from dare_job.decode.beam.top_k.trie import Vocabulary
 
 PLAIN, FORCED, TRIE, POPULARITY, TRANSITIONS = "plain", "forced", "trie", "popularity", "transitions"
 STRICT, RELAXED, EXACT = "strict", "relaxed", "exact"
-WHOLE = 128
+WHOLE = 192
 
 
 @dataclass(frozen=True)
