@@ -25,7 +25,8 @@ class Line:
 
     def note(self, queries: int, ms: float) -> None:
         one, self._forwards = np.array([1.0, queries]), self._forwards + 1
-        self._sums = (_REMEMBERED * self._sums[0] + np.outer(one, one), _REMEMBERED * self._sums[1] + ms * one)
+        squares, products = self._sums
+        self._sums = _REMEMBERED * squares + np.outer(one, one), _REMEMBERED * products + ms * one
 
     def ms(self, queries: float) -> float | None:
         """None: forwards were too few, or too much alike."""
