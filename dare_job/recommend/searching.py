@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dare_job.config import RecommendSettings
-from dare_job.decode import EngineSettings, step_cost
 from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer, Scorer
 from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
 from dare_job.decode.beam.top_k.sampled import DrawnDrafter, SampledTopK
@@ -18,7 +17,6 @@ from dare_job.recommend.ids.vocabulary import Recommender
 
 TRIE, POPULARITY, TRANSITIONS = "trie", "popularity", "transitions"
 WITHOUT_MODEL = (TRIE, POPULARITY, TRANSITIONS)
-_MEASURED = 512  # draft nodes a row, at most, of the measured latency curve
 Sequences = Callable[[], Sequence[Sequence[int]]]
 
 
@@ -60,6 +58,5 @@ def search(settings: RecommendSettings, recommender: Recommender, trie: Trie, se
         return SampledTopK(*common, settings.temperature, made, settings.verify, settings.scores,
                            seed=settings.seed)
     if made and settings.draft == "auto":
-        rows = EngineSettings(batch_size=settings.batch_size, nodes=_MEASURED, depth=max(1, trie.length - 1))
-        scheduler = Scheduler(step_cost.curve(target, rows), trie.length, settings.draft_width)
+        scheduler = Scheduler(None, trie.length, settings.draft_width)
     return TopK(*common, made, settings.scores, scheduler)

@@ -12,7 +12,6 @@ import torch
 from dare_job.bench.recommend import ablations, curve, generate, report, world
 from dare_job.bench.recommend.measure import Measured, measured
 from dare_job.bench.recommend.methods import FORCED, PLAIN, STRICT, TRIE, Makers, Method, tables
-from dare_job.decode import EngineSettings, step_cost
 from dare_job.decode.beam.top_k.reader import RENORMALISED
 from dare_job.decode.beam.top_k.scheduler import Scheduler
 from dare_job.errors import ConfigError
@@ -121,9 +120,7 @@ def _renormalised(makers: Makers, options: Options, k: int) -> dict:
 
 def _scheduler(makers: Makers, options: Options, k: int, plain: Measured) -> dict:
     """Drafts where they pay by what forwards cost on this machine."""
-    trie, target = makers.world.catalogue.trie, makers.world.target
-    settings = EngineSettings(batch_size=options.batch, nodes=512, depth=max(1, trie.length - 1))
-    scheduler = Scheduler(step_cost.curve(target, settings), trie.length)
+    scheduler = Scheduler(None, makers.world.catalogue.trie.length)
     found = measured(makers, Method(TRIE, STRICT, k), options.batch, options.repeats, scheduler)
     forwards = scheduler.drafted + scheduler.plain
     return {"k": k, "drafted_share": scheduler.drafted / forwards if forwards else None,

@@ -5,7 +5,7 @@ import small
 
 from dare_job.decode.beam.top_k.drafts import BeamDrafter
 from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer
-from dare_job.decode.beam.top_k.scheduler import Scheduler
+from dare_job.decode.beam.top_k.scheduler import Line, Scheduler
 from dare_job.decode.beam.top_k.search import TopK
 from dare_job.decode.beam.top_k.trie import Vocabulary
 from dare_job.decode.cost import Curve
@@ -34,6 +34,23 @@ def test_drafts_where_memory_bounds_a_forward():
 def test_none_where_each_token_costs():
     scheduler, found = searched(STEEP)
     assert not scheduler.drafted and scheduler.plain == 3 and (found.forwards == 4).all()
+
+
+def test_the_curve_is_learned_from_forwards_of_other_lengths():
+    line = Line()
+    for queries in (40, 4, 5, 38, 6):
+        line.note(queries, 3 + 0.5 * queries)
+    assert line.ms(10) is None  # too few
+    line.note(5, 3 + 0.5 * 5)
+    np.testing.assert_allclose([line.ms(10), line.ms(100)], [8, 53])
+    alike = Line()
+    for _ in range(20):
+        alike.note(30, 5.0)
+    assert alike.ms(30) is None
+    scheduler = Scheduler(None, 4)
+    assert scheduler.depth(np.zeros(1, np.int64), 30, 10) == 0 and not scheduler.plain
+    scheduler.line = line
+    assert scheduler.gains(np.zeros(1, np.int64), 30, 10).max() <= 0
 
 
 def test_drafts_that_did_not_pay_are_tried_again_now_and_then():

@@ -1,9 +1,10 @@
 """How deep the next forward is drafted: as deep as it pays by what forwards cost here, often not at all.
 
 A drafted level that is accepted saves its rows a forward. What that is worth, and what reading the draft
-costs, a latency curve says; how often a level is accepted, and what drafting it takes, is learned on the
-way. Where drafting was found not to pay it is tried again now and then, for what is learned was learned of
-other rows.
+costs, a latency curve says: a given one, or the line through this search's own forwards, which differ enough
+among themselves, as prompts are long and beams few; how often a level is accepted, and what drafting it
+takes, is learned on the way. Where drafting was found not to pay it is tried again now and then, for what is
+learned was learned of other rows.
 """
 
 import numpy as np
@@ -13,26 +14,50 @@ from dare_job.decode.cost import Curve
 _PRIOR, _TRUST = 0.7, 8.0  # a level's acceptance before anything is known, and rows that this counts as
 _FADING = 0.98  # of what was learned, a forward
 _RETRY = 64  # forwards
+_REMEMBERED, _FORWARDS, _SPREAD = 0.98, 6, 0.1  # of the line: fading, forwards at least, tokens' deviation
+
+
+class Line:
+    """Milliseconds = a + b * tokens by least squares over the forwards so far, older ones counting less."""
+
+    def __init__(self):
+        self._forwards, self._sums = 0, (np.zeros((2, 2)), np.zeros(2))
+
+    def note(self, queries: int, ms: float) -> None:
+        one, self._forwards = np.array([1.0, queries]), self._forwards + 1
+        squares, products = self._sums
+        self._sums = _REMEMBERED * squares + np.outer(one, one), _REMEMBERED * products + ms * one
+
+    def ms(self, queries: float) -> float | None:
+        """None: forwards were too few, or too much alike."""
+        squares, products = self._sums
+        count, mean = squares[0, 0], squares[0, 1] / max(squares[0, 0], 1e-9)
+        if self._forwards < _FORWARDS or squares[1, 1] / count - mean**2 < (_SPREAD * mean) ** 2:
+            return None
+        a, b = np.linalg.solve(squares, products)
+        return max(0.0, float(a)) + max(0.0, float(b)) * queries
 
 
 class Scheduler:
     """What pays for one target and one drafter.
 
-    curve   milliseconds of a forward
+    curve   milliseconds of a forward; None: learned, and nothing is drafted until something is known
     length  codes of an id
     nodes   guess of the nodes that a drafted level has; learned too
     """
 
-    def __init__(self, curve: Curve, length: int, nodes: int = 40):
-        self.curve, self.length = curve, length
+    def __init__(self, curve: Curve | None, length: int, nodes: int = 40):
+        self.curve, self.length, self.line = curve, length, Line()
         self._passed, self._tried = np.full(length, _PRIOR * _TRUST), np.full(length, _TRUST)
         self._nodes = np.full(length, float(nodes))
         self._draft_ms = np.zeros(length)  # of a level, by its number in the draft
         self._skipped = 0
         self.drafted = self.plain = 0  # forwards so far, of those that could be drafted
 
-    def ms(self, rows: int, queries: float) -> float:
-        """Milliseconds of a forward of ``queries`` tokens in all."""
+    def ms(self, rows: int, queries: float) -> float | None:
+        """Milliseconds of a forward of ``queries`` tokens in all; None: not known yet."""
+        if self.curve is None:
+            return self.line.ms(queries)
         more = max(0.0, queries - rows)
         steps = self.curve.steps(rows, int(np.ceil(more)))
         return float(np.interp(more, np.arange(len(steps)), steps))
@@ -55,6 +80,8 @@ class Scheduler:
     def gains(self, levels: np.ndarray, queries: int, beams: int) -> np.ndarray:
         """Milliseconds float64 (most + 1,) that drafts of 0, 1, ... levels are expected to save."""
         rows = len(levels)
+        if self.ms(rows, queries) is None:
+            return np.zeros(1)
         plain, found = self.ms(rows, queries), [0.0]
         reach, more, saved, draft_ms = np.ones(rows), 0.0, 0.0, 0.0
         rates = self._passed / self._tried

@@ -134,7 +134,11 @@ class TopK:
                 self.scheduler.note_draft(before, [(level.nodes >= 0).sum(1) for level in drafts],
                                           1e3 * (time.perf_counter() - begun))
             draft_s += time.perf_counter() - begun
+            begun = time.perf_counter()
             self._read(state, rows, drafts)
+            if self.scheduler:
+                ms = 1e3 * (time.perf_counter() - begun)
+                self.scheduler.line.note(int(self.reader.reads[-1].sum()), ms)
             if self.scheduler and drafts:
                 self.advanced(state, banned, drafts)
                 self.scheduler.note_passed(before, state.level[rows], len(drafts))
@@ -190,7 +194,7 @@ class TopK:
         return candidates(beams.scores, *found, banned.among(rows, found[0]) if banned else None)
 
     def _read(self, state: State, rows: np.ndarray, drafts: list[Drafted]) -> None:
-        """Have the target read beams that it does not know, drafts of rows (S,), and what is above them."""
+        """Have the target read drafts of rows (S,) and beams that it does not know, and what is above."""
         beams = state.rows(rows).nodes.cpu().numpy()
         beams = np.where(self.reader.knows(rows, beams), NONE, beams)  # forced tokens need not be read
         self.reader.read(rows, np.concatenate((beams, *(level.nodes for level in drafts)), axis=1))
