@@ -76,8 +76,7 @@ def test_every_user_gets_whole_lists_as_the_search_finds_them(job_of, folder):
 
 
 @pytest.mark.parametrize("drafter", [
-    "transitions", "model", pytest.param("popularity", marks=pytest.mark.slow),
-    pytest.param("trie", marks=pytest.mark.slow)])
+    "model", *(pytest.param(name, marks=pytest.mark.slow) for name in ("popularity", "transitions", "trie"))])
 def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):
     plain = job_of()
     recommend.run(plain)
@@ -90,6 +89,7 @@ def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):
     assert said["counts"]["accepted"] > 0 and said["forwards_a_user"] < 3
 
 
+@pytest.mark.slow
 def test_drawn_lists_are_the_same_in_other_batches(job_of):
     settings = {"temperature": 1.0, "drafter": "transitions", "draft_width": 6}
     job = job_of(batch_size=3, **settings)
