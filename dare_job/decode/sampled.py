@@ -27,7 +27,7 @@ from dare_job.decode.target import Target
 from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify.seen import NOTHING, Seen
 from dare_job.decode.verify.verdict import Verdict
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, ModelError
 from pools.tree import DraftBatch
 
 KNOWN_RULES = *RULES, trees.TRAVERSAL
@@ -93,7 +93,10 @@ class SamplingEngine(Engine):
             shape.require(settings.nodes)
         self._warp = sampling.warp
         if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
-            self._warp = replace(sampling.warp, repetition_penalty=self.rules.penalty)
+            try:
+                self._warp = replace(sampling.warp, repetition_penalty=self.rules.penalty)
+            except ConfigError as error:
+                raise ModelError(f"generation_config.{error}: set sample.repetition_penalty") from error
         config = copy.deepcopy(self.rules.config)
         config.repetition_penalty = None  # warping has it
         self.rules = replace(self.rules, config=config, penalty=1.0)
