@@ -43,9 +43,11 @@ class SampleSettings(Section):
     top_p: float | None = Field(None, gt=0, le=1, description="the most probable up to this mass; null: all")
     min_p: Share = Field(None, description="at least this share of the greatest probability; null: all")
     repetition_penalty: float | None = Field(
-        None, gt=0, description="of tokens that the text holds; null: the model's generation config's")
-    logit_bias: dict[Annotated[int, Field(ge=0, le=MOST)], float] = Field(
-        {}, description="added to logits before all else, by token id, as sequence_bias of one token")
+        None, ge=1e-3, le=1e3, description="of tokens that the text holds; null: the model's generation "
+        "config's")
+    logit_bias: dict[Annotated[int, Field(ge=0, le=MOST)], Annotated[float, Field(ge=-1e4, le=1e4)]] = Field(
+        {}, description="added to logits before all else, by token id, as sequence_bias of one token; -10000 "
+        "forbids a token")
     seed: Seed = Field(0, description="with a row's entity type and id it decides what is drawn for the row")
     law: Literal["iid", "without_replacement", "distinct", "top_k", "greedy", "spechub"] = Field(
         "without_replacement", description="how a draft model's candidates are drawn; retrieval draws none")

@@ -1,12 +1,14 @@
 """How long the optimal acceptance rate and one node's verification take over a large vocabulary, on one core.
 
-    python -m dare_job.bench.acceptance_speed [--vocabulary 128000] [--drafts 4] [--rows 8]
+    python -m dare_job.bench.acceptance_speed [--vocabulary 128000] [--drafts 4] [--rows 8] [--limit-ms 50]
 
-Times are the thread's own, so that other work on the machine counts less. The last line is JSON.
+Times are the thread's own, so that other work on the machine counts less. The last line is JSON. Where an
+optimum takes ``--limit-ms`` or more the command says which, and ends with exit code 1.
 """
 
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -20,6 +22,7 @@ from dare_job.decode.sampling.optimum import optimum
 from dare_job.decode.sampling.rates import rate
 
 CALLS = 9
+LIMIT_MS = 50.0
 SHAPES = {"flat": 0.01, "wide": 1.0, "usual": 3.0, "peaked": 8.0, "zipf": 0.0}  # deviation of normal logits
 
 
@@ -27,6 +30,7 @@ def main(
     vocabulary: Annotated[int, typer.Option(help="Tokens.")] = 128_000,
     drafts: Annotated[int, typer.Option(help="Candidates of a node.")] = 4,
     rows: Annotated[int, typer.Option(help="Rows that are verified together.")] = 8,
+    limit_ms: Annotated[float, typer.Option(help="Each optimum has to be had in less.")] = LIMIT_MS,
 ) -> None:
     """Print medians in milliseconds."""
     torch.set_num_threads(1)
@@ -46,7 +50,17 @@ def main(
     for law in ("iid", "without_replacement", "distinct", "top_k", "greedy"):
         found += node(law, p, q, drafts)
     print(json.dumps({"rows": found, "vocabulary": vocabulary, "drafts": drafts, "batch": rows,
-                      "torch": torch.__version__, "machine": platform.machine()}))
+                      "limit_ms": limit_ms, "torch": torch.__version__, "machine": platform.machine()}))
+    slow = too_slow(found, limit_ms)
+    if slow:
+        print("\n".join(slow), file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def too_slow(found: list[dict], limit_ms: float) -> list[str]:
+    """What to say of each optimum that took the limit or more."""
+    return [f"the optimum of {row['law']} on {row['laws']} laws took {row['ms']:g} ms; the limit is "
+            f"{limit_ms:g} ms" for row in found if row["what"] == "optimum" and row["ms"] >= limit_ms]
 
 
 def node(law: str, p: torch.Tensor, q: torch.Tensor, n: int) -> list[dict]:

@@ -127,9 +127,7 @@ class Engine:
                   drafts: DraftBatch) -> Verdict:
         """One forward over the drafts' trees, and a second one where some scores were no numbers.
 
-        A node's key or value that is no number reaches its whole row through masked entries (0 * nan). The
-        second forward shows which rows fail by themselves: it does without those rows' drafts, and without
-        what stands behind their text in the cache.
+        A node's key or value that is no number reaches its whole row through masked entries (0 * nan).
         """
         tree = build(plan.roots, drafts, plan.depths)
         verdict = self._forward(rows, slots, cache, plan.before, tree)
@@ -139,7 +137,14 @@ class Engine:
             return verdict
         for slot in np.flatnonzero(~verdict.sound):
             cache.clear(slot, plan.before[slot])
-        drafts = drafts._replace(sizes=np.where(verdict.sound, drafts.sizes, np.int32(0)))
+        return self._verified_again(rows, slots, cache, plan, drafts, tree, verdict.sound)
+
+    def _verified_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: Plan,
+                        drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> Verdict:
+        """A forward that shows which rows fail by themselves: it does without the drafts of those that are
+        not ``sound``, bool (R,), of whose ``tree`` nothing stands in the cache any more.
+        """
+        drafts = drafts._replace(sizes=np.where(sound, drafts.sizes, np.int32(0)))
         return self._forward(rows, slots, cache, plan.before, build(plan.roots, drafts, plan.depths))
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,

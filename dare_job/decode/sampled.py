@@ -8,12 +8,13 @@ from functools import partial
 import numpy as np
 import torch
 
+from dare_job.decode.cache import TreeCache
 from dare_job.decode.draft.base import Drafter
 from dare_job.decode.draft.model import Constraint
 from dare_job.decode.engine import Engine
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.rows import Plan, Rows
-from dare_job.decode.sampling import trees
+from dare_job.decode.sampling import spoilt, trees
 from dare_job.decode.sampling.compiled import kept
 from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.laws import check_count, law
@@ -23,10 +24,10 @@ from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.scores import Scorer
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.target import Target
-from dare_job.decode.tree import Tree
+from dare_job.decode.tree import Tree, build
 from dare_job.decode.verify.seen import NOTHING, Seen
 from dare_job.decode.verify.verdict import Verdict
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, ModelError
 from pools.tree import DraftBatch
 
 KNOWN_RULES = *RULES, trees.TRAVERSAL
@@ -92,7 +93,10 @@ class SamplingEngine(Engine):
             shape.require(settings.nodes)
         self._warp = sampling.warp
         if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
-            self._warp = replace(sampling.warp, repetition_penalty=self.rules.penalty)
+            try:
+                self._warp = replace(sampling.warp, repetition_penalty=self.rules.penalty)
+            except ConfigError as error:
+                raise ModelError(f"generation_config.{error}: set sample.repetition_penalty") from error
         config = copy.deepcopy(self.rules.config)
         config.repetition_penalty = None  # warping has it
         self.rules = replace(self.rules, config=config, penalty=1.0)
@@ -135,15 +139,48 @@ class SamplingEngine(Engine):
     def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
         return False
 
+    def _verified_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: Plan,
+                        drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> Verdict:
+        """What was drawn is judged as it was drawn, nodes without numbers among it: the forward does without
+        these alone. Which they are is seen by leaving out others.
+        """
+        if self._drawn is None:
+            return super()._verified_again(rows, slots, cache, plan, drafts, tree, sound)
+
+        def forward(keep: np.ndarray) -> tuple[Tree, torch.Tensor]:
+            some = build(plan.roots, spoilt.left(drafts, keep), plan.depths).to(self.target.device)
+            logits = self.target.forward(cache, some, plan.before)
+            return some, self._scores(rows, slots, some, logits)[0]
+
+        def has_numbers(keep: np.ndarray) -> np.ndarray:
+            some, scores = forward(keep)
+            roots = torch.from_numpy(some.starts[:-1]).to(scores.device)
+            found = (self._p(rows, slots, some, scores)[roots].sum(-1) > 0).cpu().numpy()
+            for slot in np.flatnonzero(~found):
+                cache.clear(slot, plan.before[slot])
+            return found
+
+        keep = spoilt.kept(drafts, ~sound, has_numbers)
+        there = spoilt.queries(tree, keep)
+        some, scores = forward(keep)
+        whole = scores.new_full((len(tree), scores.shape[1]), torch.nan)
+        whole[torch.from_numpy(there).to(scores.device)] = scores
+        return spoilt.without(self._judged(rows, slots, tree.to(scores.device), whole), tree, there)
+
     def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
-        scores, _ = self._scores(rows, slots, tree, logits)
+        return self._judged(rows, slots, tree, self._scores(rows, slots, tree, logits)[0])
+
+    def _judged(self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor) -> Verdict:
         numbers = Draws(self._keys, rows.length[slots], VERIFY)
         if self._drawn is None and self._compiled:
             return trees.on_cpu(tree, scores, self._compiled, self._seen(rows, slots, scores), numbers)
-        p = trees.Probabilities(scores, self._warp, partial(_texts, rows, slots, tree))
+        p = self._p(rows, slots, tree, scores)
         if self._drawn is None:
             return trees.of_certain(tree, p, numbers)
         return trees.of_drawn(tree, self._drawn, p, self.sampling.rule, numbers)
+
+    def _p(self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor) -> trees.Probabilities:
+        return trees.Probabilities(scores, self._warp, partial(_texts, rows, slots, tree))
 
     def _seen(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> Seen:
         """Of the penalty, which compiled code applies to the nodes that it reads."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import COOLEST, Warp, warp
 from dare_job.errors import ConfigError
 
 WIDTH = 12
@@ -75,10 +75,21 @@ def test_numbers_that_are_none(wanted):
     ("temperature", "hot"), ("temperature", 1e-40), ("temperature", 9e-7), ("temperature", None),
     ("top_k", -1), ("top_k", 2.5), ("top_p", 1.2), ("top_p", -0.1), ("min_p", 2), ("min_p", math.nan),
     ("repetition_penalty", 0), ("repetition_penalty", -1.0), ("logit_bias", {-1: 1.0}),
-    ("logit_bias", {2: math.nan}), ("logit_bias", {"a": 1.0})])
+    ("logit_bias", {2: math.nan}), ("logit_bias", {"a": 1.0}), ("logit_bias", {2: 1e39}),
+    ("logit_bias", {2: -10001}), ("logit_bias", {2: 1e34}), ("repetition_penalty", 1e-40),
+    ("repetition_penalty", 1001.0)])
 def test_bad_settings(name, value):
     with pytest.raises(ConfigError, match=name):
         Warp(**{name: value})
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 1e3])
+@pytest.mark.parametrize("bias", [-1e4, 1e4])
+def test_the_most_that_is_allowed_leaves_numbers(penalty, bias):
+    wanted = Warp(temperature=COOLEST, repetition_penalty=penalty, logit_bias={3: bias})
+    logits = 1e4 * torch.randn((4, WIDTH), generator=torch.Generator().manual_seed(3))
+    found, sound = warp(logits, wanted, torch.arange(WIDTH).expand(4, -1))
+    assert sound.all() and found.isfinite().all() and torch.allclose(found.sum(-1), torch.ones(4))
 
 
 def test_bad_inputs():

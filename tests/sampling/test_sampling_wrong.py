@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sampling_pairs import distance, exact_ways, judged, pairs
+from sampling_pairs import distance, exact_ways, judged, pairs, worlds
 
-from dare_job.decode.sampling import LAWS, RULES, Verifier, draw
+from dare_job.bench.acceptance_trees import all_drafts, laid_out, law_of_three
+from dare_job.decode.sampling import LAWS, RULES, Verifier, draw, law_of_traversal
 from dare_job.decode.sampling.steps import at
+from dare_job.decode.sampling.traversal import _Traversal
 
 EXACT = 1e-12
 RRS, K_SEQ, GREEDY = RULES["rrs"], RULES["k_seq"], RULES["greedy"]
@@ -57,6 +59,38 @@ def test_caught(name):
             output, _ = judged(verifier, p, q, LAWS[drawn_by or law])
             caught.append(distance(output, p) > EXACT)
     assert sum(caught) >= len(caught) / 2
+
+
+def _weight_kept(self, step):
+    """A rejected node takes its share from the law that is owed, and not from its parent's weight."""
+    up = step.depth - 1, step.row
+    weight = self.weight[up].clone()
+    RIGHT_REJECT(self, step)
+    self.weight[up] = weight
+
+
+def _always_the_first(self, here, node, place):
+    """s stays the law of the first candidate."""
+    RIGHT_NEXT(self, here, node, torch.where(place < self.tree.draws[node], 0, place))
+
+
+RIGHT_REJECT, RIGHT_NEXT = _Traversal._reject, _Traversal._next
+WRONG_TRAVERSALS = {"_reject": _weight_kept, "_next": _always_the_first}
+
+
+@pytest.mark.parametrize("step", [None, *WRONG_TRAVERSALS])
+def test_traversals_that_are_wrong_are_caught(step, monkeypatch):
+    """By all trees of two levels drawn without replacement; where nothing is wrong none is."""
+    if step:
+        monkeypatch.setattr(_Traversal, step, WRONG_TRAVERSALS[step])
+    caught = []
+    for world in worlds(3)[:2]:  # those with all tokens in both
+        first, second, chances = all_drafts("without_replacement", world, (2, 2))
+        tree, p, q = laid_out(world, first, second)
+        ends = law_of_traversal("without_replacement", tree, p, q)
+        found, _ = law_of_three(world, tree, ends, chances, (2, 2))
+        caught.append(float((found - world.law()).abs().sum()) / 2 > EXACT)
+    assert caught == [bool(step)] * 2
 
 
 def test_numbers_that_are_none():

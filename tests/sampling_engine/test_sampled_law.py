@@ -107,6 +107,32 @@ def test_texts_have_the_targets_law(target, law, kind, rule, law_name):
         assert sum(result.accepted_tokens + result.scored_tokens for result in results) > 0.1 * ROWS
 
 
+@pytest.mark.parametrize(("kind", "rule", "law_name"), [
+    ("1x1", "speculative", "iid"), ("3x2", "rrs", "without_replacement"),
+    ("3x2", "traversal", "without_replacement")])
+def test_texts_keep_their_law_where_a_token_has_no_numbers_behind_it(law, kind, rule, law_name):
+    """A drafted node of that token spoils its row's forward: as often as the law says the text ends there,
+    with an error, and the texts that do not are as frequent as they were.
+    """
+    small, bad = model(0), 3
+    with torch.no_grad():
+        small.get_input_embeddings().weight[bad] = torch.nan
+    expected = law.copy()  # of texts that end early the rest counts as 0
+    for ended in (expected[:, bad], expected[bad].reshape(1, -1)):
+        ended[:, 0], ended[:, 1:] = ended.sum(1), 0
+    assert 0.2 < expected[:, bad].sum() + expected[bad].sum() < 0.8
+    broken = Target(small, check=False)
+    results = list(engine(broken, kind, rule, law_name).run(requests(kind, ROWS)))
+    for result in results:
+        assert bool(result.error) == (bad in result.token_ids[: NEW - 1])
+        assert len(result.token_ids) == NEW or result.token_ids[-1] == bad and result.error
+    texts = [SimpleNamespace(token_ids=np.pad(result.token_ids, (0, NEW - len(result.token_ids))))
+             for result in results]
+    found, degrees = distance(texts, expected)
+    assert len(results) == ROWS and found < chi2.isf(ODDS, degrees)
+    assert sum(result.accepted_tokens for result in results) > 0.1 * ROWS
+
+
 def test_a_rule_that_is_told_another_law_would_be_caught(target, law):
     """Drawn without replacement, verified as independent draws: off by little, and seen."""
     wrong = engine(target, "3x2")

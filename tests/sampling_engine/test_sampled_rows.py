@@ -11,7 +11,7 @@ from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.sampled import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, ModelError
 from pools.draft import DraftSettings
 from pools.index import Index
 
@@ -151,3 +151,10 @@ def test_what_cannot_be_exact_is_refused(pair, sampling, shape, rule, message):
     target, draft = pair
     with pytest.raises(ConfigError, match=message):
         SamplingEngine(target, EngineSettings(nodes=12, rule=rule), sampling, ModelDrafter(draft, shape))
+
+
+def test_a_models_penalty_that_float32_has_no_room_for_is_refused():
+    small = tiny("llama")
+    small.generation_config.repetition_penalty = 1e20
+    with pytest.raises(ModelError, match=r"generation_config.repetition_penalty is 1e\+20.*from 0.001 to 1000"):
+        SamplingEngine(Target(small), settings(4), Sampling())

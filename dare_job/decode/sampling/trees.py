@@ -59,16 +59,10 @@ def on_cpu(tree: Tree, scores: torch.Tensor, settings: Kept, seen: Seen, numbers
 
 
 def of_drawn(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, numbers: Numbers) -> Verdict:
-    """Where candidates were drawn by laws; a row whose tree is its root alone has no candidates any more.
+    """Where candidates were drawn by laws, all of which the tree has.
 
     rule  judges what was drawn; what is certain needs none (``of_certain``)
     """
-    gone = (np.diff(tree.starts) == 1) & (drafts.drafts.sizes > 0)
-    if gone.any():
-        sizes = np.where(gone, 0, drafts.drafts.sizes).astype(np.int32)
-        drafts = drafts._replace(drafts=drafts.drafts._replace(sizes=sizes),
-                                 columns=np.where(gone[:, None, None], NONE, drafts.columns),
-                                 asked=np.where(gone[:, None], 0, drafts.asked))
     candidates, q = drafts.on(tree)
     uniforms = _uniforms(tree, numbers, max(2, candidates.children.shape[1] + 1))
     found = Walk(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
@@ -84,9 +78,15 @@ def _ends(rule: str, law: str, candidates: Candidates, p: Probabilities, q: Behi
     if law == CERTAIN:
         return walk("naive", law, candidates, p, p, uniforms)
     if rule == TRAVERSAL:
-        every = torch.arange(len(q), device=uniforms.device)
-        return traverse(law, candidates, p[every], q, uniforms[:, [0, -1]])
+        every = p[torch.arange(len(q), device=uniforms.device)]
+        return traverse(law, _ending(candidates, every.sum(-1) > 0), every, q, uniforms[:, [0, -1]])
     return walk(rule, law, candidates, p, q, uniforms)
+
+
+def _ending(candidates: Candidates, numbers: torch.Tensor) -> Candidates:
+    """Without what is behind nodes that have no numbers: their text ends there, so they are leaves."""
+    return candidates._replace(children=torch.where(numbers[:, None], candidates.children, NONE),
+                               draws=torch.where(numbers, candidates.draws, 0))
 
 
 def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> Candidates:

@@ -15,6 +15,8 @@ from dare_job.errors import ConfigError
 
 _NEVER = -math.inf
 COOLEST = 1e-6  # temperature
+# With these a logit of any use stays a number of float32, whatever the settings do to it one after the other.
+MOST_BIAS, LEAST_PENALTY, MOST_PENALTY = 1e4, 1e-3, 1e3
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,9 @@ class Warp:
     top_k               tokens that are kept, with those that equal the last; None or 0: all
     top_p               kept are the most probable up to this mass; None or 1: all
     min_p               kept are those with this share of the greatest probability; None or 0: all
-    repetition_penalty  of tokens that the text holds: their logits are divided by it, multiplied if negative
-    logit_bias          what is added to a token's logit
+    repetition_penalty  of tokens that the text holds: their logits are divided by it, multiplied if negative;
+                        from 1e-3 to 1e3
+    logit_bias          what is added to a token's logit, from -1e4 to 1e4
     """
 
     temperature: float = 1.0
@@ -40,7 +43,8 @@ class Warp:
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, lambda x: x == 0 or x >= COOLEST,
                f"0 (greedy), or {COOLEST:g} or above")
-        _check("repetition_penalty", self.repetition_penalty, lambda x: x > 0, "above 0; 1 is none")
+        _check("repetition_penalty", self.repetition_penalty, lambda x: LEAST_PENALTY <= x <= MOST_PENALTY,
+               f"from {LEAST_PENALTY:g} to {MOST_PENALTY:g}; 1 is none")
         if self.top_k is not None:
             whole = isinstance(self.top_k, Integral)
             _check("top_k", self.top_k, lambda x: whole and x >= 0, "a whole number from 0 (all), or null")
@@ -50,7 +54,8 @@ class Warp:
         for token, bias in self.logit_bias.items():
             if not isinstance(token, Integral) or token < 0:
                 raise ConfigError(f"logit_bias is of token {token!r}: tokens are whole numbers from 0")
-            _check(f"logit_bias of token {token}", bias, lambda x: True, "a finite number")
+            _check(f"logit_bias of token {token}", bias, lambda x: abs(x) <= MOST_BIAS,
+                   f"from {-MOST_BIAS:.0f} to {MOST_BIAS:.0f}, which forbids or forces a token well enough")
 
     @property
     def greedy(self) -> bool:
