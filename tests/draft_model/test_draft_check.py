@@ -88,7 +88,7 @@ def test_what_can_be_is_not_refused(job_of):
     ({"drafter": {"source": "model"}}, "drafter.source = model needs drafter.model"),
     ({"drafter": {"source": "hybrid"}}, "drafter.source = hybrid needs drafter.model"),
     ({"drafter": {"source": "model", "model": "m"}, "decode": {"mode": "resd"}},
-     "drafter.source = 'model' with decode.mode = 'resd', which has no such drafts: use decode.mode = dare or"),
+     "drafter.source = 'model' with decode.mode = 'resd', which has no such drafts: use decode.mode = dare"),
 ])
 def test_settings_that_contradict_each_other(given, said):
     with pytest.raises(ValidationError, match=said):
