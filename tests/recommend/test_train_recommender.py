@@ -227,7 +227,8 @@ def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
     to = tmp_path / "r"
     state = training_folder(to) / "state.safetensors"
     command = [sys.executable, "-c", "from dare_job.recommend.train.fitting import Pace; "
-               "made = Pace.__init__; made.__defaults__ = (0.0, *made.__defaults__[1:]); from dare_job.cli import main; main()",
+               "made = Pace.__init__; made.__defaults__ = (0.0, *made.__defaults__[1:]); "
+               "from dare_job.cli import main; main()",
                "train-recommender", "--data", str(world.data), "--ids", str(world.ids_file), "--to", str(to),
                *SMALL, "--epochs", "400", "--patience", "400"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
