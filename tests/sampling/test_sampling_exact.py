@@ -39,7 +39,7 @@ def test_optimum(law):
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
 def test_optimum_of_every_size(law, tokens, n):
-    _three_optima_are_one(law, tokens, n, pairs(tokens, seed=2) + pairs(tokens, seed=3))
+    _three_optima_are_one(law, tokens, n, pairs(tokens, seed=2))
 
 
 def _three_optima_are_one(law, tokens, n, both):
