@@ -37,6 +37,9 @@ class Table:
     def missing(self, rows, nodes):
         return np.array([[node for node in set(nodes[0].tolist()) if node >= 0 and node not in self.known]])
 
+    def room(self):
+        return None
+
     def read(self, rows, nodes):
         self.known.update(nodes[0].tolist())
         self.reads.append(np.ones(1, np.int64))
