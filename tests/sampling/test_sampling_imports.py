@@ -7,7 +7,7 @@ from pathlib import Path
 import dare_job.decode.sampling as sampling
 
 ALLOWED = {"numpy", "torch", "numba", "dare_job.errors"}
-OF_ENGINE = {"drafts.py", "trees.py", "compiled.py", "spoilt.py"}  # which join it to the engine's trees and verdicts
+OF_ENGINE = {"drafts.py", "trees.py", "compiled.py", "spoilt.py"}  # which join it to the engine
 
 
 def test_imports():
