@@ -156,5 +156,5 @@ def test_what_cannot_be_exact_is_refused(pair, sampling, shape, rule, message):
 def test_a_models_penalty_that_float32_has_no_room_for_is_refused():
     small = tiny("llama")
     small.generation_config.repetition_penalty = 1e20
-    with pytest.raises(ModelError, match=r"generation_config.repetition_penalty is 1e\+20.*from 0.001 to 1000"):
+    with pytest.raises(ModelError, match=r"config.repetition_penalty is 1e\+20.*from 0.001 to 1000"):
         SamplingEngine(Target(small), settings(4), Sampling())
