@@ -42,14 +42,22 @@ def target():
 @pytest.fixture(scope="module")
 def law(target):
     """Exact probabilities float64 (V, V, V) of what is written behind the prompt."""
-    grid = np.indices((V,) * (NEW - 1)).reshape(NEW - 1, -1).T
+    return exact(target, NEW)
+
+
+def exact(target, new):
+    grid = np.indices((V,) * (new - 1)).reshape(new - 1, -1).T
     ids = torch.from_numpy(np.concatenate((np.tile(PROMPT, (len(grid), 1)), grid), 1).astype(np.int64))
     with torch.inference_mode(), target.as_transformers() as plain:
         logits = plain(ids).logits[:, len(PROMPT) - 1 :].double() / WARP.temperature
     least = logits.topk(WARP.top_k).values[..., -1:]
-    shares = logits.masked_fill(logits < least, -torch.inf).softmax(-1).numpy()  # (V * V, NEW, V)
-    shares = shares.reshape(V, V, NEW, V)
-    return shares[:, 0, 0][0][:, None, None] * shares[:, 0, 1][:, :, None] * shares[:, :, 2]
+    shares = logits.masked_fill(logits < least, -torch.inf).softmax(-1).numpy()
+    shares = shares.reshape(*(V,) * (new - 1), new, V)
+    found = np.ones(())
+    for place in range(new):
+        behind = (slice(None),) * place + (0,) * (new - 1 - place)
+        found = found[..., None] * shares[(*behind, place)]
+    return found
 
 
 def drafter(kind: str):
@@ -63,8 +71,8 @@ def drafter(kind: str):
 
 
 def engine(target, kind: str, rule: str = "rrs", law_name: str = "without_replacement", seed: int = 5,
-           batch: int = 64, warp: Warp = WARP):
-    settings = EngineSettings(max_new_tokens=NEW, batch_size=batch, nodes=12, depth=3, score="always")
+           batch: int = 64, warp: Warp = WARP, new: int = NEW):
+    settings = EngineSettings(max_new_tokens=new, batch_size=batch, nodes=12, depth=3, score="always")
     return SamplingEngine(target, settings, Sampling(warp, seed, law_name, rule), drafter(kind))
 
 
@@ -85,9 +93,20 @@ CASES = [("none", "rrs", "without_replacement"), ("old", "rrs", "without_replace
          ("3x2", "greedy", "without_replacement"), ("3x1", "rrs", "distinct")]
 
 
+def ends(table: np.ndarray, bad: int) -> np.ndarray:
+    """Sums of a table of texts by the place of the first such token, those without it last."""
+    left, found = table, []
+    for place in range(table.ndim):
+        here = (*[slice(None)] * place, bad)
+        left, taken = left.copy(), left[here].sum()
+        left[here] = 0
+        found.append(taken)
+    return np.array([*found, left.sum()])
+
+
 def distance(results, law: np.ndarray) -> tuple[float, int]:
     """G of the texts' counts, those of few expected rows taken together, and its degrees of freedom."""
-    counts = np.zeros((V,) * NEW)
+    counts = np.zeros(law.shape)
     for result in results:
         counts[tuple(result.token_ids)] += 1
     assert not counts[law == 0].any()
@@ -109,27 +128,34 @@ def test_texts_have_the_targets_law(target, law, kind, rule, law_name):
 
 @pytest.mark.parametrize(("kind", "rule", "law_name"), [
     ("1x1", "speculative", "iid"), ("3x2", "rrs", "without_replacement"),
-    ("3x2", "traversal", "without_replacement")])
-def test_texts_keep_their_law_where_a_token_has_no_numbers_behind_it(law, kind, rule, law_name):
+    ("3x2", "traversal", "without_replacement"), ("2x2", "traversal", "without_replacement")])
+def test_texts_keep_their_law_where_a_token_has_no_numbers_behind_it(target, kind, rule, law_name):
     """A drafted node of that token spoils its row's forward: as often as the law says the text ends there,
-    with an error, and the texts that do not are as frequent as they were.
+    with an error, and the texts that do not are as frequent as they were. Four tokens: the prompt's forward
+    writes one, so that two levels are drafted behind it.
     """
-    small, bad = model(0), 3
+    small, bad, new = model(0), 3, 4
     with torch.no_grad():
         small.get_input_embeddings().weight[bad] = torch.nan
-    expected = law.copy()  # of texts that end early the rest counts as 0
-    for ended in (expected[:, bad], expected[bad].reshape(1, -1)):
-        ended[:, 0], ended[:, 1:] = ended.sum(1), 0
-    assert 0.2 < expected[:, bad].sum() + expected[bad].sum() < 0.8
+    expected = exact(target, new)
+    for place in range(new - 1):  # of texts that end early the rest counts as 0
+        here, rest = (*[slice(None)] * place, bad), new - 1 - place
+        ended = expected[here].sum(tuple(range(place, place + rest)))
+        expected[here] = 0
+        expected[(*here, *[0] * rest)] = ended
     broken = Target(small, check=False)
-    results = list(engine(broken, kind, rule, law_name).run(requests(kind, ROWS)))
+    results = list(engine(broken, kind, rule, law_name, new=new).run(requests(kind, ROWS)))
     for result in results:
-        assert bool(result.error) == (bad in result.token_ids[: NEW - 1])
-        assert len(result.token_ids) == NEW or result.token_ids[-1] == bad and result.error
-    texts = [SimpleNamespace(token_ids=np.pad(result.token_ids, (0, NEW - len(result.token_ids))))
+        assert bool(result.error) == (bad in result.token_ids[: new - 1])
+        assert len(result.token_ids) == new or result.token_ids[-1] == bad and result.error
+    texts = [SimpleNamespace(token_ids=np.pad(result.token_ids, (0, new - len(result.token_ids))))
              for result in results]
     found, degrees = distance(texts, expected)
     assert len(results) == ROWS and found < chi2.isf(ODDS, degrees)
+    counts = np.zeros(expected.shape)
+    np.add.at(counts, tuple(np.array([text.token_ids for text in texts]).T), 1)
+    seen, owed = ends(counts, bad), ROWS * ends(expected, bad)
+    assert 2 * (seen * np.log(seen / owed)).sum() < chi2.isf(ODDS, new)
     assert sum(result.accepted_tokens for result in results) > 0.1 * ROWS
 
 
