@@ -43,8 +43,7 @@ def table(folder: Path) -> pa.Table:
 
 @pytest.mark.parametrize("point", [
     pytest.param(r"^open candidates/.*_manifest", id="the table is written"),
-    pytest.param(r"^rename candidates/.*staging -> ", id="about to be shown"),
-    pytest.param(r"^open .*recommend/.*/users/.*_done", id="users are listed")])
+    pytest.param(r"^rename candidates/.*staging -> ", id="about to be shown")])
 def test_a_killed_night_is_ended_by_the_same_command(point, spark, write_input, tmp_path):
     shop = write_input(tiny_recommender.interactions())
     out, model = tmp_path / "out", tiny_recommender.write(tmp_path / "model")
@@ -77,4 +76,5 @@ def test_a_killed_night_is_ended_by_the_same_command(point, spark, write_input, 
     found = table(folder)
     times = Counter(found["user_id"].to_pylist())
     assert len(times) == said["counts"]["users"] == 23 and set(times.values()) == {3}
-    assert not [path for path in out.rglob("*") if path.name.startswith((".", "_lock"))]
+    left = [path for path in out.rglob("*") if path.name.startswith((".", "_lock"))]
+    assert not [path for path in left if path.suffix != ".crc"]  # Spark's own, beside its files
