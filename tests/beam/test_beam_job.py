@@ -82,8 +82,8 @@ def test_a_night_of_beams(tmp_path, drafter, capsys, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     run("sample", "--out", "world", "--users", "12", "--items", "8")
-    config = {"out": str(tmp_path / "out"), "input": {"path": str(tmp_path / "world")}, "decode": {"mode": "beam", "max_new_tokens": 24},
-              "beam": {"width": 2},
+    config = {"out": str(tmp_path / "out"), "input": {"path": str(tmp_path / "world")},
+              "decode": {"mode": "beam", "max_new_tokens": 24}, "beam": {"width": 2},
               "drafter": {"source": "model", "model": str(drafter)}, "spark": {"master": "local[1]"},
               "gates": {"max_cut_off_share": None}, "baseline": {"rows": 0}}
     (tmp_path / "job.yaml").write_text(json.dumps(config))
