@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dare_job.errors import ConfigError
+from dare_job.option_checks import require_at_least, require_heads, require_rate
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,10 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self):
-        for name, least in (("width", 8), ("layers", 1), ("heads", 1), ("steps", 1), ("batch_tokens", 32),
-                            ("context", 32), ("rows", 1), ("held_out", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{_option(name)} is {getattr(self, name)}; it must be at least {least}")
-        if self.width % (2 * self.heads):
-            raise ConfigError(f"--width {self.width} is no multiple of twice --heads {self.heads}")
+        require_at_least(self, width=8, layers=1, heads=1, steps=1, batch_tokens=32, context=32, rows=1,
+                         held_out=1, seed=0)
+        require_heads(self.width, self.heads)
         if not 0 <= self.kl <= 1:
             raise ConfigError(f"--kl is {self.kl:g}; it must be from 0 (texts alone) to 1 (the target's "
                               "probabilities alone)")
-        if not 0 < self.rate <= 1:
-            raise ConfigError(f"--rate is {self.rate:g}; it must be above 0 and at most 1")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+        require_rate(self.rate)

@@ -115,8 +115,6 @@ def plain(tmp_path_factory):
 
 @pytest.mark.parametrize("lora", [0, 4])
 def test_from_a_given_model(world, plain, tmp_path, lora):
-    if lora:
-        pytest.importorskip("peft")
     before = loading.load(plain, "float32", False)
     record = _train(world, tmp_path / "r", "--model", plain, "--lora", lora, "--epochs", 2,
                     "--dropout", 0)

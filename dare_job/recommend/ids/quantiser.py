@@ -13,6 +13,7 @@ from torch.nn.functional import mse_loss
 
 from dare_job.embed import kmeans
 from dare_job.errors import ConfigError, ModelError
+from dare_job.option_checks import require_rate
 
 _LOG_EVERY_S = 10.0
 _LOG = logging.getLogger("dare_job")
@@ -39,8 +40,7 @@ class Settings:
                                   ("epochs", 1, 1_000_000), ("batch", 1, 1_000_000), ("seed", 0, 2**31)):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(f"--{name} is {getattr(self, name)}; it must be from {least} to {most}")
-        if not 0 < self.rate <= 1:
-            raise ConfigError(f"--rate is {self.rate:g}; it must be above 0 and at most 1")
+        require_rate(self.rate)
 
 
 class Quantiser(torch.nn.Module):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dare_job.errors import ConfigError
+from dare_job.option_checks import option, require_at_least, require_heads, require_rate
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,10 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self):
-        for name, least in (("width", 8), ("layers", 1), ("heads", 1), ("lora", 0), ("max_history_items", 1),
-                            ("epochs", 1), ("patience", 1), ("batch_tokens", 32), ("warmup", 0),
-                            ("valid_users", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{_option(name)} is {getattr(self, name)}; it must be at least {least}")
-        if self.width % (2 * self.heads):
-            raise ConfigError(f"--width {self.width} is no multiple of twice --heads {self.heads}")
-        if not 0 < self.rate <= 1:
-            raise ConfigError(f"--rate is {self.rate:g}; it must be above 0 and at most 1")
+        require_at_least(self, width=8, layers=1, heads=1, lora=0, max_history_items=1, epochs=1, patience=1,
+                         batch_tokens=32, warmup=0, valid_users=1, seed=0)
+        require_heads(self.width, self.heads)
+        require_rate(self.rate)
         for name in ("dropout", "item_dropout", "weight_decay"):
             if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{_option(name)} is {getattr(self, name):g}; it must be from 0 to below 1")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{option(name)} is {getattr(self, name):g}; it must be from 0 to below 1")

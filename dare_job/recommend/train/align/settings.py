@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dare_job.errors import ConfigError
+from dare_job.option_checks import require_at_least, require_rate
 
 LOSSES = {"s": "AtSpeed-S", "r": "AtSpeed-R", "sft": "SFT", "wordkd": "WordKD", "tvdkd": "TVDKD",
           "seqkd": "SeqKD"}
@@ -49,19 +50,16 @@ class Settings:
     def __post_init__(self):
         if self.loss not in LOSSES:
             raise ConfigError(f"--loss {self.loss!r}: choose one of {', '.join(LOSSES)}")
-        for name, least in (("k", 1), ("examples", 1), ("held_out", 1), ("beams", 1), ("epochs", 1),
-                            ("patience", 1), ("batch", 1), ("warmup", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least "
-                                  f"{least}")
+        require_at_least(self, k=1, examples=1, held_out=1, beams=1, epochs=1, patience=1, batch=1, warmup=0,
+                         seed=0)
         for name in ("alpha", "mix"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"--{name} is {getattr(self, name):g}; it must be from 0 to 1")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"--dropout is {self.dropout:g}; it must be from 0 to below 1")
-        if not 0 < self.rate <= 1 or not 0 <= self.weight_decay < 1:
-            raise ConfigError(f"--rate {self.rate:g} must be above 0 and at most 1, --weight-decay "
-                              f"{self.weight_decay:g} from 0 to below 1")
+        require_rate(self.rate)
+        if not 0 <= self.weight_decay < 1:
+            raise ConfigError(f"--weight-decay is {self.weight_decay:g}; it must be from 0 to below 1")
         if self.beams < self.k:
             raise ConfigError(f"--beams {self.beams} is below --k {self.k}: a draft of fewer beams never "
                               "holds the target's top K")
