@@ -103,7 +103,10 @@ def recommend(config: Config, date: Day, input: Input = None, out: Out = None,
               drafter: Annotated[str | None, typer.Option(
                   "--drafter", help="popularity, transitions, or a small recommender's folder "
                   "(recommend.drafter).")] = None,
-              limit: Limit = None, set_: Set = None) -> None:
+              limit: Limit = None, set_: Set = None,
+              if_set: Annotated[bool, typer.Option(
+                  "--if-set", help="Do nothing where no recommender is named, in place of an error: for a "
+                  "schedule that serves several configurations.")] = False) -> None:
     """Write the top K items of each user by a generative recommender: OUT/candidates/dt=D.
 
     Needs the input alone; goes on where a killed run stopped. A part of `run` where recommend.model is set.
@@ -115,6 +118,8 @@ def recommend(config: Config, date: Day, input: Input = None, out: Out = None,
     given = {"recommend.model": ("--model", model), "recommend.drafter": ("--drafter", drafter)}
     overrides = [*(set_ or []), *([] if k is None else [f"recommend.k={k}"])]
     job = night.job(config, date, input, out, None, limit, overrides, flags=given)
+    if job.config.recommend.model is None and if_set:
+        return _print_json({})
     if job.config.recommend.model is None:
         raise ConfigError("recommend.model is not set: name a recommender's folder with --model; "
                           "`dare-job train-recommender` makes one")

@@ -6,7 +6,8 @@ so that numba counts no references where they are passed on (its atomic counters
 """
 
 import hashlib
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import lru_cache, partial
 from pathlib import Path
 
 from llvmlite import ir
@@ -32,29 +33,41 @@ def inlined(function):
     return njit(nogil=True, error_model="numpy", inline="always")(function)
 
 
-def compiled(function):
-    """``numba.njit`` without the interpreter lock, cached on disk where any cache folder is writable.
+def cached(function, sources: Iterable[Path], **options):
+    """``numba.njit`` cached on disk where any cache folder is writable, for as long as the ``sources`` stay as
+    they are: the function's own file and those of what it calls.
 
-    For what Python calls; what compiled functions call is a ``part``. Numba caches beside the source, else in
-    the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both. With none of them writable every process
-    compiles once itself.
+    Numba looks at the function's own file only, and would run stale code after a change in another one. It
+    caches beside the source, else in the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both. With none
+    of them writable every process compiles once itself.
     """
-    options = {"nogil": True, "error_model": "numpy"}
     try:
         dispatcher = njit(cache=True, **options)(function)
     except RuntimeError:  # "cannot cache function: no locator available"
         return njit(**options)(function)
-    # Numba looks at the function's own file only and would run stale code after a change in another one
-    dispatcher._cache._cache_file._source_stamp = _sources()
+    dispatcher.sources = tuple(sources)
+    dispatcher._cache._cache_file._source_stamp = _digest(dispatcher.sources)
     return dispatcher
 
 
-@lru_cache(maxsize=1)
-def _sources() -> str:
-    """Digest of the source of all compiled code: the stamp of what is cached."""
+def compiled(function):
+    """``cached`` without the interpreter lock: for what Python calls; what compiled functions call is a
+    ``part``.
+    """
+    here = Path(__file__).parent
+    return cached(function, (here / f"{name}.py" for name in _COMPILED), nogil=True, error_model="numpy")
+
+
+def cached_with(*sources: str | Path):
+    """Decorator: ``cached`` with these files."""
+    return partial(cached, sources=tuple(map(Path, sources)))
+
+
+@lru_cache(maxsize=32)
+def _digest(sources: tuple[Path, ...]) -> str:
     digest = hashlib.sha256()
-    for name in _COMPILED:
-        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
+    for source in sources:
+        digest.update(source.read_bytes())
     return digest.hexdigest()
 
 

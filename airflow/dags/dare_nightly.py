@@ -7,11 +7,13 @@ time. A date starts once the date before is published. docs/airflow.md says how 
 import sys
 from datetime import timedelta
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, Param, SyncCallback, chain, task
 from airflow.sdk.definitions.timetables.interval import CronDataIntervalTimetable
 from dare_dags import notify, settings
-from dare_dags.operators import FEATURES, KNOWLEDGE, InputSensor, StageOperator
+from dare_dags.operators import CANDIDATES, FEATURES, KNOWLEDGE, InputSensor, StageOperator
 
+PUBLISHED = {"publish": KNOWLEDGE, "encode": FEATURES, "recommend": CANDIDATES}
 SITE = settings.load()
 ZONE = SITE["timezone"]
 
@@ -71,7 +73,10 @@ with DAG(
             task_id=name, stage=name, settings=SITE, retries=stage["retries"],
             execution_timeout=timedelta(hours=stage["timeout_h"]),
             pool=SITE["gpu_pool"] if stage.get("gpu") else "default_pool",
-            outlets={"publish": [KNOWLEDGE], "encode": [FEATURES]}.get(name, []))
+            outlets=[PUBLISHED[name]] if name in PUBLISHED else [],
+            # Lists hang on the input alone, and wait till nobody else writes to the date: they come last,
+            # whatever became of the texts.
+            trigger_rule="all_done_min_one_success" if name == "recommend" else "all_success")
         for name, stage in SITE["stages"].items()}
 
     @task(task_id="notify", retries=2)
@@ -80,3 +85,6 @@ with DAG(
 
     chain(inputs, *stages.values())
     inputs >> stages["publish"] >> message(stages["publish"].output)
+    stages["plan"] >> stages["recommend"]
+    # A run fails by its last tasks: without this one lists would hide that `encode` has failed.
+    [stages["encode"], stages["recommend"]] >> EmptyOperator(task_id="ended", trigger_rule="none_failed")

@@ -13,7 +13,9 @@ from dare_job.decode import EngineSettings, Request, Target
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.shape import Shape
 from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.sampling.trees import TRAVERSAL
 from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.verify.verdict import Verdict
 from dare_job.errors import ConfigError, ModelError
 
 RULES = (("rrs", "iid"), ("k_seq", "iid"), ("priority", "iid"), ("rrs", "without_replacement"),
@@ -55,14 +57,35 @@ class SparseDrafter(ModelDrafter):
         return super().sampled(requests, context, lengths, np.minimum(budgets, self.nodes), *others)
 
 
+class Judging(SamplingEngine):
+    """Counts nodes with candidates that verification came to, and those of which a candidate passed."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.judged = self.passed = 0
+
+    def _judged(self, rows, slots, tree, scores) -> Verdict:
+        verdict = super()._judged(rows, slots, tree, scores)
+        if self._drawn is not None:
+            _, parents, depths, starts = tree.host
+            inner = np.zeros(len(parents), np.bool_)
+            inner[parents[depths > 0]] = True
+            last = starts[:-1] + np.take_along_axis(verdict.paths, verdict.counts[:, None], 1)[:, 0]
+            self.passed += int(verdict.counts.sum())
+            self.judged += int(verdict.counts.sum() + inner[last].sum())
+        return verdict
+
+
 def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[Sparse],
             temperatures: Sequence[float], new_tokens: int, batch: int, seed: int) -> Iterator[dict]:
     """A line for each temperature, tree and rule that can judge it.
 
-    Texts of up to ``new_tokens`` tokens are written for the rows' prompts, ``batch`` together.
+    Texts of up to ``new_tokens`` tokens are written for the rows' prompts, ``batch`` together. ``over_rrs``:
+    tokens a step, the target's own one among them, over those of the first of ``RULES``.
     """
     for temperature in temperatures:
         for tree in trees:
+            plainest = None
             for rule, law in RULES:
                 sampling = Sampling(Warp(temperature), seed, law, rule)
                 try:
@@ -72,7 +95,9 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
                 found = _written(target, draft, rows, tree, sampling, new_tokens, batch)
                 _LOG.info("trees: temperature %g, %s, %s of %s: %.3f accepted a step", temperature, tree,
                           rule, law, found["accepted"])
-                yield {"temperature": temperature, "tree": str(tree), "rule": rule, "law": law, **found}
+                plainest = plainest or 1 + found["accepted"]
+                yield {"temperature": temperature, "tree": str(tree), "rule": rule, "law": law, **found,
+                       "over_rrs": (1 + found["accepted"]) / plainest}
 
 
 def _written(target: Target, draft: Target, rows: Sequence[Row], tree: Sparse, sampling: Sampling,
@@ -80,16 +105,14 @@ def _written(target: Target, draft: Target, rows: Sequence[Row], tree: Sparse, s
     """Tokens accepted a step, the target's own not counted, and the share of judged nodes that accept one."""
     settings = EngineSettings(max_new_tokens=new_tokens, batch_size=batch, nodes=tree.shape.nodes,
                               depth=tree.shape.depth, score="never")
-    engine = SamplingEngine(target, settings, sampling, SparseDrafter(draft, tree, target.vocabulary))
+    engine = Judging(target, settings, sampling, SparseDrafter(draft, tree, target.vocabulary))
     results = list(engine.run(Request(row.name, row.prompt.astype(np.int32)) for row in rows))
     if failed := [result for result in results if result.error]:
         raise ModelError(f"text {failed[0].id} could not be written: {failed[0].error}")
     steps = [np.asarray(result.step_tokens[1:], np.int64) - 1 for result in results]
-    whole = tree.nodes == tree.shape.nodes and sampling.rule != "traversal"
-    judged = sum(int(np.minimum(one + 1, tree.shape.depth).sum()) for one in steps)
     accepted = np.concatenate(steps)
     if not len(accepted):
         raise ModelError("every text ends with its first token: no tree was drafted; give other --text")
     middle, error = mean(accepted, np.repeat(np.arange(len(steps)), [len(one) for one in steps]))
     return {"accepted": middle, "error": None if math.isnan(error) else error, "steps": len(accepted),
-            "node_rate": float(accepted.sum() / judged) if whole else None}
+            "node_rate": None if sampling.rule == TRAVERSAL else engine.passed / max(1, engine.judged)}

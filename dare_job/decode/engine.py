@@ -173,16 +173,18 @@ class Engine:
         if self._scorer.idle(rows, slots):
             return scores, NOTHING
         processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-        return self._scorer(scores, tree, rows.tokens[slots], rows.length[slots], rows.least[slots],
+        where = _where(slots)
+        return self._scorer(scores, tree, rows.tokens[where], rows.length[where], rows.least[where],
                             processors)
 
     def _strict(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
         """bool (T,): nodes whose token stands behind its row's guard, by its place in the text whatever the
         step; None: no node.
         """
-        if self.settings.rule == "strict" or not tree.depth:
+        if self.settings.rule == "strict" or not tree.depth or not rows.guarded:
             return None
-        behind = rows.length[slots] - rows.guard[slots]
+        where = _where(slots)
+        behind = rows.length[where] - rows.guard[where]
         if behind.max() + tree.depth <= 0:
             return None
         behind = np.repeat(behind, np.diff(tree.starts))
@@ -270,3 +272,8 @@ class Engine:
 def _first(count: int) -> np.ndarray:
     """The first so many slots, int64; nobody writes to it."""
     return np.arange(count)
+
+
+def _where(slots: np.ndarray) -> np.ndarray | slice:
+    """An index of these slots: of the first ones a slice, which copies nothing."""
+    return slice(len(slots)) if slots is _first(len(slots)) else slots

@@ -56,6 +56,7 @@ class Rows:
         self._asked: tuple[Request, ...] | None = None
         self._plan: Plan | None = None
         self.held_back = False  # whether some row so far had a text that may not end at once
+        self.guarded = False  # whether some row so far had a guard
 
     def free(self) -> np.ndarray:
         """Slots without a row, ascending."""
@@ -72,6 +73,7 @@ class Rows:
         self.prompt[slot] = self.length[slot] = len(prompt)
         self.longest[slot], self.least[slot] = row.longest, row.least
         self.held_back |= row.least > len(prompt)
+        self.guarded |= bool(self.guard[slot] != _NEVER)
         self.forwards[slot] = self.accepted[slot] = self.scored[slot] = self.offered[slot] = 0
         self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
         self._asked = None

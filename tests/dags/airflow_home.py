@@ -19,7 +19,8 @@ from dare_job.spark.session import QUICK_START
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "airflow" / "dags"
 NIGHTLY, NIGHT = "dare_job_nightly", "2026-01-02"
-STAGES = ("plan", "embed", "group_and_route", "pools", "generate", "gate", "publish", "encode")
+STAGES = ("plan", "embed", "group_and_route", "pools", "generate", "gate", "publish", "encode", "recommend")
+TASKS = ("inputs", *STAGES, "notify", "ended")
 SPARK = {  # a quick start and a quiet console
     "spark.driver.memory": "1g", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j.configurationFile="

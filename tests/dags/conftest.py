@@ -3,15 +3,18 @@
 import json
 import os
 import signal
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, Airflow, chunks, load_dags, small, wait, webhook
+from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, ROOT, Airflow, chunks, load_dags, small, wait, webhook
 
 from dare_job import lock
 from dare_job.data.world import write_world
+from dare_job.recommend.ids.item_ids import ItemIds
 
 # Airflow makes its home when it is imported, by default in the user's.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="dare-airflow-")
@@ -37,6 +40,18 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     write_world(folder, users=24, items=16, seed=5)
     return folder
+
+
+@pytest.fixture(scope="session")
+def recommender(world, tmp_path_factory) -> Path:
+    """A recommender with random weights that has an id for each item of the world."""
+    sys.path.append(str(ROOT / "tests" / "recommend" / "stage"))
+    import tiny_recommender
+
+    names = pq.read_table(world / "items.parquet", columns=["item_id"])["item_id"].to_pylist()
+    drawn = tiny_recommender.item_ids(len(names))
+    ids = ItemIds(tuple(names), drawn.codes, drawn.sizes)
+    return tiny_recommender.write(tmp_path_factory.mktemp("recommender"), ids=ids)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, STAGES, chunks, files, small, wait, webhook
+from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, STAGES, TASKS, chunks, files, small, wait, webhook
 
 from dare_job import lock
 
@@ -19,7 +19,7 @@ def test_a_wrong_setting_fails_the_first_stage_at_once_and_is_told(airflow, worl
         said = home.run("dags", "test", NIGHTLY, NIGHT, succeeds=False)
     tasks = home.tasks()
     assert tasks["plan"] == ("failed", 1)  # of three
-    assert {tasks[name][0] for name in (*STAGES[1:], "notify")} == {"upstream_failed"}
+    assert {tasks[name][0] for name in (*STAGES[1:], "notify", "ended")} == {"upstream_failed"}
     assert len(posted) == 1
     text = posted[0]["text"]
     assert "plan ended with exit code 2 (settings): " in text and "decode.batch_size" in text
@@ -30,9 +30,9 @@ def test_a_wrong_setting_fails_the_first_stage_at_once_and_is_told(airflow, worl
 def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, world):
     home, out, posted = killed.home, killed.out, killed.posted
     tasks = home.tasks()
-    assert set(tasks) == {"inputs", *STAGES, "notify"}
+    assert set(tasks) == set(TASKS)
     assert tasks.pop("generate") == ("success", 2)
-    assert tasks.pop("encode") == ("skipped", 1)  # no encode.model
+    assert tasks.pop("encode") == tasks.pop("recommend") == ("skipped", 1)  # no model of theirs
     assert set(tasks.values()) == {("success", 1)}
     assert killed.before.items() <= chunks(out).items()
     assert len(posted) == 1 and f"{NIGHT} is published in {out}: 24 users (24 written" in posted[0]["text"]
@@ -41,36 +41,42 @@ def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, worl
 
 
 @pytest.mark.slow
-def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_features_that_are_asked_for(killed):
+def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_what_is_new(killed, recommender):
     home, out, posted = killed.home, killed.out, killed.posted
     written, published = chunks(out), files(out / "knowledge")
-    encoding = {"set": [*home.settings["params"]["set"], "encode.model=embedded"]}
+    more = {"set": [*home.settings["params"]["set"], "encode.model=embedded",
+                    f"recommend.model={recommender}", "recommend.k=3"]}
     with lock.held(out / "_work" / f"dt={NIGHT}"):  # a person runs dare-job by hand
-        run = home.start("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(encoding))
+        run = home.start("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(more))
         refused = "plan ended with exit code 5 (Java, Spark or disk): another"
         wait(lambda: refused in home.said(), "a refused plan", home, run)
     assert run.wait(DEADLINE_S) == 0, home.said()[-6000:]
     assert chunks(out) == written and files(out / "knowledge") == published
     assert "0 of 40 rows written now" in home.said().rpartition("exit code 5")[2]
-    assert home.tasks()["encode"] == ("success", 1)
+    assert home.tasks()["encode"] == home.tasks()["recommend"] == home.tasks()["ended"] == ("success", 1)
     said = [json.loads(extra) for (extra,) in home.rows("select extra from asset_event order by id")]
-    assert [(one["date"], one["out"]) for one in said] == [(NIGHT, str(out))] * 3
-    assert said[0]["counts"]["user"]["rows"] == 24 and "counts" in said[2]
+    assert [(one["date"], one["out"]) for one in said] == [(NIGHT, str(out))] * 4
+    assert said[0]["counts"]["user"]["rows"] == 24 and said[2]["counts"]["user"]["encoded"] == 24
+    assert (said[3]["counts"]["users"], said[3]["counts"]["errors"]) == (24, 0)
+    assert lists(out) == {user: [1, 2, 3] for user in ids(out, "user")}
     assert ids(out, "user", "features") == ids(out, "user")
     assert len(posted) == 2  # a date that is published again is told again
 
 
 @pytest.mark.slow
-def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed):
+def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed, recommender):
     home, out, posted = killed.home, killed.out, killed.posted
     published = files(out / "knowledge")
-    strict = {"set": [*home.settings["params"]["set"], "gates.max_cut_off_share=0.0"]}
+    strict = {"set": [*home.settings["params"]["set"], "gates.max_cut_off_share=0.0",
+                      f"recommend.model={recommender}", "recommend.k=2"]}
     home.run("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(strict), succeeds=False)
     tasks = home.tasks()
     assert tasks["generate"] == ("success", 1) and tasks["gate"] == ("failed", 1)  # of three
-    assert {tasks[name][0] for name in ("publish", "encode", "notify")} == {"upstream_failed"}
+    assert {tasks[name][0] for name in ("publish", "encode", "notify", "ended")} == {"upstream_failed"}
     assert files(out / "knowledge") == published
-    assert home.rows("select count(*) from asset_event") == [(3,)]
+    assert tasks["recommend"] == ("success", 1)  # lists are not made of texts
+    assert lists(out) == {user: [1, 2] for user in ids(out, "user")}
+    assert home.rows("select count(*) from asset_event") == [(5,)]
     assert len(posted) == 3
     for words in ("gate ended with exit code 3 (quality gate): ",
                   "nothing was published", "more than gates.max_cut_off_share = 0.0", "failing_rows.parquet"):
@@ -81,3 +87,12 @@ def ids(out: Path, entity: str, tables: str = "knowledge") -> list[str]:
     folder = out / tables / f"entity={entity}" / f"dt={NIGHT}"
     table = ds.dataset(folder, format="parquet").to_table(columns=["entity_id"])
     return sorted(table["entity_id"].to_pylist())
+
+
+def lists(out: Path) -> dict[str, list[int]]:
+    """Ranks of each user's list."""
+    folder = out / "candidates" / f"dt={NIGHT}"
+    found: dict[str, list[int]] = {}
+    for row in ds.dataset(folder, format="parquet").to_table(columns=["user_id", "rank"]).to_pylist():
+        found.setdefault(row["user_id"], []).append(row["rank"])
+    return {user: sorted(ranks) for user, ranks in found.items()}

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 import yaml
-from airflow_home import DAGS, NIGHTLY, ROOT, STAGES, load_dags
+from airflow_home import DAGS, NIGHTLY, ROOT, STAGES, TASKS, load_dags
 
 from dare_job import pipeline
 
@@ -62,13 +62,23 @@ def test_each_stage_of_the_job_is_a_task_in_its_order(bag):
     assert not bag.import_errors
     dag = bag.dags[NIGHTLY]
     wanted = ["inputs", *STAGES]
-    assert sorted(dag.task_ids) == sorted([*wanted, "notify"]), \
+    assert sorted(dag.task_ids) == sorted(TASKS), \
         "airflow_home.STAGES and `stages` in airflow/dags/dare_dags/defaults.yaml have to name the same"
-    assert tuple(name for task in STAGES for name in task.split("_and_")) == pipeline.STAGES
+    assert tuple(name for task in STAGES for name in task.split("_and_")) == (
+        *pipeline.STAGES, *pipeline.ALONE)
     for task, after in zip(wanted, wanted[1:], strict=False):
         assert after in dag.get_task(task).downstream_task_ids
     assert dag.get_task("publish").downstream_task_ids == {"encode", "notify"}  # told though encoding fails
     assert all(dag.get_task(name).stage == name for name in STAGES)
+
+
+def test_lists_hang_on_the_input_alone_and_hide_no_failed_task(bag):
+    dag = bag.dags[NIGHTLY]
+    lists, ended = dag.get_task("recommend"), dag.get_task("ended")
+    assert lists.upstream_task_ids == {"plan", "encode"} and lists.trigger_rule == "all_done_min_one_success"
+    assert ended.upstream_task_ids == {"encode", "recommend"} and ended.trigger_rule == "none_failed"
+    assert {task.task_id for task in dag.tasks if not task.downstream_task_ids} == {"notify", "ended"}
+    assert all(dag.get_task(name).trigger_rule == "all_success" for name in STAGES[:-1])
 
 
 def test_retries_timeouts_and_pools_are_those_of_the_settings(bag):
@@ -99,20 +109,22 @@ def test_airflow_dags_test_runs_the_dag_without_its_deadline(monkeypatch):
 
 def test_publishing_is_the_event_that_training_is_scheduled_on(bag):
     published = [task for task in bag.dags[NIGHTLY].tasks if task.outlets]
-    assert [task.task_id for task in published] == ["publish", "encode"]
+    assert [task.task_id for task in published] == ["publish", "encode", "recommend"]
     consumer = bag.dags["dare_job_ctr_example"]
     awaited = consumer.timetable.asset_condition.objects
     assert list(awaited) == published[0].outlets
     assert [asset.name for asset in awaited] == ["dare_job_knowledge"]
-    assert [asset.name for asset in published[1].outlets] == ["dare_job_features"]
+    assert [[asset.name for asset in task.outlets] for task in published[1:]] == [
+        ["dare_job_features"], ["dare_job_candidates"]]
 
 
-def test_a_stage_that_the_settings_switch_off_is_skipped_and_makes_no_event(bag):
+@pytest.mark.parametrize("stage", ["encode", "recommend"])
+def test_a_stage_that_the_settings_switch_off_is_skipped_and_makes_no_event(bag, stage):
     from airflow.sdk.exceptions import AirflowSkipException
 
-    task = bag.dags[NIGHTLY].get_task("encode")
+    task = bag.dags[NIGHTLY].get_task(stage)
     list(task._outcome.listen(["{}"]))  # the last line of `dare-job encode` without encode.model
-    with pytest.raises(AirflowSkipException, match="encode.model"):
+    with pytest.raises(AirflowSkipException, match=f"{stage}.model"):
         task._published({}, None)
 
 

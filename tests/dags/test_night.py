@@ -122,3 +122,9 @@ def test_the_report_is_named_where_it_was_written(tmp_path):
 def test_a_task_of_several_stages_is_the_last_one_from_the_first_on():
     assert arguments(night(), "group") == night().arguments("group")
     assert arguments(night(), "group_and_route") == [*night().arguments("route"), "--from", "group"]
+
+
+def test_lists_have_a_model_of_their_own_and_may_be_switched_off():
+    asked = arguments(night(model="llm", set=["recommend.model=/r"], limit=3), "recommend")
+    assert asked == ["recommend", "--config", "a.yaml", "--date", "2026-01-02", "--set", "recommend.model=/r",
+                     "--limit", "3", "--if-set"]

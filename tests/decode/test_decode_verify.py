@@ -11,7 +11,8 @@ from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.tree import build
 from dare_job.decode.verify import passing, relaxed, rules, strict
 from dare_job.decode.verify import verifier as of_settings
-from dare_job.decode.verify.compiled import first_choice
+from dare_job.decode.verify.compiled import blocks, first_choice
+from dare_job.decode.verify.seen import Seen
 from dare_job.decode.verify.verdict import longest, undrafted
 from pools.tree import ROOT, DraftBatch, empty
 
@@ -265,8 +266,44 @@ def test_first_choices_are_those_of_numpy():
                 lines += [changed, np.full(width, special)]
             for one in lines:
                 one = np.ascontiguousarray(one, np.float32)
-                choice, finite = first_choice(one)
+                choice, finite = first_choice(one, blocks(width))
                 assert choice == one.argmax() and finite == np.isfinite(one[choice])
+
+
+@pytest.mark.parametrize("penalty", [0.8, 1.05, 1.3, 5.0])
+@pytest.mark.parametrize("width", [5, 300])
+def test_a_penalty_is_given_to_what_would_win_without_it(penalty, width):
+    """As when all tokens of each node's prefix have it: many of the text's, ties and zeros among the best."""
+    rng = np.random.default_rng(width)
+    stamps, accepted = np.zeros(width + 1, np.int64), 0
+    for _ in range(60):
+        context, lengths = rng.integers(0, width, (2, 6)).astype(np.int32), np.array([6, 4])
+        roots = context[[0, 1], lengths - 1].astype(np.int64)
+        tree = build(roots, _random_tree(rng, 2, 9, width), np.full(2, 64))
+        tokens, parents, depths, starts = tree.host
+        scores = rng.integers(-3, 4, (len(tokens), width)) * rng.choice([0.0, 0.5, 1.0], (len(tokens), 1))
+        liked = np.flatnonzero((depths > 0) & (rng.random(len(tokens)) < 0.5))
+        scores[parents[liked], tokens[liked]] = 3.3
+        scores = scores.astype(np.float32)
+        whole = scores.copy()
+        for node, row in enumerate(np.repeat([0, 1], np.diff(starts))):
+            seen, here = set(context[row, : lengths[row]].tolist()), node
+            while depths[here] > 0:
+                seen.add(int(tokens[here]))
+                here = parents[here]
+            for token in seen:
+                old = whole[node, token]
+                whole[node, token] = old * np.float32(penalty) if old < 0 else old / np.float32(penalty)
+        expected = longest(tree, strict.judge_tree(torch.from_numpy(whole), tree))
+        found = verifier("strict")(torch.from_numpy(scores), tree, None, Seen(context, lengths, stamps, penalty))
+        for name in ("counts", "finite"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+        for row, count in enumerate(expected.counts):
+            for name in ("tokens", "paths"):
+                assert np.array_equal(getattr(found, name)[row, : count + 1],
+                                      getattr(expected, name)[row, : count + 1]), name
+        accepted += expected.counts.sum()
+    assert accepted > 20
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from dare_dags.night import Night
 from dare_dags.outcome import Outcome
 
 KNOWLEDGE, FEATURES = Asset("dare_job_knowledge"), Asset("dare_job_features")
+CANDIDATES = Asset("dare_job_candidates")
 _EXIT_CODE = re.compile(r"(?:spark exit code|Error code) is: (\d+)")
 
 
@@ -121,11 +123,12 @@ class StageOperator(SparkSubmitOperator):
         """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
         manifests = self._outcome.result
         if manifests == {}:
-            raise AirflowSkipException("the settings switch this stage off (encode.model)")
+            raise AirflowSkipException(f"the settings switch this stage off ({self.stage}.model)")
         manifests = manifests or {}
+        counts = {entity: found["counts"] for entity, found in manifests.items()
+                  if isinstance(found, dict) and "counts" in found}
         summary = {"date": night.date, "out": night.out(), "report": night.report(),
-                   "counts": {entity: found["counts"] for entity, found in manifests.items()
-                              if isinstance(found, dict) and "counts" in found}}
+                   "counts": manifests.get("counts", counts)}
         context["outlet_events"][self.outlets[0]].extra = summary
         return summary
 
@@ -151,6 +154,8 @@ def end_group(leader: subprocess.Popen, patience_s: float = 20.0) -> None:
 
 def arguments(night: Night, stage: str) -> list[str]:
     """Of the command for a stage, or for FIRST_and_LAST. Raises as ``Night.arguments``."""
+    if stage == "recommend":  # its --model is another one, and no model is no error here
+        return replace(night, params=night.params | {"model": None}).arguments(stage) + ["--if-set"]
     first, _, last = stage.rpartition("_and_")
     return night.arguments(last) + (["--from", first] if first else [])
 

@@ -9,9 +9,13 @@ import numba
 import numpy as np
 
 from dare_job.decode.sampling.warp import Warp
-from dare_job.decode.verify.compiled import first_choice
+from dare_job.decode.verify import compiled as strict
+from dare_job.decode.verify import exponentials
+from dare_job.decode.verify import seen as seen_module
+from dare_job.decode.verify.compiled import blocks, first_choice
 from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
+from pools.jit import cached_with
 
 
 class Kept(NamedTuple):
@@ -28,7 +32,7 @@ def kept(settings: Warp) -> Kept:
                 1.0 if settings.top_p is None else float(settings.top_p), float(settings.min_p or 0.0))
 
 
-@numba.njit(cache=True)
+@cached_with(__file__, strict.__file__, exponentials.__file__, seen_module.__file__)
 def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, out, relaxed, finite, sound):
     """Fill in the verdict: at each node of a row's path a token is drawn, until it is none of the node's
     children. Returns whether all rows are sound: all but those that have no numbers behind their roots.
@@ -37,13 +41,13 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
     in ``verify.compiled``. Siblings are distinct.
     """
     paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
-    weights = np.empty(scores.shape[1], np.float32)
+    weights, peaks = np.empty(scores.shape[1], np.float32), blocks(scores.shape[1])
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
         known = distinct(r, scores.shape[1], seen)
         penalise(scores[node], known, root, node, tokens, parents, seen)
-        choice, number = _choose(scores[node], uniforms[node], kept, weights)
+        choice, number = _choose(scores[node], uniforms[node], kept, weights, peaks)
         for t in range(root + 1, end):  # a node's children stand behind it
             if number and parents[t] == node and tokens[t] == choice:
                 out[r, depth] = choice
@@ -51,7 +55,7 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
                 depth += 1
                 paths[r, depth] = node - root
                 penalise(scores[node], known, root, node, tokens, parents, seen)
-                choice, number = _choose(scores[node], uniforms[node], kept, weights)
+                choice, number = _choose(scores[node], uniforms[node], kept, weights, peaks)
         out[r, depth] = choice
         counts[r], finite[r], sound[r] = depth, number, number or depth > 0
         all_sound &= sound[r]
@@ -59,9 +63,9 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
 
 
 @numba.njit
-def _choose(line, uniform, kept, weights):
+def _choose(line, uniform, kept, weights, peaks):
     """A token by its probability, and whether there is one."""
-    first, number = first_choice(line)
+    first, number = first_choice(line, peaks)
     if kept.temperature == 0.0 or not number:
         return first, number
     _weigh(line, line[first], np.float32(1.0 / kept.temperature), weights)

@@ -6,8 +6,10 @@ On a CPU a node's first choice is looked up when a branch reaches the node, and 
 import numba
 import numpy as np
 
-from dare_job.decode.verify.seen import distinct, penalise
-from pools.jit import array_at
+from dare_job.decode.verify import seen as seen_module
+from dare_job.decode.verify.seen import distinct, on_path, penalise, penalised
+from pools import jit
+from pools.jit import array_at, cached_with
 
 _BLOCK = 256  # scores
 _LOWEST, _INFINITE, _MAGNITUDE = np.int32(-(2**31)), np.int32(0x7F800000), np.int32(2**31 - 1)
@@ -31,20 +33,36 @@ def _peak(bits):
 
 
 @numba.njit
-def first_choice(line):
-    """``np.argmax`` of scores float32 (V,), nearly as fast, and whether the greatest is a number."""
-    bits = line.view(np.int32)
-    peak, magnitude, at = _LOWEST, np.int32(0), 0
-    for start in range(0, len(bits), _BLOCK):
-        highest, largest = _peak(bits[start : start + _BLOCK])
-        if highest > peak:
-            peak, at = highest, start
+def blocks(vocabulary):
+    """Memory int32 for the peaks of a line's blocks."""
+    return np.empty((vocabulary + _BLOCK - 1) // _BLOCK, np.int32)
+
+
+@numba.njit
+def first_choice(line, peaks):
+    """``np.argmax`` of scores float32 (V,), nearly as fast, and whether the greatest is a number.
+
+    peaks: ``blocks``, filled in; those of a line that holds a NaN mean nothing.
+    """
+    bits, magnitude = line.view(np.int32), np.int32(0)
+    for block in range(len(peaks)):
+        peaks[block], largest = _peak(bits[block * _BLOCK : (block + 1) * _BLOCK])
         if largest > magnitude:
             magnitude = largest
     if magnitude > _INFINITE:
         for i in range(len(line)):
             if np.isnan(line[i]):
                 return i, False
+    return _first(line, bits, peaks)
+
+
+@numba.njit
+def _first(line, bits, peaks):
+    """``first_choice`` of a line without NaN by the peaks of its blocks."""
+    peak, at = _LOWEST, 0
+    for block in range(len(peaks)):
+        if peaks[block] > peak:
+            peak, at = peaks[block], block * _BLOCK
     if peak == 0:  # -0 is its equal, and may stand before it
         at = 0
     for i in range(at, len(line)):
@@ -53,7 +71,41 @@ def first_choice(line):
     return 0, False
 
 
-@numba.njit(cache=True)
+@numba.njit
+def _choice(line, peaks, known, root, node, tokens, parents, seen, lowered):
+    """``first_choice`` of a node's line behind ``penalise``. A penalty over 1 is given to those tokens alone
+    that would win without it: it only ever lowers a score.
+
+    known: ``distinct`` tokens of the row, the last that were asked for; lowered: memory int64 for as many
+    tokens as a prefix has.
+    """
+    if seen.penalty < 1.0:
+        penalise(line, known, root, node, tokens, parents, seen)
+    choice, number = first_choice(line, peaks)
+    if seen.penalty <= 1.0:
+        return choice, number
+    stamps, now, penalty, count = seen.stamps, seen.stamps[-1], np.float32(seen.penalty), 0
+    while number and stamps[choice] != -now:  # not lowered yet
+        in_text = stamps[choice] == now
+        if not in_text and not on_path(choice, root, node, tokens, parents):
+            break
+        lowered[count] = choice if in_text else ~choice
+        count += 1
+        stamps[choice] = -now
+        line[choice] = penalised(line[choice], penalty)
+        block = choice // _BLOCK
+        bits = line.view(np.int32)
+        peaks[block], _ = _peak(bits[block * _BLOCK : (block + 1) * _BLOCK])
+        choice, number = _first(line, bits, peaks)
+    for token in lowered[:count]:
+        if token < 0:
+            stamps[~token] = 0
+        else:
+            stamps[token] = now
+    return choice, number
+
+
+@cached_with(__file__, seen_module.__file__, jit.__file__)
 def branch(address, vocabulary, tokens, parents, starts, seen, counts, paths, out, relaxed, finite, sound):
     """Fill in the strict verdict of the scores float32 (T, V) at an address, which takes less than an array
     of them does to make; whether all rows are sound.
@@ -63,12 +115,12 @@ def branch(address, vocabulary, tokens, parents, starts, seen, counts, paths, ou
     """
     scores = array_at(address, (len(tokens), vocabulary), np.float32)
     paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
+    peaks, lowered = blocks(vocabulary), np.empty(seen.context.shape[1] + len(tokens), np.int64)
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
-        known = distinct(r, scores.shape[1], seen)
-        penalise(scores[node], known, root, node, tokens, parents, seen)
-        choice, number = first_choice(scores[node])
+        known = distinct(r, vocabulary, seen)
+        choice, number = _choice(scores[node], peaks, known, root, node, tokens, parents, seen, lowered)
         sound[r] = number
         for t in range(root + 1, end):  # a node's children stand behind it
             if parents[t] == node and tokens[t] == choice:
@@ -76,8 +128,8 @@ def branch(address, vocabulary, tokens, parents, starts, seen, counts, paths, ou
                 node = t
                 depth += 1
                 paths[r, depth] = node - root
-                penalise(scores[node], known, root, node, tokens, parents, seen)
-                choice, number = first_choice(scores[node])
+                choice, number = _choice(scores[node], peaks, known, root, node, tokens, parents, seen,
+                                         lowered)
                 sound[r] &= number
         out[r, depth] = choice
         counts[r], finite[r] = depth, number

@@ -11,10 +11,13 @@ import numba
 import numpy as np
 
 from dare_job.decode.request import EngineSettings
-from dare_job.decode.verify.compiled import first_choice, longest
+from dare_job.decode.verify import compiled, exponentials
+from dare_job.decode.verify import seen as seen_module
+from dare_job.decode.verify.compiled import blocks, first_choice, longest
 from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
-from pools.jit import array_at
+from pools import jit
+from pools.jit import array_at, cached_with
 
 
 class Bounds(NamedTuple):
@@ -48,7 +51,7 @@ def bounds(settings: EngineSettings) -> Bounds:
         delta=math.log(settings.delta) if rule == "entropy" else math.nan)
 
 
-@numba.njit(cache=True)
+@cached_with(__file__, compiled.__file__, exponentials.__file__, seen_module.__file__, jit.__file__)
 def branch(address, vocabulary, tokens, parents, depths, starts, strict, eos, bounds, seen, counts, paths,
            out, relaxed, finite, sound):
     """Fill in the verdict of the scores float32 (T, V) at an address; whether all rows are sound.
@@ -76,7 +79,7 @@ def _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices
     """
     sums = np.full((len(tokens), 2), np.nan)  # a node's log of sums, and its entropy
     children = np.zeros(len(tokens), np.int64)
-    forks, row, known = False, -1, distinct(0, 0, seen)
+    forks, row, known, peaks = False, -1, distinct(0, 0, seen), blocks(scores.shape[1])
     for t in range(len(tokens)):
         parent, token = parents[t], tokens[t]
         if t == starts[row + 1]:
@@ -95,7 +98,7 @@ def _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices
             children[parent] += 1
             forks |= children[parent] > 1
         penalise(scores[t], known, starts[row], t, tokens, parents, seen)
-        choices[t], finite[t] = first_choice(scores[t])
+        choices[t], finite[t] = first_choice(scores[t], peaks)
     if forks:
         for t in range(len(tokens)):
             if passed[t]:

@@ -53,7 +53,7 @@ def penalise(line, known, root, node, tokens, parents, seen):
         return
     penalty, now = np.float32(seen.penalty), seen.stamps[-1]
     for token in known:
-        line[token] = _penalised(line[token], penalty)
+        line[token] = penalised(line[token], penalty)
     here = node
     while here != root:
         token, below, new = tokens[here], node, True
@@ -61,10 +61,20 @@ def penalise(line, known, root, node, tokens, parents, seen):
             new &= tokens[below] != token
             below = parents[below]
         if new and token < len(line) and seen.stamps[token] != now:
-            line[token] = _penalised(line[token], penalty)
+            line[token] = penalised(line[token], penalty)
         here = parents[here]
 
 
 @numba.njit
-def _penalised(score, penalty):
+def on_path(wanted, root, node, tokens, parents):
+    """Whether a token stands on the way from a node up to the root, which is left out."""
+    while node != root:
+        if tokens[node] == wanted:
+            return True
+        node = parents[node]
+    return False
+
+
+@numba.njit
+def penalised(score, penalty):
     return score * penalty if score < 0 else score / penalty

@@ -14,6 +14,8 @@ def test_the_command_needs_a_recommender(tmp_path):
     asked = ["recommend", "--config", str(tmp_path / "c.yaml"), "--date", "2026-01-02"]
     ran = CliRunner().invoke(app, asked)
     assert isinstance(ran.exception, ConfigError) and "recommend.model is not set" in str(ran.exception)
+    ran = CliRunner().invoke(app, [*asked, "--if-set"])
+    assert ran.exit_code == 0 and ran.stdout.strip() == "{}"
     ran = CliRunner().invoke(app, [*asked, "--model", "m", "--k", "0"])
     assert isinstance(ran.exception, ConfigError) and "recommend.k" in str(ran.exception)
 
