@@ -34,8 +34,8 @@ def inlined(function):
 
 
 def cached(function, sources: Iterable[Path], **options):
-    """``numba.njit`` cached on disk where any cache folder is writable, for as long as the ``sources`` stay as
-    they are: the function's own file and those of what it calls.
+    """``numba.njit`` cached on disk where any cache folder is writable, for as long as the ``sources`` stay
+    as they are: the function's own file and those of what it calls.
 
     Numba looks at the function's own file only, and would run stale code after a change in another one. It
     caches beside the source, else in the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both. With none

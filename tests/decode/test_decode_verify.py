@@ -295,7 +295,8 @@ def test_a_penalty_is_given_to_what_would_win_without_it(penalty, width):
                 old = whole[node, token]
                 whole[node, token] = old * np.float32(penalty) if old < 0 else old / np.float32(penalty)
         expected = longest(tree, strict.judge_tree(torch.from_numpy(whole), tree))
-        found = verifier("strict")(torch.from_numpy(scores), tree, None, Seen(context, lengths, stamps, penalty))
+        seen = Seen(context, lengths, stamps, penalty)
+        found = verifier("strict")(torch.from_numpy(scores), tree, None, seen)
         for name in ("counts", "finite"):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
         for row, count in enumerate(expected.counts):
