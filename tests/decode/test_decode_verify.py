@@ -11,7 +11,7 @@ from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.tree import build
 from dare_job.decode.verify import passing, relaxed, rules, strict
 from dare_job.decode.verify import verifier as of_settings
-from dare_job.decode.verify.compiled import blocks, first_choice
+from dare_job.decode.verify.compiled import first_choice
 from dare_job.decode.verify.seen import Seen
 from dare_job.decode.verify.verdict import longest, undrafted
 from pools.tree import ROOT, DraftBatch, empty
@@ -266,7 +266,7 @@ def test_first_choices_are_those_of_numpy():
                 lines += [changed, np.full(width, special)]
             for one in lines:
                 one = np.ascontiguousarray(one, np.float32)
-                choice, finite = first_choice(one, blocks(width))
+                choice, finite = first_choice(one)
                 assert choice == one.argmax() and finite == np.isfinite(one[choice])
 
 

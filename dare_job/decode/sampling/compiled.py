@@ -12,7 +12,7 @@ from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.verify import compiled as strict
 from dare_job.decode.verify import exponentials
 from dare_job.decode.verify import seen as seen_module
-from dare_job.decode.verify.compiled import blocks, first_choice
+from dare_job.decode.verify.compiled import first_choice
 from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
 from pools.jit import cached_with
@@ -41,13 +41,13 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
     in ``verify.compiled``. Siblings are distinct.
     """
     paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
-    weights, peaks = np.empty(scores.shape[1], np.float32), blocks(scores.shape[1])
+    weights = np.empty(scores.shape[1], np.float32)
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
         known = distinct(r, scores.shape[1], seen)
         penalise(scores[node], known, root, node, tokens, parents, seen)
-        choice, number = _choose(scores[node], uniforms[node], kept, weights, peaks)
+        choice, number = _choose(scores[node], uniforms[node], kept, weights)
         for t in range(root + 1, end):  # a node's children stand behind it
             if number and parents[t] == node and tokens[t] == choice:
                 out[r, depth] = choice
@@ -55,7 +55,7 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
                 depth += 1
                 paths[r, depth] = node - root
                 penalise(scores[node], known, root, node, tokens, parents, seen)
-                choice, number = _choose(scores[node], uniforms[node], kept, weights, peaks)
+                choice, number = _choose(scores[node], uniforms[node], kept, weights)
         out[r, depth] = choice
         counts[r], finite[r], sound[r] = depth, number, number or depth > 0
         all_sound &= sound[r]
@@ -63,9 +63,9 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
 
 
 @numba.njit
-def _choose(line, uniform, kept, weights, peaks):
+def _choose(line, uniform, kept, weights):
     """A token by its probability, and whether there is one."""
-    first, number = first_choice(line, peaks)
+    first, number = first_choice(line)
     if kept.temperature == 0.0 or not number:
         return first, number
     _weigh(line, line[first], np.float32(1.0 / kept.temperature), weights)

@@ -33,36 +33,26 @@ def _peak(bits):
 
 
 @numba.njit
-def blocks(vocabulary):
-    """Memory int32 for the peaks of a line's blocks."""
-    return np.empty((vocabulary + _BLOCK - 1) // _BLOCK, np.int32)
-
-
-@numba.njit
-def first_choice(line, peaks):
-    """``np.argmax`` of scores float32 (V,), nearly as fast, and whether the greatest is a number.
-
-    peaks: ``blocks``, filled in; those of a line that holds a NaN mean nothing.
-    """
-    bits, magnitude = line.view(np.int32), np.int32(0)
-    for block in range(len(peaks)):
-        peaks[block], largest = _peak(bits[block * _BLOCK : (block + 1) * _BLOCK])
+def first_choice(line):
+    """``np.argmax`` of scores float32 (V,), nearly as fast, and whether the greatest is a number."""
+    bits = line.view(np.int32)
+    peak, magnitude, at = _LOWEST, np.int32(0), 0
+    for start in range(0, len(bits), _BLOCK):
+        highest, largest = _peak(bits[start : start + _BLOCK])
+        if highest > peak:
+            peak, at = highest, start
         if largest > magnitude:
             magnitude = largest
     if magnitude > _INFINITE:
         for i in range(len(line)):
             if np.isnan(line[i]):
                 return i, False
-    return _first(line, bits, peaks)
+    return _place(line, bits, peak, at)
 
 
 @numba.njit
-def _first(line, bits, peaks):
-    """``first_choice`` of a line without NaN by the peaks of its blocks."""
-    peak, at = _LOWEST, 0
-    for block in range(len(peaks)):
-        if peaks[block] > peak:
-            peak, at = peaks[block], block * _BLOCK
+def _place(line, bits, peak, at):
+    """The first of the greatest scores, whose block begins ``at``, and whether it is a number."""
     if peak == 0:  # -0 is its equal, and may stand before it
         at = 0
     for i in range(at, len(line)):
@@ -72,20 +62,29 @@ def _first(line, bits, peaks):
 
 
 @numba.njit
-def _choice(line, peaks, known, root, node, tokens, parents, seen, lowered):
-    """``first_choice`` of a node's line behind ``penalise``. A penalty over 1 is given to those tokens alone
-    that would win without it: it only ever lowers a score.
+def _penalised_choice(line, peaks, known, root, node, tokens, parents, seen, lowered):
+    """``first_choice`` of a node's line behind ``penalise``. A penalty over 1 only lowers scores, and is
+    given to those tokens alone that would win without it.
 
-    known: ``distinct`` tokens of the row, the last that were asked for; lowered: memory int64 for as many
-    tokens as a prefix has.
+    peaks    int32 (blocks,): memory for the greatest of each block
+    known    ``distinct`` tokens of the row, the last that were asked for
+    lowered  int64: memory for as many tokens as a prefix has
     """
     if seen.penalty < 1.0:
         penalise(line, known, root, node, tokens, parents, seen)
-    choice, number = first_choice(line, peaks)
-    if seen.penalty <= 1.0:
-        return choice, number
+        return first_choice(line)
+    bits, magnitude = line.view(np.int32), np.int32(0)
+    for block in range(len(peaks)):
+        peaks[block], largest = _peak(bits[block * _BLOCK : (block + 1) * _BLOCK])
+        magnitude = max(magnitude, largest)
+    if magnitude > _INFINITE:
+        return first_choice(line)
     stamps, now, penalty, count = seen.stamps, seen.stamps[-1], np.float32(seen.penalty), 0
-    while number and stamps[choice] != -now:  # not lowered yet
+    while True:
+        best = peaks.argmax()
+        choice, number = _place(line, bits, peaks[best], best * _BLOCK)
+        if not number or stamps[choice] == -now:  # lowered already
+            break
         in_text = stamps[choice] == now
         if not in_text and not on_path(choice, root, node, tokens, parents):
             break
@@ -93,10 +92,8 @@ def _choice(line, peaks, known, root, node, tokens, parents, seen, lowered):
         count += 1
         stamps[choice] = -now
         line[choice] = penalised(line[choice], penalty)
-        block = choice // _BLOCK
-        bits = line.view(np.int32)
-        peaks[block], _ = _peak(bits[block * _BLOCK : (block + 1) * _BLOCK])
-        choice, number = _first(line, bits, peaks)
+        start = choice // _BLOCK * _BLOCK
+        peaks[choice // _BLOCK], _ = _peak(bits[start : start + _BLOCK])
     for token in lowered[:count]:
         if token < 0:
             stamps[~token] = 0
@@ -115,12 +112,15 @@ def branch(address, vocabulary, tokens, parents, starts, seen, counts, paths, ou
     """
     scores = array_at(address, (len(tokens), vocabulary), np.float32)
     paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
-    peaks, lowered = blocks(vocabulary), np.empty(seen.context.shape[1] + len(tokens), np.int64)
+    plain = seen.penalty == 1.0
+    peaks = np.empty((vocabulary + _BLOCK - 1) // _BLOCK, np.int32)
+    lowered = np.empty(seen.context.shape[1] + len(tokens), np.int64)
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
         known = distinct(r, vocabulary, seen)
-        choice, number = _choice(scores[node], peaks, known, root, node, tokens, parents, seen, lowered)
+        choice, number = first_choice(scores[node]) if plain else _penalised_choice(
+            scores[node], peaks, known, root, node, tokens, parents, seen, lowered)
         sound[r] = number
         for t in range(root + 1, end):  # a node's children stand behind it
             if parents[t] == node and tokens[t] == choice:
@@ -128,8 +128,8 @@ def branch(address, vocabulary, tokens, parents, starts, seen, counts, paths, ou
                 node = t
                 depth += 1
                 paths[r, depth] = node - root
-                choice, number = _choice(scores[node], peaks, known, root, node, tokens, parents, seen,
-                                         lowered)
+                choice, number = first_choice(scores[node]) if plain else _penalised_choice(
+                    scores[node], peaks, known, root, node, tokens, parents, seen, lowered)
                 sound[r] &= number
         out[r, depth] = choice
         counts[r], finite[r] = depth, number

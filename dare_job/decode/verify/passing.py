@@ -13,7 +13,7 @@ import numpy as np
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.verify import compiled, exponentials
 from dare_job.decode.verify import seen as seen_module
-from dare_job.decode.verify.compiled import blocks, first_choice, longest
+from dare_job.decode.verify.compiled import first_choice, longest
 from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
 from pools import jit
@@ -79,7 +79,7 @@ def _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices
     """
     sums = np.full((len(tokens), 2), np.nan)  # a node's log of sums, and its entropy
     children = np.zeros(len(tokens), np.int64)
-    forks, row, known, peaks = False, -1, distinct(0, 0, seen), blocks(scores.shape[1])
+    forks, row, known = False, -1, distinct(0, 0, seen)
     for t in range(len(tokens)):
         parent, token = parents[t], tokens[t]
         if t == starts[row + 1]:
@@ -98,7 +98,7 @@ def _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices
             children[parent] += 1
             forks |= children[parent] > 1
         penalise(scores[t], known, starts[row], t, tokens, parents, seen)
-        choices[t], finite[t] = first_choice(scores[t], peaks)
+        choices[t], finite[t] = first_choice(scores[t])
     if forks:
         for t in range(len(tokens)):
             if passed[t]:
