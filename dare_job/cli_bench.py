@@ -41,7 +41,8 @@ def budget(
     """Replay recorded texts in batches: the scheduler's node budgets against every row's having the same.
 
     What is accepted follows the texts; what a step costs follows the latency curves, with drafting added as
-    timed here. The last line of standard output is one JSON object.
+    timed here. The last line of standard output is one JSON object. Exit code 1 where the scheduler is behind
+    0.95 times the best fixed budget.
     """
     from dare_job.bench.budget import Options, run
 
@@ -49,6 +50,8 @@ def budget(
     result = run(Options(text, column, tokenizer, id_column, held_out, curves=latency or (), model=model,
                          save=save_latency, batches=batches, nodes=fixed))
     print(json.dumps(result), flush=True)
+    if result["worst"] < result["target"]:
+        raise typer.Exit(1)
 
 
 @app.command()

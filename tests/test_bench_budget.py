@@ -37,8 +37,9 @@ def call(files, *more: str):
 def test_the_last_line_compares_every_batch_size_and_curve(files):
     done = call(files, "--latency", str(files / "linear.json"), "--model", "embedded", "--save-latency",
                 str(files / "measured.json"), "--batch", "1,4", "--nodes", "0,2,8")
-    assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
+    missed = [row for row in found["rows"] if row["ratio_to_best_fixed"] < found["target"] == 0.95]
+    assert done.exit_code == bool(missed) and done.stdout.count("missed: ") == len(missed), done.output
     assert [(row["batch"], row["curve"]) for row in found["rows"]] == [
         (1, "linear"), (1, "embedded"), (4, "linear"), (4, "embedded")]
     assert found["worst"] == min(row["ratio_to_best_fixed"] for row in found["rows"])
@@ -48,6 +49,13 @@ def test_the_last_line_compares_every_batch_size_and_curve(files):
             row["tokens_per_s"] / row["best_fixed_tokens_per_s"], abs=2e-3)
         assert row["ratio_to_plain"] > 1 and row["accepted_per_step"] > 0
     assert latency.read(files / "measured.json").batches == [1, 4]
+
+
+def test_a_scheduler_that_is_behind_ends_the_command_with_one(files, monkeypatch):
+    monkeypatch.setattr("dare_job.bench.budget.most", lambda batch: 0)  # it never drafts, fixed budgets do
+    done = call(files, "--latency", str(files / "linear.json"), "--batch", "1", "--nodes", "0,8")
+    assert done.exit_code == 1 and "missed: linear, batch 1: " in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["worst"] < 0.95
 
 
 @pytest.mark.parametrize(("more", "message"), [
