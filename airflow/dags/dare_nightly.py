@@ -73,18 +73,20 @@ with DAG(
             task_id=name, stage=name, settings=SITE, retries=stage["retries"],
             execution_timeout=timedelta(hours=stage["timeout_h"]),
             pool=SITE["gpu_pool"] if stage.get("gpu") else "default_pool",
-            outlets=[PUBLISHED[name]] if name in PUBLISHED else [],
-            # Lists hang on the input alone, and wait till nobody else writes to the date: they come last,
-            # whatever became of the texts.
-            trigger_rule="all_done_min_one_success" if name == "recommend" else "all_success")
+            outlets=[PUBLISHED[name]] if name in PUBLISHED else [])
         for name, stage in SITE["stages"].items()}
 
     @task(task_id="notify", retries=2)
     def message(summary: dict) -> None:
         notify.tell(notify.published(summary), SITE["notify"])
 
+    lists = stages.pop("recommend")
     chain(inputs, *stages.values())
     inputs >> stages["publish"] >> message(stages["publish"].output)
-    stages["plan"] >> stages["recommend"]
+    # Lists hang on the input alone, and a date has one writer at a time: they come last, whatever became of
+    # the texts.
+    over = EmptyOperator(task_id="texts_over", trigger_rule="all_done")
+    chain(stages["encode"], over, lists)
+    stages["plan"] >> lists
     # A run fails by its last tasks: without this one lists would hide that `encode` has failed.
-    [stages["encode"], stages["recommend"]] >> EmptyOperator(task_id="ended", trigger_rule="none_failed")
+    [stages["encode"], lists] >> EmptyOperator(task_id="ended", trigger_rule="none_failed")

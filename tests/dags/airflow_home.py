@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "airflow" / "dags"
 NIGHTLY, NIGHT = "dare_job_nightly", "2026-01-02"
 STAGES = ("plan", "embed", "group_and_route", "pools", "generate", "gate", "publish", "encode", "recommend")
-TASKS = ("inputs", *STAGES, "notify", "ended")
+TASKS = ("inputs", *STAGES, "texts_over", "notify", "ended")
 SPARK = {  # a quick start and a quiet console
     "spark.driver.memory": "1g", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j.configurationFile="
