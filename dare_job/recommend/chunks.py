@@ -37,8 +37,8 @@ def committed(folder: AnyPath) -> set[int]:
     return {int(path.stem.split("-")[1]) for path in folder.glob("part-*.parquet")}
 
 
-def write(job: Job, task: RecommendTask, count: int) -> list[dict]:
-    """Write the missing ones of ``count`` chunks; what this run's workers say of each."""
+def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
+    """Write the missing ones of ``count`` chunks of so many users; what this run's workers say of each."""
     target = files.path(task.chunks)
     files.make_folder(target)
     for path in target.glob(".*.partial"):
@@ -58,8 +58,9 @@ def write(job: Job, task: RecommendTask, count: int) -> list[dict]:
         yield from write_chunks(batches, task)
 
     schema = "chunk long, users long, busy_s double, worker string"
-    begun = len(missing)
-    counted = progress.counting("chunks of lists", begun, lambda: len(committed(target)) - count + begun)
+    each = people / count  # about: a hash cuts them
+    counted = progress.counting("lists of users", round(each * len(missing)),
+                                lambda: round(each * (len(committed(target)) - count + len(missing))))
     with counted, executors.failing_plainly():
         return model_workers.map_rows(cut, write_all, schema, "recommender").toArrow().to_pylist()
 

@@ -57,7 +57,7 @@ def run(job: Job) -> dict:
     counts = users.counts(swap.current(work / "users"), recommender.ids)
     _require_items(job, Catalogue.of(recommender.ids, counts))
     task = RecommendTask.of(job, folder, drafter, swap.current(work / "users"), work / "chunks")
-    said = chunks.write(job, task, table["chunks"])
+    said = chunks.write(job, task, table["chunks"], table["users"])
     manifest = _show(job, table, work / "chunks", fingerprint, {
         "made_by": made_by, "settings": settings.model_dump(),
         "workers": {"workers": len({row["worker"] for row in said}),
