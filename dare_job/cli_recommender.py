@@ -136,10 +136,11 @@ def align(
     to: Annotated[Path, typer.Option("--to", help="Folder for the aligned draft.")],
     loss: Annotated[Loss, typer.Option(
         "--loss", help="s: AtSpeed-S, for strict verification; r: AtSpeed-R, for relaxed sampling; the "
-        "others are for comparison.")] = Loss.s,
-    alpha: Annotated[float, typer.Option("--alpha", help="Share of the alignment loss.")] = 0.5,
+        "others are for comparison.")] = Loss.r,
+    alpha: Annotated[float, typer.Option(
+        "--alpha", help="Share of the alignment loss; the paper takes 0.5, 0.9 served better here.")] = 0.9,
     search_alpha: Annotated[bool, typer.Option(
-        "--search-alpha", help="Try 0.1, 0.3, 0.5 and 0.7, and keep the most accepted steps.")] = False,
+        "--search-alpha", help="Try 0.1, 0.3, 0.5, 0.7 and 0.9, and keep the most accepted steps.")] = False,
     k: Annotated[int, typer.Option("--k", help="Sequences that are aligned of each history.")] = 10,
     mix: Annotated[float, typer.Option(
         "--mix", help="Share of the target in the law whose beams s learns on; else the draft's.")] = 0.5,

@@ -85,7 +85,7 @@ def test_every_loss_goes_down(loss):
 def test_switches_change_the_objective():
     target, draft, chosen, found = _made(loss="s")
     told = {name: objective(draft, TABLE, HISTORIES, found, replace(chosen, **change)).item()
-            for name, change in (("s", {}), ("no density", {"density": False}), ("alpha", {"alpha": 0.9}),
+            for name, change in (("s", {}), ("no density", {"density": False}), ("alpha", {"alpha": 0.5}),
                                  ("unconstrained", {"constrained": False}))}
     assert len(set(told.values())) == 4
     recommending = objective(draft, TABLE, HISTORIES, found, replace(chosen, alpha=0.0)).item()
@@ -141,7 +141,7 @@ def test_alpha_is_searched_on_the_same_lessons(world, pair, tmp_path):
     kept = tmp_path / "lessons.safetensors"
     found = _align(world, pair, tmp_path / "a", "--loss", "r", "--search-alpha", "--epochs", 1,
                    "--lessons", kept)
-    assert list(found["alphas"]) == ["0.1", "0.3", "0.5", "0.7"]
+    assert list(found["alphas"]) == ["0.1", "0.3", "0.5", "0.7", "0.9"]
     assert found["accepted_steps"]["after"] == max(found["alphas"].values())
     written = kept.stat().st_mtime_ns
     again = _align(world, pair, tmp_path / "b", "--loss", "r", "--alpha", found["settings"]["alpha"],

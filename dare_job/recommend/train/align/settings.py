@@ -7,7 +7,7 @@ from dare_job.option_checks import require_at_least, require_rate
 
 LOSSES = {"s": "AtSpeed-S", "r": "AtSpeed-R", "sft": "SFT", "wordkd": "WordKD", "tvdkd": "TVDKD",
           "seqkd": "SeqKD"}
-ALPHAS = (0.1, 0.3, 0.5, 0.7)  # that are searched, those of the paper
+ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.9)  # that are searched: those of the paper, and one more
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Settings:
     dropout         of embeddings and each layer's outputs while it learns
     """
 
-    loss: str = "s"
-    alpha: float | None = 0.5
+    loss: str = "r"
+    alpha: float | None = 0.9
     k: int = 10
     mix: float = 0.5
     density: bool = True
