@@ -97,7 +97,7 @@ def _compared(found: budgets.Steps, runs: dict[int, budgets.Steps], curve) -> di
             "tokens_per_s": round(rate, 1), "nodes_per_row": round(found.nodes.sum() / found.rows.sum(), 2),
             "accepted_per_step": round(found.tokens.sum() / found.rows.sum() - 1, 3),
             "ratio_to_plain": round(rate / plain, 3) if plain else None,
-            "ratio_to_best_fixed": round(rate / rates[best], 3),
+            "ratio_to_best_fixed": round(rate / rates[best], 5),
             "steps_beyond_curve": int((found.nodes > within * found.rows).sum())}
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -127,6 +128,25 @@ def test_a_stage_that_the_settings_switch_off_is_skipped_and_makes_no_event(bag,
     list(task._outcome.listen(["{}"]))  # the last line of `dare-job encode` without encode.model
     with pytest.raises(AirflowSkipException, match=f"{stage}.model"):
         task._published({}, None)
+
+
+@pytest.mark.parametrize("stage", ["encode", "recommend"])
+def test_a_driver_in_the_cluster_whose_words_are_not_heard_makes_no_event_where_its_stage_is_off(
+        bag, stage, tmp_path):
+    from airflow.sdk.exceptions import AirflowSkipException
+    from dare_dags.night import Night
+    from dare_dags.outcome import Outcome
+
+    file = tmp_path / "a.yaml"
+    file.write_text("out: /out\n")
+    task, event = bag.dags[NIGHTLY].get_task(stage), SimpleNamespace(extra=None)
+    task._outcome = Outcome()
+    params = {"config": [str(file)], "set": [], "out": None, "tuned": None}
+    with pytest.raises(AirflowSkipException, match=f"{stage}.model"):
+        task._published({}, Night("2026-01-02", params))
+    asked = Night("2026-01-02", {**params, "set": [f"{stage}.model=/m"]})
+    assert task._published({"outlet_events": {task.outlets[0]: event}}, asked)["counts"] == {}
+    assert event.extra["out"] == "/out"
 
 
 def test_parameters_are_checked_when_a_run_is_triggered(bag):

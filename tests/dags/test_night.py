@@ -127,4 +127,17 @@ def test_a_task_of_several_stages_is_the_last_one_from_the_first_on():
 def test_lists_have_a_model_of_their_own_and_may_be_switched_off():
     asked = arguments(night(model="llm", set=["recommend.model=/r"], limit=3), "recommend")
     assert asked == ["recommend", "--config", "a.yaml", "--date", "2026-01-02", "--set", "recommend.model=/r",
-                     "--limit", "3", "--if-set"]
+                     "--if-set"]
+
+
+def test_a_stage_is_off_where_nothing_that_can_be_read_here_gives_it_a_model(tmp_path):
+    first, last = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text("recommend: {model: /r}\n")
+    last.write_text("recommend: {k: 5}\nencode:\n")
+    both = [str(first), str(last)]
+    assert not night(config=both).off("recommend.model") and night(config=both).off("encode.model")
+    assert night(config=both, set=["recommend.model=null"]).off("recommend.model")
+    assert not night(config=both, set=["encode.model=null", "encode.model=embedded"]).off("encode.model")
+    last.write_text("recommend: {model: null}\n")
+    assert night(config=both).off("recommend.model")
+    assert not night(config=["/not/here.yaml"]).off("recommend.model")  # nobody knows

@@ -64,6 +64,18 @@ class Night:
             return None
         return next((settings["out"] for settings in reversed(found) if settings.get("out")), "out")
 
+    def off(self, name: str) -> bool:
+        """Whether nothing gives a setting (``encode.model``) a value, as far as this machine can tell: by
+        ``set``, then by the last configuration file that names it.
+        """
+        given = [word.partition("=")[2] for word in self.params["set"] if word.partition("=")[0] == name]
+        if given:
+            return given[-1] in ("", "null")
+        found = self._settings()
+        section, _, key = name.partition(".")
+        named = [(settings.get(section) or {}) for settings in reversed(found or [])]
+        return found is not None and not next((one[key] for one in named if key in one), None)
+
     def _settings(self) -> list[dict] | None:
         """What the configuration files say, in their order; None where they cannot be read here."""
         try:

@@ -122,7 +122,8 @@ class StageOperator(SparkSubmitOperator):
     def _published(self, context, night: Night) -> dict:
         """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
         manifests = self._outcome.result
-        if manifests == {}:
+        unheard = manifests is None and self.stage != "publish"  # the driver ran in the cluster
+        if manifests == {} or unheard and night.off(f"{self.stage}.model"):
             raise AirflowSkipException(f"the settings switch this stage off ({self.stage}.model)")
         manifests = manifests or {}
         counts = {entity: found["counts"] for entity, found in manifests.items()
@@ -154,8 +155,9 @@ def end_group(leader: subprocess.Popen, patience_s: float = 20.0) -> None:
 
 def arguments(night: Night, stage: str) -> list[str]:
     """Of the command for a stage, or for FIRST_and_LAST. Raises as ``Night.arguments``."""
-    if stage == "recommend":  # its --model is another one, and no model is no error here
-        return replace(night, params=night.params | {"model": None}).arguments(stage) + ["--if-set"]
+    if stage == "recommend":  # its --model and --limit are others, and no model is no error here
+        night = replace(night, params=night.params | {"model": None, "limit": None})
+        return night.arguments(stage) + ["--if-set"]
     first, _, last = stage.rpartition("_and_")
     return night.arguments(last) + (["--from", first] if first else [])
 
