@@ -83,6 +83,13 @@ def test_published_verification_changes_the_law():
     assert enumerated.distance(law_of(p, q, "relaxed", 2, depth=1), plain) > 0.05
 
 
+@pytest.mark.parametrize("width", [0, 2])
+def test_levels_that_are_read_whole_leave_the_law_as_it_is_when_verified_as_published(width):
+    p, q = Table(TWO, 0), Table(TWO, 1)
+    plain = law_of(p, None, "exact", 0)
+    assert enumerated.distance(law_of(p, q, "relaxed", width, whole=8), plain) < 1e-12
+
+
 def scorer(ids: Trie, name: str):
     view = Vocabulary(ids, small.FIRST)
     if name == "model":

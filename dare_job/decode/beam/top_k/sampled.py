@@ -98,11 +98,15 @@ class SampledTopK(TopK):
 
 def _drafted(level: Drafted, rows: np.ndarray, found: Candidates,
              temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The drafter's law float64 (S, A) over the candidates of rows (S,), and their drafts by place (S, N)."""
+    """The drafter's law float64 (S, A) over the candidates of rows (S,), and their drafts by place (S, N).
+
+    Where a level is drafted whole nothing was drawn: the law is 0, for none of it is to be taken from p.
+    """
     own = torch.from_numpy(np.searchsorted(level.rows, rows)).to(found.nodes.device)
     below = Candidates(*(field[own] for field in level.found))
     at = places(below, found.nodes)
     q = law(below, temperature).gather(1, at.clamp_min(0)).masked_fill(at == NONE, 0)
     drawn = level.drawn[own]
+    q = q.masked_fill((drawn == NONE).all(1, keepdim=True), 0)
     nodes = below.nodes.gather(1, drawn.clamp_min(0)).masked_fill(drawn == NONE, NONE)
     return normalised(q), places(found, nodes)
