@@ -118,9 +118,9 @@ def recommend(config: Config, date: Day, input: Input = None, out: Out = None,
     given = {"recommend.model": ("--model", model), "recommend.drafter": ("--drafter", drafter)}
     overrides = [*(set_ or []), *([] if k is None else [f"recommend.k={k}"])]
     job = night.job(config, date, input, out, None, limit, overrides, flags=given)
-    if job.config.recommend.model is None and if_set:
-        return _print_json({})
     if job.config.recommend.model is None:
+        if if_set:
+            return _print_json({})
         raise ConfigError("recommend.model is not set: name a recommender's folder with --model; "
                           "`dare-job train-recommender` makes one")
     with observed(job, "recommend"), writing(job.space.out):

@@ -7,12 +7,13 @@ so that numba counts no references where they are passed on (its atomic counters
 
 import hashlib
 from collections.abc import Iterable
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 from llvmlite import ir
 from numba import carray, njit, types
 from numba.core import cgutils
+from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
 _COMPILED = ("blend", "entry", "frontier", "intervals", "jit", "kernel", "learn", "live", "lookup",
@@ -33,9 +34,9 @@ def inlined(function):
     return njit(nogil=True, error_model="numpy", inline="always")(function)
 
 
-def cached(function, sources: Iterable[Path], **options):
+def cached(function, sources: Iterable[Path] | None = None, **options):
     """``numba.njit`` cached on disk where any cache folder is writable, for as long as the ``sources`` stay
-    as they are: the function's own file and those of what it calls.
+    as they are; None: the function's own file and those of the compiled functions that it can call.
 
     Numba looks at the function's own file only, and would run stale code after a change in another one. It
     caches beside the source, else in the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both. With none
@@ -45,7 +46,7 @@ def cached(function, sources: Iterable[Path], **options):
         dispatcher = njit(cache=True, **options)(function)
     except RuntimeError:  # "cannot cache function: no locator available"
         return njit(**options)(function)
-    dispatcher.sources = tuple(sources)
+    dispatcher.sources = tuple(_files(function) if sources is None else sources)
     dispatcher._cache._cache_file._source_stamp = _digest(dispatcher.sources)
     return dispatcher
 
@@ -58,9 +59,18 @@ def compiled(function):
     return cached(function, (here / f"{name}.py" for name in _COMPILED), nogil=True, error_model="numpy")
 
 
-def cached_with(*sources: str | Path):
-    """Decorator: ``cached`` with these files."""
-    return partial(cached, sources=tuple(map(Path, sources)))
+def _files(function) -> list[Path]:
+    """Of a function and of all compiled ones that its module has so far, and theirs in turn: imports come
+    before the functions that call them.
+    """
+    found, waiting = set(), [function]
+    while waiting:
+        one = waiting.pop()
+        file = Path(one.__code__.co_filename)
+        if file not in found:
+            found.add(file)
+            waiting += [value.py_func for value in one.__globals__.values() if isinstance(value, Dispatcher)]
+    return sorted(found)
 
 
 @lru_cache(maxsize=32)

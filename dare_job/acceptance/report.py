@@ -19,14 +19,13 @@ def rates(rows: Sequence[dict], console: Console) -> None:
 
 
 def trees(rows: Sequence[dict], console: Console) -> None:
-    table = Table("temperature", "tree", "law", "rule", "accepted a step", "over rrs",
-                  "of judged nodes", "steps",
-                  title="Drafted trees")
+    table = Table("temperature", "tree", "law", "rule", "accepted a step", "delta", "of judged nodes",
+                  "steps", title="Drafted trees")
     for row in rows:
         error = "" if row["error"] is None else f" ± {1.96 * row['error']:.3f}"
         share = "" if row["node_rate"] is None else f"{row['node_rate']:.4f}"
         table.add_row(f"{row['temperature']:g}", row["tree"], row["law"], row["rule"],
-                      f"{row['accepted']:.3f}{error}", f"{row['over_rrs']:.3f}", share, str(row["steps"]))
+                      f"{row['accepted']:.3f}{error}", f"{row['delta']:.3f}", share, str(row["steps"]))
     console.print(table)
 
 

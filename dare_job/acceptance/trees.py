@@ -80,7 +80,7 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
             temperatures: Sequence[float], new_tokens: int, batch: int, seed: int) -> Iterator[dict]:
     """A line for each temperature, tree and rule that can judge it.
 
-    Texts of up to ``new_tokens`` tokens are written for the rows' prompts, ``batch`` together. ``over_rrs``:
+    Texts of up to ``new_tokens`` tokens are written for the rows' prompts, ``batch`` together. ``delta``:
     tokens a step, the target's own one among them, over those of the first of ``RULES``.
     """
     for temperature in temperatures:
@@ -97,7 +97,7 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
                           rule, law, found["accepted"])
                 plainest = plainest or 1 + found["accepted"]
                 yield {"temperature": temperature, "tree": str(tree), "rule": rule, "law": law, **found,
-                       "over_rrs": (1 + found["accepted"]) / plainest}
+                       "delta": (1 + found["accepted"]) / plainest}
 
 
 def _written(target: Target, draft: Target, rows: Sequence[Row], tree: Sparse, sampling: Sampling,

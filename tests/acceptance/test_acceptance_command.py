@@ -106,6 +106,9 @@ def test_the_same_law_accepts_everything(models, texts):
     assert {row["tree"] for row in sure} == {"2x2", "2x1:3"}
     for row in sure:
         assert row["node_rate"] == (None if row["rule"] == "traversal" else 1)
+        plainest = next(one for one in same["trees"] if (one["tree"], one["temperature"]) == (
+            row["tree"], row["temperature"]))
+        assert row["delta"] == pytest.approx((1 + row["accepted"]) / (1 + plainest["accepted"]))
         if row["tree"] == "2x2":
             assert row["accepted"] == 2 and row["steps"] == 6
         else:  # one of two nodes has a child

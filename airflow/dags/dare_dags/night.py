@@ -71,10 +71,14 @@ class Night:
         given = [word.partition("=")[2] for word in self.params["set"] if word.partition("=")[0] == name]
         if given:
             return given[-1] in ("", "null")
-        found = self._settings()
+        return self._settings() is not None and not next(iter(self._said(name)), None)
+
+    def _said(self, name: str) -> list:
+        """What the configuration files that can be read here give a setting (``input.path``), last one first.
+        """
         section, _, key = name.partition(".")
-        named = [(settings.get(section) or {}) for settings in reversed(found or [])]
-        return found is not None and not next((one[key] for one in named if key in one), None)
+        named = [settings.get(section) or {} for settings in reversed(self._settings() or [])]
+        return [one[key] for one in named if key in one]
 
     def _settings(self) -> list[dict] | None:
         """What the configuration files say, in their order; None where they cannot be read here."""
@@ -87,8 +91,7 @@ class Night:
         """The job's input as it was named: the parameter, or what the last configuration file says."""
         if self.params["input"]:
             return self.params["input"]
-        given = [(settings.get("input") or {}).get("path") for settings in self._settings() or []]
-        return next((path for path in reversed(given) if path), None)
+        return next(filter(None, self._said("input.path")), None)
 
     def report(self) -> str | None:
         """The date's page; None where it is not here: a page that cannot be written fails no run."""

@@ -9,13 +9,10 @@ import numba
 import numpy as np
 
 from dare_job.decode.sampling.warp import Warp
-from dare_job.decode.verify import compiled as strict
-from dare_job.decode.verify import exponentials
-from dare_job.decode.verify import seen as seen_module
 from dare_job.decode.verify.compiled import first_choice
 from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
-from pools.jit import cached_with
+from pools.jit import cached
 
 
 class Kept(NamedTuple):
@@ -32,7 +29,7 @@ def kept(settings: Warp) -> Kept:
                 1.0 if settings.top_p is None else float(settings.top_p), float(settings.min_p or 0.0))
 
 
-@cached_with(__file__, strict.__file__, exponentials.__file__, seen_module.__file__)
+@cached
 def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, out, relaxed, finite, sound):
     """Fill in the verdict: at each node of a row's path a token is drawn, until it is none of the node's
     children. Returns whether all rows are sound: all but those that have no numbers behind their roots.

@@ -6,10 +6,8 @@ On a CPU a node's first choice is looked up when a branch reaches the node, and 
 import numba
 import numpy as np
 
-from dare_job.decode.verify import seen as seen_module
 from dare_job.decode.verify.seen import distinct, on_path, penalise, penalised
-from pools import jit
-from pools.jit import array_at, cached_with
+from pools.jit import array_at, cached
 
 _BLOCK = 256  # scores
 _LOWEST, _INFINITE, _MAGNITUDE = np.int32(-(2**31)), np.int32(0x7F800000), np.int32(2**31 - 1)
@@ -102,7 +100,7 @@ def _penalised_choice(line, peaks, known, root, node, tokens, parents, seen, low
     return choice, number
 
 
-@cached_with(__file__, seen_module.__file__, jit.__file__)
+@cached
 def branch(address, vocabulary, tokens, parents, starts, seen, counts, paths, out, relaxed, finite, sound):
     """Fill in the strict verdict of the scores float32 (T, V) at an address, which takes less than an array
     of them does to make; whether all rows are sound.

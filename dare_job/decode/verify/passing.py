@@ -11,13 +11,10 @@ import numba
 import numpy as np
 
 from dare_job.decode.request import EngineSettings
-from dare_job.decode.verify import compiled, exponentials
-from dare_job.decode.verify import seen as seen_module
 from dare_job.decode.verify.compiled import first_choice, longest
 from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
 from dare_job.decode.verify.seen import distinct, penalise
-from pools import jit
-from pools.jit import array_at, cached_with
+from pools.jit import array_at, cached
 
 
 class Bounds(NamedTuple):
@@ -51,7 +48,7 @@ def bounds(settings: EngineSettings) -> Bounds:
         delta=math.log(settings.delta) if rule == "entropy" else math.nan)
 
 
-@cached_with(__file__, compiled.__file__, exponentials.__file__, seen_module.__file__, jit.__file__)
+@cached
 def branch(address, vocabulary, tokens, parents, depths, starts, strict, eos, bounds, seen, counts, paths,
            out, relaxed, finite, sound):
     """Fill in the verdict of the scores float32 (T, V) at an address; whether all rows are sound.
