@@ -25,7 +25,7 @@ def sample(
         "--users", help="Of the sample world; the draft model learns from the others' texts.")] = 400,
     items: Annotated[int, typer.Option("--items", help="Of the sample world.")] = 300,
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes of a row's draft tree, at most.")] = 32,
-    depth: Annotated[int, typer.Option("--depth", help="Levels of it, at most.")] = 8,
+    depth: Annotated[int, typer.Option("--depth", help="Levels of it, at most.")] = 16,
     repeats: Annotated[int, typer.Option("--repeats", help="Times each method runs; medians.")] = 3,
     width: Annotated[int, typer.Option("--width", help="Of the draft model's hidden states.")] = 256,
     layers: Annotated[int, typer.Option("--layers", help="Of the draft model.")] = 2,

@@ -147,6 +147,15 @@ def test_trees_are_the_best_of_their_kind():
     assert orders.narrowing((4, 2, 2)) and not orders.narrowing((1, 2)) and orders.narrowing(())
 
 
+def test_the_rule_of_narrowing_trees_is_asked_of_all_depths():
+    """One rate for all levels: a chain is the best tree of 15 nodes, unless it may not be so deep."""
+    rates = np.array([[0.85, 0.9, 0.92, 0.94]])
+    assert orders.carried_on(rates, 3).tolist() == [rates[0].tolist()] * 3
+    deep, flat = orders.by_limit(rates, 15, 15), orders.by_limit(rates, 15, 8)
+    assert deep[-1]["tree"] == orders.named((1,) * 15) and max(line["lost"] for line in deep) == 0
+    assert flat[-1]["lost"] > 0.02 and not orders.narrowing(tuple(map(int, flat[-1]["tree"].split("x"))))
+
+
 def test_a_drafter_that_is_never_right_costs_what_it_takes():
     assert curve.speed_up(1, (), 0) == 1
     assert 0.8 < curve.speed_up(1, (2, 1), 4) < 1 < curve.speed_up(2, (2, 1), 4) < 2

@@ -9,7 +9,7 @@ from dare_job.bench.sampling.measure import Measured, Method, once
 from dare_job.bench.sampling.world import World
 from dare_job.decode.draft.shape import Shape
 
-PROBES = ("1x1x1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
+PROBES = ("1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
 QUICK_PROBES = ("1x1x1", "2x2", "4")
 _LOG = logging.getLogger(__name__)
 

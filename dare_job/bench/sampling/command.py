@@ -42,7 +42,7 @@ class Options:
     users: int = 400
     items: int = 300
     nodes: int = 32
-    depth: int = 8
+    depth: int = 16
     repeats: int = 3
     probes: tuple[str, ...] = PROBES
     drafter: Settings = field(default_factory=Settings)
@@ -86,7 +86,7 @@ def _run(options: Options, work: Path) -> dict:
                                            options.depth) for name in made.drafters}
         found["acceptance"] += [line for name, each in rates.items()
                                 for line in report.acceptance(temperature, name, each)]
-        limits = orders.by_limit(rates["after"].rates, options.nodes, options.depth)
+        limits = orders.by_limit(rates["after"].rates, options.nodes, options.nodes)
         found["orders"] += [{"temperature": temperature, **line} for line in limits]
         rows += _temperature(made, options, temperature, rates, found["forward_ms"])
     targets = report.targets(rows, found["orders"])

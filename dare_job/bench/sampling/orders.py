@@ -37,10 +37,19 @@ def best_of_each_kind(rates: np.ndarray, nodes: int, depth: int) -> dict[bool, d
     return best
 
 
+def carried_on(rates: np.ndarray, levels: int) -> np.ndarray:
+    """Rates of so many levels, float64 (levels, candidates): those behind the last one measured are as it."""
+    return np.concatenate([rates, np.repeat(rates[-1:], max(0, levels - len(rates)), 0)])[:levels]
+
+
 def by_limit(rates: np.ndarray, nodes: int, depth: int) -> list[dict]:
     """For every node limit: the best tree, that the search finds, and the best of those that narrow and of
     those that get wider somewhere; lost: the share of tokens that the former lose to the best.
+
+    depth  of the trees. Below nodes it takes from the rule what it says: nodes that a chain cannot use, as
+           it is as deep as it may be, can only go to the width of lower levels
     """
+    rates = carried_on(rates, depth)
     kinds, rows = best_of_each_kind(rates, nodes, depth), []
     for limit in range(1, nodes + 1):
         best, narrow, wide = largest(rates, limit, depth), kinds[True][limit], kinds[False].get(limit)
