@@ -152,6 +152,9 @@ def align(
         "--all-steps", help="Align on the prefixes of every beam step too.")] = False,
     unconstrained: Annotated[bool, typer.Option(
         "--unconstrained", help="Ablation: s and r over all codes of a level.")] = False,
+    keep_last: Annotated[bool, typer.Option(
+        "--keep-last", help="Keep the last epoch's weights, even where the draft was better before: to see "
+        "what a loss does.")] = False,
     examples: Annotated[int, typer.Option("--examples", help="Histories to learn from, at most.")] = 8000,
     held_out: Annotated[int, typer.Option("--held-out", help="Histories to measure on.")] = 256,
     beams: Annotated[int, typer.Option(
@@ -178,8 +181,8 @@ def align(
     from dare_job.recommend.train.align.settings import Settings
 
     settings = Settings(loss.value, None if search_alpha else alpha, k, mix, not no_density, top_one,
-                        all_steps, not unconstrained, examples, held_out, beams, epochs, patience, batch,
-                        rate, weight_decay, warmup, dropout, seed)
+                        all_steps, not unconstrained, keep_last, examples, held_out, beams, epochs, patience,
+                        batch, rate, weight_decay, warmup, dropout, seed)
     log.to_stderr()
     with writing(to):
         found = run(Options(data, target, draft, to, lessons, split.value, first_item, torch_device(device),

@@ -175,9 +175,10 @@ def test_a_killed_training_ends_in_the_same_weights(world, tmp_path, stop_at):
     assert Checkpoint(tmp_path / "state", "another").load() is None
 
 
-def test_early_stopping_keeps_the_best_weights(world, tmp_path):
+@pytest.mark.parametrize(("keep_last", "epochs", "place"), [(False, 4, 1), (True, 5, 4)])
+def test_early_stopping_keeps_the_best_weights_or_the_last(world, tmp_path, keep_last, epochs, place):
     model, _, _ = network.fresh(world.ids, Settings(width=16, layers=1, heads=2), tmp_path)
-    figures, kept = iter([3.0, 1.0, 2.0, 2.5, 0.5]), []
+    figures, kept = iter([3.0, 1.0, 2.0, 2.5, 1.5]), []
 
     def figure():
         kept.append(model.lm_head.weight.clone())
@@ -185,9 +186,9 @@ def test_early_stopping_keeps_the_best_weights(world, tmp_path):
 
     ids = torch.tensor([[1, 5, 6]])
     work = Work(lambda number: [ids], lambda batch: model(input_ids=batch, labels=batch).loss, figure)
-    record = fit(model, work, Pace(9, 0.01, 0.0, 1, patience=2))
-    assert (record["epochs"], record["best_epoch"]) == (4, 2)
-    assert torch.equal(model.lm_head.weight, kept[1])
+    record = fit(model, work, Pace(5, 0.01, 0.0, 1, patience=2, keep_last=keep_last))
+    assert (record["epochs"], record["best_epoch"]) == (epochs, 2)
+    assert torch.equal(model.lm_head.weight, kept[place])
 
 
 def test_a_loss_that_is_no_number(world, tmp_path):

@@ -16,8 +16,8 @@ NEAR = 1e-4  # nats: scores that float32 cannot tell apart behind another groupi
 
 @dataclass(frozen=True)
 class Measured:
-    """Of all users: lists (R, K), scores, forwards and queries (R,), what memory-bound forwards would take
-    and the processor's time, in milliseconds a user.
+    """Of all users: lists (R, K), scores, forwards and queries (R,), what memory-bound forwards would take,
+    the processor's time and the clock's, in milliseconds a user.
     """
 
     lists: tuple[Lists, ...]
@@ -27,6 +27,7 @@ class Measured:
     queries: np.ndarray
     memory_bound_ms: np.ndarray
     cpu_ms: float
+    clock_ms: float
 
     @property
     def accepted(self) -> float:
@@ -35,18 +36,19 @@ class Measured:
 
 def measured(makers: Makers, method: Method, batch: int, repeats: int,
              scheduler: Scheduler | None = None) -> Measured:
-    """Lists of all users in batches; the processor's time is the median of the repeats."""
+    """Lists of all users in batches; times are medians of the repeats."""
     queries, search = makers.world.queries(method.drafter), makers.make(method, scheduler)
     search.search(queries[:batch])  # compiled and warm
-    times = []
+    times, clock = [], []
     for _ in range(repeats):
-        begun = time.process_time()
+        begun, at_clock = time.process_time(), time.perf_counter()
         found = [search.search(queries[at:at + batch]) for at in range(0, len(queries), batch)]
         times.append(1e3 * (time.process_time() - begun) / len(queries))
+        clock.append(1e3 * (time.perf_counter() - at_clock) / len(queries))
     joined = [np.concatenate([getattr(one, name) for one in found])
               for name in ("leaves", "scores", "forwards", "queries")]
     return Measured(tuple(found), *joined, np.concatenate([curve.search_ms(one) for one in found]),
-                    statistics.median(times))
+                    statistics.median(times), statistics.median(clock))
 
 
 def same(found: Measured, plain: Measured) -> tuple[float, int]:

@@ -24,7 +24,8 @@ _LOG = logging.getLogger("dare_job")
 @dataclass(frozen=True)
 class Pace:
     """epochs: at most; patience: epochs without a better figure that end it; save_every_s: of checkpoints;
-    keep_start: the weights before the first update stay where no epoch has a better figure.
+    keep_start: the weights before the first update stay where no epoch has a better figure; keep_last: those
+    of the last epoch stay whatever their figure is, and none is too many to wait for a better one.
     """
 
     epochs: int
@@ -34,6 +35,7 @@ class Pace:
     patience: int
     save_every_s: float = 60.0
     keep_start: bool = False
+    keep_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class State:
 
 
 def fit(model: torch.nn.Module, work: Work, pace: Pace, store: Checkpoint | None = None) -> dict:
-    """Train in place, and leave the weights of the best epoch. Returns its record.
+    """Train in place, and leave the weights of the best epoch, or of the last. Returns its record.
 
     Raises ModelError where a loss is no number.
     """
@@ -81,14 +83,15 @@ def fit(model: torch.nn.Module, work: Work, pace: Pace, store: Checkpoint | None
     state, best = _resumed(model, optimizer, store)
     if pace.keep_start and not state.figures:
         best = _judged(model, work, state, best)
-    while state.epoch < pace.epochs and state.stale < pace.patience:
+    while state.epoch < pace.epochs and (pace.keep_last or state.stale < pace.patience):
         _epoch(model, optimizer, work, pace, state, store, best)
         best = _judged(model, work, state, best)
         _LOG.info("epoch %d of %d: loss %.4f, validation %.4f%s", state.epoch + 1, pace.epochs, state.loss,
                   state.figures[-1], "" if state.stale else " (best)")
         state.epoch, state.step = state.epoch + 1, 0
         _save(model, optimizer, state, store, best)
-    checkpoint.load_weights(best, model, "best")
+    if not pace.keep_last:
+        checkpoint.load_weights(best, model, "best")
     model.eval()
     return {"epochs": state.epoch, "best_epoch": state.best + (not pace.keep_start), "updates": state.updates,
             "validation": [round(figure, 4) for figure in state.figures], "seconds": round(state.seconds, 1)}

@@ -9,7 +9,7 @@ from dare_job.bench.recommend.command import Options
 from dare_job.cli import app
 from dare_job.errors import ConfigError
 
-ROW = {"method", "verification", "k", "speedup_cpu", "speedup_memory_bound", "forwards_saved",
+ROW = {"method", "verification", "k", "speedup_cpu", "speedup_clock", "speedup_memory_bound", "forwards_saved",
        "accepted_steps", "recall", "ndcg", "identical"}
 
 

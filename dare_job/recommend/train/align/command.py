@@ -108,7 +108,9 @@ def run(options: Options) -> dict:
 
 
 def align(draft: Scorer, course: Course, settings: Settings, store: Checkpoint | None = None) -> dict:
-    """Train the draft in place; the epoch with the most accepted steps on those held out stays."""
+    """Train the draft in place; the epoch with the most accepted steps on those held out stays, or the last
+    one.
+    """
     torch.manual_seed(settings.seed)
     lengths = np.array([len(history) for history, _ in course.examples])
 
@@ -123,7 +125,7 @@ def align(draft: Scorer, course: Course, settings: Settings, store: Checkpoint |
         return objective(draft, course.table, histories, course.lessons.take(rows), settings)
 
     pace = Pace(settings.epochs, settings.rate, settings.weight_decay, settings.warmup, settings.patience,
-                keep_start=True)
+                keep_start=True, keep_last=settings.keep_last)
     with dropping(draft[0], settings.dropout):
         return fit(draft[0], Work(batches, loss, lambda: -_accepted(draft, course, settings)), pace, store)
 

@@ -22,6 +22,7 @@ class Settings:
     top_one         the first sequence alone is aligned on, not K
     all_steps       prefixes of every beam step are aligned on too, not whole ids alone
     constrained     False: all codes of a level, not the valid ones among the top K
+    keep_last       the last epoch's weights stay, though none be better than the start's: what a loss does
     examples        histories to learn from, at most; held_out: those that the result is measured on
     beams           of the draft, in which the target's top K are looked for: N
     dropout         of embeddings and each layer's outputs while it learns
@@ -35,6 +36,7 @@ class Settings:
     top_one: bool = False
     all_steps: bool = False
     constrained: bool = True
+    keep_last: bool = False
     examples: int = 8000
     held_out: int = 256
     beams: int = 40
