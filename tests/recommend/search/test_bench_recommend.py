@@ -9,8 +9,8 @@ from dare_job.bench.recommend.command import Options
 from dare_job.cli import app
 from dare_job.errors import ConfigError
 
-ROW = {"method", "verification", "k", "speedup_cpu", "speedup_clock", "speedup_memory_bound", "forwards_saved",
-       "accepted_steps", "recall", "ndcg", "identical"}
+ROW = {"method", "verification", "k", "speedup_cpu", "speedup_clock", "speedup_memory_bound",
+       "forwards_saved", "accepted_steps", "recall", "ndcg", "identical"}
 
 
 def test_the_command_ends_with_its_rows(monkeypatch):
