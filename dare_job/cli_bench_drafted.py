@@ -144,6 +144,7 @@ def recommend(
     generated: Annotated[int, typer.Option("--generated", help="Users of generate, the peer.")] = 12,
     threads: Annotated[int, typer.Option("--threads", help="torch threads while measuring.")] = 1,
     seed: Annotated[int, typer.Option("--seed", help="Of users and chance.")] = 0,
+    device: options.OnDevice = options.Device.auto,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few users and settings: exercises the command.")] = False,
 ) -> None:
@@ -168,7 +169,7 @@ def recommend(
         folder and world.require(folder, "--data"), target and world.require(target, "--target"), drafts,
         users, tuple(options.numbers("--k", k)), tuple(options.numbers("--widths", widths)),
         tuple(options.numbers("--depths", depths)), _temperatures(temperatures), batch, repeats, generated,
-        threads, seed)
+        threads, seed, options.torch_device(device))
     result = command.run(command.quick(asked) if quick else asked)
     print(json.dumps(result), flush=True)
     if not quick and not all(one["met"] for one in result["targets"]):

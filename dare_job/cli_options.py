@@ -22,6 +22,7 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+OnDevice = Annotated[Device, typer.Option("--device", help="auto: cuda where torch finds a GPU.")]
 Text = Annotated[Path, typer.Option("--text", help="Texts: jsonl, csv or Parquet, gzipped or not.")]
 Column = Annotated[str, typer.Option("--column", help="Column of the text.")]
 Tokenizer = Annotated[list[Path], typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dare_job import cli_options as options
-from dare_job.cli_options import Device, torch_device
+from dare_job.cli_options import Device, OnDevice, torch_device
 from dare_job.errors import ConfigError
 
 
@@ -27,7 +27,6 @@ SplitBy = Annotated[Split, typer.Option(
     "--split", help="given: by the files, of Parquet 8:1:1 by time; leave-one-out: a user's last item is for "
     "the test.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of weights and order.")]
-OnDevice = Annotated[Device, typer.Option("--device", help="auto: cuda where torch finds a GPU.")]
 
 
 class Collisions(StrEnum):

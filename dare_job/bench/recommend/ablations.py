@@ -60,7 +60,7 @@ class _Rivals(Reader):
         super()._keep(logits, fresh, new, counts)
         nodes = np.concatenate((np.where(fresh, 0, -1)[:, None], new), axis=1)
         row, column = np.nonzero(nodes >= 0)
-        children, there = self.vocabulary.children(torch.from_numpy(nodes[row, column]))
+        children, there = self.vocabulary.children(torch.from_numpy(nodes[row, column]).to(logits.device))
         logs = logits.log_softmax(-1)
         inside = torch.zeros_like(logs, dtype=torch.bool)
         inside.scatter_(1, torch.where(there, self.vocabulary.token[children], self.vocabulary.token[
@@ -76,11 +76,11 @@ class _LooseDrafter(BeamDrafter):
     def chosen(self, rows: np.ndarray, found: Candidates):
         """Of the N best of all tokens those that an id has."""
         trie = self.scorer.reader.vocabulary.trie
-        limits = torch.zeros(len(rows), dtype=torch.int64)
+        limits = torch.zeros(len(rows), dtype=torch.int64, device=found.nodes.device)
         for at, row in enumerate(rows.tolist()):
             nodes, scores = found.nodes[at], found.scores[at]
             known = nodes >= 0
-            parents = trie.parents[nodes[known].numpy()]
+            parents = trie.parents[nodes[known].cpu().numpy()]
             logs, where = scores[known], {}
             for parent, *one in zip(parents.tolist(), nodes[known].tolist(), logs.tolist(), strict=True):
                 where.setdefault(parent, one)

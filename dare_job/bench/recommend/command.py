@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dare_job.bench.gpu import machine
 from dare_job.bench.recommend import ablations, curve, generate, report, world
 from dare_job.bench.recommend.measure import Measured, measured
 from dare_job.bench.recommend.methods import FORCED, PLAIN, STRICT, TRIE, Makers, Method, tables
@@ -29,6 +30,7 @@ class Options:
     ks, widths, depths, temperatures  K, N (beside 40) and gamma (beside all) at K = 10, of sampled lists
     batch         users searched at once
     generated     users of the comparison with generate
+    device        "auto", "cpu" or "cuda"
     """
 
     data: Path | None = None
@@ -44,6 +46,7 @@ class Options:
     generated: int = 12
     threads: int = 1
     seed: int = 0
+    device: str = "auto"
 
     def __post_init__(self):
         if (self.data is None) != (self.target is None):
@@ -61,9 +64,10 @@ def run(options: Options) -> dict:
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as work:
         if options.target is None:
-            made = world.small(Path(work), options.users, options.seed)
+            made = world.small(Path(work), options.users, options.seed, options.device)
         else:
-            made = world.real(options.data, options.target, options.drafts, options.users, options.seed)
+            made = world.real(options.data, options.target, options.drafts, options.users, options.seed,
+                              options.device)
         return _measured(made, options)
 
 
@@ -92,14 +96,16 @@ def _measured(made: world.World, options: Options) -> dict:
                                       options.batch),
         "scheduler": _scheduler(makers, options, middle, plain_of(Method(TRIE, k=middle))),
         "ablations": ablations.of(makers, middle, options.batch, plain_of(Method(TRIE, k=middle)))}
-    aims = report.targets(rows, found["generate"], middle)
+    device = made.target.device
+    aims = report.targets(rows, found["generate"], middle, device.type)
     report.show(rows, found, aims)
     trie = made.catalogue.trie
     return {"rows": rows, "targets": aims, **found, "users": len(made.histories), "ids": trie.leaves,
             "single_child_shares": [trie.single_share(level) for level in range(trie.length)],
             "parameters": {"target": made.target.model.num_parameters(),
                            **{name: one.model.num_parameters() for name, (_, one) in made.drafts.items()}},
-            "batch": options.batch, "threads": options.threads, "memory_bound": curve.ABOUT}
+            "batch": options.batch, "threads": options.threads, "machine": machine.describe(device),
+            "memory_bound": curve.ABOUT}
 
 
 def _forced(rows: list[dict]) -> list[dict]:

@@ -50,7 +50,7 @@ class Makers:
 
     def __init__(self, world: World, seed: int):
         self.world, self.seed, trie = world, seed, world.catalogue.trie
-        self._view = Vocabulary(trie, [0] * trie.length)
+        self._view = Vocabulary(trie, [0] * trie.length, world.target.device)
         self._weights = {FORCED: Alike(trie), TRIE: Alike(trie), POPULARITY: Popularity(trie, world.learned),
                          TRANSITIONS: Transitions(trie, world.learned)}
 
@@ -58,7 +58,8 @@ class Makers:
         if name in self._weights:
             return LeafScorer(self._view, self._weights[name])
         recommender, target = self.world.drafts[name]
-        return ModelScorer(target, Vocabulary(self.world.catalogue.trie, list(recommender.first_code_token)))
+        return ModelScorer(target, Vocabulary(self.world.catalogue.trie, list(recommender.first_code_token),
+                                              target.device))
 
     def make(self, method: Method, scheduler: Scheduler | None = None) -> TopK:
         world, trie, drafter = self.world, self.world.catalogue.trie, None

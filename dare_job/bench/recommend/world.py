@@ -54,7 +54,7 @@ class World:
         return float(recall(lists, self.targets, k).mean()), float(ndcg(lists, self.targets, k).mean())
 
 
-def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed: int) -> World:
+def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed: int, device: str) -> World:
     """Test users of the given split, drawn by seed. Raises ConfigError where a draft has other ids."""
     recommender = Recommender.open(target)
     known = sequences.read(data, recommender.ids)
@@ -63,14 +63,14 @@ def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed:
     learned = [row for row in known.train if len(row) > 1]
     opened = {}
     for name, folder in drafts.items():
-        opened[name] = searching.drafter_of(recommender, folder), Target.load(folder, check=False)
+        opened[name] = searching.drafter_of(recommender, folder), _loaded(folder, device)
     catalogue = Catalogue.of(recommender.ids, known.popularity(len(recommender.ids.items)).astype(float))
-    return World(recommender, Target.load(target, check=False), opened, catalogue,
+    return World(recommender, _loaded(target, device), opened, catalogue,
                  [tests[user][0] for user in drawn], [tests[user][1] for user in drawn],
                  [catalogue.trie.rows[row].tolist() for row in learned])
 
 
-def small(work: Path, users: int, seed: int) -> World:
+def small(work: Path, users: int, seed: int, device: str) -> World:
     """Random ids, histories and weights: exercises the search, says nothing of what lists are worth."""
     chance = np.random.default_rng(seed)
     codes = np.stack([chance.integers(0, size, 600) for size in _SIZES], 1).astype(np.int32)
@@ -78,10 +78,14 @@ def small(work: Path, users: int, seed: int) -> World:
     target, draft = _random(work / "target", ids, 64, seed), _random(work / "draft", ids, 32, seed + 1)
     rows = [chance.integers(0, 600, 8) for _ in range(users)]
     catalogue = Catalogue.of(ids, np.bincount(np.concatenate(rows), minlength=600).astype(float))
-    return World(target, Target.load(target.folder, check=False),
-                 {"random": (draft, Target.load(draft.folder, check=False))}, catalogue,
+    return World(target, _loaded(target.folder, device),
+                 {"random": (draft, _loaded(draft.folder, device))}, catalogue,
                  [row[:-1] for row in rows], [row[-1:] for row in rows],
                  [catalogue.trie.rows[row].tolist() for row in rows])
+
+
+def _loaded(folder: Path, device: str) -> Target:
+    return Target.load(folder, "float32", device, check=False)
 
 
 def _random(folder: Path, ids: ItemIds, width: int, seed: int) -> Recommender:

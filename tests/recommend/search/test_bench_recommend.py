@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from dare_job.bench.recommend import report
 from dare_job.bench.recommend.command import Options
 from dare_job.cli import app
 from dare_job.errors import ConfigError
@@ -26,6 +27,17 @@ def test_the_command_ends_with_its_rows(monkeypatch):
     assert found["generate"]["same_items"] == found["generate"]["users"]
     assert {row["method"] for row in found["rows"]} >= {"plain", "popularity", "random", "random+whole"}
     assert any(row["lossy"] for row in found["rows"] if row["verification"] == "relaxed")
+
+
+def test_the_clock_is_held_to_the_targets_on_a_gpu_alone():
+    speeds = {"forwards_saved": 2.5, "speedup_memory_bound": 2.4, "speedup_clock": 1.9}
+    rows = [{"method": "SFT", "verification": kind, "k": 10, "identical": True, **speeds}
+            for kind in ("strict", "relaxed")]
+    assert len(report.targets(rows, None, 10, "cpu")) == 5 and all(one["met"] for one in report.targets(
+        rows, None, 10, "cpu"))
+    found = {one["target"]: one["met"] for one in report.targets(rows, None, 10, "cuda")}
+    assert found["strict at K = 10, times as fast by the clock"]
+    assert not found["relaxed at K = 10, times as fast by the clock"]
 
 
 def test_a_target_needs_data_and_drafts_a_target(tmp_path):
