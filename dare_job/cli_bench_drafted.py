@@ -38,6 +38,11 @@ def sample(
                        "of bench decode, without noise, in place of the embedded one.")] = None,
     seed: Annotated[int, typer.Option(
         "--seed", help="Of what is sampled; another one shows how far chance reaches.")] = 0,
+    target: Annotated[str, typer.Option(
+        "--target", help="Model that samples: embedded, a folder or a hub name.")] = "embedded",
+    device: options.OnDevice = options.Device.auto,
+    dtype: Annotated[options.Dtype, typer.Option(
+        "--dtype", help="Of both models' weights.")] = options.Dtype.float32,
     plot: Annotated[Path | None, typer.Option(
         "--plot", help="SVG file of acceptance over the number of candidates, before and after "
         "distillation.")] = None,
@@ -45,13 +50,14 @@ def sample(
         "--quick", help="Few rows and a tiny draft model: exercises the command, measures nothing of "
                         "interest.")] = False,
 ) -> None:
-    """Sample by draft trees under each rule of verification, beside plain sampling, in one run on the CPU.
+    """Sample by draft trees under each rule of verification, beside plain sampling, in one run.
 
-    The embedded model samples the sample world's texts; a draft model is made of the same tokenizer, before
+    The target samples the sample world's texts; a draft model is made of the same tokenizer, before
     and after distillation on them. Acceptance is measured by level and number of candidates, the best tree
     under the node limit is searched, and each way of sampling is timed. The last line of standard output is
     one JSON object. Exit code 1 where temperature 1 is among those asked for, and its best tree misses a
-    target (2 times fewer forwards, 1.8 times the speed where memory bounds steps); never with --quick.
+    target (2 times fewer forwards, 1.8 times the speed where memory bounds steps, and on a GPU by the clock);
+    never with --quick.
     """
     from dare_job.bench.sampling import command, report
     from dare_job.bench.sampling.plot import draw
@@ -61,9 +67,11 @@ def sample(
     chosen = _temperatures(temperatures)
     if plot:
         options.writable("--plot", plot)
-    result = command.run(command.quick(chosen, work) if quick else command.Options(
+    asked = command.Options(
         chosen, rows, tokens, users, items, nodes, depth, repeats,
-        drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data, seed=seed))
+        drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data, seed=seed,
+        target=target, device=options.torch_device(device), dtype=dtype.value)
+    result = command.run(command.quick(asked) if quick else asked)
     if plot:
         plot.write_text(draw(result["acceptance"]), encoding="utf-8")
     print(json.dumps(result), flush=True)

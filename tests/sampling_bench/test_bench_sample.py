@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import profile_files
 import pytest
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from dare_job.bench.profiles import data, train
@@ -13,11 +14,14 @@ from dare_job.bench.sampling import acceptance, command, curve, orders, report, 
 from dare_job.bench.sampling.measure import Measured, Method
 from dare_job.cli import app
 from dare_job.decode.sampling.search import expected_tokens, largest, nodes_of
+from dare_job.drafter.settings import Settings
+from dare_job.drafter.train import network
 from dare_job.errors import ConfigError
+from dare_job.model import embedded_path
 
 LINE = {"temperature", "method", "drafter", "tree", "nodes", "law", "rule", "steps", "tokens",
         "block_efficiency", "error", "expected", "fewer_forwards", "target_tokens", "tokens_per_s",
-        "ratio_to_plain", "ratio_by_processor", "memory_bound"}
+        "ratio_to_plain", "ratio_by_processor", "memory_bound", "joules_per_token"}
 
 
 def invoke(*args):
@@ -82,7 +86,7 @@ def test_targets_are_printed_as_met_or_missed(shown, found):
 def test_a_target_that_is_missed_fails_the_command(found, monkeypatch, measured, code):
     """The rule of narrowing trees alone may be missed. The last line of standard output stays JSON."""
     rows = [{**row, "fewer_forwards": measured[0], "memory_bound": measured[1]} for row in found["rows"]]
-    result = {**found, "targets": report.targets(rows, [{"lost": 0.5}])}
+    result = {**found, "targets": report.targets(rows, [{"lost": 0.5}], "cpu")}
     assert [one["met"] for one in result["targets"]] == [measured[0] >= 2, measured[1] >= 1.8, False]
     monkeypatch.setattr(command, "run", lambda options: result)
     done = invoke("--temperatures", "1")
@@ -90,6 +94,26 @@ def test_a_target_that_is_missed_fails_the_command(found, monkeypatch, measured,
     assert ("targets missed: temperature 1: " in done.stderr) == (code == 1)
     assert "narrowing" not in done.stderr
     assert invoke("--temperatures", "1", "--quick").exit_code == 0
+
+
+def test_a_gpu_is_held_to_the_clock(found):
+    rows = [{**row, "ratio_to_plain": 1.7} for row in found["rows"]]
+    added = [one for one in report.targets(rows, [], "cuda") if one not in report.targets(rows, [], "cpu")]
+    assert [(one["target"], one["bound"], one["met"], one["must"]) for one in added] == [
+        ("temperature 1: speed-up by the clock, at least", 1.8, False, True)]
+
+
+def test_any_model_can_be_the_target(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(embedded_path())
+    folder, tiny = tmp_path / "model", Settings(width=32, layers=1, heads=2)
+    network(tokenizer, len(tokenizer), 1024, tiny).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    ran = invoke("--target", str(folder), "--dtype", "bfloat16", "--device", "cpu", "--temperatures", "1",
+                 "--quick")
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["machine"]["device"] == "cpu" and found["dtype"] == "bfloat16"
+    assert found["parameters"] < 1e6 and found["entropy"][0]["mean"] > 1  # it was never trained
 
 
 def test_both_draft_models_are_kept(found, work):
@@ -176,6 +200,7 @@ def test_this_machines_curve_is_read_as_it_was_measured():
     (("--temperatures", "-1"), "--temperatures must be at least 0"),
     (("--temperatures", "hot"), "'hot' is no list of numbers"),
     (("--nodes", "600"), "--nodes 600: a row's tree has at most 512"),
+    (("--data", "somewhere", "--target", "another"), "--data samples the model of real profiles"),
     (("--rows", "0"), "--rows must be at least 1"),
     (("--rows", "60", "--users", "60"), "must be left to learn from")])
 def test_what_cannot_be_is_refused(args, said):

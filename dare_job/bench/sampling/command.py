@@ -1,14 +1,14 @@
 """``dare-job bench sample``: ways of sampling in turn, and the tables of what they took."""
 
 import logging
-import platform
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-import transformers
 
 from dare_job.bench.decode.night import working
+from dare_job.bench.gpu import machine
+from dare_job.bench.gpu.power import Meter
 from dare_job.bench.sampling import acceptance, curve, orders, report, source, world
 from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
 from dare_job.bench.sampling.measure import Measured, once
@@ -18,6 +18,7 @@ from dare_job.bench.sampling.world import World
 from dare_job.decode.draft.shape import MOST
 from dare_job.drafter.settings import Settings
 from dare_job.errors import ConfigError
+from dare_job.model_files import EMBEDDED
 from pools.draft import warm_up
 
 _LOG = logging.getLogger(__name__)
@@ -31,7 +32,9 @@ class Options:
     nodes, depth  of a draft tree, at most
     probes        trees by which acceptance is measured
     drafter       the draft model and its training
-    data          folder of real profiles, whose model is sampled; None: the embedded one
+    data          folder of real profiles, whose model is sampled; None: the target
+    target        that samples the sample world's texts: "embedded", a folder or a hub name
+    device, dtype  of both models: "auto", "cpu" or "cuda"; "float32", "bfloat16" or "float16"
     work          folder that keeps the models for the next call; None: a temporary one
     seed          of what is sampled; world and draft models are the same for all
     """
@@ -49,6 +52,9 @@ class Options:
     work: Path | None = None
     data: Path | None = None
     seed: int = 0
+    target: str = EMBEDDED
+    device: str = "auto"
+    dtype: str = "float32"
 
     def __post_init__(self):
         for name, values in (("temperatures", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
@@ -58,12 +64,15 @@ class Options:
                 raise ConfigError(f"--{name} must be at least {0 if name == 'temperatures' else 1}")
         if self.nodes > MOST:
             raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MOST}")
+        if self.data and self.target != EMBEDDED:
+            raise ConfigError("--data samples the model of real profiles and --target another one: give one "
+                              "of them")
 
 
-def quick(temperatures: tuple[float, ...], work: Path | None = None) -> Options:
+def quick(options: Options) -> Options:
     """Seconds for each temperature."""
-    return Options(temperatures, 3, 16, 24, 20, 8, 3, 1, QUICK_PROBES,
-                   Settings(width=64, heads=2, steps=20, batch_tokens=512), work)
+    return replace(options, rows=3, tokens=16, users=24, items=20, nodes=8, depth=3, repeats=1,
+                   probes=QUICK_PROBES, drafter=Settings(width=64, heads=2, steps=20, batch_tokens=512))
 
 
 def run(options: Options) -> dict:
@@ -75,8 +84,8 @@ def run(options: Options) -> dict:
 def _run(options: Options, work: Path) -> dict:
     torch.set_num_threads(1)
     warm_up()
-    made = replace(world.prepare(_source(options, work), options.tokens, options.drafter, work),
-                   seed=options.seed)
+    made = replace(world.prepare(_source(options, work), options.tokens, options.drafter, work,
+                                 options.device, options.dtype), seed=options.seed)
     rows, found = [], {"acceptance": [], "orders": [], "entropy": []}
     found["forward_ms"] = curve.here(made, options.nodes)
     for temperature in options.temperatures:
@@ -89,19 +98,20 @@ def _run(options: Options, work: Path) -> dict:
         limits = orders.by_limit(rates["after"].rates, options.nodes, options.nodes)
         found["orders"] += [{"temperature": temperature, **line} for line in limits]
         rows += _temperature(made, options, temperature, rates, found["forward_ms"])
-    targets = report.targets(rows, found["orders"])
-    machine = {"parameters": made.target.model.num_parameters(), "training": made.training, "threads": 1,
-               "machine": platform.machine(), "torch": torch.__version__,
-               "transformers": transformers.__version__, "memory_bound": curve.ABOUT}
+    device = made.target.device
+    targets = report.targets(rows, found["orders"], device.type)
+    about = {"parameters": made.target.model.num_parameters(), "training": made.training, "threads": 1,
+             "dtype": options.dtype, "machine": machine.describe(device), "energy": Meter(device).source,
+             "memory_bound": curve.ABOUT}
     report.show(rows, found, targets)
-    return {"rows": rows, "targets": targets, **found, **machine}
+    return {"rows": rows, "targets": targets, **found, **about}
 
 
 def _source(options: Options, work: Path) -> Source:
     if options.data:
         return source.real_profiles(options.data, work, options.rows, options.users, options.tokens)
     return source.sample_world(options.rows, options.users, options.items, options.tokens,
-                               options.drafter.seed)
+                               options.drafter.seed, options.target)
 
 
 def _temperature(made: World, options: Options, temperature: float,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dare_job.bench.gpu.power import Meter
 from dare_job.bench.sampling.paths import PathsEngine, SamplingPathsEngine
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode import Engine, EngineSettings
@@ -58,6 +59,7 @@ class Measured:
     step_tokens        int64 (S,): tokens that each of them wrote, but for each row's last, which the text's
                        end may have cut
     seconds, processor  by the clock, and of processor time: one entry a repeat
+    joules             of the GPU, of the last repeat; None where they cannot be read
     drafting_ms        share of the clock that drafting had, of the last repeat
     """
 
@@ -68,6 +70,7 @@ class Measured:
     drafting_ms: float
     seconds: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
+    joules: float | None = None
 
     @property
     def per_step(self) -> float:
@@ -118,14 +121,14 @@ def once(world: World, method: Method, temperature: float, tokens: int) -> Measu
         engine = (SamplingPathsEngine if method.paths else SamplingEngine)(world.target, settings, sampling,
                                                                           drafter)
     clock, processor = time.perf_counter(), time.process_time()
-    results = list(engine.run(world.requests))
+    results, joules = Meter(world.target.device).joules(lambda: list(engine.run(world.requests)))
     seconds, processor = time.perf_counter() - clock, time.process_time() - processor
     if failed := [result for result in results if result.error]:
         raise ModelError(f"{method.name}: row {failed[0].id} could not be written: {failed[0].error}")
     whole = [result.step_tokens[1:-1] for result in results]
     return Measured(len(results), sum(len(result.token_ids) for result in results),
                     sum(result.target_steps for result in results), np.concatenate(whole).astype(np.int64),
-                    sum(result.retrieval_ms for result in results), [seconds], [processor])
+                    sum(result.retrieval_ms for result in results), [seconds], [processor], joules)
 
 
 def drafter_of(world: World, method: Method) -> Drafter | None:

@@ -14,7 +14,7 @@ from dare_job.data.world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode.prompt import prompt_ids
 from dare_job.drafter.texts import LEAST, Row
 from dare_job.errors import ConfigError
-from dare_job.model_files import resolve
+from dare_job.model_files import EMBEDDED, resolve
 
 _QUIET = profiles.Settings(noise=0.0)
 
@@ -33,9 +33,11 @@ class Source:
     foreign: list[Row]
 
 
-def sample_world(rows: int, users: int, items: int, tokens: int, seed: int) -> Source:
-    """The embedded model. Foreign: what the grammar writes of another world."""
-    folder = resolve("embedded")
+def sample_world(rows: int, users: int, items: int, tokens: int, seed: int, target: str = EMBEDDED) -> Source:
+    """The embedded model, or another by folder or hub name. Foreign: what the grammar writes of another
+    world.
+    """
+    folder = resolve(target, setting="--target")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     asked = {f"user:{one.row}": prompt_ids(tokenizer, one.prompt) for one in examples(users, items, seed)}
     foreign = []

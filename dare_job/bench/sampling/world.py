@@ -44,12 +44,13 @@ class World:
     seed: int = 0
 
 
-def prepare(source: Source, tokens: int, settings: Settings, work: Path) -> World:
+def prepare(source: Source, tokens: int, settings: Settings, work: Path, device: str = "cpu",
+            dtype: str = "float32") -> World:
     """The target samples a text of every other user at temperature 1, and the draft model learns them.
 
     work: folder that keeps the draft models; one of the same settings is there or is made
     """
-    target = Target.load(source.folder, device="cpu")
+    target = Target.load(source.folder, dtype, device)
     others = [Request(name, prompt) for name, prompt in source.others.items()]
     _LOG.info("the target samples %d texts for the draft model to learn from", len(others))
     texts = sampled(target, others, tokens)
@@ -81,31 +82,35 @@ def entropy(world: World, temperature: float, tokens: int) -> dict:
     """Of what the target says behind each token of texts that it samples: mean and 90th percentile of its
     entropy in nats, and the mean share of its first choice; over the rows.
     """
-    rows = sampled(world.target, world.requests, tokens, temperature)
-    shares = torch.cat([torch.softmax(logits_of(world.target, row).double() / max(temperature, 1e-6), -1)
-                        for row in rows])
-    nats = -torch.xlogy(shares, shares).sum(-1)
+    nats, first = [], []
+    for row in sampled(world.target, world.requests, tokens, temperature):
+        shares = torch.softmax(logits_of(world.target, row).double() / max(temperature, 1e-6), -1)
+        nats.append(-torch.xlogy(shares, shares).sum(-1))
+        first.append(shares.amax(-1))
+    nats = torch.cat(nats)
     return {"mean": round(float(nats.mean()), 4), "p90": round(float(nats.quantile(0.9)), 4),
-            "first_choice": round(float(shares.amax(-1).mean()), 4)}
+            "first_choice": round(float(torch.cat(first).mean()), 4)}
 
 
 def _drafter(name: str, lessons: Callable[[], list[Lesson]], target: Target, source: Source,
              settings: Settings, work: Path, tokens: int) -> tuple[Target, dict]:
     """The draft model, and what its training took."""
     prompts = [list(source.tonight), list(source.others), len(source.foreign)]
-    fingerprint = digest([name, asdict(settings), tokens, prompts, fingerprint_of(source.folder)])
+    device, dtype = target.device.type, str(target.dtype).removeprefix("torch.")
+    fingerprint = digest([name, asdict(settings), tokens, prompts, fingerprint_of(source.folder), device,
+                          dtype])
     folder = work / f"drafter-{name}-{fingerprint[:12]}"
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
             tokenizer = AutoTokenizer.from_pretrained(source.folder)
             model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
-            record["training"] = train(model, lessons(), settings, "cpu")
+            record["training"] = train(model, lessons(), settings, device)
             record["training"]["parameters"] = model.num_parameters()
             model.save_pretrained(staging)
     record = done_record(folder)["training"]
     _LOG.info("draft model %s: %s", name, record)
-    return Target.load(folder, device="cpu"), record
+    return Target.load(folder, dtype, device), record
 
 
 def _plain(row: Row) -> Lesson:
