@@ -47,7 +47,7 @@ def search(settings: RecommendSettings, recommender: Recommender, trie: Trie, se
            drafter: Recommender | None, dtype: str, device: str) -> TopK:
     """Loads the models. Raises ModelError."""
     target = Target.load(recommender.folder, dtype, device)
-    k, made, scheduler = min(settings.k, trie.leaves), None, None
+    k, made, scheduler = min(settings.k, trie.leaves), None, None  # more beams than ids would find no more
     common = target, trie, recommender.first_code_token, k
     if settings.drafter:
         by_whom = scorer(settings.drafter, trie, sequences, drafter, dtype, device)

@@ -10,7 +10,7 @@ import torch
 from dare_job.decode.beam.top_k.drafts import BeamDrafter
 from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer
 from dare_job.decode.beam.top_k.search import Query, TopK
-from dare_job.decode.beam.top_k.trie import Vocabulary
+from dare_job.decode.beam.top_k.trie import NONE, Vocabulary
 from dare_job.errors import ConfigError, ModelError
 
 
@@ -43,8 +43,20 @@ def test_what_a_user_may_not_see_is_left_out_and_the_list_stays_full():
     assert found.leaves[0].tolist() == plain.leaves[0][15:].tolist()
     same = TopK(used, ids, small.FIRST, ids.leaves - 15).search(small.queries(2))
     assert found.leaves[1].tolist() == same.leaves[1].tolist()
-    with pytest.raises(ConfigError, match="excluded"):
-        TopK(used, ids, small.FIRST, ids.leaves - 10).search(rows)
+
+
+def test_a_user_with_fewer_ids_left_than_beams_gets_all_of_them():
+    used, ids, k = small.target(), small.trie(30), 12
+    plain = TopK(used, ids, small.FIRST, ids.leaves).search(small.queries(4))
+    left = (k - 1, k, 1, 0)
+    rows = [Query(query.prompt, banned=row[:ids.leaves - few].tolist())
+            for query, row, few in zip(small.queries(4), plain.leaves, left, strict=True)]
+    found = TopK(used, ids, small.FIRST, k).search(rows)
+    for row, few in enumerate(left):
+        last = plain.leaves[row, ids.leaves - few:]
+        assert found.leaves[row].tolist() == [*last, *[NONE] * (k - few)]
+        np.testing.assert_allclose(found.scores[row, :few], plain.scores[row, ids.leaves - few:], atol=2e-5)
+        assert (found.scores[row, few:] == -np.inf).all()
 
 
 def test_logits_that_are_no_numbers_cost_only_the_users_whose_they_are():

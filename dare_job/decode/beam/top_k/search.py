@@ -45,8 +45,8 @@ class Query:
 class Lists:
     """What was found for R users.
 
-    leaves      int64 (R, K): the best first, counted from 0
-    scores      float32 (R, K): log-probabilities
+    leaves      int64 (R, K): the best first, counted from 0; NONE behind all that are not banned
+    scores      float32 (R, K): log-probabilities, -inf of NONE
     reads       int64 (F, R): tokens that each target forward read of each row, its prompt included
     draft_reads int64 (D, R): the same of a draft model's forwards
     length      steps of a search, L
@@ -120,11 +120,9 @@ class TopK:
 
     @torch.inference_mode()
     def search(self, queries: Sequence[Query]) -> Lists:
-        """Lists of R users, who share their forwards. Raises ModelError for a prompt that does not fit,
-        ConfigError where a user's banned ids leave fewer than k.
-        """
+        """Lists of R users, who share their forwards. Raises ModelError for a prompt that does not fit."""
         started, draft_s = time.perf_counter(), 0.0
-        banned = Banned.of(self.trie, [query.banned for query in queries], self.k, self.vocabulary.device)
+        banned = Banned.of(self.trie, [query.banned for query in queries], self.vocabulary.device)
         self.begin(queries)
         state, drafts = State.of(len(queries), self.k, self.vocabulary.device), []
         while len(rows := self.advanced(state, banned, drafts)):
@@ -143,8 +141,8 @@ class TopK:
                 self.advanced(state, banned, drafts)
                 self.scheduler.note_passed(before, state.level[rows], len(drafts))
         ranked = Beams(state.nodes, state.scores).ranked()
-        drafted = self.drafter.reads if self.drafter else []
-        return Lists(ranked.nodes.cpu().numpy() - self.trie.first_leaf, ranked.scores.cpu().numpy(),
+        nodes, drafted = ranked.nodes.cpu().numpy(), self.drafter.reads if self.drafter else []
+        return Lists(np.where(nodes == NONE, NONE, nodes - self.trie.first_leaf), ranked.scores.cpu().numpy(),
                      *(np.array(reads, np.int64).reshape(-1, len(queries))
                        for reads in (self.reader.reads, drafted)),
                      self.trie.length, time.perf_counter() - started, draft_s)
