@@ -90,6 +90,19 @@ def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):
     assert said["counts"]["accepted"] > 0 and said["forwards_a_user"] < 3
 
 
+def test_lists_are_made_in_a_type_of_their_own(job_of, make_job, job_log):
+    job = job_of(drafter="trie")
+    said, settings = recommend.run(job), job.config.model_dump()
+    assert said["settings"]["dtype"] == "float32"
+    assert recommend.run(make_job(settings | {"model": {"dtype": "bfloat16"}})) == said and not job_log
+    wide = np.sort(table(job)["score"].drop_null().to_numpy())
+    narrow = make_job(settings | {"recommend": settings["recommend"] | {"dtype": "bfloat16"}})
+    assert recommend.run(narrow)["fingerprint"] != said["fingerprint"]
+    assert "recommend.dtype = bfloat16: some lists will not be those of plain beam" in job_log[0]
+    apart = np.abs(np.sort(table(narrow)["score"].drop_null().to_numpy()) - wide)
+    assert 1e-3 < apart.max() < 2
+
+
 @pytest.mark.slow
 def test_drawn_lists_are_the_same_in_other_batches(job_of):
     settings = {"temperature": 1.0, "drafter": "transitions", "draft_width": 6}
