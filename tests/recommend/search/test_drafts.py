@@ -34,6 +34,7 @@ def test_drafted_lists_are_plain_lists(name, scores):
         drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth, whole)
         found = TopK(small.target(), ids, small.FIRST, k, drafter, scores).search(rows)
         np.testing.assert_array_equal(found.leaves, plain.leaves)
+        np.testing.assert_array_equal(found.prefixes, plain.prefixes)
         np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
         assert (found.forwards <= plain.forwards).all() and (found.queries >= plain.queries).all()
 

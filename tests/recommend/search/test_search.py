@@ -10,7 +10,7 @@ import torch
 from dare_job.decode.beam.top_k.drafts import BeamDrafter
 from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer
 from dare_job.decode.beam.top_k.search import Query, TopK
-from dare_job.decode.beam.top_k.trie import NONE, Vocabulary
+from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
 
 
@@ -25,6 +25,18 @@ def test_lists_and_scores_are_those_of_generate(kind, k):
         np.testing.assert_array_equal(ids.paths(found.leaves[row]), codes)
         np.testing.assert_allclose(found.scores[row], scores, atol=2e-5)
     assert (found.forwards == 4).all() and (found.accepted == 0).all()
+
+
+def test_beams_of_every_step_are_the_lists_of_shorter_ids():
+    used, ids, rows = small.target(), small.trie(), small.queries(4)
+    found = TopK(used, ids, small.FIRST, 30).search(rows)
+    for length in range(1, 5):
+        short = Trie.of(ids.paths(np.arange(ids.leaves))[:, :length])
+        k = min(30, short.leaves)
+        due = TopK(used, short, small.FIRST[:length], k).search(rows).leaves
+        assert (found.prefixes[:, length - 1, :k] - ids.starts[length] == due).all()
+        assert (found.prefixes[:, length - 1, k:] == NONE).all()
+        assert (ids.prefixes(found.prefixes[:, length - 1, :k], length) == short.paths(due)).all()
 
 
 def test_a_list_of_all_ids_holds_each_once():
