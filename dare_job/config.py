@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from dare_job import config_source, prompts
-from dare_job.config_base import MOST, AtLeastOne, Section, Seed, Share
+from dare_job.config_base import MOST, AtLeastOne, Dtype, Section, Seed, Share
 from dare_job.config_beam import BeamSettings
 from dare_job.config_drafts import DrafterSettings, SampleSettings
 from dare_job.config_errors import explain
@@ -28,7 +28,7 @@ class InputSettings(Section):
 class ModelSettings(Section):
     name: str = Field("embedded", min_length=1, description="'embedded', a local folder, or a hub name")
     revision: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Dtype = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     chat_template: Literal["auto", "always", "never"] = "auto"
     trust_remote_code: bool = False

@@ -1,6 +1,6 @@
 """What the sections of the settings are made of: how strictly they read, and types of numbers."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,4 +16,5 @@ class Section(BaseModel):
 
 AtLeastOne = Annotated[int, Field(ge=1, le=MOST)]
 Seed = Annotated[int, Field(ge=0, le=MOST)]
+Dtype = Literal["float32", "bfloat16", "float16"]  # of a model's weights
 Share = Annotated[float, Field(ge=0, le=1)] | None

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dare_job.config_base import MOST, Section, Seed
+from dare_job.config_base import MOST, Dtype, Section, Seed
 
 
 class RecommendSettings(Section):
@@ -13,6 +13,8 @@ class RecommendSettings(Section):
     model: str | None = Field(None, min_length=1, description="null: no lists; a recommender's folder, its "
                               "URL, or a hub name (dare-job train-recommender)")
     revision: str | None = None
+    dtype: Dtype = Field("float32", description="of the recommender and its drafter. In a narrower type "
+                         "lists hang on what drafts and on who shares a batch")
     k: int = Field(10, ge=1, le=1000, description="items of a list, and beams of the search")
     drafter: str | None = Field("trie", min_length=1, description="null: plain beam search; trie: levels "
                                 "with few prefixes, whole; popularity or transitions (learned from tonight's "

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dare_job.decode.beam.top_k.search import Query
-from dare_job.decode.beam.top_k.trie import Trie
+from dare_job.decode.beam.top_k.trie import NONE, Trie
 from dare_job.recommend.ids.item_ids import ItemIds
 from dare_job.recommend.ids.vocabulary import Recommender
 
@@ -53,19 +53,19 @@ class Catalogue:
     def query(self, recommender: Recommender, rows: Sequence[int], exclude: Sequence[str],
               drafter: Recommender | None = None, name: str = "") -> Query:
         """Of a user's rows, the oldest first. A leaf is banned where all of its items are excluded."""
-        seen = set(rows) if SEEN in exclude else ()
-        leaves = {int(self.trie.rows[row]) for row in seen}
-        banned = [leaf for leaf in sorted(leaves) if seen.issuperset(self.owners[leaf])]
-        return Query(recommender.prompt(rows), self.trie.rows[np.asarray(rows, np.int64)].tolist(), banned,
-                     drafter.prompt(rows) if drafter else (), name)
+        return Query(recommender.prompt(rows), self.trie.rows[np.asarray(rows, np.int64)].tolist(),
+                     self._banned(_seen(rows, exclude)), drafter.prompt(rows) if drafter else (), name)
 
     def listed(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
                exclude: Sequence[str], k: int) -> Listed:
-        """The first k items of a list of leaves: those of a leaf by popularity, or the first of them
-        alone.
+        """The first k items of a list of leaves: those of a leaf by popularity, or the first of them alone.
+
+        They are k where as many can be listed (``most``): each leaf that is not banned has an item at least.
         """
-        seen, found, given = set(rows) if SEEN in exclude else (), [], []
+        seen, found, given = _seen(rows, exclude), [], []
         for leaf, score in zip(leaves, scores, strict=True):
+            if leaf == NONE:
+                break
             owners = [row for row in self.owners[leaf] if row not in seen]
             for row in owners[:1] if DUPLICATES in exclude else owners:
                 found.append(self.ids.items[row])
@@ -79,6 +79,19 @@ class Catalogue:
             rows = [row for row in rows if self.owners[self.trie.rows[row]][0] == row]
         return Listed([self.ids.items[row] for row in rows[:k]], [None] * min(k, len(rows)))
 
-    def most(self, exclude: Sequence[str]) -> int:
-        """The longest list that a user who has taken nothing can have."""
-        return self.trie.leaves if DUPLICATES in exclude else len(self.ids.items)
+    def most(self, exclude: Sequence[str], rows: Sequence[int] = ()) -> int:
+        """Items of the longest list that a user who has taken these rows can have."""
+        seen = _seen(rows, exclude)
+        if DUPLICATES in exclude:
+            return self.trie.leaves - len(self._banned(seen))
+        return len(self.ids.items) - len(seen)
+
+    def _banned(self, seen: set[int]) -> list[int]:
+        """Leaves all of whose items are seen."""
+        leaves = sorted({int(self.trie.rows[row]) for row in seen})
+        return [leaf for leaf in leaves if seen.issuperset(self.owners[leaf])]
+
+
+def _seen(rows: Sequence[int], exclude: Sequence[str]) -> set[int]:
+    """Rows that no list of a user who has taken ``rows`` may hold."""
+    return set(rows) if SEEN in exclude else set()

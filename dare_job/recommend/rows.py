@@ -26,15 +26,19 @@ class Writer:
         """(user_id, item ids, the oldest first) -> k rows a user, or one with ``error``; without run_id.
 
         Users with prompts of like length share batches. A user without an item that has an id gets the most
-        popular items. Raises InfrastructureError where the device failed.
+        popular items, one for whom fewer than k are left an error. Raises InfrastructureError where the
+        device failed.
         """
         known = []
         for user, history in users:
             rows = self.catalogue.rows(history)
-            if rows:
-                known.append((user, rows))
-            else:
+            if not rows:
                 yield from _listed(user, self.catalogue.by_popularity(self.exclude, self.k), POPULAR, 0, 0)
+            elif (left := self.catalogue.most(self.exclude, rows)) < self.k:
+                yield _row(user, error=f"fewer than {self.k} items are left, {left}, without what "
+                                       "recommend.exclude leaves out: a smaller recommend.k, or exclude less")
+            else:
+                known.append((user, rows))
         known.sort(key=lambda one: len(one[1]))
         at = 0
         while at < len(known):

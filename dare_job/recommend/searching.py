@@ -44,13 +44,13 @@ def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender
 
 
 def search(settings: RecommendSettings, recommender: Recommender, trie: Trie, sequences: Sequences,
-           drafter: Recommender | None, dtype: str, device: str) -> TopK:
+           drafter: Recommender | None, device: str) -> TopK:
     """Loads the models. Raises ModelError."""
-    target = Target.load(recommender.folder, dtype, device)
-    k, made, scheduler = min(settings.k, trie.leaves), None, None
+    target = Target.load(recommender.folder, settings.dtype, device)
+    k, made, scheduler = min(settings.k, trie.leaves), None, None  # more beams than ids would find no more
     common = target, trie, recommender.first_code_token, k
     if settings.drafter:
-        by_whom = scorer(settings.drafter, trie, sequences, drafter, dtype, device)
+        by_whom = scorer(settings.drafter, trie, sequences, drafter, settings.dtype, device)
         width = 0 if settings.drafter == TRIE else settings.draft_width
         kind = DrawnDrafter if settings.temperature else BeamDrafter
         made = kind(by_whom, trie.length, width, settings.draft_depth, settings.draft_whole)

@@ -60,7 +60,6 @@ class RecommendTask:
     settings: str
     users: str
     chunks: str
-    dtype: str
     device: str
     threads: int
     run_id: str
@@ -68,10 +67,9 @@ class RecommendTask:
     @classmethod
     def of(cls, job: Job, folder: Path, drafter: Path | None, users_: files.AnyPath,
            chunks: files.AnyPath) -> "RecommendTask":
-        model = job.config.model
         return cls(Model.of(job, folder), drafter and Model.of(job, drafter),
                    job.config.recommend.model_dump_json(), str(users_.resolve()), str(chunks.resolve()),
-                   model.dtype, model.device, threads(job), job.run_id)
+                   job.config.model.device, threads(job), job.run_id)
 
 
 def loaded(task: RecommendTask) -> Writer:
@@ -97,7 +95,7 @@ def _load(task: RecommendTask, gpu: str | None) -> Writer:
         return users.sequences(folder, recommender.ids, catalogue.trie.rows)
 
     try:
-        search = searching.search(settings, recommender, catalogue.trie, sequences, drafter, task.dtype,
+        search = searching.search(settings, recommender, catalogue.trie, sequences, drafter,
                                   gpus.take(task.device, gpu))
     except (RuntimeError, MemoryError) as error:
         raise InfrastructureError(f"{socket.gethostname()}: the recommender does not fit, or its device "

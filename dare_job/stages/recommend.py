@@ -25,7 +25,7 @@ from dare_job.tables import CANDIDATES_VERSION
 from dare_job.workspace import MANIFEST, digest, done_record, write_json
 
 _LOG = logging.getLogger("dare_job")
-_VERSION = 2  # of what makes lists: one more where the same input gets other ones
+_VERSION = 3  # of what makes lists: one more where the same input gets other ones
 
 
 def run(job: Job) -> dict:
@@ -43,6 +43,10 @@ def run(job: Job) -> dict:
     recommender, drafter = Recommender.open(folder), _drafter(job)
     if drafter:  # refused before anything costs
         searching.drafter_of(recommender, drafter)
+    if settings.drafter and settings.dtype != "float32" and not settings.temperature:
+        _LOG.warning("recommend.dtype = %s: some lists will not be those of plain beam search, as drafts "
+                     "group sums otherwise; set it to float32, or recommend.drafter to null, where they "
+                     "must be", settings.dtype)
     source = prepare(job)
     made_by = {name: {"folder": redact.values(str(place)), "sha256": model_files.fingerprint(place)}
                for name, place in (("model", folder), ("drafter", drafter)) if place}
@@ -81,10 +85,10 @@ def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
     """
     settings = job.config.recommend.model_dump(exclude={"model", "revision", "drafter", "batch_size"})
     if not job.config.recommend.temperature:
-        settings = {name: settings[name] for name in ("k", "scores", "exclude", "rows_per_commit")}
+        settings = {name: settings[name] for name in ("dtype", "k", "scores", "exclude", "rows_per_commit")}
         made_by = {"model": made_by["model"]}
     return digest(["recommend", _VERSION, CANDIDATES_VERSION, input_, job.space.dt, job.limit,
-                   job.config.history.min_rating, job.config.model.dtype, settings,
+                   job.config.history.min_rating, settings,
                    {name: found["sha256"] for name, found in made_by.items()}])
 
 

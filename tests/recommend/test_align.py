@@ -10,17 +10,20 @@ from recommend_world import some_ids, untrained
 from typer.testing import CliRunner
 
 from dare_job.cli import app
+from dare_job.decode.beam.top_k.search import Query
+from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError
 from dare_job.recommend.ids.vocabulary import Recommender
-from dare_job.recommend.train import beams
 from dare_job.recommend.train.align import command, lessons, measure
+from dare_job.recommend.train.align.branches import log_probabilities
 from dare_job.recommend.train.align.objective import objective
+from dare_job.recommend.train.align.searches import MixedTopK, engine, plain
 from dare_job.recommend.train.align.settings import LOSSES, Settings
 from dare_job.recommend.train.command import training_folder
-from dare_job.recommend.train.table import CodeTable
 
 IDS = some_ids()
-TABLE = CodeTable.of(IDS)
+VIEW = Vocabulary(Trie.of(IDS.codes), [0] * IDS.length)
+TRIE = VIEW.trie
 EXAMPLES = [(np.array([user, user + 1, user + 2]), user + 3) for user in range(20)]
 HISTORIES = [history for history, _ in EXAMPLES]
 
@@ -28,79 +31,122 @@ HISTORIES = [history for history, _ in EXAMPLES]
 def _made(**settings):
     chosen = Settings(**{"k": 3, "beams": 6, **settings})
     target, draft = untrained(IDS, 0), untrained(IDS, 5, width=8, layers=1)
-    return target, draft, chosen, lessons.make(target, draft, TABLE, EXAMPLES, chosen)
+    by = engine(target), engine(draft, learns=True)
+    return by, draft, chosen, lessons.make(*by, TRIE, EXAMPLES, chosen)
+
+
+def _codes(search, recommender, other=None):
+    """Of each step the codes (20, 3, level) of its beams."""
+    said = [Query(recommender.prompt(history), draft_prompt=other.prompt(history) if other else ())
+            for history in HISTORIES]
+    found = search.search(said).prefixes
+    return [torch.from_numpy(TRIE.prefixes(found[:, level], level + 1)) for level in range(3)]
+
+
+def _sums(scorer, codes):
+    """Log-probabilities (20, S, L) of each code behind those before it, one sequence after the other."""
+    model, recommender = scorer
+    found = []
+    for history, said in zip(HISTORIES, codes, strict=True):
+        ids = torch.tensor([recommender.prompt(history) + (one + torch.tensor(
+            recommender.first_code_token)).tolist() for one in said])
+        with torch.no_grad():
+            logs = model(ids).logits.log_softmax(-1)[:, -4:-1]
+        found.append(logs.gather(-1, ids[:, -3:, None])[..., 0])
+    return torch.stack(found)
 
 
 def test_lessons_are_the_targets_beams():
-    target, _, _, found = _made(loss="r")
-    best = beams.search([target], [1.0], TABLE, HISTORIES, 3)[-1]
-    assert (found.codes[:, :3] == best.codes).all() and found.counted.all()
+    (target, _), _, _, found = _made(loss="r")
+    best = _codes(plain(target, TRIE, 3), target[1])[-1]
+    assert (found.codes[:, :3] == best).all() and found.counted.all()
     assert (found.codes[:, 3] == torch.from_numpy(IDS.codes[[row for _, row in EXAMPLES]])).all()
     said = found.log_p.float().gather(-1, found.codes.long()[..., None])[..., 0][:, :3]
-    torch.testing.assert_close(said, best.steps, atol=0.02, rtol=1e-3)
-    torch.testing.assert_close(found.log_p_k[:, 0], best.steps[:, 2])
+    steps = _sums(untrained(IDS, 0), best)
+    assert (steps.sum(-1).diff(dim=1) < 1e-5).all()  # the best first
+    torch.testing.assert_close(said, steps, atol=0.02, rtol=1e-3)
+    torch.testing.assert_close(found.log_p_k[:, 0], steps[:, 2], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found.log_p_k[:, 0], found.log_p_k[:, 3])
 
 
 def test_lessons_of_s_are_the_mixtures_beams():
-    target, draft, _, found = _made(loss="s", mix=0.3)
-    mixed = beams.search([target, draft], [0.3, 0.7], TABLE, HISTORIES, 3)[-1]
-    assert (found.codes[:, :3] == mixed.codes).all()
-    assert (found.codes[:, :3] != _made(loss="r")[3].codes[:, :3]).any()
+    (target, draft), _, _, found = _made(loss="s", mix=0.3)
+    mixed = _codes(MixedTopK(target, draft, 0.3, TRIE, 3), target[1], draft[1])[-1]
+    assert (found.codes[:, :3] == mixed).all()
+    of_p = _made(loss="r")[3]
+    assert (found.codes[:, :3] != of_p.codes[:, :3]).any() and (found.log_p_k == of_p.log_p_k).all()
+
+
+def test_beams_of_a_mixture_are_the_best_of_all_ids():
+    ids = some_ids(items=12, sizes=(2, 3, 3))
+    scorers, trie = [untrained(ids, 0), untrained(ids, 5, width=8, layers=1)], Trie.of(ids.codes)
+    paths = torch.from_numpy(trie.paths(np.arange(trie.leaves))).long()
+    by = [engine(scorer, learns=True) for scorer in scorers]
+    said = [Query(scorers[0][1].prompt(HISTORIES[2]), draft_prompt=scorers[1][1].prompt(HISTORIES[2]))]
+    for share in (0.0, 0.3, 1.0):
+        with torch.no_grad():
+            steps = [log_probabilities(*scorer, [HISTORIES[2]], paths[None])[0].gather(
+                -1, paths[..., None])[..., 0].exp() for scorer in scorers]
+        due = (share * steps[0] + (1 - share) * steps[1]).log().sum(-1).sort(descending=True)
+        found = MixedTopK(*by, share, trie, 99).search(said)
+        assert found.leaves[0].tolist() == due.indices.tolist()
+        torch.testing.assert_close(torch.from_numpy(found.scores[0]), due.values, atol=1e-4, rtol=1e-4)
 
 
 def test_lessons_of_every_step():
-    target, _, _, found = _made(loss="r", all_steps=True)
-    steps = beams.search([target], [1.0], TABLE, HISTORIES, 3)
+    (target, _), _, _, found = _made(loss="r", all_steps=True)
+    steps = _codes(plain(target, TRIE, 3), target[1])
     assert found.codes.shape == (20, 3 * 3 + 1, 3)
     for step, beam in enumerate(steps):
         rows = slice(3 * step, 3 * step + 3)
-        assert (found.codes[:, rows, :step + 1] == beam.codes).all()
+        assert (found.codes[:, rows, :step + 1] == beam).all() and not found.codes[:, rows, step + 1:].any()
+        last = torch.nn.functional.pad(beam[:, 2:], (0, 2 - step))
+        due = _sums(untrained(IDS, 0), last)[:, :, :step + 1].expand(-1, 3, -1)
+        torch.testing.assert_close(found.log_p_k[:, rows, :step + 1], due, atol=1e-4, rtol=1e-4)
         assert found.counted[:, rows].sum((0, 1)).tolist() == [60 * (level <= step) for level in range(3)]
     assert _made(loss="r", top_one=True)[3].codes.shape == (20, 2, 3)
 
 
 def test_fewer_items_than_k():
     ids = some_ids(items=5, sizes=(2, 3))
-    scorer, table = untrained(ids), CodeTable.of(ids)
-    chosen = Settings(loss="s", k=7, beams=9)
-    found = lessons.make(scorer, scorer, table, [(np.array([0]), 1)], chosen)
+    scorer, view = untrained(ids), Vocabulary(Trie.of(ids.codes), [0, 0])
+    chosen, by = Settings(loss="s", k=7, beams=9), engine(scorer, learns=True)
+    found = lessons.make(by, by, view.trie, [(np.array([0]), 1)], chosen)
     assert found.counted[0, :7].all(1).sum() == 4  # items with ids of their own
-    assert objective(scorer, table, [np.array([0])], found, chosen).isfinite()
+    assert objective(scorer, view, [np.array([0])], found, chosen).isfinite()
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_goes_down(loss):
-    target, draft, chosen, found = _made(loss=loss)
+    _, draft, chosen, found = _made(loss=loss)
     optimizer = torch.optim.AdamW(draft[0].parameters(), 0.01)
     told = []
     for _ in range(15):
         optimizer.zero_grad()
-        told.append(objective(draft, TABLE, HISTORIES, found, chosen))
+        told.append(objective(draft, VIEW, HISTORIES, found, chosen))
         told[-1].backward()
         optimizer.step()
     assert told[-1] < told[0] - 0.01
 
 
 def test_switches_change_the_objective():
-    target, draft, chosen, found = _made(loss="s")
-    told = {name: objective(draft, TABLE, HISTORIES, found, replace(chosen, **change)).item()
+    _, draft, chosen, found = _made(loss="s")
+    told = {name: objective(draft, VIEW, HISTORIES, found, replace(chosen, **change)).item()
             for name, change in (("s", {}), ("no density", {"density": False}), ("alpha", {"alpha": 0.5}),
                                  ("unconstrained", {"constrained": False}))}
     assert len(set(told.values())) == 4
-    recommending = objective(draft, TABLE, HISTORIES, found, replace(chosen, alpha=0.0)).item()
+    recommending = objective(draft, VIEW, HISTORIES, found, replace(chosen, alpha=0.0)).item()
     assert recommending == pytest.approx(
-        objective(draft, TABLE, HISTORIES, found, replace(chosen, loss="sft")).item())
+        objective(draft, VIEW, HISTORIES, found, replace(chosen, loss="sft")).item())
 
 
 def test_accepted_steps_by_hand():
-    wanted = [torch.tensor([[0, 1], [0, 1], [2, -1]]), torch.tensor([[5, 6], [5, 6], [7, 8]])]
-    drafted = [torch.tensor([[1, 0, 3], [1, 3, 2], [3, 2, 9]]),
-               torch.tensor([[6, 5, 0], [6, 5, 0], [7, 0, 0]])]
+    wanted = np.array([[[0, 1], [5, 6]], [[0, 1], [5, 6]], [[2, NONE], [7, 8]]])
+    drafted = np.array([[[1, 0, 3], [6, 5, 0]], [[1, 3, 2], [6, 5, 0]], [[3, 2, 9], [7, 0, 0]]])
     assert measure.accepted_steps(wanted, drafted).tolist() == [2, 0, 1]
-    target, *_ = _made()
-    mine = measure.prefixes(target, TABLE, HISTORIES, 3)
-    assert (measure.accepted_steps(mine, measure.prefixes(target, TABLE, HISTORIES, 8)) == 2).all()
+    (target, _), *_ = _made()
+    mine = measure.prefixes(target, TRIE, HISTORIES, 3)
+    assert (measure.accepted_steps(mine, measure.prefixes(target, TRIE, HISTORIES, 8)) == 2).all()
 
 
 def _ran(*arguments):

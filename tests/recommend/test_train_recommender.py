@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 
 from dare_job.cli import app
 from dare_job.decode import loading
+from dare_job.decode.target import Target
 from dare_job.errors import ConfigError, ModelError
 from dare_job.model import embedded_path
+from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.train import evaluation, fitting, histories, metrics, network, sasrec
 from dare_job.recommend.train.checkpoint import Checkpoint
@@ -28,7 +30,6 @@ from dare_job.recommend.train.fitting import Pace, Work, fit
 from dare_job.recommend.train.sasrec import SasRec
 from dare_job.recommend.train.sequences import read
 from dare_job.recommend.train.settings import Settings
-from dare_job.recommend.train.table import CodeTable
 
 SMALL = ["--width", "32", "--layers", "1", "--heads", "2", "--rate", "0.01", "--warmup", "10", "--history",
          "8", "--batch-tokens", "512"]
@@ -94,8 +95,9 @@ def test_both_baselines_on_the_same_users(world, monkeypatch):
 
 def test_seen_items_are_left_out(world, trained):
     recommender, data = Recommender.open(trained[0]), read(world.data, world.ids)
-    model, tests = loading.load(trained[0], "float32", False), data.tests()[:7]
-    lists = evaluation.recommend(model, recommender, CodeTable.of(world.ids), tests, ITEMS, ITEMS)
+    target, tests = Target.load(trained[0]), data.tests()[:7]
+    catalogue = Catalogue.of(world.ids, np.zeros(ITEMS))
+    lists = evaluation.recommend(target, recommender, catalogue, tests, ITEMS, ITEMS)
     for (history, _), found in zip(tests, lists, strict=True):
         assert sorted(found) == sorted(set(range(ITEMS)) - set(history.tolist()))
 

@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from dare_job.decode import loading
+from dare_job.decode.beam.top_k.search import Query, TopK
+from dare_job.decode.target import Target
 from dare_job.errors import ConfigError
+from dare_job.recommend.catalogue import SEEN, Catalogue
 from dare_job.recommend.ids.item_ids import ItemIds
 from dare_job.recommend.ids.vocabulary import Recommender
-from dare_job.recommend.train import beams, metrics
+from dare_job.recommend.train import metrics
 from dare_job.recommend.train.command import sample, sequences
 from dare_job.recommend.train.sasrec import SasRec, Settings
 from dare_job.recommend.train.sequences import Sequences
-from dare_job.recommend.train.table import CodeTable
 
 BASELINES = ("popularity", "sasrec")
 _USERS = 32  # searched for at once
@@ -71,18 +71,20 @@ def run(options: Options) -> dict:
             "rows": _rows(lists, records, [wanted for _, wanted in tests], options.k)}
 
 
-def recommend(model: torch.nn.Module, recommender: Recommender, table: CodeTable, tests: Tests, width: int,
+def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, tests: Tests, width: int,
               count: int, seen: bool = False) -> list[np.ndarray]:
     """Lists of ``count`` item rows at most, by beams of a width, in the order of the tests."""
+    trie, exclude = catalogue.trie, () if seen else (SEEN,)
+    search = TopK(target, trie, recommender.first_code_token, min(width, trie.leaves))
     found: dict[int, np.ndarray] = {}
     order = sorted(range(len(tests)), key=lambda place: len(tests[place][0]))
     began = told = time.monotonic()
     for at in range(0, len(order), _USERS):
         part = order[at:at + _USERS]
-        histories = [tests[place][0] for place in part]
-        last = beams.search([(model, recommender)], [1.0], table, histories, width)[-1]
-        without = [row[:0] for row in histories] if seen else histories
-        found |= dict(zip(part, beams.items(last, table, without, count), strict=True))
+        lists = search.search([Query(recommender.prompt(tests[place][0])) for place in part])
+        for place, leaves, scores in zip(part, lists.leaves, lists.scores, strict=True):
+            items = catalogue.listed(leaves, scores, tests[place][0], exclude, count).items
+            found[place] = np.array([catalogue.ids.rows[item] for item in items], np.int64)
         if time.monotonic() - told > _LOG_EVERY_S:
             told = time.monotonic()
             _LOG.info("lists of %d of %d users, %.0f s", len(found), len(tests), told - began)
@@ -93,12 +95,13 @@ def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, opti
     recommender = Recommender.open(folder)
     if recommender.ids.items != ids.items or (recommender.ids.codes != ids.codes).any():
         raise ConfigError(f"{folder} was trained with other ids than {options.ids}: give its item_ids.json")
-    model = loading.load(folder, "float32", trust_remote_code=False).eval().to(options.device)
-    table = CodeTable.of(ids, data.popularity(len(ids.items))).to(model.device)
+    target = Target.load(folder, "float32", options.device)
+    catalogue = Catalogue.of(ids, data.popularity(len(ids.items)))
     began, most = time.monotonic(), max(options.k)
     width = options.width or (most if options.seen else most + recommender.max_history_items)
-    found = recommend(model, recommender, table, tests, width, most, options.seen)
-    return found, {"beams": width, "parameters": sum(weight.numel() for weight in model.parameters()),
+    found = recommend(target, recommender, catalogue, tests, width, most, options.seen)
+    return found, {"beams": width, "dtype": "float32",
+                   "parameters": sum(weight.numel() for weight in target.model.parameters()),
                    "users_per_s": round(len(tests) / (time.monotonic() - began), 1)}
 
 

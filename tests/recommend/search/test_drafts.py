@@ -34,8 +34,25 @@ def test_drafted_lists_are_plain_lists(name, scores):
         drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth, whole)
         found = TopK(small.target(), ids, small.FIRST, k, drafter, scores).search(rows)
         np.testing.assert_array_equal(found.leaves, plain.leaves)
+        np.testing.assert_array_equal(found.prefixes, plain.prefixes)
         np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
         assert (found.forwards <= plain.forwards).all() and (found.queries >= plain.queries).all()
+
+
+@pytest.mark.parametrize("scores", [RAW, RENORMALISED])
+@pytest.mark.parametrize("name", ["other", "transitions"])
+def test_drafted_lists_are_plain_lists_where_few_ids_are_left(name, scores):
+    ids, k, chance = small.trie(30), 8, np.random.default_rng(2)
+    left = (k - 1, 3, 1, 0, k, ids.leaves)
+    rows = [Query(query.prompt, banned=chance.permutation(ids.leaves)[few:].tolist())
+            for query, few in zip(small.queries(6), left, strict=True)]
+    plain = TopK(small.target(), ids, small.FIRST, k, scores=scores).search(rows)
+    assert (plain.leaves != NONE).sum(1).tolist() == [min(few, k) for few in left]
+    for width, depth, whole in ((12, None, 0), (3, 1, 20), (0, None, 30)):
+        drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth, whole)
+        found = TopK(small.target(), ids, small.FIRST, k, drafter, scores).search(rows)
+        np.testing.assert_array_equal(found.leaves, plain.leaves)
+        np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
 
 
 def test_the_target_as_its_own_drafter_needs_one_forward():

@@ -10,7 +10,7 @@ import torch
 from dare_job.decode.beam.top_k.drafts import BeamDrafter
 from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer
 from dare_job.decode.beam.top_k.search import Query, TopK
-from dare_job.decode.beam.top_k.trie import Vocabulary
+from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
 
 
@@ -25,6 +25,18 @@ def test_lists_and_scores_are_those_of_generate(kind, k):
         np.testing.assert_array_equal(ids.paths(found.leaves[row]), codes)
         np.testing.assert_allclose(found.scores[row], scores, atol=2e-5)
     assert (found.forwards == 4).all() and (found.accepted == 0).all()
+
+
+def test_beams_of_every_step_are_the_lists_of_shorter_ids():
+    used, ids, rows = small.target(), small.trie(), small.queries(4)
+    found = TopK(used, ids, small.FIRST, 30).search(rows)
+    for length in range(1, 5):
+        short = Trie.of(ids.paths(np.arange(ids.leaves))[:, :length])
+        k = min(30, short.leaves)
+        due = TopK(used, short, small.FIRST[:length], k).search(rows).leaves
+        assert (found.prefixes[:, length - 1, :k] - ids.starts[length] == due).all()
+        assert (found.prefixes[:, length - 1, k:] == NONE).all()
+        assert (ids.prefixes(found.prefixes[:, length - 1, :k], length) == short.paths(due)).all()
 
 
 def test_a_list_of_all_ids_holds_each_once():
@@ -43,8 +55,20 @@ def test_what_a_user_may_not_see_is_left_out_and_the_list_stays_full():
     assert found.leaves[0].tolist() == plain.leaves[0][15:].tolist()
     same = TopK(used, ids, small.FIRST, ids.leaves - 15).search(small.queries(2))
     assert found.leaves[1].tolist() == same.leaves[1].tolist()
-    with pytest.raises(ConfigError, match="excluded"):
-        TopK(used, ids, small.FIRST, ids.leaves - 10).search(rows)
+
+
+def test_a_user_with_fewer_ids_left_than_beams_gets_all_of_them():
+    used, ids, k = small.target(), small.trie(30), 12
+    plain = TopK(used, ids, small.FIRST, ids.leaves).search(small.queries(4))
+    left = (k - 1, k, 1, 0)
+    rows = [Query(query.prompt, banned=row[:ids.leaves - few].tolist())
+            for query, row, few in zip(small.queries(4), plain.leaves, left, strict=True)]
+    found = TopK(used, ids, small.FIRST, k).search(rows)
+    for row, few in enumerate(left):
+        last = plain.leaves[row, ids.leaves - few:]
+        assert found.leaves[row].tolist() == [*last, *[NONE] * (k - few)]
+        np.testing.assert_allclose(found.scores[row, :few], plain.scores[row, ids.leaves - few:], atol=2e-5)
+        assert (found.scores[row, few:] == -np.inf).all()
 
 
 def test_logits_that_are_no_numbers_cost_only_the_users_whose_they_are():

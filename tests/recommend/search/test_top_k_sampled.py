@@ -10,7 +10,7 @@ from dare_job.decode.beam.top_k.drafts import ModelScorer
 from dare_job.decode.beam.top_k.leaves import LeafScorer, Popularity
 from dare_job.decode.beam.top_k.sampled import DrawnDrafter, SampledTopK
 from dare_job.decode.beam.top_k.search import Query, TopK
-from dare_job.decode.beam.top_k.trie import Trie, Vocabulary
+from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError
 
 TWO = Trie.of(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0], [2, 0, 0]]))  # last code forced
@@ -111,6 +111,18 @@ def test_lists_are_whole_and_hang_on_nobody_else(name, verification):
     assert all(len(set(row)) == 5 and at not in row for at, row in enumerate(found.leaves.tolist()))
     for at in (0, 4):
         assert searched(rows[at:at + 1]).leaves[0].tolist() == found.leaves[at].tolist()
+
+
+@pytest.mark.parametrize("verification", ["exact", "relaxed"])
+def test_where_few_ids_are_left_all_of_them_are_drawn(verification):
+    ids, chance = small.trie(30), np.random.default_rng(2)
+    left = [chance.permutation(ids.leaves)[:few].tolist() for few in (4, 1, 0, 5)]
+    rows = [Query(query.prompt, banned=sorted({*range(ids.leaves)} - {*some}), name=at)
+            for at, (query, some) in enumerate(zip(small.queries(4), left, strict=True))]
+    for drafter in (None, DrawnDrafter(scorer(ids, "popularity"), ids.length, 6, whole=5)):
+        search = SampledTopK(small.target(), ids, small.FIRST, 5, 0.8, drafter, verification, seed=3)
+        for some, found in zip(left, search.search(rows).leaves.tolist(), strict=True):
+            assert sorted(found) == sorted([NONE] * (5 - len(some)) + some)
 
 
 def test_a_low_temperature_gives_the_lists_of_beam_search():

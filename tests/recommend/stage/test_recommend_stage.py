@@ -14,6 +14,7 @@ from dare_job.decode.target import Target
 from dare_job.errors import ConfigError, ModelError, ThresholdError
 from dare_job.recommend import publishing
 from dare_job.recommend.catalogue import Catalogue
+from dare_job.recommend.ids.item_ids import ItemIds
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.stages import recommend
 from dare_job.tables import CANDIDATES
@@ -89,6 +90,19 @@ def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):
     assert said["counts"]["accepted"] > 0 and said["forwards_a_user"] < 3
 
 
+def test_lists_are_made_in_a_type_of_their_own(job_of, make_job, job_log):
+    job = job_of(drafter="trie")
+    said, settings = recommend.run(job), job.config.model_dump()
+    assert said["settings"]["dtype"] == "float32"
+    assert recommend.run(make_job(settings | {"model": {"dtype": "bfloat16"}})) == said and not job_log
+    wide = np.sort(table(job)["score"].drop_null().to_numpy())
+    narrow = make_job(settings | {"recommend": settings["recommend"] | {"dtype": "bfloat16"}})
+    assert recommend.run(narrow)["fingerprint"] != said["fingerprint"]
+    assert "recommend.dtype = bfloat16: some lists will not be those of plain beam" in job_log[0]
+    apart = np.abs(np.sort(table(narrow)["score"].drop_null().to_numpy()) - wide)
+    assert 1e-3 < apart.max() < 2
+
+
 @pytest.mark.slow
 def test_drawn_lists_are_the_same_in_other_batches(job_of):
     settings = {"temperature": 1.0, "drafter": "transitions", "draft_width": 6}
@@ -133,8 +147,35 @@ def test_items_that_share_an_id_come_in_order_of_popularity_or_alone(job_of, fol
     assert "i38" not in lists(job)["u5"] and "i38" not in lists(job)["u_new"]
 
 
+@pytest.mark.parametrize("drafter", [None, pytest.param("transitions", marks=pytest.mark.slow)])
+def test_a_list_is_whole_as_long_as_enough_items_are_left(job_of, tmp_path, drafter):
+    """40 items share 10 ids, fewer than a list of 12 has items."""
+    codes = np.tile(item_ids().codes[:10], (4, 1))  # i0, i10, i20 and i30 have the first one
+    place = write(tmp_path / "shared", ids=ItemIds(item_ids().items, codes, tiny_recommender.SIZES))
+    taken = {"u_whole": (0, 10, 20, 30), "u_12": [*range(28)], "u_11": [*range(29)], "u_all": [*range(40)]}
+    rows = [(user, f"i{item}", None, 1_700_000_000 + 60 * at)
+            for user, items in taken.items() for at, item in enumerate(items)]
+    job = job_of([*tiny_recommender.interactions(), *rows], model=str(place), k=12, drafter=drafter,
+                 limits={"max_error_share": 0.1})
+    assert recommend.run(job)["counts"]["errors"] == 2
+    errors = {row["user_id"]: row["error"] for row in table(job).to_pylist() if row["error"]}
+    assert sorted(errors) == ["u_11", "u_all"] and "fewer than 12 items are left, 11," in errors["u_11"]
+    found = lists_of_served(job)
+    assert {len(set(items)) for items in found.values()} == {12}
+    assert set(found["u_12"]) == {f"i{item}" for item in range(28, 40)}
+    recommender, counts = Recommender.open(place), np.bincount(
+        [int(item[1:]) for _, item, *_ in [*tiny_recommender.interactions(), *rows] if item != "unknown"])
+    catalogue = Catalogue.of(recommender.ids, counts.astype(float))
+    plain = TopK(Target.load(place), catalogue.trie, recommender.first_code_token, 10)
+    for user in ("u_whole", "u_12"):
+        history = [*taken[user]]
+        leaves = plain.search([catalogue.query(recommender, history, [])]).leaves[0]
+        due = [row for leaf in leaves for row in catalogue.owners[leaf] if row not in history]
+        assert found[user] == [f"i{row}" for row in due[:12]]
+
+
 def test_a_user_who_cannot_be_served_has_an_error_and_costs_nobody_else(job_of):
-    greedy = [("u77", f"i{item}", None, 1_700_000_000 + item) for item in range(38)]
+    greedy = [("u77", f"i{item}", None, 1_700_000_000 + item) for item in range(37)]
     rows = [*tiny_recommender.interactions(), *greedy]
     with pytest.raises(ThresholdError, match="1 of 25 users"):
         recommend.run(job_of(rows, limits={"max_error_share": 0.01}))
@@ -142,7 +183,7 @@ def test_a_user_who_cannot_be_served_has_an_error_and_costs_nobody_else(job_of):
     said = recommend.run(job)
     assert said["counts"]["errors"] == 1
     row = next(row for row in table(job).to_pylist() if row["user_id"] == "u77")
-    assert row["rank"] is None and "excluded" in row["error"]
+    assert row["rank"] is None and "fewer than 4 items are left, 3," in row["error"]
     assert {len(found) for user, found in lists_of_served(job).items()} == {4}
 
 

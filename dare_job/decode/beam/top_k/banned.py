@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from dare_job.decode.beam.top_k.trie import Trie
-from dare_job.errors import ConfigError
 
 
 class Banned:
@@ -16,17 +15,11 @@ class Banned:
         self.keys, self.nodes = torch.from_numpy(keys).to(device), nodes
 
     @classmethod
-    def of(cls, trie: Trie, leaves: Sequence[Sequence[int]], least: int, device) -> "Banned | None":
-        """leaves: of each row, counted from 0. None: nothing is banned.
-
-        Raises ConfigError where fewer than ``least`` leaves are left to a row.
-        """
+    def of(cls, trie: Trie, leaves: Sequence[Sequence[int]], device) -> "Banned | None":
+        """leaves: of each row, counted from 0. None: nothing is banned."""
         sizes = np.array([len(set(row)) for row in leaves], np.int64)
         if not sizes.any():
             return None
-        if (left := trie.leaves - sizes.max()) < least:
-            raise ConfigError(f"{sizes.max()} of {trie.leaves} ids are excluded for a user, and {left} are "
-                              f"too few for a list of {least}: ask for a shorter list, or exclude less")
         rows = np.repeat(np.arange(len(leaves)), sizes)
         below = np.concatenate([np.unique(np.asarray(row, np.int64)) for row in leaves]) + trie.first_leaf
         keys, node = [], below

@@ -45,8 +45,9 @@ class Query:
 class Lists:
     """What was found for R users.
 
-    leaves      int64 (R, K): the best first, counted from 0
-    scores      float32 (R, K): log-probabilities
+    leaves      int64 (R, K): the best first, counted from 0; NONE behind all that are not banned
+    scores      float32 (R, K): log-probabilities, -inf of NONE
+    prefixes    int64 (R, L, K): nodes of the trie, the beams after each step, ordered alike
     reads       int64 (F, R): tokens that each target forward read of each row, its prompt included
     draft_reads int64 (D, R): the same of a draft model's forwards
     length      steps of a search, L
@@ -55,6 +56,7 @@ class Lists:
 
     leaves: np.ndarray
     scores: np.ndarray
+    prefixes: np.ndarray
     reads: np.ndarray
     draft_reads: np.ndarray
     length: int
@@ -79,27 +81,33 @@ class Lists:
 
 @dataclass
 class State:
-    """level int64 (R,): codes that a row's beams have; the beams of R rows."""
+    """level int64 (R,): codes that a row's beams have; nodes, scores (R, L + 1, K): the beams of every level.
+
+    Those of a level that a row has not reached are NONE.
+    """
 
     level: np.ndarray
     nodes: torch.Tensor
     scores: torch.Tensor
 
     @classmethod
-    def of(cls, rows: int, k: int, device) -> "State":
-        nodes = torch.full((rows, k), NONE, dtype=torch.int64, device=device)
-        scores = torch.full((rows, k), -torch.inf, device=device)
-        nodes[:, 0], scores[:, 0] = ROOT, 0
+    def of(cls, rows: int, length: int, k: int, device) -> "State":
+        nodes = torch.full((rows, length + 1, k), NONE, dtype=torch.int64, device=device)
+        scores = torch.full((rows, length + 1, k), -torch.inf, device=device)
+        nodes[:, 0, 0], scores[:, 0, 0] = ROOT, 0
         return cls(np.zeros(rows, np.int64), nodes, scores)
 
     def rows(self, which: np.ndarray) -> Beams:
-        at = torch.from_numpy(which).to(self.nodes.device)
+        at = self._place(which)
         return Beams(self.nodes[at], self.scores[at])
 
     def advance(self, which: np.ndarray, beams: Beams) -> None:
-        at = torch.from_numpy(which).to(self.nodes.device)
-        self.nodes[at], self.scores[at] = beams
         self.level[which] += 1
+        at = self._place(which)
+        self.nodes[at], self.scores[at] = beams
+
+    def _place(self, which: np.ndarray) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.from_numpy(one).to(self.nodes.device) for one in (which, self.level[which]))
 
 
 class TopK:
@@ -120,13 +128,11 @@ class TopK:
 
     @torch.inference_mode()
     def search(self, queries: Sequence[Query]) -> Lists:
-        """Lists of R users, who share their forwards. Raises ModelError for a prompt that does not fit,
-        ConfigError where a user's banned ids leave fewer than k.
-        """
+        """Lists of R users, who share their forwards. Raises ModelError for a prompt that does not fit."""
         started, draft_s = time.perf_counter(), 0.0
-        banned = Banned.of(self.trie, [query.banned for query in queries], self.k, self.vocabulary.device)
+        banned = Banned.of(self.trie, [query.banned for query in queries], self.vocabulary.device)
         self.begin(queries)
-        state, drafts = State.of(len(queries), self.k, self.vocabulary.device), []
+        state, drafts = State.of(len(queries), self.trie.length, self.k, self.vocabulary.device), []
         while len(rows := self.advanced(state, banned, drafts)):
             begun, before = time.perf_counter(), state.level[rows]
             drafts = self._drafts(state, rows)
@@ -143,8 +149,9 @@ class TopK:
                 self.advanced(state, banned, drafts)
                 self.scheduler.note_passed(before, state.level[rows], len(drafts))
         ranked = Beams(state.nodes, state.scores).ranked()
-        drafted = self.drafter.reads if self.drafter else []
-        return Lists(ranked.nodes.cpu().numpy() - self.trie.first_leaf, ranked.scores.cpu().numpy(),
+        nodes, drafted = ranked.nodes.cpu().numpy(), self.drafter.reads if self.drafter else []
+        leaves = np.where(nodes[:, -1] == NONE, NONE, nodes[:, -1] - self.trie.first_leaf)
+        return Lists(leaves, ranked.scores[:, -1].cpu().numpy(), nodes[:, 1:],
                      *(np.array(reads, np.int64).reshape(-1, len(queries))
                        for reads in (self.reader.reads, drafted)),
                      self.trie.length, time.perf_counter() - started, draft_s)

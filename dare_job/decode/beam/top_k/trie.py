@@ -90,8 +90,12 @@ class Trie:
 
     def paths(self, leaves: np.ndarray) -> np.ndarray:
         """Codes int32 (..., L) of leaves (...,), counted from 0."""
-        nodes, found = leaves + self.first_leaf, []
-        for _ in range(self.length):
+        return self.prefixes(leaves + self.first_leaf, self.length)
+
+    def prefixes(self, nodes: np.ndarray, level: int) -> np.ndarray:
+        """Codes int32 (..., level) of nodes (...,) of a level."""
+        found = []
+        for _ in range(level):
             found.append(self.codes[nodes])
             nodes = self.parents[nodes]
         return np.stack(found[::-1], axis=-1)

@@ -11,12 +11,14 @@ import torch
 from transformers import AutoTokenizer
 
 from dare_job.decode import loading
+from dare_job.decode.beam.top_k.trie import Trie, Vocabulary
 from dare_job.errors import ConfigError
 from dare_job.model_files import fingerprint
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.train.align import lessons, measure
-from dare_job.recommend.train.align.lessons import Lessons, Scorer
+from dare_job.recommend.train.align.lessons import Lessons
 from dare_job.recommend.train.align.objective import objective
+from dare_job.recommend.train.align.searches import Engine, Scorer, engine
 from dare_job.recommend.train.align.settings import ALPHAS, Settings
 from dare_job.recommend.train.checkpoint import Checkpoint
 from dare_job.recommend.train.command import (
@@ -32,7 +34,6 @@ from dare_job.recommend.train.command import (
 from dare_job.recommend.train.fitting import Pace, Work, fit
 from dare_job.recommend.train.network import dropping
 from dare_job.recommend.train.sequences import Sequences
-from dare_job.recommend.train.table import CodeTable
 from dare_job.workspace import digest
 
 Example = tuple[np.ndarray, int]  # history, and the row of the item that was taken next
@@ -61,12 +62,11 @@ class Options:
 class Course:
     """All that one alignment needs but its alpha."""
 
-    target: Scorer
-    table: CodeTable
+    view: Vocabulary  # the trie of the ids, with codes for tokens
     examples: list[Example]
     lessons: Lessons
     held_out: list[np.ndarray]
-    wanted: list[torch.Tensor]  # the target's best prefixes of those held out
+    wanted: np.ndarray  # the target's best prefixes of those held out
 
 
 def run(options: Options) -> dict:
@@ -79,11 +79,12 @@ def run(options: Options) -> dict:
     target, draft = (_opened(folder, options.device) for folder in (options.target, options.draft))
     _require_same(target[1], draft[1])
     data = sequences(options.data, target[1].ids, options.first_item, options.split)
-    table = CodeTable.of(target[1].ids).to(options.device)
+    trie = Trie.of(target[1].ids.codes)
+    view = Vocabulary(trie, [0] * trie.length, options.device)
     place = training_folder(options.to)
     marks = [content_of(data), fingerprint(options.target), fingerprint(options.draft)]
     path = options.lessons or place / "lessons.safetensors"
-    course = _course(target, draft, table, data, path, marks, settings)
+    course = _course(engine(target), engine(draft, learns=True), view, data, path, marks, settings)
     before = _accepted(draft, course, settings)
     tried = {}
     for alpha in ALPHAS if settings.alpha is None else (settings.alpha,):
@@ -122,7 +123,7 @@ def align(draft: Scorer, course: Course, settings: Settings, store: Checkpoint |
 
     def loss(rows: torch.Tensor) -> torch.Tensor:
         histories = [course.examples[row][0] for row in rows.tolist()]
-        return objective(draft, course.table, histories, course.lessons.take(rows), settings)
+        return objective(draft, course.view, histories, course.lessons.take(rows), settings)
 
     pace = Pace(settings.epochs, settings.rate, settings.weight_decay, settings.warmup, settings.patience,
                 keep_start=True, keep_last=settings.keep_last)
@@ -136,18 +137,19 @@ def examples(data: Sequences, count: int, seed: int) -> list[Example]:
     return sample(pairs, count, seed)
 
 
-def _course(target: Scorer, draft: Scorer, table: CodeTable, data: Sequences, path: Path, marks: list,
+def _course(target: Engine, draft: Engine, view: Vocabulary, data: Sequences, path: Path, marks: list,
             settings: Settings) -> Course:
     pairs = examples(data, settings.examples, settings.seed)
     held = [history for history, _ in watched(data, settings.held_out, settings.seed)]
     mixed = [settings.mix, marks[2]] if settings.loss == "s" else "of the target"
     decides = digest([marks[:2], mixed, {name: getattr(settings, name) for name in _DECIDES_LESSONS}])
-    found = lessons.kept(path, decides, lambda: lessons.make(target, draft, table, pairs, settings))
-    return Course(target, table, pairs, found, held, measure.prefixes(target, table, held, settings.k))
+    found = lessons.kept(path, decides, lambda: lessons.make(target, draft, view.trie, pairs, settings))
+    return Course(view, pairs, found, held, measure.prefixes(target, view.trie, held, settings.k))
 
 
 def _accepted(draft: Scorer, course: Course, settings: Settings) -> float:
-    drafted = measure.prefixes(draft, course.table, course.held_out, settings.beams)
+    by = engine(draft, learns=True)
+    drafted = measure.prefixes(by, course.view.trie, course.held_out, settings.beams)
     return float(measure.accepted_steps(course.wanted, drafted).mean())
 
 

@@ -12,17 +12,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from dare_job import files
-from dare_job.recommend.ids.vocabulary import Recommender
-from dare_job.recommend.train import beams
+from dare_job.decode.beam.top_k.search import Query
+from dare_job.decode.beam.top_k.trie import NONE, ROOT, Trie
 from dare_job.recommend.train.align.branches import log_probabilities
+from dare_job.recommend.train.align.searches import USERS, Engine, MixedTopK, plain
 from dare_job.recommend.train.align.settings import Settings
-from dare_job.recommend.train.table import CodeTable
 
-_USERS = 32  # at once
 _LOG_EVERY_S = 10.0
 _LOG = logging.getLogger("dare_job")
-
-Scorer = tuple[torch.nn.Module, Recommender]
 
 
 @dataclass(frozen=True)
@@ -43,53 +40,63 @@ class Lessons:
         return Lessons(*(getattr(self, part.name)[rows] for part in fields(self)))
 
 
-def make(target: Scorer, draft: Scorer, table: CodeTable, examples: Sequence[tuple[np.ndarray, int]],
+def make(target: Engine, draft: Engine, trie: Trie, examples: Sequence[tuple[np.ndarray, int]],
          settings: Settings) -> Lessons:
     """Of (history, next item) pairs, in their order.
 
     S learns on the beams of the mixed law mix * p + (1 - mix) * q, all else on the target's (the paper's D').
     """
+    best = plain(target, trie, settings.k)
+    chosen = MixedTopK(target, draft, settings.mix, trie, settings.k) if settings.loss == "s" else None
     parts, began = [], time.monotonic()
     told = began
-    for at in range(0, len(examples), _USERS):
-        parts.append(_of_batch(target, draft, table, examples[at:at + _USERS], settings))
+    for at in range(0, len(examples), USERS):
+        some = examples[at:at + USERS]
+        queries = [Query(target[1].prompt(history), draft_prompt=draft[1].prompt(history))
+                   for history, _ in some]
+        found = best.search(queries).prefixes
+        drawn = chosen.search(queries).prefixes if chosen else found
+        parts.append(_of_batch(target, trie, some, found, drawn, settings))
         if time.monotonic() - told > _LOG_EVERY_S:
             told = time.monotonic()
-            _LOG.info("target reads histories: %d of %d, %.0f s", at + _USERS, len(examples), told - began)
+            _LOG.info("target reads histories: %d of %d, %.0f s", at + len(some), len(examples), told - began)
     return Lessons(*(torch.cat([getattr(part, one.name) for part in parts]) for one in fields(Lessons)))
 
 
 @torch.inference_mode()
-def _of_batch(target: Scorer, draft: Scorer, table: CodeTable, examples, settings: Settings) -> Lessons:
-    histories, device = [history for history, _ in examples], target[0].device
-    best = beams.search([target], [1.0], table, histories, settings.k)
-    chosen = beams.search([target, draft], [settings.mix, 1 - settings.mix], table, histories,
-                          settings.k) if settings.loss == "s" else best
-    taken = torch.tensor(target[1].ids.codes[[row for _, row in examples]], dtype=torch.int64, device=device)
-    steps = range(len(best)) if settings.all_steps else [len(best) - 1]
+def _of_batch(target: Engine, trie: Trie, examples, best: np.ndarray, drawn: np.ndarray,
+              settings: Settings) -> Lessons:
+    """best, drawn: int64 (B, L, K) as ``Lists.prefixes`` of the target and of what is learned on."""
     width = 1 if settings.top_one else settings.k
-    drawn = [_filled(chosen[step], best[step], width, len(best)) for step in steps]
-    real = (taken[:, None], torch.ones_like(taken[:, None], dtype=torch.bool), _last(best[-1])[:, None])
-    codes, counted, log_p_k = (torch.cat(part, 1) for part in zip(*drawn, real, strict=True))
-    log_p = log_probabilities(*target, histories, codes)
-    return Lessons(codes.int().cpu(), counted.cpu(), log_p.half().cpu(), log_p_k.cpu())
+    levels = range(1, trie.length + 1) if settings.all_steps else [trie.length]
+    sequences = [_sequences(trie, drawn[:, level - 1, :width], level, width) for level in levels]
+    lasts = [_sequences(trie, _last(best[:, level - 1]), level, 1) for level in levels]
+    taken = target[1].ids.codes[[row for _, row in examples]][:, None].astype(np.int64)
+    real = taken, np.ones_like(taken, np.bool_)
+    codes, counted = (torch.from_numpy(np.concatenate(part, 1))
+                      for part in zip(*sequences, real, *lasts, strict=True))
+    codes = codes.to(target[0].device)
+    log_p = log_probabilities(target[0].model, target[1], [history for history, _ in examples], codes)
+    rows = codes.shape[1] - len(levels)
+    log_p_k = log_p[:, rows:].gather(-1, codes[:, rows:, :, None])[..., 0].cpu() * counted[:, rows:]
+    whose = [*np.repeat(np.arange(len(levels)), width), len(levels) - 1]
+    return Lessons(codes[:, :rows].int().cpu(), counted[:, :rows], log_p[:, :rows].half().cpu(),
+                   log_p_k[:, whose])
 
 
-def _filled(chosen: beams.Beams, best: beams.Beams, width: int, length: int) -> tuple[torch.Tensor, ...]:
-    """``width`` sequences padded to a length with code 0, where they count, and log p of the K-th one."""
-    missing, level = width - chosen.scores.shape[1], chosen.codes.shape[2]
-    there = chosen.scores[:, :width] > -torch.inf
-    pad = torch.nn.functional.pad
-    codes = pad(chosen.codes[:, :width], (0, length - level, 0, max(0, missing)))
-    counted = pad(there[..., None].expand(-1, -1, level), (0, length - level, 0, max(0, missing)))
-    log_p_k = pad(_last(best), (0, length - level))
-    return codes, counted, log_p_k[:, None].expand(-1, width, -1)
+def _sequences(trie: Trie, nodes: np.ndarray, level: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes int64 (B, width, L) of nodes (B, <= width) of a level, 0 behind them, and where they count."""
+    codes = np.zeros((len(nodes), width, trie.length), np.int64)
+    counted = np.zeros(codes.shape, np.bool_)
+    there = nodes != NONE
+    codes[:, :nodes.shape[1], :level] = trie.prefixes(np.where(there, nodes, ROOT), level) * there[..., None]
+    counted[:, :nodes.shape[1], :level] = there[..., None]
+    return codes, counted
 
 
-def _last(best: beams.Beams) -> torch.Tensor:
-    """Log-probabilities (B, level) along the K-th sequence of each user, or the last one that there is."""
-    place = (best.scores > -torch.inf).sum(1).clamp_min(1) - 1
-    return best.steps[torch.arange(len(place), device=place.device), place]
+def _last(nodes: np.ndarray) -> np.ndarray:
+    """Of nodes (B, K), the best first, the K-th of each user, or the last one that there is: (B, 1)."""
+    return np.take_along_axis(nodes, (nodes != NONE).sum(1, keepdims=True) - 1, 1)
 
 
 def kept(path: Path, fingerprint: str, make_them) -> Lessons:

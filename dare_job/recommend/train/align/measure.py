@@ -3,34 +3,23 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
-from dare_job.recommend.train import beams
-from dare_job.recommend.train.align.lessons import Scorer
-from dare_job.recommend.train.table import CodeTable
-
-_USERS = 32  # at once
+from dare_job.decode.beam.top_k.search import Query
+from dare_job.decode.beam.top_k.trie import NONE, Trie
+from dare_job.recommend.train.align.searches import USERS, Engine, plain
 
 
-def prefixes(scorer: Scorer, table: CodeTable, histories: Sequence[np.ndarray],
-             width: int) -> list[torch.Tensor]:
-    """Of each level but the last the numbers int64 (U, W) of the best prefixes, -1 where there are fewer."""
-    parts = []
-    for at in range(0, len(histories), _USERS):
-        found = beams.search([scorer], [1.0], table, histories[at:at + _USERS], width)[:-1]
-        parts.append([one.numbers.masked_fill(one.scores == -torch.inf, -1).cpu() for one in found])
-    return [torch.cat(level) for level in zip(*parts, strict=True)]
+def prefixes(by: Engine, trie: Trie, histories: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """The best nodes int64 (U, L - 1, W) of each level but the last, NONE where there are fewer."""
+    search, queries = plain(by, trie, width), [Query(by[1].prompt(history)) for history in histories]
+    found = [search.search(queries[at:at + USERS]).prefixes for at in range(0, len(queries), USERS)]
+    return np.concatenate(found)[:, :-1]
 
 
-def accepted_steps(wanted: list[torch.Tensor], drafted: list[torch.Tensor]) -> np.ndarray:
+def accepted_steps(wanted: np.ndarray, drafted: np.ndarray) -> np.ndarray:
     """Of each user the leading levels whose K wanted prefixes are all among the N drafted ones, int64 (U).
 
     ``prefixes`` of target and draft. At most L - 1: the target's forward gives the last step itself.
     """
-    running = torch.ones(len(wanted[0]), dtype=torch.bool)
-    total = torch.zeros(len(wanted[0]), dtype=torch.int64)
-    for due, found in zip(wanted, drafted, strict=True):
-        held = ((due[:, :, None] == found[:, None]).any(2) | (due < 0)).all(1)
-        running = running & held
-        total += running
-    return total.numpy()
+    held = (wanted[..., None] == drafted[:, :, None]).any(-1) | (wanted == NONE)
+    return np.logical_and.accumulate(held.all(-1), axis=1).sum(1)

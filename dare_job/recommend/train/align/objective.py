@@ -5,30 +5,32 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from dare_job.decode.beam.top_k.trie import ROOT, Vocabulary
 from dare_job.recommend.train.align import losses
-from dare_job.recommend.train.align.branches import log_probabilities
-from dare_job.recommend.train.align.lessons import Lessons, Scorer
+from dare_job.recommend.train.align.branches import NEVER, log_probabilities
+from dare_job.recommend.train.align.lessons import Lessons
+from dare_job.recommend.train.align.searches import Scorer
 from dare_job.recommend.train.align.settings import Settings
-from dare_job.recommend.train.table import CodeTable
 
 
-def objective(draft: Scorer, table: CodeTable, histories: Sequence[np.ndarray], lessons: Lessons,
+def objective(draft: Scorer, view: Vocabulary, histories: Sequence[np.ndarray], lessons: Lessons,
               settings: Settings) -> torch.Tensor:
     """alpha L_align + (1 - alpha) L_rec, a mean over the batch's places, with gradients of the draft.
 
     L_rec is the cross-entropy of what was really taken. WordKD and TVDKD align on those places, the
-    others on the drawn sequences; SFT is L_rec alone.
+    others on the drawn sequences; SFT is L_rec alone. view: the trie with codes for tokens, on the draft's
+    device.
     """
     codes = lessons.codes.long().to(draft[0].device)
     log_q = log_probabilities(*draft, histories, codes)
     recommending = losses.likelihood(log_q[:, -1], codes[:, -1]).mean()
     if settings.loss == "sft":
         return recommending
-    aligning = _aligning(log_q, codes, lessons, table, settings)
+    aligning = _aligning(log_q, codes, lessons, view, settings)
     return settings.alpha * aligning + (1 - settings.alpha) * recommending
 
 
-def _aligning(log_q: torch.Tensor, codes: torch.Tensor, lessons: Lessons, table: CodeTable,
+def _aligning(log_q: torch.Tensor, codes: torch.Tensor, lessons: Lessons, view: Vocabulary,
               settings: Settings) -> torch.Tensor:
     log_p = lessons.log_p.float().to(log_q.device)
     if settings.loss in ("wordkd", "tvdkd"):
@@ -38,8 +40,9 @@ def _aligning(log_q: torch.Tensor, codes: torch.Tensor, lessons: Lessons, table:
     if settings.loss == "seqkd":
         found = losses.likelihood(log_q[:, drawn], codes[:, drawn])
     else:
-        valid, k = _valid(codes[:, drawn], table, log_q.shape[-1], settings.constrained), settings.k
-        k = k if settings.constrained else log_q.shape[-1]
+        valid, k = _valid(codes[:, drawn], view, log_q.shape[-1]), settings.k
+        if not settings.constrained:
+            valid, k = log_q[:, drawn] != NEVER, log_q.shape[-1]
         if settings.loss == "s":
             log_p_k = lessons.log_p_k[:, drawn].to(log_q.device)
             found = losses.at_speed_s(log_q[:, drawn], log_p[:, drawn], log_p_k, valid, k, settings.density)
@@ -49,12 +52,14 @@ def _aligning(log_q: torch.Tensor, codes: torch.Tensor, lessons: Lessons, table:
     return (found * counted).sum() / counted.sum().clamp_min(1)
 
 
-def _valid(codes: torch.Tensor, table: CodeTable, widest: int, constrained: bool) -> torch.Tensor:
+def _valid(codes: torch.Tensor, view: Vocabulary, widest: int) -> torch.Tensor:
     """Codes that lead to an item behind each prefix, bool (B, S, L, C)."""
-    numbers, found = torch.zeros_like(codes[..., 0]), []
-    for level, children in enumerate(table.children):
-        following = children[numbers]
-        there = following >= 0 if constrained else torch.ones_like(following, dtype=torch.bool)
-        found.append(torch.nn.functional.pad(there, (0, widest - there.shape[-1])))
-        numbers = following.gather(-1, codes[..., level, None])[..., 0].clamp_min(0)
+    nodes, found = torch.full_like(codes[..., 0], ROOT), []
+    for code in codes.unbind(-1):
+        children, there = view.children(nodes)
+        said = view.token[children]  # a place without a child repeats the first one's
+        found.append(torch.zeros(*nodes.shape, widest, dtype=torch.bool, device=codes.device).scatter(
+            -1, said, True))
+        taken = ((said == code[..., None]) & there).int().argmax(-1, keepdim=True)
+        nodes = children.gather(-1, taken)[..., 0]  # the first where none is, which counts nowhere
     return torch.stack(found, 2)

@@ -1,0 +1,26 @@
+"""Lists of ids as lists of items: how many are left to a user, and that each id that is left has an item."""
+
+import numpy as np
+import pytest
+
+from dare_job.decode.beam.top_k.trie import NONE
+from dare_job.recommend.catalogue import Catalogue
+from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.recommend.ids.vocabulary import Recommender
+
+IDS = ItemIds(tuple("abcdef"), np.array([[0, 0], [0, 1], [0, 1], [0, 1], [1, 0], [1, 0]], np.int32), (2, 2))
+CATALOGUE = Catalogue.of(IDS, np.array([0, 1, 3, 2, 0, 0.0]))
+
+
+@pytest.mark.parametrize(("exclude", "rows", "left", "items"), [
+    ([], (0, 2), 6, "acdbef"), (["duplicates"], (0, 2), 3, "ace"), (["seen"], (), 6, "acdbef"),
+    (["seen"], (0, 2, 2), 4, "dbef"), (["seen"], (1, 2, 3), 3, "aef"), (["seen"], range(6), 0, ""),
+    (["seen", "duplicates"], (1, 2), 3, "ade"), (["seen", "duplicates"], (1, 2, 3, 4), 2, "af")])
+def test_as_many_items_are_listed_as_are_left(tmp_path, exclude, rows, left, items):
+    recommender = Recommender(tmp_path, IDS, (3, 5), 8, begin=(0,))
+    banned = CATALOGUE.query(recommender, rows, exclude).banned
+    leaves = [leaf for leaf in range(3) if leaf not in banned]
+    padded = leaves + [NONE] * (3 - len(leaves))
+    listed = CATALOGUE.listed(padded, [-1.0 - leaf for leaf in padded], rows, exclude, 6)
+    assert CATALOGUE.most(exclude, rows) == left == len(items) and "".join(listed.items) == items
+    assert CATALOGUE.listed(padded, [0.0] * 3, rows, exclude, 2).items == listed.items[:2]
