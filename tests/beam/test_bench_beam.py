@@ -4,14 +4,22 @@ import json
 
 import numpy as np
 import pytest
+from beam_models import near
+from decode_models import prompts
 from typer.testing import CliRunner
 
 from dare_job.bench.beam import plot, report, speed
 from dare_job.bench.beam.measure import Written
+from dare_job.bench.beam.memory import Watched, memory
 from dare_job.bench.beam.methods import BEAM, DSBD, SEARCH, SINGLE, Grid, Way, ways
 from dare_job.bench.sampling import curve
 from dare_job.cli import app
+from dare_job.decode import EngineSettings, Request
+from dare_job.decode.beam.drafting import BeamDrafter
+from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.beam.settings import Beams
+from dare_job.decode.cache import TreeCache
+from dare_job.decode.sampling.warp import Warp
 from dare_job.model.evaluate import Tally
 
 
@@ -55,6 +63,39 @@ def test_speed_is_charged_by_queries_and_drafts():
     assert speed.step_ms(plain, once) == curve.target_ms(4)
     assert speed.step_ms(drafted, once) > curve.target_ms(4) * 1.1
     assert speed.tokens_per_s(plain, once) == pytest.approx(8000 * 2 / curve.target_ms(4))
+
+
+MEASURED = {"sampling": Beams(1, layers=0), "search": Beams(4, layers=0, warp=Warp(0.0)),
+            "drafted": Beams(3, 4, 3, layers=3, warp=Warp(0.7, top_k=40)),
+            "one cache": Beams(3, 4, 3, layers=3, warp=Warp(0.7, top_k=40), single_cache=True)}
+
+
+def filled(cache: TreeCache) -> int:
+    """Columns of a cache that are not zero in its first slot."""
+    column, = {int(stack[:, 0].abs().sum((0, 1, 3)).nonzero().max()) for stack in cache._stacks}
+    return column + 1
+
+
+def test_memory_is_what_stands_in_the_caches():
+    """The last column of new caches that anything was written to; keys and values of float32."""
+    seen = {}
+    for name, beams in MEASURED.items():
+        target, draft = Watched(near("llama", 0.0, 0.8)), Watched(near("llama", 0.02, 0.8))
+        drafter = BeamDrafter(draft)
+        asked = EngineSettings(max_new_tokens=20, min_new_tokens=20, batch_size=1, score="never")
+        list(BeamEngine(target, asked, beams, drafter).run([Request(0, prompts((9,))[0])]))
+        seen[name] = found = memory(target, draft)
+        assert found.columns == filled(target.spare)
+        if beams.layers:
+            assert found.draft_columns == filled(drafter.cache)
+        config = target.model.config
+        heads, size = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
+        assert target.bytes == 2 * 4 * config.num_hidden_layers * heads * size
+        assert found.bytes == found.columns * target.bytes + found.draft_columns * draft.bytes
+    assert seen["sampling"].nodes == 1 and seen["sampling"].kept == 0
+    assert seen["sampling"].draft_columns == 0 < seen["drafted"].draft_columns
+    assert seen["search"].kept > seen["sampling"].kept
+    assert seen["one cache"].kept <= 1 < seen["drafted"].kept
 
 
 def test_front():

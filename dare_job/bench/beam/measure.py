@@ -1,12 +1,13 @@
 """One way of writing: the rows written by it, what that took, and how good the texts are."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from dare_job.bench.beam.memory import Memory, Watched, memory
 from dare_job.bench.beam.methods import Way
 from dare_job.bench.sampling.measure import drafter_of
 from dare_job.bench.sampling.world import BATCH, World, logits_of
@@ -30,6 +31,7 @@ class Written:
     judged       layers of drafts that were judged, and passed
     last         int64 (R,): layers of a row's last forward
     seconds, processor  by the clock, and of processor time
+    memory       of the caches
     """
 
     tokens: np.ndarray
@@ -46,6 +48,7 @@ class Written:
     beta: float = 0.0
     judged: int = 0
     passed: int = 0
+    memory: Memory = Memory()
 
     @property
     def per_token(self) -> np.ndarray:
@@ -64,7 +67,8 @@ class Written:
 def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: dict[str, tuple[str, ...]],
             tokenizer: PreTrainedTokenizerBase) -> Written:
     """Write tonight's rows. Raises ModelError where one cannot be. titles: shown, by row."""
-    engine = _engine(world, way, tokens, warp, seed)
+    target, draft = Watched(world.target), Watched(world.drafters["after"]) if way.drafted else None
+    engine = _engine(replace(world, target=target, drafters={"after": draft}), way, tokens, warp, seed)
     clock, processor = time.perf_counter(), time.process_time()
     results = list(engine.run(world.requests))
     seconds, processor = time.perf_counter() - clock, time.process_time() - processor
@@ -78,7 +82,7 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
     texts = [tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in found]
     facts = [tally(text, titles[one.id]) for text, one in zip(texts, found, strict=True)]
     quality = {"tokens": tokens, "steps": steps, "likelihoods": likelihoods, "facts": facts,
-               "seconds": seconds, "processor": processor}
+               "seconds": seconds, "processor": processor, "memory": memory(target, draft)}
     if way.beams is None:
         return Written(layers=tokens, queries=(way.drawn.size + 1) * steps, **quality)
     return Written(**quality, **_counts([one.beams for one in found]))
