@@ -87,6 +87,9 @@ def beam(
     min_widths: Annotated[str, typer.Option("--min-widths", help="W_min of DSBD, up to W_S.")] = "1,2,3",
     widths: Annotated[str, typer.Option("--widths", help="Of plain beams; the last is the target's.")]
     = "1,2,3,4",
+    fixed: Annotated[bool, typer.Option(
+        "--fixed", help="DSBD of the plain beams' widths, and so of their laws, in place of --thresholds and "
+                        "--min-widths.")] = False,
     law: Annotated[str, typer.Option("--law", help="Of beams: iid or without_replacement.")] = "iid",
     draft_law: Annotated[str, typer.Option("--draft-law", help="Of drafts, the same.")] = "iid",
     steps: Annotated[int, typer.Option("--steps", help="Updates of the draft model's training.")] = 300,
@@ -114,7 +117,7 @@ def beam(
     base = Beams(layers=layers, warp=Warp(temperature), law=law, draft_law=draft_law, seed=seed)
     drafts, least, plain = (tuple(options.numbers(*given)) for given in (
         ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
-    grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain)
+    grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain, fixed)
     result = command.run(command.quick(base, work, svg) if quick else command.Options(
         base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg))
     print(json.dumps(result), flush=True)

@@ -34,6 +34,10 @@ def test_ways():
     named = [way.name for way in ways(Grid(), Beams())]
     assert len(named) == len(set(named)) == 3 + 4 + 28 + 3 + 1
     assert sum(way.method == DSBD for way in ways(Grid(), Beams())) == 28
+    fixed = [way for way in ways(Grid((4, 8), widths=(2, 4), fixed=True), Beams()) if way.method == DSBD]
+    assert [(way.beams.width, way.beams.min_width, way.beams.draft_width) for way in fixed] == [
+        (2, 2, 4), (2, 2, 8), (4, 4, 4), (4, 4, 8)]
+    assert [way.name for way in fixed][::3] == ["DSBD W_S=4 W=2", "DSBD W_S=8 W=4"]
     for way in ways(Grid(), Beams(seed=3)):
         assert way.beams is None or way.beams.seed == 3
         assert way.method != SINGLE or way.beams.single_cache
