@@ -92,6 +92,8 @@ def beam(
                         "--min-widths.")] = False,
     law: Annotated[str, typer.Option("--law", help="Of beams: iid or without_replacement.")] = "iid",
     draft_law: Annotated[str, typer.Option("--draft-law", help="Of drafts, the same.")] = "iid",
+    bounds: Annotated[bool, typer.Option(
+        "--bounds", help="Measure how many drafted layers any exact rule could pass, at most.")] = False,
     steps: Annotated[int, typer.Option("--steps", help="Updates of the draft model's training.")] = 300,
     work: Annotated[Path | None, typer.Option(
         "--work", help="Folder that keeps the models for the next call, such as bench sample's.")] = None,
@@ -118,8 +120,8 @@ def beam(
     drafts, least, plain = (tuple(options.numbers(*given)) for given in (
         ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
     grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain, fixed)
-    result = command.run(command.quick(base, work, svg) if quick else command.Options(
-        base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg))
+    result = command.run(command.quick(base, work, svg, bounds) if quick else command.Options(
+        base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg, bounds))
     print(json.dumps(result), flush=True)
     if not quick and not all(one["met"] for one in result["targets"]):
         raise typer.Exit(1)

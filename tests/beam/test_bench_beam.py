@@ -110,12 +110,14 @@ def test_front():
 def test_it_ends_with_its_figures(tmp_path):
     """From nothing, on three rows."""
     figure = tmp_path / "quality.svg"
-    shown = CliRunner().invoke(app, ["bench", "beam", "--quick", "--svg", str(figure)])
+    shown = CliRunner().invoke(app, ["bench", "beam", "--quick", "--bounds", "--svg", str(figure)])
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout.splitlines()[-1])
     assert {row["method"] for row in found["rows"]} >= {BEAM, DSBD, SINGLE, SEARCH, "sampling"}
     for row in found["rows"]:
         assert row["nats"] <= 0 <= row["true"] <= 1 and row["tokens_a_forward"] > 0.9
+        assert row["cache_bytes"] > 0 and 0 < row["cache_nodes"] <= row["cache_columns"]
+    assert all(0 <= one["most"] <= 1 for one in found["layers"])
     assert {one["plain"] for one in found["equal_quality"]} == {"beam sampling W=1", "beam sampling W=2"}
     assert figure.read_text().startswith("<svg") and "beam sampling W=2" in figure.read_text()
 

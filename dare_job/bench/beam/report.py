@@ -43,6 +43,7 @@ def line(way: Way, seen: Written) -> dict:
 def bounds(ways: list[Way], found: dict[str, Written]) -> list[dict]:
     """Layers of a forward that DSBD wrote, each row's last one left out, beside theorem 3.2 with the mean of
     min(t, beta) over judged layers. The theorem's layers are all alike; where they are not, it is a guide.
+    most: share of judged layers that any exact rule could pass, at most, where it was asked.
     """
     lines = []
     for way in ways:
@@ -50,9 +51,10 @@ def bounds(ways: list[Way], found: dict[str, Written]) -> list[dict]:
             seen, asked = found[way.name], way.beams
             bound = layers_bound(asked.threshold, seen.beta, asked.layers)
             layers = float((seen.layers - 1 - seen.last).sum() / max(1, (seen.steps - 1).sum()))
-            lines.append({"name": way.name, "beta": round(seen.beta, 4), "passed": round(
-                seen.passed / max(1, seen.judged), 4), "layers": round(layers, 3), "bound": round(bound, 3),
-                "holds": layers >= bound})
+            lines.append({"name": way.name, "beta": round(seen.beta, 4),
+                          "passed": round(seen.passed / max(1, seen.judged), 4),
+                          "most": None if seen.most is None else round(seen.most, 4),
+                          "layers": round(layers, 3), "bound": round(bound, 3), "holds": layers >= bound})
     return lines
 
 
