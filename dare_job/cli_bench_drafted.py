@@ -95,8 +95,13 @@ def beam(
     min_widths: Annotated[str, typer.Option("--min-widths", help="W_min of DSBD, up to W_S.")] = "1,2,3",
     widths: Annotated[str, typer.Option("--widths", help="Of plain beams; the last is the target's.")]
     = "1,2,3,4",
+    fixed: Annotated[bool, typer.Option(
+        "--fixed", help="DSBD of the plain beams' widths, and so of their laws, in place of --thresholds and "
+                        "--min-widths.")] = False,
     law: Annotated[str, typer.Option("--law", help="Of beams: iid or without_replacement.")] = "iid",
     draft_law: Annotated[str, typer.Option("--draft-law", help="Of drafts, the same.")] = "iid",
+    bounds: Annotated[bool, typer.Option(
+        "--bounds", help="Measure how many drafted layers any exact rule could pass, at most.")] = False,
     steps: Annotated[int, typer.Option("--steps", help="Updates of the draft model's training.")] = 300,
     work: Annotated[Path | None, typer.Option(
         "--work", help="Folder that keeps the models for the next call, such as bench sample's.")] = None,
@@ -122,9 +127,9 @@ def beam(
     base = Beams(layers=layers, warp=Warp(temperature), law=law, draft_law=draft_law, seed=seed)
     drafts, least, plain = (tuple(options.numbers(*given)) for given in (
         ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
-    grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain)
-    result = command.run(command.quick(base, work, svg) if quick else command.Options(
-        base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg))
+    grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain, fixed)
+    result = command.run(command.quick(base, work, svg, bounds) if quick else command.Options(
+        base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg, bounds))
     print(json.dumps(result), flush=True)
     if not quick and not all(one["met"] for one in result["targets"]):
         raise typer.Exit(1)

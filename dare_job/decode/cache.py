@@ -78,6 +78,12 @@ class TreeCache(Cache):
         self._written: Sequence[torch.Tensor | np.ndarray] = ()
         self._read: Sequence[torch.Tensor] = ()
 
+    @property
+    def column_bytes(self) -> int:
+        """Of one entry of one slot: its keys and values in all layers."""
+        return sum(stack.shape[0] * stack.shape[2] * stack.shape[4] * stack.element_size()
+                   for stack in self._stacks)
+
     def begin(self, tree: Tree, lengths: np.ndarray, layout: Layout | None = None) -> None:
         """The next forward holds the trees of the first R slots. lengths (R,): entries before each root.
 

@@ -112,8 +112,11 @@ class BeamCounts:
                 beam.min_width accepted drafts
     last        layers of the last forward, which the text's end may have cut
     queries     nodes that the target's forwards read, prompts left out
-    score       of the text: likelihood / tokens ** beam.length_penalty
-    likelihood  log P of the text, in nats
+    likelihoods  log P in nats of each finished beam that was kept, the best scored first: ``beam.width`` of
+                them, or fewer where fewer ended. The first is the text's
+    scores      of the same: likelihood / tokens ** beam.length_penalty
+    sequences   their tokens, int32 (tokens,) each, as ``Result.token_ids``, which is the first; sampled beams
+                may be equal
     """
 
     layers: int
@@ -124,8 +127,9 @@ class BeamCounts:
     beta: float
     last: int
     queries: int
-    score: float
-    likelihood: float
+    likelihoods: tuple[float, ...]
+    scores: tuple[float, ...]
+    sequences: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True)

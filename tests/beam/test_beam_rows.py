@@ -30,21 +30,24 @@ def test_a_text_does_not_hang_on_its_batch(models, single):
     for row, result in together.items():
         assert np.array_equal(result.token_ids, alone[row].token_ids), row
         assert np.array_equal(result.step_tokens, alone[row].step_tokens)
-        assert result.beams.likelihood == pytest.approx(alone[row].beams.likelihood, abs=1e-4)
+        assert result.beams.likelihoods == pytest.approx(alone[row].beams.likelihoods, abs=1e-4)
     assert sum(r.target_steps for r in together.values()) < sum(r.beams.layers for r in together.values())
     assert all(1 <= r.beams.width <= 4 for r in together.values())
 
 
-def test_the_likelihood_is_the_texts(models):
-    """Caches of beams that share nodes, and moved, say what a forward over the whole text says."""
+def test_likelihoods_are_those_of_all_finished_texts(models):
+    """Caches of beams that share nodes, and moved, say what a forward over each whole text says."""
     target, draft = models
     for row, result in write(target, prompts(), BEAMS, draft).items():
-        ids = torch.from_numpy(np.concatenate((prompts()[row], result.token_ids)).astype(np.int64))[None]
-        with torch.inference_mode(), target.as_transformers() as plain:
-            logs = torch.log_softmax(plain(ids).logits[0].double(), -1)
-        start = len(prompts()[row])
-        own = logs[start - 1 : -1].gather(1, ids[0, start:, None]).sum()
-        assert result.beams.likelihood == pytest.approx(float(own), abs=1e-3)
+        beams, start = result.beams, len(prompts()[row])
+        assert len(beams.sequences) > 1 and list(beams.scores) == sorted(beams.scores, reverse=True)
+        for text, likelihood, score in zip(beams.sequences, beams.likelihoods, beams.scores, strict=True):
+            ids = torch.from_numpy(np.concatenate((prompts()[row], text)).astype(np.int64))[None]
+            with torch.inference_mode(), target.as_transformers() as plain:
+                logs = torch.log_softmax(plain(ids).logits[0].double(), -1)
+            own = logs[start - 1 : -1].gather(1, ids[0, start:, None]).sum()
+            assert likelihood == pytest.approx(float(own), abs=1e-3)
+            assert score == pytest.approx(likelihood / len(text))
 
 
 def test_rows_that_cannot_be_written(models):

@@ -1,4 +1,6 @@
-"""At temperature 0 beams are those of ``generate(num_beams=W)``, in tokens and scores, drafted or not."""
+"""At temperature 0 all finished beams are those of ``generate(num_beams=W, num_return_sequences=W)``, in
+tokens and scores, drafted or not.
+"""
 
 import numpy as np
 import pytest
@@ -10,17 +12,17 @@ from dare_job.decode import Target
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.sampling.warp import Warp
 
-GREEDY = Warp(temperature=0.0)
+GREEDY, PAD = Warp(temperature=0.0), 1
 
 
 def searched(target: Target, prompt: np.ndarray, width: int, new: int, **options):
-    """Tokens and score of what ``generate`` finds."""
+    """Tokens and scores of what ``generate`` finds, the best first."""
     ids = torch.from_numpy(prompt.astype(np.int64))[None]
     with torch.inference_mode(), target.as_transformers() as plain:
-        found = plain.generate(ids, num_beams=width, do_sample=False, max_new_tokens=new,
-                               attention_mask=torch.ones_like(ids), return_dict_in_generate=True,
-                               output_scores=True, **options)
-    return found.sequences[0, len(prompt):].numpy(), float(found.sequences_scores[0])
+        found = plain.generate(ids, num_beams=width, num_return_sequences=width, do_sample=False,
+                               max_new_tokens=new, attention_mask=torch.ones_like(ids),
+                               return_dict_in_generate=True, output_scores=True, pad_token_id=PAD, **options)
+    return found.sequences[:, len(prompt):].numpy(), found.sequences_scores.tolist()
 
 
 def assert_searched(target, draft, beams, new=16, **options):
@@ -29,12 +31,14 @@ def assert_searched(target, draft, beams, new=16, **options):
                     **{"min_new_tokens": options.get("min_new_tokens", 0)})
     for row, prompt in enumerate(texts):
         result = results[row]
-        tokens, score = searched(target, prompt, beams.width, new, length_penalty=beams.length_penalty,
-                                 **options)
+        texts_found, scores = searched(target, prompt, beams.width, new,
+                                       length_penalty=beams.length_penalty, **options)
         assert result.error is None, result.error
-        assert np.array_equal(tokens[: len(result.token_ids)], result.token_ids), row
-        assert not tokens[len(result.token_ids):].any()  # padding
-        assert result.beams.score == pytest.approx(score, abs=2e-5)
+        assert result.beams.scores == pytest.approx(scores, abs=2e-5)
+        for found, tokens in zip(result.beams.sequences, texts_found, strict=True):
+            assert np.array_equal(tokens[: len(found)], found), row
+            assert (tokens[len(found):] == PAD).all()
+        assert np.array_equal(result.token_ids, result.beams.sequences[0])
         assert result.step_tokens.sum() == len(result.token_ids)
         assert len(result.step_tokens) == result.target_steps + 1
     return results

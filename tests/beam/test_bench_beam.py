@@ -4,14 +4,22 @@ import json
 
 import numpy as np
 import pytest
+from beam_models import near
+from decode_models import prompts
 from typer.testing import CliRunner
 
 from dare_job.bench.beam import plot, report, speed
 from dare_job.bench.beam.measure import Written
+from dare_job.bench.beam.memory import Watched, memory
 from dare_job.bench.beam.methods import BEAM, DSBD, SEARCH, SINGLE, Grid, Way, ways
 from dare_job.bench.sampling import curve
 from dare_job.cli import app
+from dare_job.decode import EngineSettings, Request
+from dare_job.decode.beam.drafting import BeamDrafter
+from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.beam.settings import Beams
+from dare_job.decode.cache import TreeCache
+from dare_job.decode.sampling.warp import Warp
 from dare_job.model.evaluate import Tally
 
 
@@ -26,6 +34,10 @@ def test_ways():
     named = [way.name for way in ways(Grid(), Beams())]
     assert len(named) == len(set(named)) == 3 + 4 + 28 + 3 + 1
     assert sum(way.method == DSBD for way in ways(Grid(), Beams())) == 28
+    fixed = [way for way in ways(Grid((4, 8), widths=(2, 4), fixed=True), Beams()) if way.method == DSBD]
+    assert [(way.beams.width, way.beams.min_width, way.beams.draft_width) for way in fixed] == [
+        (2, 2, 4), (2, 2, 8), (4, 4, 4), (4, 4, 8)]
+    assert [way.name for way in fixed][::3] == ["DSBD W_S=4 W=2", "DSBD W_S=8 W=4"]
     for way in ways(Grid(), Beams(seed=3)):
         assert way.beams is None or way.beams.seed == 3
         assert way.method != SINGLE or way.beams.single_cache
@@ -57,6 +69,39 @@ def test_speed_is_charged_by_queries_and_drafts():
     assert speed.tokens_per_s(plain, once) == pytest.approx(8000 * 2 / curve.target_ms(4))
 
 
+MEASURED = {"sampling": Beams(1, layers=0), "search": Beams(4, layers=0, warp=Warp(0.0)),
+            "drafted": Beams(3, 4, 3, layers=3, warp=Warp(0.7, top_k=40)),
+            "one cache": Beams(3, 4, 3, layers=3, warp=Warp(0.7, top_k=40), single_cache=True)}
+
+
+def filled(cache: TreeCache) -> int:
+    """Columns of a cache that are not zero in its first slot."""
+    column, = {int(stack[:, 0].abs().sum((0, 1, 3)).nonzero().max()) for stack in cache._stacks}
+    return column + 1
+
+
+def test_memory_is_what_stands_in_the_caches():
+    """The last column of new caches that anything was written to; keys and values of float32."""
+    seen = {}
+    for name, beams in MEASURED.items():
+        target, draft = Watched(near("llama", 0.0, 0.8)), Watched(near("llama", 0.02, 0.8))
+        drafter = BeamDrafter(draft)
+        asked = EngineSettings(max_new_tokens=20, min_new_tokens=20, batch_size=1, score="never")
+        list(BeamEngine(target, asked, beams, drafter).run([Request(0, prompts((9,))[0])]))
+        seen[name] = found = memory(target, draft)
+        assert found.columns == filled(target.spare)
+        if beams.layers:
+            assert found.draft_columns == filled(drafter.cache)
+        config = target.model.config
+        heads, size = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
+        assert target.bytes == 2 * 4 * config.num_hidden_layers * heads * size
+        assert found.bytes == found.columns * target.bytes + found.draft_columns * draft.bytes
+    assert seen["sampling"].nodes == 1 and seen["sampling"].kept == 0
+    assert seen["sampling"].draft_columns == 0 < seen["drafted"].draft_columns
+    assert seen["search"].kept > seen["sampling"].kept
+    assert seen["one cache"].kept <= 1 < seen["drafted"].kept
+
+
 def test_front():
     assert plot.front([(1, 5), (2, 4), (3, 1), (2, 2), (1, 1)]) == [(1, 5), (2, 4), (3, 1)]
 
@@ -65,12 +110,14 @@ def test_front():
 def test_it_ends_with_its_figures(tmp_path):
     """From nothing, on three rows."""
     figure = tmp_path / "quality.svg"
-    shown = CliRunner().invoke(app, ["bench", "beam", "--quick", "--svg", str(figure)])
+    shown = CliRunner().invoke(app, ["bench", "beam", "--quick", "--bounds", "--svg", str(figure)])
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout.splitlines()[-1])
     assert {row["method"] for row in found["rows"]} >= {BEAM, DSBD, SINGLE, SEARCH, "sampling"}
     for row in found["rows"]:
         assert row["nats"] <= 0 <= row["true"] <= 1 and row["tokens_a_forward"] > 0.9
+        assert row["cache_bytes"] > 0 and 0 < row["cache_nodes"] <= row["cache_columns"]
+    assert all(0 <= one["most"] <= 1 for one in found["layers"])
     assert {one["plain"] for one in found["equal_quality"]} == {"beam sampling W=1", "beam sampling W=2"}
     assert figure.read_text().startswith("<svg") and "beam sampling W=2" in figure.read_text()
 

@@ -29,6 +29,7 @@ class Options:
     beams         temperature, laws, layers and seed; the rest follows from grid
     rows, tokens  that are written, and new tokens of each at most
     drafter       the draft model and its training; at least as much as ``bench sample`` does serves it too
+    bounds        measure what any exact rule could pass, at most: takes longer
     work          folder that keeps the models for the next call; None: a temporary one
     svg           file that gets figure 4; None: none
     """
@@ -42,12 +43,13 @@ class Options:
     drafter: Settings = field(default_factory=Settings)
     work: Path | None = None
     svg: Path | None = None
+    bounds: bool = False
 
 
-def quick(beams: Beams, work: Path | None, svg: Path | None) -> Options:
+def quick(beams: Beams, work: Path | None, svg: Path | None, bounds: bool = False) -> Options:
     """Seconds; measures nothing of interest."""
     return Options(beams, Grid((2, 3), (0.9,), (1,), (1, 2)), 3, 16, 24, 20,
-                   Settings(width=64, heads=2, steps=20, batch_tokens=512), work, svg)
+                   Settings(width=64, heads=2, steps=20, batch_tokens=512), work, svg, bounds)
 
 
 def run(options: Options) -> dict:
@@ -80,7 +82,8 @@ def _written(made: World, compared: list[Way], options: Options) -> dict[str, Wr
               for one in source.examples(options.users, options.items, options.drafter.seed)}
     found = {}
     for way in compared:
-        seen = written(made, way, options.tokens, options.beams.warp, options.beams.seed, titles, tokenizer)
+        seen = written(made, way, options.tokens, options.beams.warp, options.beams.seed, titles, tokenizer,
+                       options.bounds)
         found[way.name] = seen
         _LOG.info("%s: %.3f tokens a forward, %.4f nats a token, %.3f true, width %.2f, %.1f s", way.name,
                   seen.tokens.sum() / seen.steps.sum(), seen.per_token.mean(), seen.true, seen.width,

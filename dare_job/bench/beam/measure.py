@@ -1,12 +1,14 @@
 """One way of writing: the rows written by it, what that took, and how good the texts are."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from dare_job.bench.beam.bound import BoundedEngine
+from dare_job.bench.beam.memory import Memory, Watched, memory
 from dare_job.bench.beam.methods import Way
 from dare_job.bench.sampling.measure import drafter_of
 from dare_job.bench.sampling.world import BATCH, World, logits_of
@@ -28,8 +30,10 @@ class Written:
     facts        of each text, against the titles that its prompt showed
     width, passed_width, beta  means over layers; over layers whose drafts passed; over judged layers
     judged       layers of drafts that were judged, and passed
+    most         share of them that any exact rule could pass, at most; None: not asked
     last         int64 (R,): layers of a row's last forward
     seconds, processor  by the clock, and of processor time
+    memory       of the caches
     """
 
     tokens: np.ndarray
@@ -46,6 +50,8 @@ class Written:
     beta: float = 0.0
     judged: int = 0
     passed: int = 0
+    most: float | None = None
+    memory: Memory = Memory()
 
     @property
     def per_token(self) -> np.ndarray:
@@ -62,9 +68,14 @@ class Written:
 
 
 def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: dict[str, tuple[str, ...]],
-            tokenizer: PreTrainedTokenizerBase) -> Written:
-    """Write tonight's rows. Raises ModelError where one cannot be. titles: shown, by row."""
-    engine = _engine(world, way, tokens, warp, seed)
+            tokenizer: PreTrainedTokenizerBase, bounds: bool = False) -> Written:
+    """Write tonight's rows. Raises ModelError where one cannot be.
+
+    titles: shown, by row; bounds: find ``most``, too
+    """
+    target, draft = Watched(world.target), Watched(world.drafters["after"]) if way.drafted else None
+    engine = _engine(replace(world, target=target, drafters={"after": draft}), way, tokens, warp, seed,
+                     BoundedEngine if bounds and way.drafted else BeamEngine)
     clock, processor = time.perf_counter(), time.process_time()
     results = list(engine.run(world.requests))
     seconds, processor = time.perf_counter() - clock, time.process_time() - processor
@@ -78,10 +89,11 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
     texts = [tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in found]
     facts = [tally(text, titles[one.id]) for text, one in zip(texts, found, strict=True)]
     quality = {"tokens": tokens, "steps": steps, "likelihoods": likelihoods, "facts": facts,
-               "seconds": seconds, "processor": processor}
+               "seconds": seconds, "processor": processor, "memory": memory(target, draft)}
     if way.beams is None:
         return Written(layers=tokens, queries=(way.drawn.size + 1) * steps, **quality)
-    return Written(**quality, **_counts([one.beams for one in found]))
+    most = float(np.mean(engine.bounds)) if isinstance(engine, BoundedEngine) and engine.bounds else None
+    return Written(**quality, **_counts([one.beams for one in found]), most=most)
 
 
 def _counts(beams: list[BeamCounts]) -> dict:
@@ -98,14 +110,14 @@ def _mean(values: np.ndarray, weights: np.ndarray) -> float:
     return float(np.average(values, weights=weights)) if weights.any() else 0.0
 
 
-def _engine(world: World, way: Way, tokens: int, warp: Warp, seed: int):
+def _engine(world: World, way: Way, tokens: int, warp: Warp, seed: int, kind: type[BeamEngine]):
     size, depth = (0, 1) if way.drawn is None else (way.drawn.size, max(1, len(way.drawn.widths)))
     settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=size, depth=depth, score="never")
     if way.beams is None:
         sampling = Sampling(warp, seed, law=way.drawn.law, rule=way.drawn.rule)
         return SamplingEngine(world.target, settings, sampling, drafter_of(world, way.drawn))
-    return BeamEngine(world.target, settings, way.beams,
-                      BeamDrafter(world.drafters["after"]) if way.drafted else None)
+    return kind(world.target, settings, way.beams,
+                BeamDrafter(world.drafters["after"]) if way.drafted else None)
 
 
 @torch.inference_mode()

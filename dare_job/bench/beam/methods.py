@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from dare_job.bench.sampling.measure import Method as Drawn
 from dare_job.decode.beam.settings import Beams
@@ -27,17 +28,23 @@ class Way:
         asked = self.beams
         if not self.drafted:
             return f"{self.method} W={asked.width}"
+        if asked.min_width == asked.width < asked.draft_width:
+            return f"{self.method} W_S={asked.draft_width} W={asked.width}"
         return f"{self.method} W_S={asked.draft_width} t={asked.threshold:g} W_min={asked.min_width}"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What DSBD is tried with, and the widths of plain beams."""
+    """What DSBD is tried with, and the widths of plain beams.
+
+    fixed  DSBD has these widths, too: the laws of the plain beams, and no thresholds
+    """
 
     draft_widths: tuple[int, ...] = (2, 3, 4, 5, 6)
     thresholds: tuple[float, ...] = (0.7, 0.9)
     min_widths: tuple[int, ...] = (1, 2, 3)
     widths: tuple[int, ...] = (1, 2, 3, 4)
+    fixed: bool = False
 
 
 def ways(grid: Grid, base: Beams) -> list[Way]:
@@ -58,7 +65,12 @@ def ways(grid: Grid, base: Beams) -> list[Way]:
 
 
 def _dsbd(grid: Grid, base: Beams) -> Iterator[Way]:
-    """Each as wide as its drafts at most."""
+    """Each as wide as its drafts at most, or as the plain beams."""
+    if grid.fixed:
+        for width, drafts in product(grid.widths, grid.draft_widths):
+            if width <= drafts:
+                yield Way(DSBD, replace(base, width=width, draft_width=drafts, min_width=width), drafted=True)
+        return
     for drafts in grid.draft_widths:
         for threshold in grid.thresholds:
             for least in grid.min_widths:

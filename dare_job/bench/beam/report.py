@@ -1,5 +1,7 @@
 """Lines, tables and targets of ``dare-job bench beam``."""
 
+from dataclasses import asdict
+
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +15,7 @@ from dare_job.decode.beam.width import layers_bound
 
 FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
 _HIDDEN = {"method", "law", "draft_law"}
+_CACHE = "cache_"  # begins the names of what caches held
 ONE_CACHE = ("sampling", "speculative sampling", "token tree sampling", SINGLE)
 
 
@@ -31,7 +34,8 @@ def line(way: Way, seen: Written) -> dict:
            "true": seen.true, "kept_width": seen.width, "accepted_width": seen.passed_width,
            "tokens_per_s": seen.tokens.sum() / seen.seconds,
            "tokens_per_s_processor": seen.tokens.sum() / seen.processor,
-           "tokens_per_s_memory_bound": speed.tokens_per_s(way, seen)}
+           "tokens_per_s_memory_bound": speed.tokens_per_s(way, seen),
+           **{_CACHE + name: value for name, value in asdict(seen.memory).items()}}
     return {key: round(float(value), 4) if isinstance(value, float | np.floating) else value
             for key, value in row.items()}
 
@@ -39,6 +43,7 @@ def line(way: Way, seen: Written) -> dict:
 def bounds(ways: list[Way], found: dict[str, Written]) -> list[dict]:
     """Layers of a forward that DSBD wrote, each row's last one left out, beside theorem 3.2 with the mean of
     min(t, beta) over judged layers. The theorem's layers are all alike; where they are not, it is a guide.
+    most: share of judged layers that any exact rule could pass, at most, where it was asked.
     """
     lines = []
     for way in ways:
@@ -46,9 +51,10 @@ def bounds(ways: list[Way], found: dict[str, Written]) -> list[dict]:
             seen, asked = found[way.name], way.beams
             bound = layers_bound(asked.threshold, seen.beta, asked.layers)
             layers = float((seen.layers - 1 - seen.last).sum() / max(1, (seen.steps - 1).sum()))
-            lines.append({"name": way.name, "beta": round(seen.beta, 4), "passed": round(
-                seen.passed / max(1, seen.judged), 4), "layers": round(layers, 3), "bound": round(bound, 3),
-                "holds": layers >= bound})
+            lines.append({"name": way.name, "beta": round(seen.beta, 4),
+                          "passed": round(seen.passed / max(1, seen.judged), 4),
+                          "most": None if seen.most is None else round(seen.most, 4),
+                          "layers": round(layers, 3), "bound": round(bound, 3), "holds": layers >= bound})
     return lines
 
 
@@ -96,8 +102,13 @@ def targets(pairs: list[dict]) -> list[dict]:
 
 def show(result: dict) -> None:
     console = Console(width=200)
+    plain = [{name: value for name, value in row.items() if not name.startswith(_CACHE)}
+             for row in result["rows"]]
+    caches = [{name: value for name, value in row.items() if name == "name" or name.startswith(_CACHE)}
+              for row in result["rows"]]
     cached = [row for row in result["rows"] if row["method"] in ONE_CACHE]
-    for title, lines in (("quality and speed", result["rows"]), ("with one row's cache", cached),
+    for title, lines in (("quality and speed", plain), ("caches of a row, at most", caches),
+                         ("with one row's cache", cached),
                          ("DSBD of equal quality by width of plain beams", result["equal_quality"]),
                          ("layers a forward and theorem 3.2", result["layers"])):
         table = Table(title=title)

@@ -63,11 +63,12 @@ class BeamRows(Rows):
 
     def conclude(self, slot: int, is_eos: np.ndarray) -> Result:
         """Take a row that ended out of its slot: its best finished beam is its text."""
-        score, tokens, likelihood = self.finished[slot].beams[0]
+        scores, texts, likelihoods = zip(*self.finished[slot].beams, strict=True)
+        tokens = texts[0]
         layers, (beams, judged, passed, wide, beta) = int(self.layers[slot]), self.seen[slot].tolist()
         counts = BeamCounts(layers, beams / layers, int(judged), int(passed), wide / max(1, passed),
                             beta / max(1, judged), int(self.step_tokens[slot, self.forwards[slot] - 1]),
-                            int(self.queries[slot]), score, likelihood)
+                            int(self.queries[slot]), likelihoods, scores, texts)
         self.length[slot] = self.prompt[slot]
         self.extend(slot, tokens)
         steps = self.step_tokens[slot, : self.forwards[slot]]
