@@ -1,72 +1,101 @@
 """Users in, rows of CANDIDATES out: batches, with every way in which a user can fail kept to that user."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from dare_job import device_errors
+from dare_job.decode import memory
 from dare_job.decode.beam.top_k.search import Query, TopK
-from dare_job.errors import InfrastructureError, describe
+from dare_job.errors import describe
 from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.spark import hangs, models
 
 _LOG = logging.getLogger("dare_job")
 MODEL, POPULAR = "model", "popularity"  # who made a list
+_NOBODY: Mapping[str, Sequence[str]] = {}
 
 
 class Writer:
-    """What makes lists in one worker. ``batch_size`` falls where memory is short, and stays there."""
+    """What makes lists in one worker. ``batch_size`` falls where memory is short, and stays there unless one
+    user alone was to blame.
+    """
 
     def __init__(self, search: TopK, catalogue: Catalogue, recommender: Recommender,
                  drafter: Recommender | None, exclude: Sequence[str], k: int, batch_size: int):
         self.search, self.catalogue = search, catalogue
         self.recommender, self.drafter = recommender, drafter
         self.exclude, self.k, self.batch_size = tuple(exclude), k, batch_size
+        self._under_way: list[str] = []
 
-    def rows(self, users: Sequence[tuple[str, Sequence[str]]]) -> Iterator[dict]:
+    @property
+    def clock_s(self) -> float:
+        """Of the search's forwards, for a watchdog."""
+        return self.search.clock_s
+
+    def in_slots(self) -> list[str]:
+        """Users of the batch that is searched for, or was last."""
+        return self._under_way
+
+    def rows(self, users: Sequence[tuple[str, Sequence[str]]],
+             hung: Mapping[str, Sequence[str]] = _NOBODY) -> Iterator[dict]:
         """(user_id, item ids, the oldest first) -> k rows a user, or one with ``error``; without run_id.
 
         Users with prompts of like length share batches. A user without an item that has an id gets the most
-        popular items, one for whom fewer than k are left an error. Raises InfrastructureError where the
-        device failed.
+        popular items, one for whom fewer than k are left an error. Users over whom a worker has ended come
+        alone and last; ``hung`` says why each time, and over whom one ended alone is given up. Raises
+        DeviceError where the device failed.
         """
-        known = []
+        known, alone = [], []
         for user, history in users:
             rows = self.catalogue.rows(history)
             if not rows:
                 yield from _listed(user, self.catalogue.by_popularity(self.exclude, self.k), POPULAR, 0, 0)
-            elif (left := self.catalogue.most(self.exclude, rows)) < self.k:
-                yield _row(user, error=f"fewer than {self.k} items are left, {left}, without what "
-                                       "recommend.exclude leaves out: a smaller recommend.k, or exclude less")
+            elif reason := self._too_few(rows) or hangs.given_up(hung.get(user, ())):
+                yield _row(user, error=reason)
             else:
-                known.append((user, rows))
+                (alone if user in hung else known).append((user, rows))
         known.sort(key=lambda one: len(one[1]))
-        at = 0
+        at, before = 0, self.batch_size
         while at < len(known):
             batch = known[at:at + self.batch_size]
-            found = self._batch(batch)
+            found = self._batch(batch, before)
             if found is None:
                 self.batch_size = max(1, len(batch) // 2)
                 _LOG.warning("out of memory with %d users at once: %d from here on", len(batch),
                              self.batch_size)
+                memory.release(self.search.reader.target)
                 continue
             yield from found
             at += len(batch)
+        for one in alone:
+            yield from self._batch([one], before)
 
-    def _batch(self, users: list[tuple[str, list[int]]]) -> list[dict] | None:
-        """None: memory is short, and there is more than one user."""
+    def _too_few(self, rows: list[int]) -> str | None:
+        """Why a user who has taken these rows can have no whole list."""
+        left = self.catalogue.most(self.exclude, rows)
+        return None if left >= self.k else (
+            f"fewer than {self.k} items are left, {left}, without what recommend.exclude leaves out: a "
+            "smaller recommend.k, or exclude less")
+
+    def _batch(self, users: list[tuple[str, list[int]]], before: int) -> list[dict] | None:
+        """None: memory is short, and there is more than one user. before: ``batch_size`` once it is one user
+        whom memory is too short for.
+        """
+        self._under_way = [user for user, _ in users]
         try:
             return self._found(users)
         except Exception as error:
-            if device_errors.is_device(error):
-                raise InfrastructureError(f"the device failed: {describe(error)}") from error
-            if device_errors.is_short(error) and len(users) > 1:
+            models.stop_if_device(error, self._under_way)
+            short = memory.is_short(error)
+            if short and len(users) > 1:
                 return None
             if len(users) == 1:
+                self.batch_size = before if short else self.batch_size
                 user = users[0][0]
                 _LOG.warning("user %s gets no list: %s", user, describe(error))
                 return [_row(user, error=describe(error))]
             _LOG.warning("a batch failed, its users are served one by one: %s", describe(error))
-        return [row for user in users for row in self._batch([user])]
+        return [row for user in users for row in self._batch([user], before)]
 
     def _found(self, users: list[tuple[str, list[int]]]) -> list[dict]:
         queries: list[Query] = [self.catalogue.query(self.recommender, rows, self.exclude, self.drafter, user)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from dare_job import files, model_files
 from dare_job.config import RecommendSettings
-from dare_job.errors import InfrastructureError, ModelError, describe
+from dare_job.errors import ModelError
 from dare_job.job import Job
 from dare_job.recommend import searching, users
 from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.rows import Writer
-from dare_job.spark import gpus, shipping
+from dare_job.spark import gpus, models, shipping
 from dare_job.spark.session import is_local
 from dare_job.spark.shipping import Archive
 from dare_job.spark.task import threads
@@ -52,24 +52,32 @@ class RecommendTask:
     """Plain values; equal tasks share one loaded search.
 
     settings  of the section recommend, as JSON
-    users     folder of the tables of ``users``; chunks: where finished chunks go
+    users     folder of the tables of ``users``
+    folder    of what this run makes: chunks, and who hung; cut: the token of its chunks
     """
 
     model: Model
     drafter: Model | None
     settings: str
     users: str
-    chunks: str
+    folder: str
+    cut: str
     device: str
     threads: int
     run_id: str
+    hang_timeout_s: float | None = None
 
     @classmethod
-    def of(cls, job: Job, folder: Path, drafter: Path | None, users_: files.AnyPath,
-           chunks: files.AnyPath) -> "RecommendTask":
+    def of(cls, job: Job, folder: Path, drafter: Path | None, users_: files.AnyPath, work: files.AnyPath,
+           cut: str) -> "RecommendTask":
         return cls(Model.of(job, folder), drafter and Model.of(job, drafter),
-                   job.config.recommend.model_dump_json(), str(users_.resolve()), str(chunks.resolve()),
-                   job.config.model.device, threads(job), job.run_id)
+                   job.config.recommend.model_dump_json(), str(users_.resolve()), str(work.resolve()), cut,
+                   job.config.model.device, threads(job), job.run_id, job.config.decode.hang_timeout_s)
+
+    @property
+    def chunks(self) -> files.AnyPath:
+        """Where finished chunks go."""
+        return files.path(self.folder) / "chunks"
 
 
 def loaded(task: RecommendTask) -> Writer:
@@ -94,10 +102,7 @@ def _load(task: RecommendTask, gpu: str | None) -> Writer:
     def sequences():
         return users.sequences(folder, recommender.ids, catalogue.trie.rows)
 
-    try:
+    with models.fitting("the recommender"):
         search = searching.search(settings, recommender, catalogue.trie, sequences, drafter,
                                   gpus.take(task.device, gpu))
-    except (RuntimeError, MemoryError) as error:
-        raise InfrastructureError(f"{socket.gethostname()}: the recommender does not fit, or its device "
-                                  f"failed: {describe(error)}") from error
     return Writer(search, catalogue, recommender, drafter, settings.exclude, settings.k, settings.batch_size)

@@ -7,7 +7,7 @@ a second time replaces the same rows. Knows nothing of models or Spark.
 import json
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
@@ -127,16 +127,17 @@ def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
     return maker, json.loads(found[_FOOTER])["busy_s"]
 
 
-def discard_unreadable(folder: AnyPath) -> None:
-    """Delete files without readable totals (a disk was full, say): they are missing, and written anew.
+def discard_unreadable(folder: AnyPath, read: Callable[[AnyPath], object] = read_totals) -> None:
+    """Delete files that ``read`` cannot read (a disk was full, say): they are missing, and written anew.
 
     So are the hidden files of writers that were killed.
     """
     for path in folder.glob(".*.partial"):
         path.unlink(missing_ok=True)
+
     def discard(path: AnyPath) -> None:
         try:
-            read_totals(path)
+            read(path)
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
             _LOG.warning("%s cannot be read and is written again: %s", path, str(error).partition("\n")[0])
             path.unlink()

@@ -1,14 +1,13 @@
 """Rows in, results out: the engine's batches, with every way in which a row can fail kept to that row."""
 
 import logging
-import socket
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from dare_job import errors
 from dare_job.decode import Engine, Request, Result, memory
-from dare_job.errors import DareJobError, DeviceError, InfrastructureError, RowError, describe
-from dare_job.spark import batch_size, hangs, loading
+from dare_job.errors import DareJobError, InfrastructureError, RowError, describe
+from dare_job.spark import batch_size, hangs, loading, models
 from dare_job.spark.task import Task
 from dare_job.spark.watchdog import Watchdog
 from pools.errors import PoolError
@@ -133,9 +132,7 @@ class _Feed:
     def _request(self, row: dict) -> Request | None:
         """What the engine is asked for a row now, if anything."""
         hung = self._hung.get(row["entity_id"], ())
-        reason = row["error"]
-        if reason is None and len(hung) >= hangs.TWICE:
-            reason = f"ended {len(hung)} workers, the last with this row alone: {hung[-1]}"
+        reason = row["error"] or hangs.given_up(hung)
         if reason is None:
             try:
                 request = loading.request(row, self._task)
@@ -180,12 +177,10 @@ class _Feed:
 def stop_if_fatal(error: Exception, engine: Engine | None = None) -> None:
     """Raise again, as one of the project's errors, what would fail every row alike.
 
-    A device that failed over ``engine`` takes its process with it: Spark starts the task anew in another.
+    engine  over whose rows a device may have failed
     """
     if isinstance(error, PoolError):
         raise errors.PoolError(str(error)) from error
     if isinstance(error, DareJobError) and not isinstance(error, RowError):
         raise error
-    if memory.is_device(error):
-        raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}",
-                          engine.in_slots() if engine else ()) from error
+    models.stop_if_device(error, engine.in_slots() if engine else ())

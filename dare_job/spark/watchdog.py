@@ -11,13 +11,22 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-
-from dare_job.decode import Engine, Result
+from typing import Protocol, TypeVar
 
 EXIT_CODE = 75  # "try again"
+T = TypeVar("T")
 _LOG = logging.getLogger("dare_job")
+
+
+class Watched(Protocol):
+    """An engine, or whatever else has forwards of its own: ``clock_s`` moves whenever one of them ends."""
+
+    clock_s: float
+
+    def in_slots(self) -> Sequence[str]:
+        """Ids of the rows that are under way."""
 
 
 class Watchdog:
@@ -31,7 +40,7 @@ class Watchdog:
     def __init__(self, limit_s: float | None, note: Callable[[list[str], str], None],
                  end: Callable[[int], None] = os._exit):
         self._limit_s, self._note, self._end = limit_s, note, end
-        self._engine: Engine | None = None  # which is at work
+        self._engine: Watched | None = None  # which is at work
         self._turns = 0  # how often one was set to work
         self._stop = threading.Event()
 
@@ -49,7 +58,7 @@ class Watchdog:
             self._stop.set()
             thread.join()
 
-    def over(self, engine: Engine, results: Iterator[Result]) -> Iterator[Result]:
+    def over(self, engine: Watched, results: Iterator[T]) -> Iterator[T]:
         """The same results; the engine is watched until each is there."""
         while True:
             self._turns += 1

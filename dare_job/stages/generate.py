@@ -13,7 +13,7 @@ from dare_job.files import AnyPath, path, writing
 from dare_job.job import Job
 from dare_job.local_copy import local_copy
 from dare_job.observe import progress
-from dare_job.spark import busy, chunks, cut, executors, gpus, hangs, model_workers
+from dare_job.spark import busy, chunks, cut, gpus, hangs, model_workers
 from dare_job.spark.task import STATS, Task
 from dare_job.stages import old_text, upstream, waves
 from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS, MODES_WITHOUT_POOLS
@@ -146,25 +146,9 @@ def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
 
 
 def _stats(job: Job, work: cut.Cut, wave: int, write) -> list:
-    """STATS of the tasks that write what is left of a wave.
-
-    A row that hangs, or that a device fails over, ends two attempts at its shard before it is given up, so a
-    few of them end Spark's job (``spark.task.maxFailures``). Where workers ended so, and rows were noted for
-    it, what is left is therefore tried again, until a shard has had ``hangs.MOST`` of them. Any other failure
-    ends as Spark lets it.
-    """
-    before = seen = hangs.by_shard(work.folder, work.token)
-    while True:
-        try:
-            with executors.failing_plainly():
-                return model_workers.map_rows(cut.remaining(job, work, wave), write, STATS).collect()
-        except errors.InfrastructureError as error:
-            found = hangs.by_shard(work.folder, work.token)
-            if found == seen or max((found - before).values()) >= hangs.MOST:
-                raise
-            _LOG.warning("workers hung, or their device failed, %d times; what is left is tried again: %s",
-                         (found - seen).total(), error)
-            seen = found
+    """STATS of the tasks that write what is left of a wave."""
+    return hangs.until_done(work.folder, work.token, lambda: model_workers.map_rows(
+        cut.remaining(job, work, wave), write, STATS).collect())
 
 
 def _note_tasks(file: AnyPath, stats: list) -> None:

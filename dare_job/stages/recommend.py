@@ -21,6 +21,7 @@ from dare_job.recommend import chunks, publishing, searching, users
 from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.task import RecommendTask
+from dare_job.spark import hangs
 from dare_job.tables import CANDIDATES_VERSION
 from dare_job.workspace import MANIFEST, digest, done_record, write_json
 
@@ -60,12 +61,16 @@ def run(job: Job) -> dict:
         raise DataError(f"{source} names no user, or --limit is 0: there is nobody to recommend to")
     counts = users.counts(swap.current(work / "users"), recommender.ids)
     _require_items(job, Catalogue.of(recommender.ids, counts))
-    task = RecommendTask.of(job, folder, drafter, swap.current(work / "users"), work / "chunks")
+    task = RecommendTask.of(job, folder, drafter, swap.current(work / "users"), work, fingerprint)
     said = chunks.write(job, task, table["chunks"], table["users"])
-    manifest = _show(job, table, work / "chunks", fingerprint, {
+    if hung := hangs.count(work, fingerprint):
+        _LOG.warning("workers hung, or their device failed, %d times, and they were started anew; users "
+                     "over whom two did have an error that says what happened", hung)
+    manifest = _show(job, table, task.chunks, fingerprint, {
         "made_by": made_by, "settings": settings.model_dump(),
         "workers": {"workers": len({row["worker"] for row in said}),
                     "users": sum(row["users"] for row in said),
+                    "hangs": hung,
                     "busy_s": round(sum(row["busy_s"] for row in said), 3)},
         "seconds": round(time.perf_counter() - began, 3)})
     files.remove_tree(job.space.work / "recommend")

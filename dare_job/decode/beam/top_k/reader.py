@@ -117,10 +117,14 @@ class Reader:
         heads = np.where(fresh, self.lengths, 0)
         if not (heads + counts).any():
             return
-        if fresh.all() and not counts.any():
-            logits = self.target.prefill(self.cache, np.arange(len(rows)), self.prompts, self.lengths)
-        else:
-            logits = self._forward(new, counts, heads)
+        try:
+            if fresh.all() and not counts.any():
+                logits = self.target.prefill(self.cache, np.arange(len(rows)), self.prompts, self.lengths)
+            else:
+                logits = self._forward(new, counts, heads)
+        except Exception:
+            self.cache = None  # memory may be short for so many rows
+            raise
         self.reads.append(heads + counts)
         self._keep(logits.float(), fresh, new, counts)
 

@@ -123,6 +123,7 @@ class TopK:
         if not 1 <= k <= trie.leaves:
             raise ConfigError(f"k = {k}: lists have 1 to {trie.leaves} ids, as many as there are")
         self.trie, self.k, self.drafter, self.scheduler = trie, k, drafter, scheduler
+        self.clock_s = 0.0  # all forwards so far, drafting included
         self.vocabulary = Vocabulary(trie, list(first_code_token), target.device)
         self.reader = Reader(target, self.vocabulary, scores)
 
@@ -139,12 +140,15 @@ class TopK:
             if self.scheduler and drafts:
                 self.scheduler.note_draft(before, [(level.nodes >= 0).sum(1) for level in drafts],
                                           1e3 * (time.perf_counter() - begun))
-            draft_s += time.perf_counter() - begun
+            drafted_s = time.perf_counter() - begun
+            draft_s += drafted_s
+            self.clock_s += drafted_s
             begun = time.perf_counter()
             self._read(state, rows, drafts)
+            read_s = time.perf_counter() - begun
+            self.clock_s += read_s
             if self.scheduler:
-                ms = 1e3 * (time.perf_counter() - begun)
-                self.scheduler.line.note(int(self.reader.reads[-1].sum()), ms)
+                self.scheduler.line.note(int(self.reader.reads[-1].sum()), 1e3 * read_s)
             if self.scheduler and drafts:
                 self.advanced(state, banned, drafts)
                 self.scheduler.note_passed(before, state.level[rows], len(drafts))
