@@ -103,6 +103,9 @@ def beam(
     bounds: Annotated[bool, typer.Option(
         "--bounds", help="Measure how many drafted layers any exact rule could pass, at most.")] = False,
     steps: Annotated[int, typer.Option("--steps", help="Updates of the draft model's training.")] = 300,
+    taught_temperature: Annotated[float, typer.Option(
+        "--taught-temperature", help="train-drafter's --temperature.")] = 1.0,
+    taught_kept: Annotated[int, typer.Option("--taught-kept", help="train-drafter's --kept.")] = 16,
     work: Annotated[Path | None, typer.Option(
         "--work", help="Folder that keeps the models for the next call, such as bench sample's.")] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="File for quality over speed, as SVG.")] = None,
@@ -127,9 +130,10 @@ def beam(
     base = Beams(layers=layers, warp=Warp(temperature), law=law, draft_law=draft_law, seed=seed)
     drafts, least, plain = (tuple(options.numbers(*given)) for given in (
         ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
+    settings = Settings(steps=steps, temperature=taught_temperature, kept=taught_kept)
     grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain, fixed)
     result = command.run(command.quick(base, work, svg, bounds) if quick else command.Options(
-        base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg, bounds))
+        base, grid, rows, tokens, users, items, settings, work, svg, bounds))
     print(json.dumps(result), flush=True)
     if not quick and not all(one["met"] for one in result["targets"]):
         raise typer.Exit(1)

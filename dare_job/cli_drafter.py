@@ -28,6 +28,12 @@ def train_drafter(
     kl: Annotated[float, typer.Option(
         "--kl", help="Share of the loss that compares with the target's probabilities; the rest is the "
         "texts' cross-entropy.")] = 0.5,
+    temperature: Annotated[float, typer.Option(
+        "--temperature", help="Of the target's probabilities that are learned: that at which it will be "
+        "sampled.")] = 1.0,
+    kept: Annotated[int, typer.Option(
+        "--kept", help="Most probable tokens of a place that are learned; 256 for beams and high "
+        "temperatures.")] = 16,
     rate: Annotated[float, typer.Option("--rate", help="Peak learning rate.")] = 4e-3,
     context: Annotated[int, typer.Option(
         "--context", help="Tokens of a row in training; a longer prompt loses its beginning.")] = 1024,
@@ -54,7 +60,8 @@ def train_drafter(
     from dare_job.observe import log
     from dare_job.output import writing
 
-    settings = Settings(width, layers, heads, steps, batch_tokens, kl, rate, context, rows, held_out, seed)
+    settings = Settings(width, layers, heads, steps, batch_tokens, kl, rate, context, rows, held_out, seed,
+                        temperature, kept)
     log.to_stderr()
     day = night.day(date).isoformat() if date else None
     with writing(to):

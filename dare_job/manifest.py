@@ -38,7 +38,7 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
         "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
-        "gates": gates,
+        "gates": gates, "beams": generated.get("beams"),
         "busy_s": generated.get("busy_s"), "workers": generated.get("workers"),
         "waves": generated.get("waves", {}).get(entity, []),
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},

@@ -55,7 +55,7 @@ def run(options: Options) -> dict:
     model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
     most = _new_tokens(found)
     before = measure.greedy(target, model, held, most) if held else None
-    taught = teacher.lessons(target, learned)
+    taught = teacher.lessons(target, learned, settings.kept, settings.temperature)
     record = train(model, taught, settings, "cuda" if target.device.type == "cuda" else "cpu")
     staging = swap.staged(options.to)
     with swap.discarding(staging):

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from dare_job.decode import Target
+from dare_job.drafter.settings import KEPT
 from dare_job.drafter.texts import Row
 
-KEPT = 16  # most probable tokens of a place
 _TOKENS = 4096  # of a forward
 _LOG_EVERY_S = 10.0
 _LOG = logging.getLogger("dare_job")
@@ -20,8 +20,8 @@ _LOG = logging.getLogger("dare_job")
 class Lesson:
     """A row, and what the target says in front of each of its text's T tokens.
 
-    tokens  int32 (T, KEPT), shares float16 (T, KEPT): the most probable and their probabilities; no shares
-            at all where nobody knows what the target was asked
+    tokens  int32 (T, K), shares float16 (T, K): the most probable and their probabilities; no shares at all
+            where nobody knows what the target was asked
     """
 
     row: Row
@@ -30,16 +30,16 @@ class Lesson:
 
 
 @torch.inference_mode()
-def lessons(target: Target, rows: list[Row]) -> list[Lesson]:
-    """In the rows' order."""
-    kept = min(KEPT, target.vocabulary)
+def lessons(target: Target, rows: list[Row], kept: int = KEPT, temperature: float = 1.0) -> list[Lesson]:
+    """In the rows' order; so many tokens of each place, by the target's law at this temperature."""
+    kept = min(kept, target.vocabulary)
     found: dict[str, Lesson] = {row.name: _untaught(row, kept) for row in rows if not row.asked}
     waiting = sorted((row for row in rows if row.asked), key=lambda row: len(row.prompt) + len(row.text))
     began = told = time.monotonic()
     while waiting:
         longest = len(waiting[-1].prompt) + len(waiting[-1].text)
         part, waiting = _last(waiting, max(1, _TOKENS // longest))
-        found.update((lesson.row.name, lesson) for lesson in _of_batch(target, part, kept))
+        found.update((lesson.row.name, lesson) for lesson in _of_batch(target, part, kept, temperature))
         if time.monotonic() - told > _LOG_EVERY_S:
             told = time.monotonic()
             _LOG.info("target reads the texts: %d of %d, %.0f s", len(found), len(rows), told - began)
@@ -55,13 +55,13 @@ def _untaught(row: Row, kept: int) -> Lesson:
     return Lesson(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
 
 
-def _of_batch(target: Target, rows: list[Row], kept: int) -> list[Lesson]:
+def _of_batch(target: Target, rows: list[Row], kept: int, temperature: float) -> list[Lesson]:
     lengths = np.array([len(row.prompt) for row in rows], np.int64)
     scored = np.array([len(row.text) - 1 for row in rows], np.int64)
     whole = [np.concatenate((row.prompt, row.text[:-1])) for row in rows]
     ids = np.stack([np.pad(one, (0, max(map(len, whole)) - len(one)), "edge") for one in whole])
     logits = target.prefill(target.new_cache(len(rows)), np.arange(len(rows)), ids, lengths, scored)
-    best = torch.softmax(logits.float(), -1).topk(kept)
+    best = torch.softmax(logits.float() / temperature, -1).topk(kept)
     tokens, shares = (x.cpu().numpy() for x in (best.indices.to(torch.int32), best.values.half()))
     ends = np.cumsum(scored + 1)
     return [Lesson(row, tokens[end - len(row.text) : end], shares[end - len(row.text) : end])

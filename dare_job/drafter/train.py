@@ -115,7 +115,8 @@ def _step(model, optimizers, batch: Batch, settings: Settings, share: float) -> 
         hidden = model.base_model(input_ids=batch.ids, use_cache=False).last_hidden_state
         logits = model.get_output_embeddings()(hidden.flatten(0, 1)[batch.places])
     logits = logits.float()
-    text, law = cross_entropy(logits, batch.following), divergence(logits, batch.tokens, batch.shares)
+    text = cross_entropy(logits, batch.following)
+    law = divergence(logits / settings.temperature, batch.tokens, batch.shares)
     ((1 - settings.kl) * text + settings.kl * law).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer, rate in optimizers:

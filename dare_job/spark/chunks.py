@@ -7,7 +7,7 @@ a second time replaces the same rows. Knows nothing of models or Spark.
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from dare_job.tables import KNOWLEDGE
 _LOG = logging.getLogger("dare_job")
 _FOOTER = b"dare_job.totals"
 _MAKER = b"dare_job.maker"
+_NOTHING: Mapping[str, dict] = {}
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,17 @@ def committed(folder: AnyPath) -> set[tuple[int, int]]:
 
 
 def write(path: AnyPath, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
-          maker: Maker | None = None) -> Totals:
-    """Write rows of KNOWLEDGE under ``path``, complete or not at all; an older file is replaced."""
+          maker: Maker | None = None, notes: Mapping[str, dict] = _NOTHING) -> Totals:
+    """Write rows of KNOWLEDGE under ``path``, complete or not at all; an older file is replaced.
+
+    notes: of JSON values, for the footer, too
+    """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=KNOWLEDGE)
     totals = totals_of(table, busy_s)
     footer = {**KNOWLEDGE.metadata, _FOOTER: json.dumps(asdict(totals)).encode()}
     if maker is not None:
         footer[_MAKER] = json.dumps(asdict(maker)).encode()
+    footer |= {_note(name): json.dumps(note).encode() for name, note in notes.items()}
     with files.writing(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
         pq.write_table(table.replace_schema_metadata(footer), file, compression="zstd")
     return totals
@@ -125,6 +130,17 @@ def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
         found = pq.read_schema(source).metadata
     maker = Maker(**json.loads(found[_MAKER])) if _MAKER in found else None
     return maker, json.loads(found[_FOOTER])["busy_s"]
+
+
+def read_note(path: AnyPath, name: str) -> dict | None:
+    """A note of a file's footer; None where there is none of this name."""
+    with files.source(path) as source:
+        found = pq.read_schema(source).metadata.get(_note(name))
+    return found and json.loads(found)
+
+
+def _note(name: str) -> bytes:
+    return f"dare_job.{name}".encode()
 
 
 def discard_unreadable(folder: AnyPath, read: Callable[[AnyPath], object] = read_totals) -> None:

@@ -18,7 +18,7 @@ from dare_job.decode import Result
 from dare_job.errors import DareJobError, DeviceError, InfrastructureError
 from dare_job.files import AnyPath, is_local, path
 from dare_job.observe import log
-from dare_job.spark import batch_size, chunks, cut, gpus, hangs, loading
+from dare_job.spark import batch_size, chunks, cut, gpus, hangs, loading, widths
 from dare_job.spark.decoding import decode
 from dare_job.spark.task import Task
 from dare_job.spark.watchdog import Watchdog
@@ -63,7 +63,7 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
         with dog.on():
             for row, result in decode(collector.watched(chain([first], rows)), task, dog,
                                       hangs.reasons(task, shard)):
-                yield from collector.add(row, knowledge_row(row, result, task))
+                yield from collector.add(row, knowledge_row(row, result, task), widths.of(result))
             yield from collector.finish()
         _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
     except DareJobError as error:
@@ -107,6 +107,7 @@ class Collector:
         self._task = task
         self._waiting: dict[int, int] = {}  # chunk -> rows handed out and not finished
         self._ready: dict[int, list[dict]] = {}
+        self._widths: dict[int, widths.Widths] = {}
         self._newest = -1
         self._began = time.perf_counter()
         self._started = time.time()
@@ -119,9 +120,10 @@ class Collector:
             yield row
         self._newest = -1
 
-    def add(self, row: dict, finished: dict) -> Iterator[pa.RecordBatch]:
+    def add(self, row: dict, finished: dict, beams: widths.Widths) -> Iterator[pa.RecordBatch]:
         """Take a finished row; commits the chunks that are complete: no later row can belong to them."""
         self._waiting[row["chunk"]] -= 1
+        self._widths[row["chunk"]] = self._widths.get(row["chunk"], widths.Widths()) + beams
         self._ready.setdefault(row["chunk"], []).append((row, finished))
         for chunk in [chunk for chunk in self._ready if chunk != self._newest and not self._waiting[chunk]]:
             yield self._commit(chunk)
@@ -139,7 +141,8 @@ class Collector:
             raise _Stopped
         maker = chunks.Maker(_name(), batch_size.of(self._task))
         file = _path(first, self._task)
-        chunks.write(file, [finished for _, finished in entries], busy_s, maker)
+        chunks.write(file, [finished for _, finished in entries], busy_s, maker,
+                     self._widths.pop(chunk).note())
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
         _LOG.info("committed %s", file.name, extra={

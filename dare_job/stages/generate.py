@@ -13,7 +13,7 @@ from dare_job.files import AnyPath, path, writing
 from dare_job.job import Job
 from dare_job.local_copy import local_copy
 from dare_job.observe import progress
-from dare_job.spark import busy, chunks, cut, gpus, hangs, model_workers
+from dare_job.spark import busy, chunks, cut, gpus, hangs, model_workers, widths
 from dare_job.spark.task import STATS, Task
 from dare_job.stages import old_text, upstream, waves
 from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS, MODES_WITHOUT_POOLS
@@ -30,7 +30,7 @@ def run(job: Job) -> dict:
     """Write every row of tonight, wave by wave; a killed run goes on with the chunks that are missing.
 
     Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, those of each wave,
-    and the baseline's.
+    ``widths`` of beams, and the baseline's.
     """
     upstream.require_plan(job)
     work = prepare(job)
@@ -44,10 +44,15 @@ def run(job: Job) -> dict:
             f"{work.folder} holds {totals.rows} of {work.rows} rows after all tasks ended: run it again")
     record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
               "waves": waves.record(work), "workers": _workers(job, work, files),
-              "baseline": baseline.measure(job, work)}
+              "beams": _beams(job, work), "baseline": baseline.measure(job, work)}
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
+
+
+def _beams(job: Job, work: cut.Cut) -> dict | None:
+    """What ``widths`` says of all rows of a night of beams."""
+    return widths.record(sorted(busy.files(work))) if job.config.decode.mode == "beam" else None
 
 
 def prepare(job: Job) -> cut.Cut:

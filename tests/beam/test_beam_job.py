@@ -90,5 +90,9 @@ def test_a_night_of_beams(tmp_path, drafter, capsys, monkeypatch):
     asked = ["--config", "job.yaml", "--limit", "3"]
     first = json.loads(run("run", "--date", "2026-01-02", *asked)[-1])
     assert first["written"] == 6 and not first["errors"]
+    manifest, = (tmp_path / "out").glob("knowledge/entity=user/dt=2026-01-02/_manifest.json")
+    beams = json.loads(manifest.read_text())["beams"]
+    assert 1 <= beams["width"] <= 2 and beams["judged"] >= beams["passed"]
+    assert beams["layers"] > 6
     again = json.loads(run("run", "--date", "2026-01-03", *asked)[-1])
     assert again["skipped_fresh"] >= 3

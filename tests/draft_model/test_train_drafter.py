@@ -13,13 +13,17 @@ from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from dare_job import prompts, tables
+from dare_job.bench.sampling.world import logits_of
 from dare_job.cli import app
 from dare_job.data.world.simulate import simulate, user_examples
 from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.same import require_same
 from dare_job.decode.prompt import prompt_ids
-from dare_job.drafter.train import divergence
+from dare_job.drafter import teacher
+from dare_job.drafter.settings import Settings
+from dare_job.drafter.texts import Row
+from dare_job.drafter.train import divergence, network, train
 from dare_job.errors import ConfigError, DataError
 from dare_job.model import embedded_path
 from dare_job.model_files import fingerprint, tokenizer_hash
@@ -111,6 +115,8 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     (["--kl", "1.5"], ConfigError, "--kl is 1.5; it must be from 0"),
     (["--width", "65"], ConfigError, "--width 65 is no multiple of twice --heads 2"),
     (["--rate", "nan"], ConfigError, "--rate is nan"),
+    (["--temperature", "0"], ConfigError, "--temperature is 0; it must be above 0"),
+    (["--kept", "0"], ConfigError, "--kept is 0; it must be at least 1"),
     (["--context", "32"], DataError, "no text of 2026-01-02 is shorter than --context 32"),
     (["--date", "2026-01-03"], DataError, "holds no user text of 2026-01-03; published: 2026-01-02"),
     (["--held-out", "25"], DataError, "has 3 texts of 2026-01-02 to learn from .--held-out keeps 25 apart"),
@@ -134,6 +140,28 @@ def test_nothing_else_is_replaced_and_a_failed_run_leaves_what_was_there(publish
     done = _run("--out", published[0], "--to", trained[0], *QUICK, "--rate", "1", "--steps", "0")
     assert isinstance(done.exception, ConfigError)
     assert (trained[0] / "drafter.json").read_text() == before
+
+
+def test_lessons_are_of_a_temperature(published):
+    """A draft model that learned the law at 1.75 is nearer to it there than one that learned it at 1."""
+    _, tokenizer, target = published
+    rows = [Row(str(n), prompt_ids(tokenizer, "The user liked").astype(np.int64), ids, True)
+            for n, ids in enumerate(np.arange(5, 45).reshape(4, 10))]
+    hot = teacher.lessons(target, rows, 200, 1.75)
+    logits = logits_of(target, rows[0]).float()
+    shares = torch.softmax(logits / 1.75, -1).topk(200)
+    assert (hot[0].tokens == shares.indices.numpy()).mean() > 0.99  # but for equal ones
+    assert np.allclose(hot[0].shares, shares.values.numpy(), atol=1e-3)
+    apart = {}
+    for temperature in (1.0, 1.75):
+        asked = Settings(width=64, heads=2, steps=30, batch_tokens=512, kl=1.0, temperature=temperature)
+        model = network(tokenizer, target.vocabulary, 256, asked)
+        train(model, teacher.lessons(target, rows, 200, temperature), asked, "cpu")
+        found = torch.cat([logits_of(Target(model), row) for row in rows]).float() / 1.75
+        tokens, shares = (torch.from_numpy(np.concatenate([getattr(one, name) for one in hot]).astype(kind))
+                          for name, kind in (("tokens", np.int64), ("shares", np.float32)))
+        apart[temperature] = float(divergence(found, tokens, shares))
+    assert apart[1.75] < apart[1.0]
 
 
 def test_divergence_is_kl_with_all_other_tokens_as_one():

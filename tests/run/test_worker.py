@@ -1,6 +1,7 @@
 """One task of generate with a made-up engine: chunks, bad rows, and exceptions in a whole batch."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from dare_job import errors
 from dare_job.config import JobConfig
 from dare_job.decode import Request, Result
-from dare_job.spark import chunks, cut, loading, worker
+from dare_job.decode.request import BeamCounts
+from dare_job.spark import chunks, cut, loading, widths, worker
 from dare_job.spark.task import Task
 
 RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0}
@@ -84,6 +86,30 @@ def test_rows_are_committed_by_chunk_in_order_and_with_totals(task):
     assert (totals.rows, totals.tokens, totals.target_steps, totals.errors) == (8, 24, 16, 0)
     assert (totals.slot_steps, totals.busy_slots) == (20.0, 0.8)
     assert totals.busy_s > 0
+
+
+def test_widths_of_beams_are_summed_over_chunks(task, monkeypatch):
+    """Weighted by layers, and by layers that passed; a row with an error has none."""
+    task.bad |= {"r2"}
+    counts = {"r0": (10, 2.0, 8, 4, 1.5), "r1": (30, 4.0, 8, 0, 0.0), "r3": (10, 1.0, 0, 0, 0.0)}
+
+    def by_beams(request):
+        layers, width, judged, passed, wide = counts[request.id]
+        beams = BeamCounts(layers, width, judged, passed, wide, 0.5, 1, 99, (-1.0,), (-0.1,), (np.arange(3),))
+        return replace(plainly(request), beams=beams)
+
+    plainly = result
+    monkeypatch.setitem(globals(), "result", by_beams)
+    list(worker.write_shard(batches(4, 3), task.task))
+    paths = sorted((task.folder / "entity=user").glob("*.parquet"))
+    assert len(paths) == 2 and widths.record(paths[1:])["width"] == 1.0
+    assert widths.record(paths) == {"layers": 50, "width": 3.0, "judged": 16, "passed": 4,
+                                    "passed_width": 1.5}
+
+
+def test_rows_of_other_modes_have_no_widths(task):
+    list(worker.write_shard(batches(4, 3), task.task))
+    assert widths.record(sorted((task.folder / "entity=user").glob("*.parquet"))) is None
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 2, 4])

@@ -37,7 +37,7 @@ class Way:
 class Grid:
     """What DSBD is tried with, and the widths of plain beams.
 
-    fixed  DSBD has these widths, too: the laws of the plain beams, and no thresholds
+    fixed  DSBD has these widths, too: the laws of the plain beams, no thresholds, and no single cache
     """
 
     draft_widths: tuple[int, ...] = (2, 3, 4, 5, 6)
@@ -53,7 +53,7 @@ def ways(grid: Grid, base: Beams) -> list[Way]:
     most = max(grid.draft_widths)
     single = [Way(SINGLE, replace(base, width=most, draft_width=most, min_width=least, single_cache=True,
                                   threshold=max(grid.thresholds)), drafted=True)
-              for least in grid.min_widths if least <= most]
+              for least in grid.min_widths if least <= most and not grid.fixed]
     warp = base.warp
     greedy = replace(base, width=max(grid.widths), draft_width=max(grid.widths), layers=0,
                      warp=Warp(0.0, warp.top_k, warp.top_p))

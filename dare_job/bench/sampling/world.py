@@ -14,8 +14,8 @@ from dare_job.decode import EngineSettings, Request, Target
 from dare_job.decode.sampled import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
 from dare_job.drafter import teacher
-from dare_job.drafter.settings import Settings
-from dare_job.drafter.teacher import KEPT, Lesson
+from dare_job.drafter.settings import KEPT, Settings
+from dare_job.drafter.teacher import Lesson
 from dare_job.drafter.texts import Row
 from dare_job.drafter.train import network, train
 from dare_job.errors import ModelError
@@ -55,7 +55,7 @@ def prepare(source: Source, tokens: int, settings: Settings, work: Path, device:
     _LOG.info("the target samples %d texts for the draft model to learn from", len(others))
     texts = sampled(target, others, tokens)
     lessons = {"before": lambda: [_plain(row) for row in source.foreign],
-               "after": lambda: teacher.lessons(target, texts)}
+               "after": lambda: teacher.lessons(target, texts, settings.kept, settings.temperature)}
     trainings = {"before": replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps)),
                  "after": settings}
     made = {name: _drafter(name, lessons[name], target, source, trainings[name], work, tokens)
