@@ -13,6 +13,8 @@ from dare_job import cli_options as options
 from dare_job.errors import ConfigError
 
 app = typer.Typer()
+Target = Annotated[str, typer.Option("--target", help="Model that writes: embedded, a folder or a hub name.")]
+Precision = Annotated[options.Dtype, typer.Option("--dtype", help="Of both models' weights.")]
 
 
 @app.command()
@@ -38,11 +40,9 @@ def sample(
                        "of bench decode, without noise, in place of the embedded one.")] = None,
     seed: Annotated[int, typer.Option(
         "--seed", help="Of what is sampled; another one shows how far chance reaches.")] = 0,
-    target: Annotated[str, typer.Option(
-        "--target", help="Model that samples: embedded, a folder or a hub name.")] = "embedded",
+    target: Target = "embedded",
     device: options.OnDevice = options.Device.auto,
-    dtype: Annotated[options.Dtype, typer.Option(
-        "--dtype", help="Of both models' weights.")] = options.Dtype.float32,
+    dtype: Precision = options.Dtype.float32,
     plot: Annotated[Path | None, typer.Option(
         "--plot", help="SVG file of acceptance over the number of candidates, before and after "
         "distillation.")] = None,
@@ -109,14 +109,17 @@ def beam(
     work: Annotated[Path | None, typer.Option(
         "--work", help="Folder that keeps the models for the next call, such as bench sample's.")] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="File for quality over speed, as SVG.")] = None,
+    target: Target = "embedded",
+    device: options.OnDevice = options.Device.auto,
+    dtype: Precision = options.Dtype.float32,
     seed: Annotated[int, typer.Option("--seed", help="Of what is sampled.")] = 0,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few rows and a tiny draft model: exercises the command, measures nothing of "
                         "interest, and judges no target.")] = False,
 ) -> None:
-    """Write by beams, by DSBD and by speculative sampling, in one run on the CPU: quality against speed.
+    """Write by beams, by DSBD and by speculative sampling, in one run: quality against speed.
 
-    The embedded model writes texts of the sample world's users, drafted by a model distilled on its texts.
+    The target writes texts of the sample world's users, drafted by a model distilled on its texts.
     Quality is the texts' log-likelihood and their share of true statements. The last line of standard output
     is one JSON object; the exit code is 1 where a target at equal quality is missed.
     """
@@ -132,8 +135,9 @@ def beam(
         ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
     settings = Settings(steps=steps, temperature=taught_temperature, kept=taught_kept)
     grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain, fixed)
-    result = command.run(command.quick(base, work, svg, bounds) if quick else command.Options(
-        base, grid, rows, tokens, users, items, settings, work, svg, bounds))
+    asked = command.Options(base, grid, rows, tokens, users, items, settings, work, svg, bounds, target,
+                            options.torch_device(device), dtype.value)
+    result = command.run(command.quick(asked) if quick else asked)
     print(json.dumps(result), flush=True)
     if not quick and not all(one["met"] for one in result["targets"]):
         raise typer.Exit(1)

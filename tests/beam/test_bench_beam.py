@@ -54,11 +54,12 @@ def test_equal_quality_is_no_worse_in_either_measure():
         compared.append(way)
         found[way.name] = written
     pair, = report.equal(compared, found)
-    assert pair["dsbd"] == compared[3].name and pair["fewer_forwards"] == 2 and pair["cpu_clock"] == 1
-    met = report.targets([pair])
+    assert pair["dsbd"] == compared[3].name and pair["fewer_forwards"] == 2 and pair["by_clock"] == 1
+    met = report.targets([pair], "cpu")
     assert [one["met"] for one in met] == [True, pair["memory_bound"] >= 1.5]
     nothing, = report.equal(compared[:2], found)
-    assert nothing["dsbd"] is None and not any(one["met"] for one in report.targets([nothing]))
+    assert [one["met"] for one in report.targets([pair], "cuda")][2:] == [False]  # the clock's
+    assert nothing["dsbd"] is None and not any(one["met"] for one in report.targets([nothing], "cuda"))
 
 
 def test_speed_is_charged_by_queries_and_drafts():

@@ -36,14 +36,15 @@ class BoundedEngine(BeamEngine):
         found = super()._layer(rows, walk, logits, given)
         if given is None:
             return found
-        for place in np.flatnonzero((given.pairs[walk.going] >= 0).any(-1).numpy()):
+        for place in np.flatnonzero((given.pairs[walk.going] >= 0).any(-1).cpu().numpy()):
             self._judged += 1
             if self._judged % EVERY == 1:
                 row = walk.going[place]
-                scores = log_likelihoods(torch.from_numpy(walk.likelihoods[[row]]), logits[[place]])
+                scores = log_likelihoods(torch.from_numpy(walk.likelihoods[[row]]), logits[[place]].cpu())
                 p, _ = beam_law(scores, self.beams.warp)
-                self.bounds.append(bound(p[0], given.q[row], self.beams.draft_width, int(found.widths[place]),
-                                         self.beams.law, self.beams.draft_law, self._generator))
+                q, width = given.q[row].cpu(), int(found.widths[place])
+                self.bounds.append(bound(p[0], q, self.beams.draft_width, width, self.beams.law,
+                                         self.beams.draft_law, self._generator))
         return found
 
 

@@ -1,23 +1,23 @@
 """``dare-job bench beam``: beams, speculative sampling and DSBD on the same rows, quality beside speed."""
 
 import logging
-import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-import transformers
 from transformers import AutoTokenizer
 
 from dare_job.bench.beam import plot, report
 from dare_job.bench.beam.measure import Written, written
 from dare_job.bench.beam.methods import Grid, Way, ways
 from dare_job.bench.decode.night import working
+from dare_job.bench.gpu import machine
+from dare_job.bench.gpu.power import Meter
 from dare_job.bench.sampling import curve, source, world
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.beam.settings import Beams
 from dare_job.drafter.settings import Settings
-from dare_job.model_files import resolve
+from dare_job.model_files import EMBEDDED, resolve
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ class Options:
     bounds        measure what any exact rule could pass, at most: takes longer
     work          folder that keeps the models for the next call; None: a temporary one
     svg           file that gets figure 4; None: none
+    target        that writes: "embedded", a folder or a hub name
+    device, dtype  of both models: "auto", "cpu" or "cuda"; "float32", "bfloat16" or "float16"
     """
 
     beams: Beams = field(default_factory=Beams)
@@ -44,30 +46,34 @@ class Options:
     work: Path | None = None
     svg: Path | None = None
     bounds: bool = False
+    target: str = EMBEDDED
+    device: str = "auto"
+    dtype: str = "float32"
 
 
-def quick(beams: Beams, work: Path | None, svg: Path | None, bounds: bool = False) -> Options:
+def quick(options: Options) -> Options:
     """Seconds; measures nothing of interest."""
-    return Options(beams, Grid((2, 3), (0.9,), (1,), (1, 2)), 3, 16, 24, 20,
-                   Settings(width=64, heads=2, steps=20, batch_tokens=512), work, svg, bounds)
+    return replace(options, grid=Grid((2, 3), (0.9,), (1,), (1, 2)), rows=3, tokens=16, users=24, items=20,
+                   drafter=Settings(width=64, heads=2, steps=20, batch_tokens=512))
 
 
 def run(options: Options) -> dict:
     """Train, write and print; returns the JSON object that the command prints last."""
     torch.set_num_threads(1)
     with working(options.work) as work:
-        made = world.prepare(source.sample_world(options.rows, options.users, options.items, options.tokens,
-                                                 options.drafter.seed), options.tokens, options.drafter, work)
+        asked = source.sample_world(options.rows, options.users, options.items, options.tokens,
+                                    options.drafter.seed, options.target)
+        made = world.prepare(asked, options.tokens, options.drafter, work, options.device, options.dtype)
         compared = ways(options.grid, options.beams)
         found = _written(made, compared, options)
     rows = [report.line(way, found[way.name]) for way in compared]
     pairs = report.equal(compared, found)
     result = {"rows": rows, "equal_quality": pairs, "layers": report.bounds(compared, found),
-              "targets": report.targets(pairs), "training": made.training["after"],
+              "targets": report.targets(pairs, made.target.device.type), "training": made.training["after"],
               "drafted_layers": options.beams.layers, "temperature": options.beams.warp.temperature,
               "batch": BATCH, "threads": 1,
-              "parameters": made.target.model.num_parameters(), "machine": platform.machine(),
-              "torch": torch.__version__, "transformers": transformers.__version__,
+              "parameters": made.target.model.num_parameters(), "dtype": options.dtype,
+              "machine": machine.describe(made.target.device), "energy": Meter(made.target.device).source,
               "memory_bound": curve.ABOUT}
     report.show(result)
     if options.svg:
@@ -77,7 +83,7 @@ def run(options: Options) -> dict:
 
 
 def _written(made: World, compared: list[Way], options: Options) -> dict[str, Written]:
-    tokenizer = AutoTokenizer.from_pretrained(resolve("embedded"))
+    tokenizer = AutoTokenizer.from_pretrained(resolve(options.target))
     titles = {f"user:{one.row}": one.titles
               for one in source.examples(options.users, options.items, options.drafter.seed)}
     found = {}

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from dare_job.bench.beam.bound import BoundedEngine
 from dare_job.bench.beam.memory import Memory, Watched, memory
 from dare_job.bench.beam.methods import Way
+from dare_job.bench.gpu.power import Meter
 from dare_job.bench.sampling.measure import drafter_of
 from dare_job.bench.sampling.world import BATCH, World, logits_of
 from dare_job.decode import EngineSettings
@@ -33,6 +34,7 @@ class Written:
     most         share of them that any exact rule could pass, at most; None: not asked
     last         int64 (R,): layers of a row's last forward
     seconds, processor  by the clock, and of processor time
+    joules       of the GPU; None where they cannot be read
     memory       of the caches
     """
 
@@ -44,6 +46,7 @@ class Written:
     facts: list[Tally]
     seconds: float
     processor: float
+    joules: float | None = None
     last: np.ndarray | int = 1
     width: float = 1.0
     passed_width: float = 1.0
@@ -77,7 +80,7 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
     engine = _engine(replace(world, target=target, drafters={"after": draft}), way, tokens, warp, seed,
                      BoundedEngine if bounds and way.drafted else BeamEngine)
     clock, processor = time.perf_counter(), time.process_time()
-    results = list(engine.run(world.requests))
+    results, joules = Meter(target.device).joules(lambda: list(engine.run(world.requests)))
     seconds, processor = time.perf_counter() - clock, time.process_time() - processor
     if failed := [result for result in results if result.error]:
         raise ModelError(f"{way.name}: row {failed[0].id} could not be written: {failed[0].error}")
@@ -89,7 +92,7 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
     texts = [tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in found]
     facts = [tally(text, titles[one.id]) for text, one in zip(texts, found, strict=True)]
     quality = {"tokens": tokens, "steps": steps, "likelihoods": likelihoods, "facts": facts,
-               "seconds": seconds, "processor": processor, "memory": memory(target, draft)}
+               "seconds": seconds, "processor": processor, "joules": joules, "memory": memory(target, draft)}
     if way.beams is None:
         return Written(layers=tokens, queries=(way.drawn.size + 1) * steps, **quality)
     most = float(np.mean(engine.bounds)) if isinstance(engine, BoundedEngine) and engine.bounds else None
@@ -124,5 +127,5 @@ def _engine(world: World, way: Way, tokens: int, warp: Warp, seed: int, kind: ty
 def _likelihood(world: World, prompt: np.ndarray, text: np.ndarray) -> float:
     """log P of a text behind its prompt."""
     row = Row("", prompt.astype(np.int64), text.astype(np.int64), True)
-    logs = torch.log_softmax(logits_of(world.target, row).double(), -1)
+    logs = torch.log_softmax(logits_of(world.target, row).double(), -1).cpu()
     return float(logs.gather(1, torch.from_numpy(row.text)[:, None]).sum())
