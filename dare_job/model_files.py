@@ -165,10 +165,12 @@ def _require(path: Path) -> None:
 
 
 def _require_weights(path: Path) -> None:
-    """Every file that the index of weights in parts names, as the loader chooses it, is there."""
+    """There are weights, and each file that the index of weights in parts names, as the loader chooses it."""
     index = path / "model.safetensors.index.json"
     if not index.is_file() and not any(path.glob("*.safetensors")):
         index = path / "pytorch_model.bin.index.json"
+    if not index.is_file() and not any(file.suffix in _WEIGHTS for file in path.iterdir()):
+        raise ModelError(f"model folder {path} holds no weights (*.safetensors): copy the model again")
     if not index.is_file() or (path / "model.safetensors").is_file():
         return
     try:

@@ -14,6 +14,29 @@ from dare_job.quality.findings import OF_ERRORS
 _COMMONEST = 10
 
 
+class Reasons:
+    """Counts why rows failed, as one where only numbers differ: a reason may name the row's own tokens."""
+
+    def __init__(self):
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def add(self, reason: str) -> None:
+        kind = re.sub(r"\d+", "0", reason)
+        self._counts[kind] += 1
+        self._examples.setdefault(kind, reason)
+
+    def __add__(self, other: "Reasons") -> "Reasons":
+        found = Reasons()
+        found._counts, found._examples = self._counts + other._counts, other._examples | self._examples
+        return found
+
+    def commonest(self) -> str:
+        """The ten commonest with their counts; numbers in them are the first row's."""
+        return "; ".join(f"{count} x {self._examples[kind]}"
+                         for kind, count in self._counts.most_common(_COMMONEST))
+
+
 class Failures:
     """Counts the failed rows of both entity types; those without a prompt (no history, no title) are none.
 
@@ -26,8 +49,7 @@ class Failures:
         self.asked: Counter[str] = Counter()  # tonight's rows with a prompt but ``again``, by entity type
         self.failed: Counter[str] = Counter()
         self.again: Counter[str] = Counter()
-        self._reasons: dict[str, Counter[str]] = {check: Counter() for check in OF_ERRORS}
-        self._examples: dict[str, str] = {}
+        self._reasons = {check: Reasons() for check in OF_ERRORS}
 
     def add(self, entity: str, batch: pa.RecordBatch, known: dict[str, str]
             ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -45,16 +67,12 @@ class Failures:
         self.again[entity] += again.num_rows
         for check, rows in zip(OF_ERRORS, (anew, again), strict=True):
             for reason in rows["error"].to_pylist():
-                kind = re.sub(r"\d+", "0", reason)  # a reason may name the row's own number of tokens
-                self._reasons[check][kind] += 1
-                self._examples.setdefault(kind, reason)
+                self._reasons[check].add(reason)
         return anew, again
 
     def commonest(self, checks: Collection[str] = OF_ERRORS) -> str:
-        """The ten commonest reasons of some checks with their counts; numbers in them are the first row's."""
-        reasons = sum((self._reasons[check] for check in checks), Counter())
-        found = reasons.most_common(_COMMONEST)
-        return "; ".join(f"{count} x {self._examples[kind]}" for kind, count in found)
+        """The ten commonest reasons of some checks with their counts."""
+        return sum((self._reasons[check] for check in checks), Reasons()).commonest()
 
 
 def known_errors(job: Job, entity: str) -> dict[str, str]:

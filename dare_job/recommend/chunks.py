@@ -27,7 +27,8 @@ from dare_job.observe import progress
 from dare_job.recommend import users
 from dare_job.recommend.task import RecommendTask, loaded
 from dare_job.spark import chunks, hangs, model_workers
-from dare_job.spark.reading import read_parquet
+from dare_job.spark.cut import RETRY
+from dare_job.spark.reading import read_parquet, rows_of
 from dare_job.spark.watchdog import Watchdog
 from dare_job.tables import CANDIDATES
 
@@ -45,10 +46,12 @@ def committed(folder: AnyPath) -> set[int]:
 def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
     """Write the missing ones of ``count`` chunks of so many users; what this run's workers say of each.
 
-    A chunk that is there and cannot be read is missing.
+    A chunk that is there and cannot be read is missing; so is one with an error where too many users had one.
     """
     files.make_folder(task.chunks)
-    chunks.discard_unreadable(task.chunks, _footer)
+    chunks.discard_unreadable(task.chunks, rows_of)
+    if (files.path(task.folder) / RETRY).exists():
+        _discard_failed(task)
     missing = sorted(set(range(count)) - committed(task.chunks))
     if not missing:
         return []
@@ -69,9 +72,16 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
         return hangs.until_done(files.path(task.folder), task.cut, attempt)
 
 
-def _footer(path: AnyPath) -> None:
-    with files.source(path) as source:
-        pq.read_metadata(source)
+def _discard_failed(task: RecommendTask) -> None:
+    """Delete the chunks in which a user has an error, and what is noted of hangs: all is tried again."""
+    folder = files.path(task.folder)
+    for path in task.chunks.glob("part-*.parquet"):
+        with files.source(path) as source:
+            found = pq.read_table(source, columns=["error"])["error"]
+        if found.null_count < len(found):
+            path.unlink()
+    files.remove_tree(folder / hangs.FOLDER)
+    (folder / RETRY).unlink()
 
 
 def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:

@@ -1,16 +1,17 @@
 """Who gets a list tonight, and what each has taken: a table that workers read and drafters learn from."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dare_job import files
+from dare_job import files, swap
 from dare_job.data.history import end_of_day
 from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.spark.reading import read_parquet, write_parquet
+from dare_job.spark.reading import read_parquet, rows_of, write_parquet
 from dare_job.workspace import committing, done_record, is_done
 
 _LEARNED = 200_000  # histories that a drafter without a model learns from, at most
@@ -19,9 +20,10 @@ ROWS, COUNTS = "rows", "items"
 
 def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dict:
     """Tables ``rows`` (user_id, chunk, history: items, the oldest first) and ``items`` (item_id,
-    interactions) in a folder; its done-record: users, chunks. Written once for a fingerprint.
+    interactions) in a folder; its done-record: users, chunks. Written once for a fingerprint, unless files
+    of it are damaged: the same users then get the same chunks.
     """
-    if not is_done(folder, fingerprint):
+    if not is_done(folder, fingerprint) or not _is_readable(folder):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
             taken = _interactions(job, source)
@@ -38,6 +40,15 @@ def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dic
             counts = taken.groupBy("item_id").agg(F.count("*").alias("interactions"))
             write_parquet(counts.coalesce(1), staging / COUNTS)
     return done_record(folder)
+
+
+def _is_readable(folder: AnyPath) -> bool:
+    tables = (swap.current(folder) / name for name in (ROWS, COUNTS))
+    try:
+        rows, _ = (sum(files.each(rows_of, table.glob("*.parquet"))) for table in tables)
+    except (pa.ArrowException, OSError):
+        return False
+    return rows == done_record(folder)["users"]
 
 
 def _interactions(job: Job, source: AnyPath) -> DataFrame:

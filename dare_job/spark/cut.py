@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dare_job import errors, files, swap
 from dare_job.errors import DareJobError
@@ -24,7 +23,7 @@ from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.knowledge import read_table, relaxed
 from dare_job.spark import chunks, parts, placing, waves
-from dare_job.spark.reading import read_parquet, write_parquet
+from dare_job.spark.reading import read_parquet, rows_of, write_parquet
 from dare_job.tables import ENTITIES
 from dare_job.workspace import CUT, digest, write_json
 
@@ -105,17 +104,12 @@ def _is_whole(found: Cut) -> bool:
     """False where files of the cut itself, or of the kept rows, are gone or damaged."""
     kept = (path for entity in found.entities for path in entity.glob("kept-*.parquet"))
     try:
-        waiting = sum(files.each(_rows, (found.folder / "cut").glob("*.parquet")))
+        waiting = sum(files.each(rows_of, (found.folder / "cut").glob("*.parquet")))
     except (pa.ArrowException, OSError):
         return False
     there = all(entity.is_dir() or not files.is_local(entity) for entity in found.entities)
     return (waiting == found.rows - found.kept and there
             and sum(chunks.read_totals(path).rows for path in kept) == found.kept)
-
-
-def _rows(path: AnyPath) -> int:
-    with files.source(path) as source:
-        return pq.read_metadata(source).num_rows
 
 
 def read(folder: AnyPath) -> Cut | None:

@@ -46,6 +46,12 @@ def write_parquet(table: DataFrame, folder: AnyPath, mode: str = "error") -> Non
     remote.write_parquet(table, folder)
 
 
+def rows_of(path: AnyPath) -> int:
+    """Rows of a Parquet file, by its footer. Raises pa.ArrowException or OSError where that is damaged."""
+    with files.source(path) as source:
+        return pq.read_metadata(source).num_rows
+
+
 def _schema(path: Path) -> StructType | None:
     """What Spark would find in the first file's footer by a job of its own; None: that is to be asked."""
     file = path if path.is_file() else min(path.glob("[!._]*.parquet"), default=None)

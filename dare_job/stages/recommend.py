@@ -12,16 +12,20 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 from dare_job import files, knowledge, lock, model_files, swap
 from dare_job.data.prepare import prepare
 from dare_job.errors import ConfigError, DataError, ThresholdError
 from dare_job.job import Job
 from dare_job.observe import redact
+from dare_job.quality.failures import Reasons
 from dare_job.recommend import chunks, publishing, searching, users
 from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.task import RecommendTask
 from dare_job.spark import hangs
+from dare_job.spark.cut import RETRY
 from dare_job.tables import CANDIDATES_VERSION
 from dare_job.workspace import MANIFEST, digest, done_record, write_json
 
@@ -34,7 +38,7 @@ def run(job: Job) -> dict:
 
     Raises ConfigError for a recommender of no use or K above the number of items, ModelError for a damaged
     one, DataError for a bad input, ThresholdError where more users failed than limits.max_error_share allows:
-    then nothing is shown, and the finished chunks stay.
+    then nothing is shown, and the next run tries the chunks of these users again.
     """
     settings = job.config.recommend
     if settings.model is None:
@@ -48,9 +52,9 @@ def run(job: Job) -> dict:
         _LOG.warning("recommend.dtype = %s: some lists will not be those of plain beam search, as drafts "
                      "group sums otherwise; set it to float32, or recommend.drafter to null, where they "
                      "must be", settings.dtype)
-    source = prepare(job)
     made_by = {name: {"folder": redact.values(str(place)), "sha256": model_files.fingerprint(place)}
                for name, place in (("model", folder), ("drafter", drafter)) if place}
+    source = prepare(job)
     fingerprint = _fingerprint(job, done_record(source)["fingerprint"], made_by)
     target = job.space.candidates()
     if found := knowledge.made_from(target, fingerprint):
@@ -114,7 +118,7 @@ def _show(job: Job, table: dict, made: files.AnyPath, fingerprint: str, said: di
     staging = swap.staged(target, flat=True)
     with swap.discarding(staging):
         named, sums = publishing.write(job, made, staging, table["users"], job.config.recommend.k)
-        _require_few_errors(job, sums)
+        _require_few_errors(job, sums, staging, made.parent)
         searched = sums["users"] - sums["errors"] - sums["popular"]
         manifest = {
             "date": job.space.dt, "run_id": job.run_id, "schema_version": CANDIDATES_VERSION,
@@ -127,9 +131,15 @@ def _show(job: Job, table: dict, made: files.AnyPath, fingerprint: str, said: di
     return manifest
 
 
-def _require_few_errors(job: Job, sums: dict) -> None:
+def _require_few_errors(job: Job, sums: dict, made: files.AnyPath, work: files.AnyPath) -> None:
+    """made: the table's files."""
     limit = job.config.limits.max_error_share
     if limit is not None and sums["users"] and sums["errors"] / sums["users"] > limit:
+        reasons = Reasons()
+        failed = files.dataset(made).to_table(columns=["error"], filter=pc.field("error").is_valid())
+        for reason in failed["error"].to_pylist():
+            reasons.add(reason)
+        write_json(work / RETRY, {"run_id": job.run_id})
         raise ThresholdError(f"{sums['errors']} of {sums['users']} users got no list, more than "
-                             f"limits.max_error_share = {limit}; their column error in "
-                             f"{job.space.work / 'recommend'} says why; nothing was published")
+                             f"limits.max_error_share = {limit}; nothing was published. Commonest: "
+                             f"{reasons.commonest()}")

@@ -1,12 +1,12 @@
 """Tonight's rows as the stage generate left them: what the gate reads and publish shows."""
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dare_job import files, knowledge
 from dare_job.errors import DataError
 from dare_job.files import AnyPath
 from dare_job.job import Job
+from dare_job.spark.reading import rows_of
 from dare_job.stages import upstream
 from dare_job.tables import ENTITIES
 
@@ -22,12 +22,7 @@ def parts(job: Job, entity: str) -> list[AnyPath]:
 
 def count(job: Job, entity: str) -> int:
     """Rows of an entity type, by the footers of its files, of which few are held: there may be many."""
-    return sum(files.each(_rows, parts(job, entity)))
-
-
-def _rows(path: AnyPath) -> int:
-    with files.source(path) as source:
-        return pq.read_metadata(source).num_rows
+    return sum(files.each(rows_of, parts(job, entity)))
 
 
 def require(job: Job) -> dict:

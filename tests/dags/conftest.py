@@ -3,14 +3,14 @@
 import json
 import os
 import signal
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, ROOT, Airflow, chunks, load_dags, small, wait, webhook
+import tiny_recommender
+from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, Airflow, chunks, load_dags, small, wait, webhook
 
 from dare_job import lock
 from dare_job.data.world import write_world
@@ -45,9 +45,6 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="session")
 def recommender(world, tmp_path_factory) -> Path:
     """A recommender with random weights that has an id for each item of the world."""
-    sys.path.append(str(ROOT / "tests" / "recommend" / "stage"))
-    import tiny_recommender
-
     names = pq.read_table(world / "items.parquet", columns=["item_id"])["item_id"].to_pylist()
     drawn = tiny_recommender.item_ids(len(names))
     ids = ItemIds(tuple(names), drawn.codes, drawn.sizes)

@@ -1,4 +1,4 @@
-"""`dare-job run` on Spark's local-cluster, and SIGKILL for its processes.
+"""`dare-job run`, or one stage, on Spark's local-cluster, and SIGKILL for its processes.
 
 Driver (Python and Java), two executors (Java) and their Python workers are processes of their own there.
 """
@@ -27,11 +27,11 @@ _LOOK_S = 0.02
 
 
 class Run:
-    """A run under way: its processes, and how far it is."""
+    """A run, or a stage of it, under way: its processes, and how far it is."""
 
-    def __init__(self, options: list[str], out: Path):
+    def __init__(self, options: list[str], out: Path, command: str = "run"):
         self._work = out / "_work" / f"dt={NIGHT}"
-        self.process = popen("run", *options)
+        self.process = popen(command, *options)
         self._said: list[str] = []
         self._reader = threading.Thread(target=lambda: self._said.append(self.process.stderr.read()))
         self._reader.start()

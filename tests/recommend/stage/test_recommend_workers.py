@@ -1,0 +1,235 @@
+"""What can go wrong in a worker over one user: it costs that user at most, and no other list changes."""
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+from socket import gethostname
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tiny_recommender
+import torch
+
+from dare_job.config import RecommendSettings
+from dare_job.decode.beam.top_k.reader import Reader
+from dare_job.decode.target import Target
+from dare_job.errors import DeviceError, InfrastructureError
+from dare_job.recommend import chunks, users
+from dare_job.recommend.rows import Writer
+from dare_job.recommend.task import Model, RecommendTask, _load
+from dare_job.spark import hangs
+from dare_job.spark.watchdog import EXIT_CODE, Watchdog
+
+USERS = {f"u{n:02d}": [f"i{(7 * n + step) % 40}" for step in range(1 + n % 3)] for n in range(14)}
+CUDA = torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors might be ...")
+CUBLAS = RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasGemmEx")
+SHORT = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+ALLOCATOR = RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory")
+
+
+@pytest.fixture(scope="module")
+def recommender(tmp_path_factory):
+    return tiny_recommender.write(tmp_path_factory.mktemp("recommender"))
+
+
+@pytest.fixture
+def task_of(recommender, tmp_path):
+    """Factory: a task on a folder below the test's; four users at once."""
+    def make(name: str = "work", hang_timeout_s: float | None = None,
+             drafter: str | None = "popularity") -> RecommendTask:
+        folder = tmp_path / name
+        (folder / "chunks").mkdir(parents=True)
+        (folder / "users" / users.COUNTS).mkdir(parents=True)
+        pq.write_table(pa.table({"item_id": ["i3"], "interactions": [2]}),
+                       folder / "users" / users.COUNTS / "part-0.parquet")
+        rows = [{"user_id": user, "chunk": 0, "history": history} for user, history in USERS.items()]
+        (folder / "users" / users.ROWS).mkdir()
+        pq.write_table(pa.Table.from_pylist(rows), folder / "users" / users.ROWS / "part-0.parquet")
+        settings = RecommendSettings(model=str(recommender), k=4, batch_size=4, drafter=drafter,
+                                     draft="always").model_dump_json()
+        return RecommendTask(Model(str(recommender), None, ""), None, settings, str(folder / "users"),
+                             str(folder), "cut-1", "float32", "cpu", 1, "run-1", hang_timeout_s)
+    return make
+
+
+def write(task: RecommendTask, chunk: int = 0, people=tuple(USERS)) -> dict[str, list[dict]]:
+    """Write a chunk of these users; its rows by user."""
+    rows = [{"user_id": user, "chunk": chunk, "history": USERS[user]} for user in people]
+    list(chunks.write_chunks(iter(pa.Table.from_pylist(rows).to_batches()), task))
+    return lists(task, chunk)
+
+
+def lists(task: RecommendTask, chunk: int = 0) -> dict[str, list[dict]]:
+    found: dict[str, list[dict]] = {}
+    for row in pq.read_table(task.chunks / f"part-{chunk:06d}.parquet").to_pylist():
+        found.setdefault(row["user_id"], []).append(row)
+    assert sorted(found) == sorted(USERS)
+    assert all(len(rows) == (1 if rows[0]["error"] else 4) for rows in found.values())
+    return found
+
+
+def items(found: dict[str, list[dict]]) -> dict[str, list[str]]:
+    return {user: [row["item_id"] for row in rows] for user, rows in found.items() if not rows[0]["error"]}
+
+
+def errors(found: dict[str, list[dict]]) -> dict[str, str]:
+    return {user: rows[0]["error"] for user, rows in found.items() if rows[0]["error"]}
+
+
+@pytest.fixture
+def undisturbed(task_of):
+    """Each user's items where nothing goes wrong."""
+    return items(write(task_of("undisturbed")))
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Users of each search, in order, and factory: forwards do something where some users are there."""
+    seen, search, read = [], Writer._found, Reader.read
+
+    def watched(self, people):
+        seen.append([user for user, _ in people])
+        return search(self, people)
+
+    def disturb(users: set[str], act) -> None:
+        def reading(self, rows, nodes):
+            if users & set(seen[-1]):
+                act()
+            return read(self, rows, nodes)
+
+        monkeypatch.setattr(Reader, "read", reading)
+
+    monkeypatch.setattr(Writer, "_found", watched)
+    return seen, disturb
+
+
+def fail_with(error: Exception):
+    def act(*_):
+        raise error
+    return act
+
+
+@pytest.mark.parametrize("error", [CUDA, CUBLAS], ids=["context lost", "cublas"])
+def test_a_device_that_fails_over_a_user_fails_the_task_and_at_last_costs_that_user(
+        task_of, batches, undisturbed, error):
+    """Each attempt is a process of its own in Spark, for which a device that has failed is of no more use."""
+    task, (seen, disturb) = task_of(), batches
+    disturb({"u05"}, fail_with(error))
+    for attempt in (1, 2):
+        seen.clear()
+        with pytest.raises(DeviceError, match=f"^{gethostname()}: the device failed: .*CUDA error: [^\n]*$"):
+            write(task)
+        assert hangs.count(Path(task.folder), task.cut) == attempt
+        assert "u05" in seen[-1] and len(seen[-1]) == (4 if attempt == 1 else 1)
+    assert [len(whys) for whys in hangs.reasons(task, 0).values() if len(whys) > 1] == [2]
+    assert not list(task.chunks.iterdir())
+    found = write(task)
+    assert list(errors(found)) == ["u05"]
+    assert "ended 2 workers, the last with this row alone: " in errors(found)["u05"]
+    assert "the device failed: " in errors(found)["u05"]
+    assert items(found) == {user: said for user, said in undisturbed.items() if user != "u05"}
+
+
+def test_users_over_whom_a_worker_ended_come_alone_and_last_and_are_given_up_after_two(
+        task_of, batches, undisturbed):
+    task, (seen, _) = task_of(), batches
+    seen.clear()
+    hangs.note(task, 0, "here:1", ["u01", "u02"], "the first")
+    hangs.note(task, 0, "here:2", ["u02"], "the last")
+    hangs.note(task, 1, "here:3", ["u03"], "")  # another chunk
+    found = write(task)
+    assert errors(found) == {"u02": "ended 2 workers, the last with this row alone: the last"}
+    assert seen[-1] == ["u01"] and [len(batch) for batch in seen] == [4, 4, 4, 1]
+    assert items(found) == {user: said for user, said in undisturbed.items() if user != "u02"}
+
+
+@pytest.mark.parametrize(("wait_s", "bites"), [(0.05, False), (1.5, True)], ids=["slow", "hangs"])
+def test_a_worker_is_watched_while_it_searches(task_of, batches, monkeypatch, undisturbed, wait_s, bites):
+    """The process would end at the first bite."""
+    task, ended, disturb = task_of(hang_timeout_s=0.8), [], batches[1]
+    monkeypatch.setattr(chunks, "Watchdog", partial(Watchdog, end=ended.append))
+    disturb({"u05"} if bites else set(USERS), lambda: time.sleep(0 if ended else wait_s))
+    assert items(write(task)) == undisturbed
+    assert ended == [EXIT_CODE] * bites
+    noted = [json.loads(path.read_text()) for path in (Path(task.folder) / hangs.FOLDER).glob("*.json")]
+    assert [("u05" in hang["ids"], len(hang["ids"]), hang["why"]) for hang in noted] == [
+        (True, 4, "no forward ended within 0.8 s (decode.hang_timeout_s)")] * bites
+
+
+@pytest.mark.parametrize("error", [SHORT, ALLOCATOR, MemoryError()], ids=["device", "processor", "Python"])
+def test_a_batch_without_memory_is_halved_and_its_caches_go(
+        task_of, batches, monkeypatch, undisturbed, error):
+    prefill, seen = Target.prefill, batches[0]
+    seen.clear()
+
+    def short(self, cache, rows, *arguments):
+        if cache.slots > 2:
+            raise error
+        return prefill(self, cache, rows, *arguments)
+
+    monkeypatch.setattr(Target, "prefill", short)
+    assert items(write(task_of(drafter=None))) == undisturbed
+    assert list(map(len, seen)) == [4] + [2] * 7
+
+
+def test_a_user_without_memory_alone_gets_an_error_and_the_batch_its_size_back(
+        task_of, batches, undisturbed):
+    task, (seen, disturb) = task_of(), batches
+    disturb({"u03"}, fail_with(SHORT))  # whose batch is the first one
+    seen.clear()
+    found = write(task)
+    assert list(errors(found)) == ["u03"] and "out of memory" in errors(found)["u03"]
+    assert items(found) == {user: said for user, said in undisturbed.items() if user != "u03"}
+    assert max(map(len, seen[seen.index(["u03"]) + 1:])) == 4
+
+
+@pytest.mark.parametrize("error", [SHORT, CUDA])
+def test_a_recommender_that_does_not_get_on_its_device_is_the_hosts_fault(task_of, monkeypatch, error):
+    monkeypatch.setattr(Target, "load", fail_with(error))
+    _load.cache_clear()
+    with pytest.raises(InfrastructureError, match="recommender does not fit, or its device failed: .*CUDA"):
+        write(task_of())
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else(
+        task_of, make_job, monkeypatch, undisturbed):
+    """Two users of two batches end as many attempts as Spark allows (spark.task.maxFailures is 4)."""
+    late = ["u00", "u05"]
+
+    def sleepy(batches, task):
+        import time
+
+        from dare_job.decode.beam.top_k.reader import Reader
+        from dare_job.recommend import chunks
+        from dare_job.recommend.rows import Writer
+
+        found, read, under_way = Writer._found, Reader.read, []
+
+        def searching(self, people):
+            under_way[:] = [user for user, _ in people]
+            return found(self, people)
+
+        def reading(self, rows, nodes):
+            if set(late) & set(under_way):
+                time.sleep(3600)
+            return read(self, rows, nodes)
+
+        Writer._found, Reader.read = searching, reading
+        try:
+            yield from chunks.write_chunks(batches, task)
+        finally:  # the worker serves other tests
+            Writer._found, Reader.read = found, read
+
+    task, job = task_of(hang_timeout_s=4), make_job({"recommend": {"rows_per_commit": 14}})
+    monkeypatch.setattr(chunks, "write_chunks", sleepy)
+    chunks.write(job, task, 1, len(USERS))
+    found = lists(task)
+    assert sorted(errors(found)) == late
+    assert all("the last with this row alone: no forward ended within 4 s" in said
+               for said in errors(found).values())
+    assert items(found) == {user: said for user, said in undisturbed.items() if user not in late}
+    assert hangs.count(Path(task.folder), task.cut) == 4
