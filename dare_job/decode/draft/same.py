@@ -1,13 +1,22 @@
 """Whether a draft model's tokens are the target model's: drafts are token ids, which must mean the same."""
 
+import reprlib
+from typing import Any
+
 from transformers import PreTrainedTokenizerBase
 
+from dare_job.decode.draft.cutting import difference
 from dare_job.errors import ConfigError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring, _SHORT.maxlist = 80, 16
 
 
 def require_same(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, vocabulary: int,
                  names: tuple[str, str] | None = None) -> None:
-    """Raises ConfigError where two tokenizers differ, naming both and the first id at which they do.
+    """Raises ConfigError where two tokenizers differ, naming both and the first difference: an id of their
+    vocabularies, or what decides how text is cut into tokens (``cutting``). The latter would change no law,
+    but the draft model would read what it was not trained on, and its drafts would seldom pass.
 
     vocabulary  lines of the draft model's table of embeddings: it may be longer than its tokenizer, as tables
                 are padded, but not shorter
@@ -26,6 +35,12 @@ def require_same(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
     if target.eos_token_id != draft.eos_token_id:
         raise ConfigError(f"draft model {second} ends a text with id {draft.eos_token_id}, {first} with "
                           f"{target.eos_token_id}; {advice}")
+    if found := difference(target, draft):
+        name, our, their = found
+        raise ConfigError(
+            f"draft model {second} cuts text into other tokens than {first}: {name} is {_set(our)} in "
+            f"{first}, and {_set(their)} in {second}; {advice}. If it was trained on the target's tokens, "
+            "copy the target's tokenizer files into its folder")
     last = max(theirs)
     if vocabulary <= last:
         raise ConfigError(f"draft model {second} has {vocabulary} embeddings, but its tokenizer has ids to "
@@ -38,3 +53,7 @@ def _told(token: str | None, other: dict[int, str]) -> str:
         return "no token"
     elsewhere = next((index for index, one in other.items() if one == token), None)
     return f"{token!r} ({f'id {elsewhere}' if elsewhere is not None else 'not there at all'} in the other)"
+
+
+def _set(value: Any) -> str:
+    return "not set" if value is None else _SHORT.repr(value)
