@@ -90,10 +90,10 @@ def _drafter(job: Job) -> Path | None:
 
 def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
     """Of the input, the model and the settings that lists, or their chunks, depend on. Drafts are among
-    them only where lists are drawn: beam search finds the same with any.
+    them only where lists are drawn, or in a narrow type: beam search in float32 finds the same with any.
     """
     settings = job.config.recommend.model_dump(exclude={"model", "revision", "drafter", "batch_size"})
-    if not job.config.recommend.temperature:
+    if not settings["temperature"] and settings["dtype"] == "float32":
         settings = {name: settings[name] for name in ("dtype", "k", "scores", "exclude", "rows_per_commit")}
         made_by = {"model": made_by["model"]}
     return digest(["recommend", _VERSION, CANDIDATES_VERSION, input_, job.space.dt, job.limit,
