@@ -50,7 +50,7 @@ def task_of(recommender, tmp_path):
         settings = RecommendSettings(model=str(recommender), k=4, batch_size=4, drafter=drafter,
                                      draft="always").model_dump_json()
         return RecommendTask(Model(str(recommender), None, ""), None, settings, str(folder / "users"),
-                             str(folder), "cut-1", "float32", "cpu", 1, "run-1", hang_timeout_s)
+                             str(folder), "cut-1", "cpu", 1, "run-1", hang_timeout_s)
     return make
 
 
