@@ -20,14 +20,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dare_job import files
-from dare_job.errors import DeviceError
+from dare_job.errors import DareJobError, DeviceError, InfrastructureError
 from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.recommend import users
 from dare_job.recommend.task import RecommendTask, loaded
-from dare_job.spark import chunks, hangs, model_workers
-from dare_job.spark.cut import RETRY
+from dare_job.spark import chunks, cut, hangs, model_workers
 from dare_job.spark.reading import read_parquet, rows_of
 from dare_job.spark.watchdog import Watchdog
 from dare_job.tables import CANDIDATES
@@ -50,7 +49,9 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
     """
     files.make_folder(task.chunks)
     chunks.discard_unreadable(task.chunks, rows_of)
-    if (files.path(task.folder) / RETRY).exists():
+    folder = files.path(task.folder)
+    (folder / cut.FAILED).unlink(missing_ok=True)
+    if (folder / cut.RETRY).exists():
         _discard_failed(task)
     missing = sorted(set(range(count)) - committed(task.chunks))
     if not missing:
@@ -69,7 +70,9 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
     counted = progress.counting("lists of users", round(each * len(missing)),
                                 lambda: round(each * (len(committed(task.chunks)) - count + len(missing))))
     with counted:
-        return hangs.until_done(files.path(task.folder), task.cut, attempt)
+        found = hangs.until_done(folder, task.cut, attempt)
+    cut.raise_failure(folder)
+    return found
 
 
 def _discard_failed(task: RecommendTask) -> None:
@@ -81,7 +84,7 @@ def _discard_failed(task: RecommendTask) -> None:
         if found.null_count < len(found):
             path.unlink()
     files.remove_tree(folder / hangs.FOLDER)
-    (folder / RETRY).unlink()
+    (folder / cut.RETRY).unlink()
 
 
 def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:
@@ -91,17 +94,28 @@ def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:
     rows = read_parquet(job.spark, files.path(task.users) / users.ROWS, columns=columns)
     slots = job.spark.sparkContext.defaultParallelism
     tasks = max(1, min(len(missing), _TASKS_A_SLOT * slots))
-    cut = rows.join(F.broadcast(wanted), "chunk", "left_semi").select(*columns)
-    return cut.repartition(tasks, "chunk").sortWithinPartitions("chunk", "user_id")
+    rows = rows.join(F.broadcast(wanted), "chunk", "left_semi").select(*columns)
+    return rows.repartition(tasks, "chunk").sortWithinPartitions("chunk", "user_id")
 
 
 def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
     """Runs in a Spark task: a file for each chunk, and its figures.
 
-    Raises DeviceError where the device failed, once it is noted over which users.
+    What concerns every user (a model that does not load) stops all workers and is left for the driver:
+    ``cut.raise_failure``. Raises InfrastructureError for what this host lacks, DeviceError where the device
+    failed, once it is noted over which users.
     """
-    writer, worker = loaded(task), f"{socket.gethostname()}:{os.getpid()}"
+    folder, worker = files.path(task.folder), f"{socket.gethostname()}:{os.getpid()}"
+    try:
+        writer = loaded(task)
+    except InfrastructureError:
+        raise
+    except DareJobError as error:
+        cut.stop(folder, error)
+        return
     for chunk, rows in _by_chunk(batches):
+        if (folder / cut.FAILED).exists():
+            return
         path = task.chunks / f"part-{chunk:06d}.parquet"
         if path.exists():  # an earlier attempt of this task wrote it
             continue

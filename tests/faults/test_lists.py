@@ -127,19 +127,18 @@ def test_a_read_only_output_is_one_line(night_of, tmp_path, dare_job):
 @pytest.mark.slow
 def test_a_full_disk_ends_the_stage_and_the_same_command_ends_the_night(night_of, tmp_path, dare_job):
     with small_disk(tmp_path / "disk") as disk:
-        options, out, _ = night_of(place=disk.folder, rows_per_commit=1)
+        options, out, _ = night_of(tiny_recommender.interactions(60), place=disk.folder, rows_per_commit=1)
         out.mkdir()
-        disk.fill(160 << 10)
+        disk.fill(160 << 10)  # for about half of the chunks
         code, said = dare_job("recommend", *options)
         assert code == 5 and "No space left on device" in last_line(said), said
         assert str(out) in last_line(said) and not shown(out)
         assert not [name for name in leftovers(out) if name.endswith("staging")]
-        done = checksums(*{path.parent for path in chunks(out)})
-        assert done, "no chunk was kept"
+        assert chunks(out), "no chunk was kept"
         disk.free()
         code, said = dare_job("recommend", *options)
         assert code == 0, said
-        assert len(lists(out)) == 23 and served(out)["users"] == 23 - len(done)
+        assert len(lists(out)) == 60 and served(out)["users"] < 60
 
 
 @pytest.mark.slow
