@@ -48,6 +48,16 @@ class Level(NamedTuple):
         return Tree(host, width, 0, np.ones(len(each), np.float32), (queries, places))
 
 
+def of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:
+    """Whole trees of some rows, bool (R,); before (R,): tokens that the cache holds, without their roots."""
+    counts, shape = np.diff(tree.starts), (len(rows), tree.width)
+    tokens, parents, depths, starts = tree.host
+    above = parents[tree.side[0]].reshape(shape) - starts[:-1, None]
+    above[:, 0] = -1
+    return Level(tokens[np.repeat(rows, counts)], np.concatenate(([0], np.cumsum(np.where(rows, counts, 0)))),
+                 before, np.zeros(len(rows), np.int64), above, depths[tree.side[0]].reshape(shape) + 1)
+
+
 def mask_of(traits: Traits, level: Level, width: int, columns: int, dtype: torch.dtype, device):
     """Each node's position int64 (T,), and masks (R, 1, width, columns) as in ``masks``; made on the CPU."""
     positions, masks = np.empty(len(level.tokens), np.int64), {}

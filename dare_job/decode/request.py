@@ -24,8 +24,8 @@ class EngineSettings:
     min_new_tokens  no end of text before; 0: as the model's generation config has it
     batch_size      rows decoded together
     nodes, depth    draft nodes a row and forward, and longest draft path; 0 nodes: plain decoding. Every row
-                    has as many, whatever its company (but near the end of models with ``traits.columns``);
-                    where a scheduler gives them out, at most so many
+                    has as many, whatever its company (none where ``traits.columns`` leave its text no room
+                    for them); where a scheduler gives them out, at most so many
     prefill_tokens  prompt tokens in one forward, at most (one prompt may be longer), old text included
     score           how much of a row's old text is scored behind its prompt: what ``scoring`` finds worth its
                     cost, all of it (then a row depends on nothing but itself), or nothing

@@ -86,7 +86,10 @@ class Rows:
         return self._asked
 
     def plan(self, depth: int, nodes: int, columns: int | None) -> Plan:
-        """Of a step of all rows. depth, nodes: what each may draft; columns: what a forward may use."""
+        """Of a step of all rows. depth, nodes: what each may draft; columns: what a forward may use.
+
+        A row whose own text leaves no columns for ``nodes`` drafts none, whatever the other rows' lengths.
+        """
         plan = self._plan
         if plan is None or len(plan.before) != self.active:
             plan = self._plan = Plan(*np.empty((2, self.active), np.int64),
@@ -174,12 +177,10 @@ def _guard(request: Request) -> int:
 
 @numba.njit(cache=True)
 def _plan(tokens, length, longest, depth, nodes, columns, before, roots, lengths, budgets, depths):
-    if columns >= 0:  # a forward reads as far as the longest row with the widest tree would
-        nodes = min(nodes, max(0, columns - length[: len(before)].max()))
     for r in range(len(before)):
         before[r], roots[r], lengths[r] = length[r] - 1, tokens[r, length[r] - 1], length[r]
         depths[r] = min(longest[r] - length[r] - 1, depth)
-        budgets[r] = nodes if depths[r] > 0 else 0
+        budgets[r] = nodes if depths[r] > 0 and (columns < 0 or length[r] + nodes <= columns) else 0
 
 
 @numba.njit(cache=True)

@@ -73,7 +73,8 @@ class SamplingEngine(Engine):
     """Writes texts that are samples of the target model's distribution after warping.
 
     A row's text hangs on the seed, its key, its prompt, model and drafts, and not on what shares its batch:
-    it has ``settings.nodes`` whatever its company, and random numbers of its own.
+    it has ``settings.nodes``, or none by its own length alone (``Traits.columns``), whatever its company, and
+    random numbers of its own.
     """
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,

@@ -26,7 +26,8 @@ class Traits:
     context  tokens that a prompt may have; None where nothing bounds it
     reason   why the context ends there
     longest  tokens that a text may have, its prompt included; None: as many as are asked for
-    columns  cache columns that a forward may use, near whose end drafts get smaller; None: any number
+    columns  cache columns that a forward may use: those of a causal mask of the model's own, near whose end a
+             row drafts nothing; None: any number
     """
 
     kinds: tuple[str, ...]

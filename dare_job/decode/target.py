@@ -136,15 +136,31 @@ class Target:
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
         """Logits (T, V) of every node of the trees of the first R rows.
 
-        tree on the target's device; lengths int64 (R,): tokens before each row's root.
+        tree on the target's device; lengths int64 (R,): tokens before each row's root. Of ``traits.columns``
+        a row with drafts must leave as many as the widest row has queries, another row one.
         """
         answer = self._answer(cache, tree, lengths)
         if answer is not None:
             return answer.logits
+        if self.traits.columns is not None and lengths.max() + tree.width > self.traits.columns:
+            return self._in_turns(cache, tree, lengths)
         layout = None if tree.even else Layout.of(tree)
         cache.begin(tree, lengths, None if self.in_line else layout)
         positions, mask = self._positions_and_mask(tree, layout, lengths, cache.column)
         return self._read(cache, tree, layout, positions, mask)
+
+    def _in_turns(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
+        """The same in two forwards where one would read more columns than there are, as far as the longest
+        row with the widest tree: of the rows that have columns for such a tree, and of the others' roots.
+        """
+        late, logits = lengths + tree.width > self.traits.columns, None
+        for rows in (~late, late):
+            if rows.any():
+                queries = torch.from_numpy(np.repeat(rows, np.diff(tree.starts))).to(self.device)
+                found = self.extend(cache, levels.of_trees(tree, lengths, rows))
+                logits = found.new_empty((len(tree), found.shape[1])) if logits is None else logits
+                logits[queries] = found
+        return logits
 
     def _read(self, cache: TreeCache, tree: Tree, layout: Layout | None, positions: torch.Tensor,
               mask, **options) -> torch.Tensor:

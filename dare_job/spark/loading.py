@@ -16,7 +16,6 @@ from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.scheduler import Scheduler, most
 from dare_job.decode.scoring import Scoring
 from dare_job.decode.warm_up import warm_up
-from dare_job.errors import ConfigError
 from dare_job.files import path
 from dare_job.local_copy import local_copy
 from dare_job.observe import log
@@ -157,10 +156,6 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
     drafter = None if plain else drafters.drafter(task, target)
     if sampled:
         return SamplingEngine(target, settings, sampling(task), drafter)
-    if verify.reproducible and settings.rule != "strict" and target.traits.columns is not None:
-        raise ConfigError(f"verify.reproducible: {type(target.model).__name__} has a causal mask of its own, "
-                          "near whose end a row's drafts depend on its batch; use verify.rule=strict, or "
-                          "verify.reproducible=false")
     key = (task.model, mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon,
            settings.delta, settings.batch_size, settings.nodes, drafters.key(task))
     shared = decode.nodes == "auto" and settings.nodes == most(decode.batch_size)

@@ -246,20 +246,6 @@ def test_loading_says_what_is_missing(tmp_path):
             Target.load(tmp_path / "whole", device="cuda")
 
 
-def test_reproducible_relaxed_text_is_refused_where_drafts_depend_on_the_batch(monkeypatch):
-    settings = {"verify": {"rule": "relaxed", "reproducible": True}}
-    for name, refused in (("gpt_neo", True), ("llama", False)):
-        target = Target(tiny(name), check=False)
-        monkeypatch.setattr(loading, "loaded", lambda task, target=target: SimpleNamespace(target=target))
-        task = SimpleNamespace(config=JobConfig.model_validate(settings), threads=1, model=name)
-        if refused:
-            with pytest.raises(ConfigError, match="verify.reproducible: GPTNeo"):
-                loading.engine(task)
-        else:
-            assert loading.engine(task).settings.rule == "relaxed"
-        assert loading.engine(task, mode="autoregressive").settings.rule == "strict"
-
-
 def test_mode_sample_draws_by_its_section(monkeypatch):
     given = {"decode": {"mode": "sample"},
              "sample": {"temperature": 0.5, "top_k": 3, "min_p": 0.1, "seed": 4}}
