@@ -1,12 +1,13 @@
 """How many nodes have a candidate accepted, under each rule and law: exactly where that can be had."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from dare_job.decode.sampling import inclusion, rejection, three, three_distinct, two
-from dare_job.decode.sampling.laws import draw, enumerate_draws, law
+from dare_job.decode.sampling import inclusion, recursive, rejection, three, three_distinct, two
+from dare_job.decode.sampling.laws import NONE, draw, enumerate_draws, law, pick
 from dare_job.decode.sampling.optimum import most_probable, optimum
 from dare_job.decode.sampling.priority import plan
 from dare_job.decode.sampling.rules import rule_for
@@ -30,10 +31,11 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
          seed: int = 0) -> Rate:
     """Of p and q float32 (V,). ConfigError where the rule is not exact for the law.
 
-    Exact but of four candidates and more under ``rrs`` of ``without_replacement`` and ``distinct`` and
-    ``greedy`` of ``without_replacement``, where there are over 20,000 tuples. Of these an unbiased estimate
-    over seeded draws: 20,000 for ``without_replacement``; ``draws`` for ``distinct``, and where a few tokens
-    have nearly all of q, each over the whole vocabulary.
+    Exact: to rounding, for ``without_replacement`` and ``distinct`` to 1e-9. But where there are over 20,000
+    tuples, ``rrs`` of ``without_replacement`` from five candidates on, of ``distinct`` from four, and
+    ``greedy`` of ``without_replacement`` from four are unbiased estimates over seeded draws: 20,000 for
+    ``without_replacement``; ``draws`` for ``distinct``, and where a few tokens have nearly all of q, each
+    over the whole vocabulary.
     """
     rule_for(rule, law(law_name), n)
     known = _known("rrs" if rule == "mcss" else rule, law_name, p, q, n)
@@ -57,6 +59,8 @@ def _known(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -
     if rule == "priority":
         return float(plan(normalised(p[None].double()), normalised(q[None].double()), n).accepted.sum())
     p, q = _shares(p, q)
+    if law_name in ("without_replacement", "distinct") and np.count_nonzero(q) <= n:
+        return float(p[q > 0].sum())  # all of them are candidates
     if law_name == "greedy" or (rule, law_name) == ("naive", "spechub"):
         return _behind_the_certain(rule, p, q, n)
     if (rule, law_name) in _OF_ANY:
@@ -73,7 +77,7 @@ _OF_ANY = {  # number of candidates
     ("naive", "distinct"): inclusion.distinct,
 }
 _OF_FEW = {  # by their number
-    ("rrs", "without_replacement"): {2: two.sequential, 3: three.sequential},
+    ("rrs", "without_replacement"): {n: partial(recursive.sequential, n=n) for n in (2, 3, 4)},
     ("rrs", "distinct"): {2: two.distinct, 3: three_distinct.distinct},
     ("rrs", "spechub"): {2: two.hub},
     ("greedy", "without_replacement"): {2: two.greedy, 3: three.greedy},
@@ -112,9 +116,27 @@ def _accepted(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, tuples: torc
 
 
 def _drawn(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, draws: int, seed: int) -> np.ndarray:
-    """As ``_accepted`` for tuples that are drawn."""
+    """Estimates (draws,). Of recursive rejection only the tokens that are rejected are drawn."""
     rng, found = torch.Generator().manual_seed(seed), []
     uniforms = torch.rand((draws, verifier.n), generator=rng, dtype=torch.float64)
     for part in uniforms.split(max(1, _NUMBERS // len(p))):
-        found.append(_accepted(verifier, p, q, draw(verifier.law, q.expand(len(part), -1), verifier.n, part)))
+        rows = p.expand(len(part), -1), q.expand(len(part), -1)
+        if verifier.rule.name in ("rrs", "mcss"):
+            found.append(1 - _rejected(verifier, *rows, part))
+        else:
+            found.append(_accepted(verifier, p, q, draw(verifier.law, rows[1], verifier.n, part)))
     return torch.cat(found).numpy()
+
+
+def _rejected(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Probability (R,) that all candidates are rejected, each given those before, which are drawn as rejected
+    ones are: p, q (R, V)."""
+    candidates = torch.full(uniforms.shape, NONE)
+    state = verifier.rule.start(verifier.law, normalised(p.double()), normalised(q.double()), candidates)
+    found = state.p.new_ones(len(p))
+    for j in range(verifier.n):
+        missed = (state.s - state.p).clamp_min(0)
+        found *= missed.sum(-1)
+        candidates[:, j] = pick(missed, uniforms[:, j])
+        state = verifier.rule.reject(verifier.law, state, j)
+    return found

@@ -1,4 +1,5 @@
-"""Acceptance of two candidates without replacement: sums over the first. p, q float64 (V,) sum to 1."""
+"""Acceptance of two candidates without replacement: sums over the first. p, q float64 (V,) sum to 1, and more
+than two tokens have q; exact to rounding."""
 
 import numpy as np
 
@@ -6,24 +7,22 @@ from dare_job.decode.sampling.race import left_of
 from dare_job.decode.sampling.rejection import Sorted
 
 
-def sequential(p: np.ndarray, q: np.ndarray) -> float:
-    """Of recursive rejection of draws one after the other."""
-    return _recursive(p, q, q, left_of(q))
-
-
 def distinct(p: np.ndarray, q: np.ndarray) -> float:
-    """Of recursive rejection of independent draws that are not equal: the first is of q (1 - q)."""
+    """Of recursive rejection of independent draws that are not equal: the first is of q (1 - q), the second
+    of what is left of q."""
     left = left_of(q)
-    mass = q @ left
-    return _recursive(p, q, q * left / mass, left) if mass > 0 else float(p[q > 0].sum())
+    law = q * left / (q @ left)
+    rejected, tokens = np.maximum(law - p, 0), Sorted(np.maximum(p - law, 0), q)
+    owed, some = tokens.over_p[0], rejected > 0
+    if owed == 0:
+        return 1.0
+    return float(1 - rejected[some] @ tokens.mass(owed / left[some]) / owed)
 
 
 def greedy(p: np.ndarray, q: np.ndarray) -> float:
     """Of the greedy rule for draws one after the other: it judges the second, the first comes from the
     residual."""
     tokens = Sorted(p, q)
-    if len(tokens.q) <= 2:
-        return float(tokens.p.sum())
     scale = 1 / left_of(tokens.q)
     beside = 1 - tokens.mass(scale) - np.minimum(tokens.p, scale * tokens.q)
     return float(tokens.q @ (tokens.p + beside))
@@ -39,14 +38,3 @@ def hub(p: np.ndarray, q: np.ndarray) -> float:
     behind_top = np.maximum(np.delete(owed, top) - first * rest / mass, 0).sum() if mass > 0 else first
     behind_others = first - owed[top]
     return float(1 - (rejected[top] * behind_top + np.delete(rejected, top).sum() * behind_others) / first)
-
-
-def _recursive(p: np.ndarray, q: np.ndarray, law: np.ndarray, left: np.ndarray) -> float:
-    """Of a first candidate of the ``law`` and a second of what is left of q (V,) without it."""
-    rejected, tokens = np.maximum(law - p, 0), Sorted(np.maximum(p - law, 0), q)
-    owed, some = tokens.over_p[0], rejected > 0
-    if owed == 0:
-        return 1.0
-    with np.errstate(divide="ignore"):
-        scale = np.where(left[some] > 0, owed / left[some], 0.0)  # 0: there is no second
-    return float(1 - rejected[some] @ tokens.mass(scale) / owed)
