@@ -102,7 +102,7 @@ def test_where_few_tokens_have_nearly_all_of_the_draft_law(rule, n, monkeypatch)
     assert abs(found.value - expected) <= 5 * found.error + 1e-9
 
 
-@pytest.mark.parametrize("n", [1, 2, 8])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_every_rule_at_low_temperatures(n):
     """Laws with a few probable words and many of next to none: no rate is over its law's optimum."""
     rng = torch.Generator().manual_seed(n)

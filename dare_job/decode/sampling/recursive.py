@@ -46,7 +46,7 @@ def _rejections(tokens: Sorted, n: int) -> Callable[[Path, float, float, float],
 @numba.njit(cache=True)
 def _last(scale, after, owed, still, left, lefts, q, ratios, ratio, over_p, over_q):
     """The sum over the last but one of the probability that it is rejected times what is owed behind the last
-    / ``still``. q and p / q by rising q, the last three arrays by rising p / q; lefts: of the heavy tokens."""
+    / ``still``. q and p / q by rising q, the last three arrays by rising p / q; lefts: of heavy tokens."""
     at, total, light = 0, 0.0, len(q) - len(lefts)
     for i in range(len(q)):
         rest = left - q[i] if i < light else lefts[i - light]

@@ -51,15 +51,12 @@ def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
 
 
 def estimates(rule: str, p: np.ndarray, q: np.ndarray, n: int, paths: int, seed: int) -> np.ndarray:
-    """Unbiased estimates (paths,) of a rule's acceptance of draws without replacement, more than n tokens."""
+    """Unbiased estimates (paths,) of what rrs or greedy accepts of n of more than n tokens."""
     tokens, uniforms = Sorted(p, q), np.random.default_rng(seed).random((paths, n))
     if rule == "rrs":
         return rejected(uniforms, tokens.ratio, tokens.q, tokens.sum_p, tokens.sum_q, tokens.over_p,
                         tokens.over_q)
-    drawn = sequential(uniforms, tokens.sum_q, tokens.q)
-    if rule == "naive":
-        return tokens.p[drawn].sum(-1)
-    drawn = drawn[:, :-1]
+    drawn = sequential(uniforms[:, :-1], tokens.sum_q, tokens.q)
     scale = 1 / (1 - tokens.q[drawn].sum(-1))  # the greedy rule: all but the last, and the least of two
     at = np.searchsorted(tokens.ratio, scale)
     shared = tokens.sum_p[at] + scale * tokens.over_q[at]
