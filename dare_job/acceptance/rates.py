@@ -85,15 +85,10 @@ def _add(cell: Cell, text: int, p: torch.Tensor, q: torch.Tensor, draws: int, se
     cell.texts.append(text)
     cell.optima.append(optimum(cell.law, p, q, cell.drafts))
     for rule, known in cell.rates.items():
-        found = rate(rule, _law(cell, rule), p, q, cell.drafts, draws, seed)
+        found = rate(rule, cell.law, p, q, cell.drafts, draws, seed)
         known.append(found.value)
         if not found.exact:
             cell.estimated.add(rule)
-
-
-def _law(cell: Cell, rule: str) -> str:
-    """Of one candidate most laws are a draw from q, for which the naive rule's rate has a closed form."""
-    return "iid" if rule == "naive" and cell.drafts == 1 and cell.law != "top_k" else cell.law
 
 
 def mean(values: Sequence[float], texts: Sequence[int]) -> tuple[float, float]:

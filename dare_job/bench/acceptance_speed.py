@@ -23,6 +23,9 @@ from dare_job.decode.sampling.rates import rate
 
 CALLS = 9
 LIMIT_MS = 50.0
+RATES = (("k_seq", "iid", 4), ("naive", "without_replacement", 4), ("naive", "distinct", 4),
+         *(("rrs", "without_replacement", n) for n in (2, 3, 4, 5)), ("rrs", "distinct", 2),
+         ("rrs", "distinct", 3), ("greedy", "without_replacement", 2), ("greedy", "without_replacement", 3))
 SHAPES = {"flat": 0.01, "wide": 1.0, "usual": 3.0, "peaked": 8.0, "zipf": 0.0}  # deviation of normal logits
 
 
@@ -42,9 +45,9 @@ def main(
                           "ms": milliseconds(lambda law=law, p=p, q=q: optimum(law, p, q, drafts))})
             print(found[-1], flush=True)
     p, q = (each.expand(rows, -1).contiguous() for each in pair(vocabulary, SHAPES["usual"]))
-    for rule, law in (("rrs", "without_replacement"), ("k_seq", "iid")):
-        found.append({"what": "rate", "law": law, "rule": rule,
-                      "ms": milliseconds(lambda rule=rule, law=law: rate(rule, law, p[0], q[0], drafts))})
+    for rule, law, n in RATES:
+        found.append({"what": "rate", "law": law, "rule": rule, "drafts": n,
+                      "ms": milliseconds(lambda rule=rule, law=law, n=n: rate(rule, law, p[0], q[0], n))})
         print(found[-1], flush=True)
     milliseconds(lambda: draw(LAWS["distinct"], q, drafts, torch.rand(rows, drafts)))  # to have the memory
     for law in ("iid", "without_replacement", "distinct", "top_k", "greedy"):

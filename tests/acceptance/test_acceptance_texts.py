@@ -37,15 +37,12 @@ def small(tmp_path_factory):
 
 
 def test_the_sample_world_and_many_words(small):
-    """Of thousands of words some rates are estimates: no mean is over its optimum by more than errors."""
+    """Of thousands of words: no mean of rates is over its optimum, and of three candidates all are exact."""
     found = last("--target", "embedded", "--draft", small, "--positions", 12, "--texts", 6,
                  "--temperature", "1", "--drafts", "3", "--seed", 1)
     assert found["positions"] == 12 and 1 < found["texts"] <= 6 and found["text"] is None
     rows = {(row["law"], row["verifier"]): row for row in found["rows"]}
-    assert not rows["without_replacement", "rrs"]["exact"] and rows["iid", "k_seq"]["exact"]
-    for row in rows.values():
-        low, high = row["gap_interval"]
-        assert row["rate"] <= row["optimum"] + (1e-9 if row["exact"] else 2 * (high - low))
+    assert all(row["exact"] and row["rate"] <= row["optimum"] + 1e-9 for row in rows.values())
     assert 0 < rows["iid", "rrs"]["rate"] <= rows["iid", "k_seq"]["rate"]
     again = last("--target", "embedded", "--draft", small, "--positions", 12, "--texts", 6,
                  "--temperature", "1", "--drafts", "3", "--seed", 1)
@@ -91,20 +88,21 @@ def test_a_text_is_cut_where_positions_end():
 
 
 @pytest.mark.parametrize("rule", ["rrs", "naive", "greedy"])
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, 3, 4])
 def test_where_few_tokens_have_nearly_all_of_the_draft_law(rule, n, monkeypatch):
     """What is left of q behind them is far below what 1 less their sum can say."""
     rng = torch.Generator().manual_seed(1)
-    logits = 2 * torch.randn(24, generator=rng)
+    logits = 2 * torch.randn(12, generator=rng)
     logits[:2] += torch.tensor([60.0, 42.0])
-    p, q = torch.softmax(3 * torch.randn(24, generator=rng), -1), torch.softmax(logits, -1)
+    p, q = torch.softmax(3 * torch.randn(12, generator=rng), -1), torch.softmax(logits, -1)
     _, expected = judged(Verifier(rule, "without_replacement", n), p, q)
     monkeypatch.setattr(node_rates, "_TUPLES", 0)
     found = node_rates.rate(rule, "without_replacement", p, q, n, draws=400)
+    assert found.exact or (rule, n) == ("greedy", 4)
     assert abs(found.value - expected) <= 5 * found.error + 1e-9
 
 
-@pytest.mark.parametrize("n", [1, 2, 8])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_every_rule_at_low_temperatures(n):
     """Laws with a few probable words and many of next to none: no rate is over its law's optimum."""
     rng = torch.Generator().manual_seed(n)
@@ -115,7 +113,7 @@ def test_every_rule_at_low_temperatures(n):
         rates.fill(cells, cell_places, 1, 200, 0)
         for cell in cells:
             for rule, (value,) in cell.rates.items():
-                assert 0 <= value <= cell.optima[0] + (0.2 if rule in cell.estimated else 1e-9), (cell, rule)
+                assert 0 <= value <= cell.optima[0] + (0.1 if rule in cell.estimated else 1e-9), (cell, rule)
 
 
 @pytest.mark.parametrize(("rule", "law"), [("priority", "iid"), ("k_seq", "iid"), ("rrs", "iid"),

@@ -14,8 +14,8 @@ import numpy as np
 
 _STEP, _LOWEST = 0.25, -10.0  # of log t; the integrand is under 1e-13 below the lowest
 _LATEST = 40.0  # e^-40 of the slowest part is left
-_POWERS = 6  # of q t of light tokens, which are at most _LIGHT
-_LIGHT = 0.1  # where e^-40 is left; it is a tenth of that where the integrand counts
+POWERS = 6  # of q t of light tokens, which are at most LIGHT
+LIGHT = 0.1  # where e^-40 is left; it is a tenth of that where the integrand counts
 _BLOCK, _SLACK = 64, 1e-13
 
 
@@ -38,24 +38,34 @@ def sequential(q: np.ndarray, n: int, ends: np.ndarray) -> np.ndarray:
     outside = np.append(np.cumsum(q[:0:-1])[::-1], 0.0)[ends]
     if n == 1:
         return 1 - outside
-    others, largest = 1 - q, int(np.argmax(q))
-    others[largest] = q[:largest].sum() + q[largest + 1 :].sum()
-    inside = 1 + np.cumsum(q / others)[ends]
+    inside = 1 + np.cumsum(q / left_of(q))[ends]
     if n > 2:
-        slowest = np.partition(q, len(q) - n + 1)[: len(q) - n + 1].sum()
-        times = np.exp(np.arange(_LOWEST, np.log(_LATEST / slowest) + _STEP, _STEP))
-        heavy = q * times[-1] > _LIGHT
+        times = nodes(q, n, _STEP)
+        heavy = q * times[-1] > LIGHT
         left = q[~heavy].sum() + np.append(np.cumsum(q[heavy][::-1])[::-1], 0.0)
-        inside += _integrals(q, heavy, left, times, n, ends, _coefficients(n))
+        inside += _integrals(q, heavy, left, times, n, ends, coefficients(n))
     return 1 - outside * inside
 
 
-def _coefficients(n: int) -> np.ndarray:
-    """Of z^m in (e^z - 1)^j, (n, _POWERS + 1): m to _POWERS, j below n."""
-    first = np.array([0.0] + [1 / math.factorial(m) for m in range(1, _POWERS + 1)])
-    rows = [np.eye(_POWERS + 1)[0]]
+def left_of(q: np.ndarray) -> np.ndarray:
+    """1 - q, with all its digits where one token has nearly everything."""
+    others, largest = 1 - q, int(np.argmax(q))
+    others[largest] = q[:largest].sum() + q[largest + 1 :].sum()
+    return others
+
+
+def nodes(q: np.ndarray, n: int, step: float) -> np.ndarray:
+    """Times (T,), equal steps of log t apart: behind the last n tokens have arrived but for e^-40."""
+    slowest = np.partition(q, len(q) - n + 1)[: len(q) - n + 1].sum()
+    return np.exp(np.arange(_LOWEST, np.log(_LATEST / slowest) + step, step))
+
+
+def coefficients(n: int) -> np.ndarray:
+    """Of z^m in (e^z - 1)^j, (n, POWERS + 1): m to POWERS, j below n."""
+    first = np.array([0.0] + [1 / math.factorial(m) for m in range(1, POWERS + 1)])
+    rows = [np.eye(POWERS + 1)[0]]
     for _ in range(n - 1):
-        rows.append(np.convolve(rows[-1], first)[: _POWERS + 1])
+        rows.append(np.convolve(rows[-1], first)[: POWERS + 1])
     return np.array(rows)
 
 
@@ -66,7 +76,7 @@ def _integrals(q, heavy, left, times, n, ends, coefficients):
     e_k is kept times e^(-t h), h the sum of the heavy tokens so far, so that nothing overflows. left: 1 - h
     before each heavy token, and behind the last.
     """
-    e, out, moments = np.zeros((n, len(times))), np.empty(len(ends)), np.zeros(_POWERS + 1)
+    e, out, moments = np.zeros((n, len(times))), np.empty(len(ends)), np.zeros(POWERS + 1)
     e[0] = 1
     weights, weighed = np.empty(len(times)), -1
     passed, start, pending = 0, 0, False
@@ -74,7 +84,7 @@ def _integrals(q, heavy, left, times, n, ends, coefficients):
         for i in range(start, ends[at] + 1):
             if not heavy[i]:
                 power = 1.0
-                for m in range(1, _POWERS + 1):
+                for m in range(1, POWERS + 1):
                     power *= q[i]
                     moments[m] += power
                 pending = True
@@ -82,7 +92,7 @@ def _integrals(q, heavy, left, times, n, ends, coefficients):
             passed += 1
             _add_heavy(e, np.exp(-q[i] * times))
         if pending:
-            _add_light(e, times, moments, coefficients)
+            add_light(e, times, moments, coefficients)
             moments[:], pending = 0, False
         start = ends[at] + 1
         if weighed != passed:
@@ -103,8 +113,8 @@ def _add_heavy(e, missed):
     e[0] *= missed
 
 
-@numba.njit
-def _add_light(e, times, moments, coefficients):
+@numba.njit(cache=True)
+def add_light(e, times, moments, coefficients):
     """Tokens with the sums of powers ``moments``: by their power sums of b, and Newton's identities."""
     n = len(e)
     powers, own = np.empty(n), np.empty(n)

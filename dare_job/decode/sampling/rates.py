@@ -1,12 +1,13 @@
 """How many nodes have a candidate accepted, under each rule and law: exactly where that can be had."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from dare_job.decode.sampling import rejection
-from dare_job.decode.sampling.laws import draw, enumerate_draws, law
+from dare_job.decode.sampling import inclusion, recursive, rejection, three, three_distinct, two
+from dare_job.decode.sampling.laws import NONE, draw, enumerate_draws, law, pick
 from dare_job.decode.sampling.optimum import most_probable, optimum
 from dare_job.decode.sampling.priority import plan
 from dare_job.decode.sampling.rules import rule_for
@@ -30,12 +31,14 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
          seed: int = 0) -> Rate:
     """Of p and q float32 (V,). ConfigError where the rule is not exact for the law.
 
-    Exact in closed form, or by enumeration of up to 20,000 tuples. Else an unbiased estimate over seeded
-    draws: 20,000 for draws without replacement; ``draws`` for other laws, and where a few tokens have nearly
-    all of q, each over the whole vocabulary.
+    Exact: to rounding, for ``without_replacement`` and ``distinct`` to 1e-9. But where there are over 20,000
+    tuples, ``rrs`` of ``without_replacement`` from five candidates on, of ``distinct`` from four, and
+    ``greedy`` of ``without_replacement`` from four are unbiased estimates over seeded draws: 20,000 for
+    ``without_replacement``; ``draws`` for ``distinct``, and where a few tokens have nearly all of q, each
+    over the whole vocabulary.
     """
     rule_for(rule, law(law_name), n)
-    known = _closed("rrs" if rule == "mcss" else rule, law_name, p, q, n)
+    known = _known("rrs" if rule == "mcss" else rule, law_name, p, q, n)
     if known is not None:
         return Rate(known)
     verifier, support = Verifier(rule, law_name, n), int((q > 0).sum())
@@ -49,26 +52,36 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
     return Rate(float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found))), exact=False)
 
 
-def _closed(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float | None:
-    """None where there is no closed form."""
+def _known(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float | None:
+    """None where only an estimate can be had, or all tuples."""
     if n == 1 and rule not in ("naive", "priority") or rule == law_name or law_name == "top_k":
         return optimum(law_name, p, q, n)
     if rule == "priority":
         return float(plan(normalised(p[None].double()), normalised(q[None].double()), n).accepted.sum())
     p, q = _shares(p, q)
-    if rule == "k_seq":
-        return rejection.one_threshold(p, q, n)
-    if rule == "rrs" and law_name == "iid":
-        return rejection.independent(p, q, n)
-    if rule == "rrs" and law_name == "without_replacement" and n == 2:
-        return rejection.pair(p, q)
-    if rule == "naive" and law_name == "iid":
-        return float((p * (1 - (1 - q) ** n)).sum())
-    if law_name == "greedy":
+    if law_name in ("without_replacement", "distinct") and np.count_nonzero(q) <= n:
+        return float(p[q > 0].sum())  # all of them are candidates
+    if law_name == "greedy" or (rule, law_name) == ("naive", "spechub"):
         return _behind_the_certain(rule, p, q, n)
-    if rule == "naive" and law_name == "spechub":
-        return _behind_the_certain(rule, p, q, 2)
-    return None
+    if (rule, law_name) in _OF_ANY:
+        return _OF_ANY[rule, law_name](p, q, n)
+    few = _OF_FEW.get((rule, law_name), {}).get(n)
+    return None if few is None else few(p, q)
+
+
+_OF_ANY = {  # number of candidates
+    ("k_seq", "iid"): rejection.one_threshold,
+    ("rrs", "iid"): rejection.independent,
+    ("naive", "iid"): lambda p, q, n: float((p * (1 - (1 - q) ** n)).sum()),
+    ("naive", "without_replacement"): inclusion.sequential,
+    ("naive", "distinct"): inclusion.distinct,
+}
+_OF_FEW = {  # by their number
+    ("rrs", "without_replacement"): {n: partial(recursive.sequential, n=n) for n in (2, 3, 4)},
+    ("rrs", "distinct"): {2: two.distinct, 3: three_distinct.distinct},
+    ("rrs", "spechub"): {2: two.hub},
+    ("greedy", "without_replacement"): {2: two.greedy, 3: three.greedy},
+}
 
 
 def _behind_the_certain(rule: str, p: np.ndarray, q: np.ndarray, n: int) -> float:
@@ -103,9 +116,27 @@ def _accepted(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, tuples: torc
 
 
 def _drawn(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, draws: int, seed: int) -> np.ndarray:
-    """As ``_accepted`` for tuples that are drawn."""
+    """Estimates (draws,). Of recursive rejection only the tokens that are rejected are drawn."""
     rng, found = torch.Generator().manual_seed(seed), []
     uniforms = torch.rand((draws, verifier.n), generator=rng, dtype=torch.float64)
     for part in uniforms.split(max(1, _NUMBERS // len(p))):
-        found.append(_accepted(verifier, p, q, draw(verifier.law, q.expand(len(part), -1), verifier.n, part)))
+        rows = p.expand(len(part), -1), q.expand(len(part), -1)
+        if verifier.rule.name in ("rrs", "mcss"):
+            found.append(1 - _rejected(verifier, *rows, part))
+        else:
+            found.append(_accepted(verifier, p, q, draw(verifier.law, rows[1], verifier.n, part)))
     return torch.cat(found).numpy()
+
+
+def _rejected(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Probability (R,) that all candidates are rejected, each given those before, which are drawn as rejected
+    ones are: p, q (R, V)."""
+    candidates = torch.full(uniforms.shape, NONE)
+    state = verifier.rule.start(verifier.law, normalised(p.double()), normalised(q.double()), candidates)
+    found = state.p.new_ones(len(p))
+    for j in range(verifier.n):
+        missed = (state.s - state.p).clamp_min(0)
+        found *= missed.sum(-1)
+        candidates[:, j] = pick(missed, uniforms[:, j])
+        state = verifier.rule.reject(verifier.law, state, j)
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 from dare_job.decode.sampling.paths import rejected, sequential
 
 
-class _Sorted:
+class Sorted:
     """Tokens with q by rising p / q, and sums (m + 1,): of p and q before each, and of all behind.
 
     Tokens without q stand behind all. Both sums are kept for the digits that a difference would lose.
@@ -33,7 +33,7 @@ class _Sorted:
 
 def independent(p: np.ndarray, q: np.ndarray, n: int) -> float:
     """Of recursive rejection of n independent draws."""
-    tokens, k = _Sorted(p, q), 0.0
+    tokens, k = Sorted(p, q), 0.0
     for _ in range(n):
         k = k + tokens.mass(k)
     return float(1 - tokens.mass(k))
@@ -41,7 +41,7 @@ def independent(p: np.ndarray, q: np.ndarray, n: int) -> float:
 
 def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
     """Of K-SEQ: rho beta, 1 - N(rho)."""
-    tokens, low, high = _Sorted(p, q), 1.0, float(n)
+    tokens, low, high = Sorted(p, q), 1.0, float(n)
     for _ in range(60):
         rho = (low + high) / 2
         at = np.searchsorted(tokens.ratio, rho)
@@ -50,31 +50,13 @@ def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
     return float(1 - tokens.mass(high))
 
 
-def pair(p: np.ndarray, q: np.ndarray) -> float:
-    """Of recursive rejection of two draws without replacement: the sum over the first that is rejected."""
-    tokens = _Sorted(p, q)
-    weights, left = np.maximum(tokens.q - tokens.p, 0), 1 - tokens.q
-    largest = int(np.argmax(tokens.q))
-    left[largest] = np.delete(tokens.q, largest).sum()  # all its digits, however little it is
-    first = tokens.mass(1.0)
-    some = weights > 0
-    if first == 0 or not some.any():
-        return 1.0
-    with np.errstate(divide="ignore"):
-        last = np.where(left[some] > 0, 1 + first / left[some], 1.0)
-    return float(1 - weights[some] @ tokens.mass(last) / weights[some].sum())
-
-
 def estimates(rule: str, p: np.ndarray, q: np.ndarray, n: int, paths: int, seed: int) -> np.ndarray:
-    """Unbiased estimates (paths,) of a rule's acceptance of draws without replacement, more than n tokens."""
-    tokens, uniforms = _Sorted(p, q), np.random.default_rng(seed).random((paths, n))
+    """Unbiased estimates (paths,) of what rrs or greedy accepts of n of more than n tokens."""
+    tokens, uniforms = Sorted(p, q), np.random.default_rng(seed).random((paths, n))
     if rule == "rrs":
         return rejected(uniforms, tokens.ratio, tokens.q, tokens.sum_p, tokens.sum_q, tokens.over_p,
                         tokens.over_q)
-    drawn = sequential(uniforms, tokens.sum_q, tokens.q)
-    if rule == "naive":
-        return tokens.p[drawn].sum(-1)
-    drawn = drawn[:, :-1]
+    drawn = sequential(uniforms[:, :-1], tokens.sum_q, tokens.q)
     scale = 1 / (1 - tokens.q[drawn].sum(-1))  # the greedy rule: all but the last, and the least of two
     at = np.searchsorted(tokens.ratio, scale)
     shared = tokens.sum_p[at] + scale * tokens.over_q[at]
