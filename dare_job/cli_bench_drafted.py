@@ -11,6 +11,7 @@ import typer
 
 from dare_job import cli_options as options
 from dare_job.errors import ConfigError
+from dare_job.option_checks import require_temperatures
 
 app = typer.Typer()
 
@@ -59,11 +60,12 @@ def sample(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     chosen = _temperatures(temperatures)
+    asked = command.quick(chosen, work) if quick else command.Options(
+        chosen, rows, tokens, users, items, nodes, depth, repeats,
+        drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data, seed=seed)
     if plot:
         options.writable("--plot", plot)
-    result = command.run(command.quick(chosen, work) if quick else command.Options(
-        chosen, rows, tokens, users, items, nodes, depth, repeats,
-        drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data, seed=seed))
+    result = command.run(asked)
     if plot:
         plot.write_text(draw(result["acceptance"]), encoding="utf-8")
     print(json.dumps(result), flush=True)
@@ -111,12 +113,16 @@ def beam(
     from dare_job.drafter.settings import Settings
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    require_temperatures("--temperature", [temperature])
     base = Beams(layers=layers, warp=Warp(temperature), law=law, draft_law=draft_law, seed=seed)
     drafts, least, plain = (tuple(options.numbers(*given)) for given in (
         ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
     grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain)
-    result = command.run(command.quick(base, work, svg) if quick else command.Options(
-        base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg))
+    asked = command.quick(base, work, svg) if quick else command.Options(
+        base, grid, rows, tokens, users, items, Settings(steps=steps), work, svg)
+    if svg:
+        options.writable("--svg", svg)
+    result = command.run(asked)
     print(json.dumps(result), flush=True)
     if not quick and not all(one["met"] for one in result["targets"]):
         raise typer.Exit(1)
