@@ -11,6 +11,7 @@ import typer
 
 from dare_job import cli_options as options
 from dare_job.errors import ConfigError
+from dare_job.option_checks import require_temperatures
 
 app = typer.Typer()
 Target = Annotated[str, typer.Option("--target", help="Model that writes: embedded, a folder or a hub name.")]
@@ -65,12 +66,12 @@ def sample(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     chosen = _temperatures(temperatures)
-    if plot:
-        options.writable("--plot", plot)
     asked = command.Options(
         chosen, rows, tokens, users, items, nodes, depth, repeats,
         drafter=Settings(width=width, layers=layers, steps=steps), work=work, data=data, seed=seed,
         target=target, device=options.torch_device(device), dtype=dtype.value)
+    if plot:
+        options.writable("--plot", plot)
     result = command.run(command.quick(asked) if quick else asked)
     if plot:
         plot.write_text(draw(result["acceptance"]), encoding="utf-8")
@@ -130,6 +131,7 @@ def beam(
     from dare_job.drafter.settings import Settings
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    require_temperatures("--temperature", [temperature])
     base = Beams(layers=layers, warp=Warp(temperature), law=law, draft_law=draft_law, seed=seed)
     drafts, least, plain = (tuple(options.numbers(*given)) for given in (
         ("--draft-widths", draft_widths), ("--min-widths", min_widths), ("--widths", widths)))
@@ -137,6 +139,8 @@ def beam(
     grid = Grid(drafts, _floats("--thresholds", thresholds), least, plain, fixed)
     asked = command.Options(base, grid, rows, tokens, users, items, settings, work, svg, bounds, target,
                             options.torch_device(device), dtype.value)
+    if svg:
+        options.writable("--svg", svg)
     result = command.run(command.quick(asked) if quick else asked)
     print(json.dumps(result), flush=True)
     if not quick and not all(one["met"] for one in result["targets"]):

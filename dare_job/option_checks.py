@@ -1,5 +1,7 @@
-"""What training commands ask of their numbers; each error names the option."""
+"""What commands that train or measure ask of their numbers first; each error names the option."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from dare_job.errors import ConfigError
@@ -17,6 +19,12 @@ def require_at_least(settings: Any, **least: int) -> None:
             raise ConfigError(f"{option(name)} is {getattr(settings, name)}; it must be at least {bound}")
 
 
+def require_each(asked: str, values: Iterable[int], least: int = 1) -> None:
+    """Numbers of an option that takes several, none too. Raises ConfigError."""
+    if (found := min(values, default=least)) < least:
+        raise ConfigError(f"{asked}: {found} is among them; each must be at least {least}")
+
+
 def require_heads(width: int, heads: int) -> None:
     """Rotary positions need an even width of each head. Raises ConfigError."""
     if width % (2 * heads):
@@ -27,3 +35,22 @@ def require_rate(rate: float) -> None:
     """A learning rate. Raises ConfigError."""
     if not 0 < rate <= 1:
         raise ConfigError(f"--rate is {rate:g}; it must be above 0 and at most 1")
+
+
+def require_folder(asked: str, place: Path | None) -> None:
+    """A folder that is there or can be made. Raises ConfigError."""
+    if place is not None and place.exists() and not place.is_dir():
+        raise ConfigError(f"{asked} {place} is a file; name a folder")
+
+
+def require_temperatures(asked: str, values: Iterable[float], greedy: bool = True) -> None:
+    """Temperatures of an option; greedy: whether 0 is one. Raises ConfigError."""
+    from dare_job.decode.sampling.warp import Warp  # torch takes long to import
+
+    for value in values:
+        try:
+            Warp(value)
+        except ConfigError as error:
+            raise ConfigError(f"{asked}: {error}") from error
+        if value == 0 and not greedy:
+            raise ConfigError(f"{asked}: at temperature 0 nothing is drawn; it must be above")

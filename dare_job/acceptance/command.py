@@ -13,7 +13,7 @@ from dare_job.acceptance import places, rates, report, texts, trees
 from dare_job.acceptance.trees import Sparse
 from dare_job.decode import Target
 from dare_job.decode.draft.same import require_same
-from dare_job.model_files import fingerprint, resolve
+from dare_job.model_files import fingerprint, resolve, vocabulary
 
 _LOG = logging.getLogger("dare_job")
 
@@ -56,9 +56,10 @@ def run(options: Options) -> dict:
                     for folder in folders)
     rows = texts.read(options.text, options.column, options.prompt_column, ours, folders[0], options.texts,
                       options.seed, options.chat_template)
+    require_same(ours, theirs, vocabulary(folders[1], options.trust_remote_code),
+                 (options.target, options.draft))
     target, draft = (Target.load(folder, options.dtype, options.device, options.trust_remote_code)
                      for folder in folders)
-    require_same(ours, theirs, draft.vocabulary, (options.target, options.draft))
     contexts = [one.traits.context for one in (target, draft) if one.traits.context is not None]
     rows = texts.fitting(rows, min(contexts, default=None))
     chosen = places.chosen(rows, options.positions, options.seed)

@@ -11,7 +11,7 @@ from acceptance_models import TEXTS, last, run
 from sampling_pairs import best_by_program, judged
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare_job.acceptance import rates
+from dare_job.acceptance import command, rates
 from dare_job.acceptance.plot import draw
 from dare_job.acceptance.trees import Sparse
 from dare_job.decode.sampling import LAWS, Verifier, enumerate_draws
@@ -138,7 +138,8 @@ def test_settings_that_cannot_be(models, texts, option, value, message):
         raise done.exception
 
 
-def test_other_tokens_are_refused(models, texts):
+def test_other_tokens_are_refused_before_models_are_loaded(models, texts, monkeypatch):
+    monkeypatch.setattr(command.Target, "load", lambda *_: pytest.fail("a model was loaded"))
     done = run("--target", models / "target", "--draft", models / "other", "--text", texts)
     assert isinstance(done.exception, ConfigError) and "has other tokens than" in str(done.exception)
 

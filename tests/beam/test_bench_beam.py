@@ -8,7 +8,7 @@ from beam_models import near
 from decode_models import prompts
 from typer.testing import CliRunner
 
-from dare_job.bench.beam import plot, report, speed
+from dare_job.bench.beam import command, plot, report, speed
 from dare_job.bench.beam.measure import Written
 from dare_job.bench.beam.memory import Watched, memory
 from dare_job.bench.beam.methods import BEAM, DSBD, SEARCH, SINGLE, Grid, Way, ways
@@ -20,6 +20,7 @@ from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.cache import TreeCache
 from dare_job.decode.sampling.warp import Warp
+from dare_job.errors import ConfigError
 from dare_job.model.evaluate import Tally
 
 
@@ -123,6 +124,18 @@ def test_it_ends_with_its_figures(tmp_path):
     assert figure.read_text().startswith("<svg") and "beam sampling W=2" in figure.read_text()
 
 
-def test_what_is_refused():
-    for args in (("--law", "top_k"), ("--thresholds", "x"), ("--layers", "-1")):
-        assert CliRunner().invoke(app, ["bench", "beam", "--quick", *args]).exit_code != 0
+@pytest.mark.parametrize(("args", "said"), [
+    (("--law", "top_k"), "beam.law"), (("--thresholds", "x"), "--thresholds 'x' is no list of numbers"),
+    (("--layers", "-1"), "beam.layers is -1"), (("--layers", "0"), "--layers is 0; it must be at least 1"),
+    (("--temperature", "nan"), "--temperature: temperature is nan"), (("--rows", "0"), "--rows is 0"),
+    (("--tokens", "0"), "--tokens is 0"), (("--seed", "-1"), "--seed is -1"),
+    (("--widths", ","), "--widths names none"), (("--draft-widths", ""), "--draft-widths names none"),
+    (("--min-widths", "7,9"), "--min-widths: the least is 7, more than all of --draft-widths"),
+    (("--widths", "2,65"), "--widths hold what no beams can be asked: beam.width is 65"),
+    (("--draft-widths", "0,2"), "--draft-widths: 0 is among them"),
+    (("--thresholds", "nan"), "hold what no beams can be asked: beam.threshold is nan"),
+    (("--work", __file__), "--work .* is a file"), (("--svg", "/"), "--svg / cannot be written")])
+def test_what_cannot_be_is_refused_before_anything_is_trained(args, said, monkeypatch):
+    monkeypatch.setattr(command.world, "prepare", lambda *_: pytest.fail("it came to the models"))
+    with pytest.raises(ConfigError, match=said):
+        CliRunner().invoke(app, ["bench", "beam", *args], catch_exceptions=False)

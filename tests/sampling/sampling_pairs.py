@@ -8,7 +8,8 @@ from scipy.sparse import coo_array
 from dare_job.bench.acceptance_trees import World, shares
 from dare_job.decode.sampling import LAWS, NONE, RULES, Verifier, enumerate_draws
 
-NODE_RULES = [(rule.name, law) for rule in RULES.values() for law in rule.laws if rule.only != 1]
+NODE_RULES = [(rule.name, law) for rule in RULES.values() for law in rule.laws
+              if None in (rule.only, LAWS[law].only) or rule.only == LAWS[law].only]
 SIZES = ((1, 2), (2, 1), (3, 2), (4, 3), (6, 4), (3, 4), (5, 1))  # tokens, candidates
 
 
@@ -50,6 +51,12 @@ def worlds(tokens: int) -> list[World]:
             p, q = [x * odd for x in p], [x * ~odd for x in q]
         found.append(World([shares(x).float() for x in p], [shares(x).float() for x in q]))
     return found
+
+
+def takes(rule: str | None, law: str, widths: tuple[int, ...]) -> bool:
+    """Whether a rule of NODE_RULES, or the traversal (None), judges a tree of the law with these widths."""
+    only = LAWS[law].only or (RULES[rule].only if rule else None)
+    return only is None or set(widths) == {only}
 
 
 def exact_ways():

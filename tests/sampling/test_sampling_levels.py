@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from sampling_pairs import NODE_RULES, worlds
+from sampling_pairs import NODE_RULES, takes, worlds
 
 from dare_job.bench.acceptance_trees import all_drafts, drafts_by_child, laid_out, law_of_three
-from dare_job.decode.sampling import LAWS, NONE, RULES, enumerate_draws, law_of_traversal, law_of_walk
+from dare_job.decode.sampling import LAWS, NONE, enumerate_draws, law_of_traversal, law_of_walk
 
 # Of the traversal, in which siblings matter to each other, all trees are enumerated together. Of 4x4 over 4
 # tokens there would be eight million without replacement, over 6 tokens six million millions.
@@ -14,12 +14,14 @@ JOINT = ((2, (4, 2)), (3, (4, 4)), (4, (3, 2)), (4, (2, 4)), (6, (3, 1)), (6, (2
 JOINT_OF = {"iid": ((2, (4, 2)), (3, (4, 1)), (3, (2, 3)), (6, (3, 1)), (6, (1, 4))),
             "spechub": ((6, (2, 2)),)}
 MOST_TREES = 28_000
-QUICK, MORE = ((6, (4, 4)),), ((6, (4, 4)), (5, (4, 2)), (5, (2, 4)), (4, (3, 3)), (6, (2, 2)))
+MORE = ((6, (4, 4)), (5, (4, 2)), (5, (2, 4)), (4, (3, 3)), (6, (2, 2)), (6, (1, 1)))
 
 
-def takes(rule, law, widths):
-    only = LAWS[law].only or (RULES[rule].only if rule else None)
-    return only is None or set(widths) == {only}
+def cases(*sizes):
+    """Every rule and law with those of these sizes, (tokens, widths), that it takes."""
+    found = [(*pair, *size) for pair in NODE_RULES for size in sizes if takes(*pair, size[1])]
+    assert {pair[:2] for pair in found} == set(NODE_RULES)
+    return found
 
 
 def distance(found, world):
@@ -73,35 +75,30 @@ def weights(chances, column, wide):
     return found
 
 
-@pytest.mark.parametrize(("rule", "law"), NODE_RULES)
-@pytest.mark.parametrize(("tokens", "widths"), [(3, (4, 4)), (4, (2, 2))])
+@pytest.mark.parametrize(("rule", "law", "tokens", "widths"), cases((3, (4, 4)), (4, (2, 2)), (6, (1, 1))))
 def test_each_tuple_of_a_child_behind_each_of_the_root(rule, law, tokens, widths):
-    if takes(rule, law, widths):
-        for world in worlds(tokens)[: 1 if rule == "priority" else None]:
-            assert distance(by_child(rule, law, world, widths)[0], world) <= 1e-12
+    for world in worlds(tokens)[: 1 if rule == "priority" else None]:
+        assert distance(by_child(rule, law, world, widths)[0], world) <= 1e-12
 
 
-@pytest.mark.parametrize(("rule", "law"), NODE_RULES)
-@pytest.mark.parametrize(("tokens", "widths"), QUICK)
-def test_four_candidates_twice_of_six_tokens(rule, law, tokens, widths):
-    if takes(rule, law, widths) and law != "iid":  # of 1296 tuples: slow
-        assert distance(in_turn(rule, law, worlds(tokens)[1], widths), worlds(tokens)[1]) <= 1e-12
+@pytest.mark.parametrize(("rule", "law"), [pair for pair in NODE_RULES
+                                           if takes(*pair, (4, 4)) and pair[1] != "iid"])  # 1296 tuples: slow
+def test_four_candidates_twice_of_six_tokens(rule, law):
+    world = worlds(6)[1]
+    assert distance(in_turn(rule, law, world, (4, 4)), world) <= 1e-12
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "law"), NODE_RULES)
-@pytest.mark.parametrize(("tokens", "widths"), MORE)
+@pytest.mark.parametrize(("rule", "law", "tokens", "widths"), cases(*MORE))
 def test_more_sizes(rule, law, tokens, widths):
-    if takes(rule, law, widths):
-        for world in worlds(tokens):
-            assert distance(in_turn(rule, law, world, widths), world) <= 1e-12
+    for world in worlds(tokens):
+        assert distance(in_turn(rule, law, world, widths), world) <= 1e-12
 
 
-@pytest.mark.parametrize(("rule", "law"), NODE_RULES)
-def test_ways_of_enumerating_agree(rule, law):
+@pytest.mark.parametrize(("rule", "law", "tokens", "widths"), cases((3, (2, 2)), (3, (1, 1))))
+def test_ways_of_enumerating_agree(rule, law, tokens, widths):
     """Where all trees can be had, so do each child's tuples behind each of the root's, and both in turn."""
-    widths = (2, 2)
-    for world in worlds(3):
+    for world in worlds(tokens):
         first, second, chances = all_drafts(law, world, widths)
         ends, tree = walked(rule, law, world, first, second)
         whole, accepted = law_of_three(world, tree, ends, chances, widths)

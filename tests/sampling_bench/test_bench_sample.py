@@ -135,6 +135,21 @@ def test_rows_that_are_measured_are_of_users_that_no_model_has_seen(tmp_path, mo
         assert np.array_equal(row.prompt, found.others[row.name])
 
 
+def test_profiles_that_leave_too_few_rows_are_refused_before_their_model_is_trained(tmp_path, monkeypatch):
+    profile_files.write(tmp_path)
+    monkeypatch.setattr(train, "model", lambda *_: pytest.fail("it was trained"))
+    with pytest.raises(ConfigError, match="--rows 9 of 10 users"):
+        source.real_profiles(tmp_path, tmp_path / "work", 9, 22, 30, train.Settings(test_users=10))
+
+
+def test_texts_too_short_to_measure_say_so(monkeypatch):
+    """One step a text, which its end may have cut."""
+    short = Measured(1, 2, 1, np.zeros(0, np.int64), 0.0)
+    monkeypatch.setattr(acceptance, "once", lambda *_: short)
+    with pytest.raises(ConfigError, match="--tokens 2: no text took two steps of the tree 4"):
+        acceptance.measured(None, "after", 1.0, 2, ("4",), 3)
+
+
 def test_rates_are_counted_from_steps_and_filled_where_nothing_was_measured():
     seen = Measured(1, 14, 6, np.array([1, 1, 2, 3, 3, 3]), 0.0)
     assert seen.rates(2).tolist() == [4 / 6, 3 / 4]
@@ -197,12 +212,20 @@ def test_this_machines_curve_is_read_as_it_was_measured():
 
 
 @pytest.mark.parametrize(("args", "said"), [
-    (("--temperatures", "-1"), "--temperatures must be at least 0"),
+    (("--temperatures", "-1"), "--temperatures: temperature is -1.0: it must be 0 .greedy."),
+    (("--temperatures", "0,nan"), "--temperatures: temperature is nan"),
+    (("--temperatures", "inf"), "--temperatures: temperature is inf"),
+    (("--temperatures", "1e-9", "--quick"), "--temperatures: temperature is 1e-09: .* or 1e-06 or above"),
+    (("--temperatures", ","), "--temperatures names none"),
+    (("--seed", "-1"), "--seed is -1; it must be at least 0"),
+    (("--tokens", "1"), "--tokens is 1; it must be at least 2"),
+    (("--work", __file__), "--work .* is a file; name a folder"),
     (("--temperatures", "hot"), "'hot' is no list of numbers"),
     (("--nodes", "600"), "--nodes 600: a row's tree has at most 512"),
     (("--data", "somewhere", "--target", "another"), "--data samples the model of real profiles"),
-    (("--rows", "0"), "--rows must be at least 1"),
+    (("--rows", "0"), "--rows is 0; it must be at least 1"),
     (("--rows", "60", "--users", "60"), "must be left to learn from")])
-def test_what_cannot_be_is_refused(args, said):
+def test_what_cannot_be_is_refused_before_anything_is_trained(args, said, monkeypatch):
+    monkeypatch.setattr(command.world, "prepare", lambda *_: pytest.fail("it came to the models"))
     with pytest.raises(ConfigError, match=said):
         CliRunner().invoke(app, ["bench", "sample", *args], catch_exceptions=False)

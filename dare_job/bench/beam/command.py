@@ -17,7 +17,9 @@ from dare_job.bench.sampling import curve, source, world
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.beam.settings import Beams
 from dare_job.drafter.settings import Settings
+from dare_job.errors import ConfigError
 from dare_job.model_files import EMBEDDED, resolve
+from dare_job.option_checks import require_at_least, require_folder
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +51,16 @@ class Options:
     target: str = EMBEDDED
     device: str = "auto"
     dtype: str = "float32"
+
+    def __post_init__(self):
+        require_at_least(self, rows=1, tokens=1)
+        require_at_least(self.beams, layers=1, seed=0)
+        require_folder("--work", self.work)
+        try:
+            ways(self.grid, self.beams)
+        except ConfigError as error:
+            raise ConfigError("--draft-widths, --thresholds, --min-widths and --widths hold what no beams "
+                              f"can be asked: {error}") from error
 
 
 def quick(options: Options) -> Options:

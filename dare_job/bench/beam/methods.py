@@ -7,6 +7,8 @@ from itertools import product
 from dare_job.bench.sampling.measure import Method as Drawn
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.sampling.warp import Warp
+from dare_job.errors import ConfigError
+from dare_job.option_checks import option, require_each
 
 BEAM, DSBD, SINGLE, SEARCH = "beam sampling", "DSBD", "DSBD, one cache", "beam search"
 SAMPLING, SPECULATIVE, TREE = "sampling", "speculative sampling", "token tree sampling"
@@ -45,6 +47,17 @@ class Grid:
     min_widths: tuple[int, ...] = (1, 2, 3)
     widths: tuple[int, ...] = (1, 2, 3, 4)
     fixed: bool = False
+
+    def __post_init__(self):
+        for name in ("draft_widths", "thresholds", "min_widths", "widths"):
+            values = getattr(self, name)
+            if not values:
+                raise ConfigError(f"{option(name)} names none; write numbers between commas")
+            if name != "thresholds":
+                require_each(option(name), values)
+        if min(self.min_widths) > max(self.draft_widths):
+            raise ConfigError(f"--min-widths: the least is {min(self.min_widths)}, more than all of "
+                              f"--draft-widths, of which the most is {max(self.draft_widths)}")
 
 
 def ways(grid: Grid, base: Beams) -> list[Way]:

@@ -16,6 +16,7 @@ from dare_job.bench.recommend.methods import FORCED, PLAIN, STRICT, TRIE, Makers
 from dare_job.decode.beam.top_k.reader import RENORMALISED
 from dare_job.decode.beam.top_k.scheduler import Scheduler
 from dare_job.errors import ConfigError
+from dare_job.option_checks import require_at_least, require_each, require_temperatures
 
 _LOG = logging.getLogger(__name__)
 BEAUTY = "amazon-beauty-ids"
@@ -54,9 +55,12 @@ class Options:
                               "or neither for a small shop with random weights")
         if self.drafts and self.target is None:
             raise ConfigError("--draft needs the --target that it drafts for")
-        for name in ("users", "batch", "repeats", "generated", "threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} must be at least 1")
+        require_at_least(self, users=1, batch=1, repeats=1, generated=1, threads=1, seed=0)
+        if not self.ks:
+            raise ConfigError("--k names none; write for example 5,10")
+        for name, values in (("--k", self.ks), ("--widths", self.widths), ("--depths", self.depths)):
+            require_each(name, values)
+        require_temperatures("--temperatures", self.temperatures, greedy=False)
 
 
 def run(options: Options) -> dict:
@@ -72,6 +76,9 @@ def run(options: Options) -> dict:
 
 
 def _measured(made: world.World, options: Options) -> dict:
+    leaves = made.catalogue.trie.leaves
+    if max(options.ks) > leaves:
+        raise ConfigError(f"--k: {max(options.ks)} is more than the {leaves} ids of the recommender")
     makers, plains = Makers(made, options.seed), {}
 
     def plain_of(method: Method) -> Measured:

@@ -8,6 +8,7 @@ import numpy as np
 from dare_job.bench.sampling.measure import Measured, Method, once
 from dare_job.bench.sampling.world import World
 from dare_job.decode.draft.shape import Shape
+from dare_job.errors import ConfigError
 
 PROBES = ("1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
 QUICK_PROBES = ("1x1x1", "2x2", "4")
@@ -35,6 +36,9 @@ def measured(world: World, drafter: str, temperature: float, tokens: int, probes
         widths = Shape.parse(probe).widths
         seen = once(world, Method(probe, drafter, widths), temperature, tokens)
         add(found, widths, seen)
+        if (1, widths[0]) not in found:
+            raise ConfigError(f"--tokens {tokens}: no text took two steps of the tree {probe}, from which "
+                              "acceptance is measured; give more tokens or --rows")
         first[widths[0]], steps[widths[0]] = found[1, widths[0]], len(seen.step_tokens)
         _LOG.info("temperature %g, drafter %s, %s: %.3f tokens a step, %.3f accepted on level 1", temperature,
                   drafter, probe, seen.per_step, first[widths[0]])

@@ -19,6 +19,7 @@ from dare_job.decode.draft.shape import MOST
 from dare_job.drafter.settings import Settings
 from dare_job.errors import ConfigError
 from dare_job.model_files import EMBEDDED
+from dare_job.option_checks import require_at_least, require_folder, require_temperatures
 from pools.draft import warm_up
 
 _LOG = logging.getLogger(__name__)
@@ -57,11 +58,11 @@ class Options:
     dtype: str = "float32"
 
     def __post_init__(self):
-        for name, values in (("temperatures", [t + 1 for t in self.temperatures]), ("rows", [self.rows]),
-                             ("tokens", [self.tokens]), ("nodes", [self.nodes]), ("depth", [self.depth]),
-                             ("repeats", [self.repeats])):
-            if not values or min(values) < 1:
-                raise ConfigError(f"--{name} must be at least {0 if name == 'temperatures' else 1}")
+        if not self.temperatures:
+            raise ConfigError("--temperatures names none; write for example 0,1")
+        require_temperatures("--temperatures", self.temperatures)
+        require_at_least(self, rows=1, tokens=2, nodes=1, depth=1, repeats=1, seed=0)
+        require_folder("--work", self.work)
         if self.nodes > MOST:
             raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MOST}")
         if self.data and self.target != EMBEDDED:

@@ -44,7 +44,7 @@ def sample_world(rows: int, users: int, items: int, tokens: int, seed: int, targ
     for one in examples(users, items, seed + 1):
         ids = [*tokenizer(one.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id][:tokens]
         foreign.append(_row(f"user:{one.row}", prompt_ids(tokenizer, one.prompt), ids))
-    return Source(folder, *_divided(asked, rows, len(asked)), foreign)
+    return Source(folder, *_divided(asked, rows), foreign)
 
 
 def real_profiles(folder: Path, work: Path, rows: int, users: int, tokens: int,
@@ -53,21 +53,26 @@ def real_profiles(folder: Path, work: Path, rows: int, users: int, tokens: int,
     of the users that it has learned from.
     """
     learned, test = data.split(data.load(folder), settings.test_users)
+    _require_rows(rows, len(test))
     model = profiles.model(folder, work, settings)
     learned = learned[: max(LEAST, users - rows)]
     written = texts.recorded(model, learned)
     own = texts.encoded(model, {one.user: data.later(one) for one in learned})
     foreign = [_row(user, own[user], ids[:tokens]) for user, ids in written.items()]
     asked = texts.encoded(model, {one.user: data.later(one) for one in test})
-    tonight, _ = _divided(asked, rows, len(asked))
+    tonight, _ = _divided(asked, rows)
     return Source(model, tonight, own, foreign)
 
 
-def _divided(asked: dict[str, np.ndarray], rows: int, users: int) -> tuple[dict, dict]:
-    """Tonight's, whose ids have the smallest SHA-256, and the others'."""
+def _require_rows(rows: int, users: int) -> None:
     if not 0 < rows <= users - LEAST:
         raise ConfigError(f"--rows {rows} of {users} users with a history: {LEAST} must be left to learn "
                           "from; take fewer rows or more --users")
+
+
+def _divided(asked: dict[str, np.ndarray], rows: int) -> tuple[dict, dict]:
+    """Tonight's, whose ids have the smallest SHA-256, and the others'."""
+    _require_rows(rows, len(asked))
     order = sorted(asked, key=lambda name: hashlib.sha256(name.encode()).digest())
     return {name: asked[name] for name in order[:rows]}, {name: asked[name] for name in order[rows:]}
 

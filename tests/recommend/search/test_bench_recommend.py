@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dare_job.bench.recommend import report
+from dare_job.bench.recommend import command, report
 from dare_job.bench.recommend.command import Options
 from dare_job.cli import app
 from dare_job.errors import ConfigError
@@ -45,3 +45,17 @@ def test_a_target_needs_data_and_drafts_a_target(tmp_path):
         Options(target=tmp_path)
     with pytest.raises(ConfigError, match="--draft needs"):
         Options(drafts={"SFT": tmp_path})
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("--k", "0,5"), "--k: 0 is among them"), (("--k", ""), "--k names none"),
+    (("--widths", "0"), "--widths: 0 is among them"), (("--depths", "1,-1"), "--depths: -1 is among them"),
+    (("--temperatures", "0.5,nan"), "--temperatures: temperature is nan"),
+    (("--temperatures", "0"), "--temperatures: at temperature 0 nothing is drawn"),
+    (("--users", "0"), "--users is 0; it must be at least 1"), (("--seed", "-1"), "--seed is -1"),
+    (("--k", "5,601"), "--k: 601 is more than the 594 ids of the recommender")])
+def test_what_cannot_be_is_refused_before_anything_is_measured(args, said, monkeypatch):
+    monkeypatch.delenv("DARE_DATA", raising=False)
+    monkeypatch.setattr(command, "measured", lambda *_: pytest.fail("it was measured"))
+    with pytest.raises(ConfigError, match=said):
+        CliRunner().invoke(app, ["bench", "recommend", *args], catch_exceptions=False)
