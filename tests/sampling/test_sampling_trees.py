@@ -55,7 +55,7 @@ def test_frequencies(rule, law):
             done, ends = traverse(law, tree, p, q, uniforms[:, :2]), law_of_traversal(law, tree, p, q)
         assert (ends[done.nodes, done.token] > 0).all()
         kind = (done.nodes - tree.roots) * tokens + done.token
-        counts = kind.bincount(minlength=7 * tokens).double()
+        counts = kind.bincount(minlength=len(p) // rows * tokens).double()
         _g_test(counts, ends.view(rows, -1).sum(0))
 
 
