@@ -51,7 +51,7 @@ def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
 
 
 def estimates(rule: str, p: np.ndarray, q: np.ndarray, n: int, paths: int, seed: int) -> np.ndarray:
-    """Unbiased estimates (paths,) of what rrs or greedy accepts of n of more than n tokens."""
+    """Unbiased estimates (paths,) of what rrs or greedy accepts of n draws one after the other."""
     tokens, uniforms = Sorted(p, q), np.random.default_rng(seed).random((paths, n))
     if rule == "rrs":
         return rejected(uniforms, tokens.ratio, tokens.q, tokens.sum_p, tokens.sum_q, tokens.over_p,
