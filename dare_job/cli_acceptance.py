@@ -35,7 +35,8 @@ def acceptance(
     positions: Annotated[int, typer.Option(
         "--positions", min=1, help="Tokens of these that are judged, drawn by the seed.")] = 256,
     draws: Annotated[int, typer.Option(
-        "--draws", min=2, help="At each place, for the rates of distinct that have no exact form.")] = 16,
+        "--draws", min=2, help="At each place, for the rates that have no exact form: of distinct, and where "
+        "a few tokens have nearly all of q.")] = 16,
     trees: Annotated[str, typer.Option(
         "--trees", metavar="4x2x1[:NODES],...", help="Trees to write texts with: accepted tokens a step; "
         "with NODES only that many of the tree's nodes.")] = "",

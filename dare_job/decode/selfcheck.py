@@ -38,7 +38,7 @@ def compare(target) -> None:
     """Prompts, whole and behind a prefix, single tokens and trees of two rows against plain forwards.
 
     Raises ModelError naming the architecture when a plain forward is not causal, or when they differ by more
-    than rounding.
+    than rounding; naming the model where its logits are no numbers.
     """
     name = type(target.model).__name__
     try:
@@ -47,6 +47,9 @@ def compare(target) -> None:
     except _CANNOT as error:
         raise ModelError(f"{name} is not supported: it cannot run a token tree ({error})") from error
     ours, plain = (torch.cat(logits) for logits in zip(*cases, strict=True))
+    if plain.isnan().any():
+        raise ModelError(f"{target.model.name_or_path}: a forward of {name} gives logits that are no numbers "
+                         f"(NaN): its weights are damaged, or {target.dtype} is too narrow for them")
     spread = plain.std().clamp_min(1e-6).item()
     noise = _ROUNDING[target.dtype] * spread
     if backward > max(noise, 0.01 * forward):

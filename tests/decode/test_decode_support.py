@@ -263,3 +263,12 @@ def test_mode_sample_draws_by_its_section(monkeypatch):
     for changed in ({"rule": "relaxed"}, {"target": "cosine=0.98", "curve": "c.json"}):
         with pytest.raises(ValidationError, match="the model's own law, and relaxed rules change it; leave"):
             JobConfig.model_validate(given | {"verify": changed})
+
+
+def test_weights_that_are_no_numbers_are_the_models_fault_not_its_architectures(tmp_path):
+    model = tiny("llama")
+    with torch.no_grad():
+        model.lm_head.weight[3] = float("nan")
+    model.save_pretrained(tmp_path / "damaged")
+    with pytest.raises(ModelError, match="damaged: a forward of LlamaForCausalLM gives logits that are no num"):
+        Target.load(tmp_path / "damaged", device="cpu")

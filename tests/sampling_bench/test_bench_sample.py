@@ -1,6 +1,7 @@
 """The bench of sampling: from nothing to its figures on a few rows, and what they are made of."""
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -114,6 +115,25 @@ def test_any_model_can_be_the_target(tmp_path):
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["machine"]["device"] == "cpu" and found["dtype"] == "bfloat16"
     assert found["parameters"] < 1e6 and found["entropy"][0]["mean"] > 1  # it was never trained
+
+
+def test_a_tokenizer_without_an_end_of_text(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(embedded_path())
+    ends = source.sample_world(2, 40, 20, 300, 0)
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path)
+    found = source.sample_world(2, 40, 20, 300, 0, str(tmp_path))
+    assert [len(row.text) + 1 for row in found.foreign] == [len(row.text) for row in ends.foreign]
+
+
+def test_the_trees_that_are_all_tried_have_a_limit(monkeypatch, found):
+    """All trees of 512 nodes would take days."""
+    asked = []
+    monkeypatch.setattr(orders, "by_limit", lambda rates, nodes, depth: asked.append((nodes, depth)) or [])
+    monkeypatch.setattr(command, "QUICK_PROBES", ("1x1", "2"))
+    options = command.quick(command.Options((1.0,)))
+    command.run(replace(options, nodes=200, repeats=1))
+    assert asked == [(orders.MOST, orders.MOST)]
 
 
 def test_both_draft_models_are_kept(found, work):

@@ -96,7 +96,8 @@ def _run(options: Options, work: Path) -> dict:
                                            options.depth) for name in made.drafters}
         found["acceptance"] += [line for name, each in rates.items()
                                 for line in report.acceptance(temperature, name, each)]
-        limits = orders.by_limit(rates["after"].rates, options.nodes, options.nodes)
+        most = min(options.nodes, orders.MOST)
+        limits = orders.by_limit(rates["after"].rates, most, most)
         found["orders"] += [{"temperature": temperature, **line} for line in limits]
         rows += _temperature(made, options, temperature, rates, found["forward_ms"])
     device = made.target.device

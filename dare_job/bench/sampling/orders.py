@@ -6,6 +6,7 @@ import numpy as np
 
 from dare_job.decode.sampling.search import Found, expected_tokens, largest, nodes_of
 
+MOST = 64  # nodes of trees that are all tried: seconds, of 128 minutes
 MEASURED = ((4, 2, 2), (2, 4, 2), (2, 2, 4))  # one tree's widths in three orders: 16 paths each
 
 

@@ -40,9 +40,9 @@ def sample_world(rows: int, users: int, items: int, tokens: int, seed: int, targ
     folder = resolve(target, setting="--target")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     asked = {f"user:{one.row}": prompt_ids(tokenizer, one.prompt) for one in examples(users, items, seed)}
-    foreign = []
+    foreign, end = [], [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     for one in examples(users, items, seed + 1):
-        ids = [*tokenizer(one.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id][:tokens]
+        ids = [*tokenizer(one.text, add_special_tokens=False)["input_ids"], *end][:tokens]
         foreign.append(_row(f"user:{one.row}", prompt_ids(tokenizer, one.prompt), ids))
     return Source(folder, *_divided(asked, rows), foreign)
 

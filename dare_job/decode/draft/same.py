@@ -34,7 +34,8 @@ def require_same(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
                 f"{second}; {advice}")
     if target.eos_token_id != draft.eos_token_id:
         raise ConfigError(f"draft model {second} ends a text with id {draft.eos_token_id}, {first} with "
-                          f"{target.eos_token_id}; {advice}")
+                          f"{target.eos_token_id}; {advice}, or copy the target's tokenizer files into its "
+                          "folder")
     if found := difference(target, draft):
         name, our, their = found
         raise ConfigError(

@@ -35,7 +35,7 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
     tuples, ``rrs`` of ``without_replacement`` from five candidates on, of ``distinct`` from four, and
     ``greedy`` of ``without_replacement`` from four are unbiased estimates over seeded draws: 20,000 for
     ``without_replacement``; ``draws`` for ``distinct``, and where a few tokens have nearly all of q, each
-    over the whole vocabulary.
+    over the whole vocabulary (there the error says nothing of what is rarer than a draw).
     """
     rule_for(rule, law(law_name), n)
     known = _known("rrs" if rule == "mcss" else rule, law_name, p, q, n)
