@@ -270,5 +270,5 @@ def test_weights_that_are_no_numbers_are_the_models_fault_not_its_architectures(
     with torch.no_grad():
         model.lm_head.weight[3] = float("nan")
     model.save_pretrained(tmp_path / "damaged")
-    with pytest.raises(ModelError, match="damaged: a forward of LlamaForCausalLM gives logits that are no num"):
+    with pytest.raises(ModelError, match="damaged: a forward of Llama.* gives logits that are no n"):
         Target.load(tmp_path / "damaged", device="cpu")
