@@ -51,14 +51,18 @@ class Catalogue:
         return [row for item in history if (row := self.ids.rows.get(item)) is not None]
 
     def query(self, recommender: Recommender, rows: Sequence[int], exclude: Sequence[str],
-              drafter: Recommender | None = None, name: str = "") -> Query:
-        """Of a user's rows, the oldest first. A leaf is banned where all of its items are excluded."""
+              drafter: Recommender | None = None, name: str = "", others: Sequence[int] = ()) -> Query:
+        """Of a user's rows, the oldest first; others: that it took, too, and that say nothing of its taste.
+        A leaf is banned where all of its items are excluded.
+        """
         return Query(recommender.prompt(rows), self.trie.rows[np.asarray(rows, np.int64)].tolist(),
-                     self._banned(_seen(rows, exclude)), drafter.prompt(rows) if drafter else (), name)
+                     self._banned(_seen([*rows, *others], exclude)), drafter.prompt(rows) if drafter else (),
+                     name)
 
     def listed(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
                exclude: Sequence[str], k: int) -> Listed:
         """The first k items of a list of leaves: those of a leaf by popularity, or the first of them alone.
+        rows: all that the user took.
 
         They are k where as many can be listed (``most``): each leaf that is not banned has an item at least.
         """
@@ -72,11 +76,15 @@ class Catalogue:
                 given.append(float(score))
         return Listed(found[:k], given[:k])
 
-    def by_popularity(self, exclude: Sequence[str], k: int) -> Listed:
-        """For a user without a history."""
-        rows = self.popular.tolist()
+    def by_popularity(self, exclude: Sequence[str], k: int, others: Sequence[int] = ()) -> Listed:
+        """For a user without a history, who took ``others``."""
+        seen = _seen(others, exclude)
+        rows = [row for row in self.popular.tolist() if row not in seen]
         if DUPLICATES in exclude:
-            rows = [row for row in rows if self.owners[self.trie.rows[row]][0] == row]
+            first: dict[int, int] = {}
+            for row in rows:
+                first.setdefault(int(self.trie.rows[row]), row)
+            rows = list(first.values())
         return Listed([self.ids.items[row] for row in rows[:k]], [None] * min(k, len(rows)))
 
     def most(self, exclude: Sequence[str], rows: Sequence[int] = ()) -> int:

@@ -90,7 +90,7 @@ def _discard_failed(task: RecommendTask) -> None:
 def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:
     """Users of these chunks, each chunk in one partition."""
     wanted = job.spark.createDataFrame([(number,) for number in missing], "chunk int")
-    columns = "user_id", "chunk", "history"
+    columns = "user_id", "chunk", "history", "others"
     rows = read_parquet(job.spark, files.path(task.users) / users.ROWS, columns=columns)
     slots = job.spark.sparkContext.defaultParallelism
     tasks = max(1, min(len(missing), _TASKS_A_SLOT * slots))
@@ -134,7 +134,7 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
         yield pa.RecordBatch.from_pylist([said], schema=_STATS)
 
 
-def _by_chunk(batches: Batches) -> Iterator[tuple[int, list[tuple[str, list[str]]]]]:
+def _by_chunk(batches: Batches) -> Iterator[tuple[int, list[tuple[str, list[str], list[str]]]]]:
     """Users of each chunk, of batches sorted by chunk."""
     number, waiting = None, []
     for batch in batches:
@@ -143,6 +143,6 @@ def _by_chunk(batches: Batches) -> Iterator[tuple[int, list[tuple[str, list[str]
                 yield number, waiting
                 waiting = []
             number = row["chunk"]
-            waiting.append((row["user_id"], row["history"]))
+            waiting.append((row["user_id"], row["history"], row["others"]))
     if waiting:
         yield number, waiting

@@ -12,6 +12,7 @@ from dare_job.spark import hangs, models
 
 _LOG = logging.getLogger("dare_job")
 MODEL, POPULAR = "model", "popularity"  # who made a list
+Known = tuple[str, list[int], list[int]]  # user_id, rows of the history and of what else was taken
 _NOBODY: Mapping[str, Sequence[str]] = {}
 
 
@@ -36,9 +37,10 @@ class Writer:
         """Users of the batch that is searched for, or was last."""
         return self._under_way
 
-    def rows(self, users: Sequence[tuple[str, Sequence[str]]],
+    def rows(self, users: Sequence[tuple[str, Sequence[str], Sequence[str]]],
              hung: Mapping[str, Sequence[str]] = _NOBODY) -> Iterator[dict]:
-        """(user_id, item ids, the oldest first) -> k rows a user, or one with ``error``; without run_id.
+        """(user_id, item ids of the history, the oldest first, those taken beside it) -> k rows a user, or
+        one with ``error``; without run_id.
 
         Users with prompts of like length share batches. A user without an item that has an id gets the most
         popular items, one for whom fewer than k are left an error. Users over whom a worker has ended come
@@ -46,14 +48,15 @@ class Writer:
         DeviceError where the device failed.
         """
         known, alone = [], []
-        for user, history in users:
-            rows = self.catalogue.rows(history)
-            if not rows:
-                yield from _listed(user, self.catalogue.by_popularity(self.exclude, self.k), POPULAR, 0, 0)
-            elif reason := self._too_few(rows) or hangs.given_up(hung.get(user, ())):
+        for user, *taken in users:
+            rows, others = map(self.catalogue.rows, taken)
+            if reason := self._too_few([*rows, *others]) or hangs.given_up(hung.get(user, ())):
                 yield _row(user, error=reason)
+            elif rows:
+                (alone if user in hung else known).append((user, rows, others))
             else:
-                (alone if user in hung else known).append((user, rows))
+                popular = self.catalogue.by_popularity(self.exclude, self.k, others)
+                yield from _listed(user, popular, POPULAR, 0, 0)
         known.sort(key=lambda one: len(one[1]))
         at, before = 0, self.batch_size
         while at < len(known):
@@ -77,11 +80,11 @@ class Writer:
             f"fewer than {self.k} items are left, {left}, without what recommend.exclude leaves out: a "
             "smaller recommend.k, or exclude less")
 
-    def _batch(self, users: list[tuple[str, list[int]]], before: int) -> list[dict] | None:
+    def _batch(self, users: list[Known], before: int) -> list[dict] | None:
         """None: memory is short, and there is more than one user. before: ``batch_size`` once it is one user
         whom memory is too short for.
         """
-        self._under_way = [user for user, _ in users]
+        self._under_way = [user for user, *_ in users]
         try:
             return self._found(users)
         except Exception as error:
@@ -97,13 +100,14 @@ class Writer:
             _LOG.warning("a batch failed, its users are served one by one: %s", describe(error))
         return [row for user in users for row in self._batch([user], before)]
 
-    def _found(self, users: list[tuple[str, list[int]]]) -> list[dict]:
-        queries: list[Query] = [self.catalogue.query(self.recommender, rows, self.exclude, self.drafter, user)
-                                for user, rows in users]
+    def _found(self, users: list[Known]) -> list[dict]:
+        queries: list[Query] = [
+            self.catalogue.query(self.recommender, rows, self.exclude, self.drafter, user, others)
+            for user, rows, others in users]
         lists, written = self.search.search(queries), []
-        for at, (user, rows) in enumerate(users):
-            listed = self.catalogue.listed(lists.leaves[at].tolist(), lists.scores[at].tolist(), rows,
-                                           self.exclude, self.k)
+        for at, (user, rows, others) in enumerate(users):
+            listed = self.catalogue.listed(lists.leaves[at].tolist(), lists.scores[at].tolist(),
+                                           [*rows, *others], self.exclude, self.k)
             written += _listed(user, listed, MODEL, int(lists.forwards[at]), int(lists.accepted[at]))
         return written
 

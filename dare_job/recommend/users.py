@@ -19,9 +19,9 @@ ROWS, COUNTS = "rows", "items"
 
 
 def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dict:
-    """Tables ``rows`` (user_id, chunk, history: items, the oldest first) and ``items`` (item_id,
-    interactions) in a folder; its done-record: users, chunks. Written once for a fingerprint, unless files
-    of it are damaged: the same users then get the same chunks.
+    """Tables ``rows`` (user_id, chunk, history: items, the oldest first, others: taken too, and rated below
+    ``history.min_rating``) and ``items`` (item_id, interactions) in a folder; its done-record: users, chunks.
+    Written once for a fingerprint, unless files of it are damaged: the same users then get the same chunks.
     """
     if not is_done(folder, fingerprint) or not _is_readable(folder):
         record: dict = {}
@@ -31,11 +31,15 @@ def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dic
             record["users"] = everybody.count()
             record["chunks"] = max(1, -(-record["users"] // job.config.recommend.rows_per_commit))
             event = F.struct("timestamp", "item_id")
-            histories = taken.groupBy("user_id").agg(F.sort_array(F.collect_set(event)).alias("events"))
+            histories = taken.groupBy("user_id").agg(
+                F.sort_array(F.collect_set(F.when(F.col("liked"), event))).alias("events"),
+                F.collect_set(F.when(~F.col("liked"), F.col("item_id"))).alias("others"))
+            taken = taken.where("liked")
             chunk = F.pmod(F.xxhash64("user_id"), F.lit(record["chunks"])).cast("int").alias("chunk")
+            none = F.array().cast("array<string>")
             rows = everybody.join(histories, "user_id", "left").select(
-                "user_id", chunk, F.coalesce(F.col("events.item_id"), F.array().cast("array<string>"))
-                .alias("history"))
+                "user_id", chunk, F.coalesce(F.col("events.item_id"), none).alias("history"),
+                F.coalesce("others", none).alias("others"))
             write_parquet(rows, staging / ROWS)
             counts = taken.groupBy("item_id").agg(F.count("*").alias("interactions"))
             write_parquet(counts.coalesce(1), staging / COUNTS)
@@ -55,15 +59,14 @@ def _interactions(job: Job, source: AnyPath) -> DataFrame:
     table = read_parquet(job.spark, source / "interactions.parquet")
     least = job.config.history.min_rating
     kept = table.where(F.col("timestamp") < end_of_day(job.space.day))
-    if least is not None:
-        kept = kept.where(F.col("rating").isNull() | (F.col("rating") >= least))
-    return kept.select("user_id", "item_id", "timestamp")
+    liked = F.lit(True) if least is None else F.col("rating").isNull() | (F.col("rating") >= least)
+    return kept.select("user_id", "item_id", "timestamp", liked.alias("liked"))
 
 
 def _users(job: Job, source: AnyPath, taken: DataFrame) -> DataFrame:
     """user_id of every user of the input, or of the first ``limit`` of them."""
     known = read_parquet(job.spark, source / "users.parquet").select("user_id")
-    every = known.union(taken.select("user_id")).distinct()
+    every = known.union(taken.where("liked").select("user_id")).distinct()
     return every if job.limit is None else every.orderBy("user_id").limit(job.limit)
 
 

@@ -24,3 +24,19 @@ def test_as_many_items_are_listed_as_are_left(tmp_path, exclude, rows, left, ite
     listed = CATALOGUE.listed(padded, [-1.0 - leaf for leaf in padded], rows, exclude, 6)
     assert CATALOGUE.most(exclude, rows) == left == len(items) and "".join(listed.items) == items
     assert CATALOGUE.listed(padded, [0.0] * 3, rows, exclude, 2).items == listed.items[:2]
+
+
+@pytest.mark.parametrize(("exclude", "others", "items"), [
+    ([], (2,), "cdbaef"), (["seen"], (2,), "dbaef"), (["duplicates"], (2,), "cae"),
+    (["seen", "duplicates"], (2, 0), "de"), (["seen"], (), "cdbaef")])
+def test_a_user_who_liked_nothing_gets_popular_items_that_it_did_not_take(exclude, others, items):
+    assert "".join(CATALOGUE.by_popularity(exclude, 6, others).items) == items
+    assert CATALOGUE.most(exclude, others) == len(items)
+
+
+def test_what_was_taken_beside_the_history_is_excluded_and_says_nothing_of_taste(tmp_path):
+    recommender = Recommender(tmp_path, IDS, (3, 5), 8, begin=(0,))
+    liked, both = (CATALOGUE.query(recommender, [0], ["seen"], others=others) for others in ((), (4, 5)))
+    assert both.prompt == liked.prompt and both.history == liked.history
+    assert (liked.banned, both.banned) == ([0], [0, 2])
+    assert CATALOGUE.query(recommender, [0], [], others=(4, 5)).banned == []

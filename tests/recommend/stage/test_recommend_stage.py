@@ -76,6 +76,18 @@ def test_every_user_gets_whole_lists_as_the_search_finds_them(job_of, folder):
     assert recommend.run(job) == said  # and nothing is done
 
 
+def test_items_that_were_taken_and_disliked_are_seen(job_of, make_job):
+    """They are no part of a history, and no list of that user holds them."""
+    rows = [(user, item, 1.0 if user == "u3" and place % 2 else 5.0, when)
+            for place, (user, item, _, when) in enumerate(tiny_recommender.interactions())]
+    settings = job_of(rows, k=34).config.model_dump()
+    job = make_job(settings | {"history": {"min_rating": 3.0}})
+    recommend.run(job)
+    found, taken = lists(job), {item for user, item, *_ in rows if user == "u3"}
+    disliked = {item for user, item, rating, _ in rows if (user, rating) == ("u3", 1.0)}
+    assert disliked and len(found["u3"]) == 34 and not set(found["u3"]) & taken
+
+
 @pytest.mark.parametrize("drafter", [
     "model", *(pytest.param(name, marks=pytest.mark.slow) for name in ("popularity", "transitions", "trie"))])
 def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):

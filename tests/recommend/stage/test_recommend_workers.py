@@ -44,7 +44,8 @@ def task_of(recommender, tmp_path):
         (folder / "users" / users.COUNTS).mkdir(parents=True)
         pq.write_table(pa.table({"item_id": ["i3"], "interactions": [2]}),
                        folder / "users" / users.COUNTS / "part-0.parquet")
-        rows = [{"user_id": user, "chunk": 0, "history": history} for user, history in USERS.items()]
+        rows = [{"user_id": user, "chunk": 0, "history": history, "others": []}
+                for user, history in USERS.items()]
         (folder / "users" / users.ROWS).mkdir()
         pq.write_table(pa.Table.from_pylist(rows), folder / "users" / users.ROWS / "part-0.parquet")
         settings = RecommendSettings(model=str(recommender), k=4, batch_size=4, drafter=drafter,
@@ -56,7 +57,7 @@ def task_of(recommender, tmp_path):
 
 def write(task: RecommendTask, chunk: int = 0, people=tuple(USERS)) -> dict[str, list[dict]]:
     """Write a chunk of these users; its rows by user."""
-    rows = [{"user_id": user, "chunk": chunk, "history": USERS[user]} for user in people]
+    rows = [{"user_id": user, "chunk": chunk, "history": USERS[user], "others": []} for user in people]
     list(chunks.write_chunks(iter(pa.Table.from_pylist(rows).to_batches()), task))
     return lists(task, chunk)
 
@@ -90,7 +91,7 @@ def batches(monkeypatch):
     seen, search, read = [], Writer._found, Reader.read
 
     def watched(self, people):
-        seen.append([user for user, _ in people])
+        seen.append([user for user, *_ in people])
         return search(self, people)
 
     def disturb(users: set[str], act) -> None:
@@ -210,7 +211,7 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
         found, read, under_way = Writer._found, Reader.read, []
 
         def searching(self, people):
-            under_way[:] = [user for user, _ in people]
+            under_way[:] = [user for user, *_ in people]
             return found(self, people)
 
         def reading(self, rows, nodes):

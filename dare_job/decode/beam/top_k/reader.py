@@ -59,7 +59,7 @@ class Reader:
         self.counts = np.zeros(rows, np.int64)
         # (R, 1 + M): where log-probabilities of a place's children begin in ``_values``; column 0: the root's
         self._offsets = np.full((rows, 1), NONE, np.int64)
-        self._values = torch.empty(0, device=self.target.device)
+        self._values = torch.zeros(1, device=self.target.device)  # the first one stands for what was not read
 
     def room(self) -> int | None:
         """Nodes that a row may read yet, where cache columns bound them; None: any number."""

@@ -180,8 +180,9 @@ class TopK:
                 return []
         drafts = self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
         if (room := self.reader.room()) is not None:
-            wanted = [beams.nodes.cpu().numpy(), *(level.nodes for level in drafts)]
-            if self.reader.missing(rows, np.concatenate(wanted, axis=1)).shape[1] > room:
+            wanted = np.concatenate([beams.nodes.cpu().numpy(), *(level.nodes for level in drafts)], axis=1)
+            later = self.k * int(self.trie.length - 1 - state.level[rows].min())  # were all drafts refused
+            if self.reader.missing(rows, wanted).shape[1] + later > room:
                 return []
         return drafts
 
