@@ -38,6 +38,9 @@ class FakeEngine:
                 raise RuntimeError("device trouble\nand its trace")
             yield from (result(request) for request in reversed(batch))
 
+    def in_slots(self) -> list:
+        return []
+
 
 @pytest.fixture
 def task(tmp_path, monkeypatch):
