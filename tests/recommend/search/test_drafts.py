@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import small
 import torch
+from transformers import GPTNeoConfig
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer
 from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
 from dare_job.decode.beam.top_k.reader import RAW, RENORMALISED
 from dare_job.decode.beam.top_k.search import Query, TopK
 from dare_job.decode.beam.top_k.trie import NONE, ROOT, Trie, Vocabulary
+from dare_job.decode.target import Target
 from dare_job.errors import ConfigError
 
 
@@ -111,3 +114,33 @@ def test_a_draft_without_nodes_is_refused():
     ids = small.trie(30)
     with pytest.raises(ConfigError, match="at least 1"):
         BeamDrafter(scorer("popularity", ids), ids.length, 0)
+
+
+@pytest.mark.parametrize("scores", [RAW, RENORMALISED])
+def test_codes_without_an_alternative_before_anything_was_read(scores):
+    """All ids share their first code: a drafter, or renormalised scores, know it without a forward."""
+    ids = Trie.of(np.array([[0, 0, 0], [0, 1, 2], [0, 1, 3], [0, 1, 4]]))
+    first, rows = small.FIRST[:3], [Query([5, 7]), Query([9])]
+    plain = TopK(small.target(), ids, first, 2, scores=scores).search(rows)
+    drafter = BeamDrafter(ModelScorer(small.target("qwen2", 9), Vocabulary(ids, first)), 3, 3)
+    found = TopK(small.target(), ids, first, 2, drafter, scores).search(rows)
+    np.testing.assert_array_equal(found.leaves, plain.leaves)
+    np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
+    assert (plain.forwards == (3 if scores == RAW else 2)).all()
+
+
+def test_drafts_leave_the_columns_that_a_plain_search_may_need():
+    """GPT-Neo's own mask ends: a draft that fails must not have used up the later levels' columns."""
+    torch.manual_seed(0)
+    own = Target(AutoModelForCausalLM.from_config(GPTNeoConfig(
+        vocab_size=small.VOCABULARY, hidden_size=32, num_layers=2, num_heads=4,
+        attention_types=[[["global"], 2]], max_position_embeddings=64)).eval(), check=False)
+    ids, chance = small.trie(), np.random.default_rng(0)
+    for length in (5, 20, 25, 30, 33):
+        rows = [Query(chance.integers(3, small.VOCABULARY, length).tolist())]
+        plain = TopK(own, ids, small.FIRST, 10).search(rows)
+        for width, whole, depth in ((0, 7, None), (0, 63, 1), (10, 0, None), (15, 0, 1), (20, 0, None)):
+            alike = LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids))
+            drafter = BeamDrafter(alike, 4, width, depth, whole)
+            found = TopK(own, ids, small.FIRST, 10, drafter).search(rows)
+            np.testing.assert_array_equal(found.leaves, plain.leaves)
