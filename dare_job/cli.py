@@ -101,7 +101,7 @@ def recommend(config: Config, date: Day, input: Input = None, out: Out = None,
                   "--model", help="The recommender's folder (recommend.model).")] = None,
               k: Annotated[int | None, typer.Option("--k", help="Items of a list (recommend.k).")] = None,
               drafter: Annotated[str | None, typer.Option(
-                  "--drafter", help="popularity, transitions, or a small recommender's folder "
+                  "--drafter", help="trie, popularity, transitions, or a small recommender's folder "
                   "(recommend.drafter).")] = None,
               limit: Limit = None, set_: Set = None,
               if_set: Annotated[bool, typer.Option(

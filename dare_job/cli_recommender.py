@@ -198,8 +198,7 @@ def evaluate_recommender(
     k: Annotated[str, typer.Option("--k", help="Lengths of the lists.")] = "5,10",
     users: Annotated[int, typer.Option("--users", min=0, help="Users drawn by --seed; 0: all.")] = 0,
     beams: Annotated[int, typer.Option(
-        "--beams", min=0, help="Width of the search; 0: the longest list and, where seen items are left out, "
-        "a history more.")] = 0,
+        "--beams", min=0, help="Width of the search; 0: the longest list, as the job searches.")] = 0,
     seen: Annotated[bool, typer.Option("--seen", help="Leave items of the history in the lists.")] = False,
     split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dare_job.config_base import MOST, Dtype, Section, Seed
 
@@ -33,8 +33,8 @@ class RecommendSettings(Section):
     exclude: list[Literal["seen", "duplicates"]] = Field(
         ["seen"], description="seen: items that the user has taken; duplicates: all but the most popular of "
         "the items that share an id")
-    temperature: float = Field(0, ge=0, description="0: the K most probable ids; above: K different ids are "
-                               "drawn, in proportion to their probability ** (1 / temperature)")
+    temperature: float = Field(0, ge=0, description="0: the K most probable ids; from 1e-6 on: K different "
+                               "ids are drawn, in proportion to their probability ** (1 / temperature)")
     verify: Literal["exact", "relaxed"] = Field(
         "exact", description="drafts of drawn lists: exact keeps their law; relaxed (AtSpeed) accepts more "
         "and changes it. At temperature 0 lists are always those of beam search")
@@ -42,3 +42,13 @@ class RecommendSettings(Section):
     batch_size: int = Field(32, ge=1, le=65536, description="users searched at once on one device")
     rows_per_commit: int = Field(512, ge=1, le=MOST, description="users of a chunk, about; a killed worker "
                                  "loses its open one")
+
+    @model_validator(mode="after")
+    def _work_together(self) -> "RecommendSettings":
+        if 0 < self.temperature < 1e-6:
+            raise ValueError(f"temperature {self.temperature:g} is neither 0 nor at least 1e-6: float32 has "
+                             "no numbers for it")
+        if self.drafter == "trie" and not self.draft_whole:
+            raise ValueError("drafter: trie drafts whole levels alone, and draft_whole: 0 has none: set "
+                             "draft_whole above 0, or drafter to null")
+        return self

@@ -1,6 +1,7 @@
 """``dare-job align``: what it learns from, what it gains, and that it is taken up again after a kill."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from dare_job.cli import app
 from dare_job.decode.beam.top_k.search import Query
 from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, ModelError
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.train.align import command, lessons, measure
 from dare_job.recommend.train.align.branches import log_probabilities
@@ -228,3 +229,14 @@ def test_other_ids_are_refused(world, pair, tmp_path):
              "--to", tmp_path / "x")
     with pytest.raises(ConfigError, match="below --k"):
         _align(world, pair, tmp_path / "x", "--k", 50)
+
+
+def test_a_draft_without_a_tokenizer_is_refused_before_any_lesson(world, pair, tmp_path, monkeypatch):
+    draft = tmp_path / "draft"
+    shutil.copytree(pair / "draft", draft)
+    for path in draft.glob("token*"):
+        path.unlink()
+    monkeypatch.setattr(command.lessons, "make", lambda *_: pytest.fail("it came to the lessons"))
+    with pytest.raises(ModelError, match="--draft .*draft: its tokenizer cannot be read"):
+        _ran("align", "--data", world.data, "--target", pair / "target", "--draft", draft, "--to",
+             tmp_path / "aligned")

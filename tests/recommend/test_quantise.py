@@ -123,3 +123,9 @@ def test_wrong_vectors(tmp_path):
         _ran("--vectors", tmp_path / "v.npy", "--to", tmp_path / "ids.json")
     with pytest.raises(ConfigError, match="either --vectors or --texts"):
         _ran("--to", tmp_path / "ids.json")
+
+
+@pytest.mark.parametrize("vectors", [np.ones((1, 4), np.float32), np.ones((5, 4), np.float32)])
+def test_vectors_that_do_not_differ_have_nothing_to_explain(vectors):
+    """The command's line stays JSON."""
+    assert quantiser.fit(vectors, replace(SMALL, levels=2))[1]["unexplained"] is None

@@ -100,6 +100,16 @@ def test_seen_items_are_left_out(world, trained):
     lists = evaluation.recommend(target, recommender, catalogue, tests, ITEMS, ITEMS)
     for (history, _), found in zip(tests, lists, strict=True):
         assert sorted(found) == sorted(set(range(ITEMS)) - set(history.tolist()))
+    for width in (1, 6):  # as in the job, lists are full however long a history is
+        few = evaluation.recommend(target, recommender, catalogue, tests, width, width)
+        assert all(len(found) == width and not set(found) & set(history.tolist())
+                   for (history, _), found in zip(tests, few, strict=True))
+
+
+def test_fewer_beams_than_a_list_has_items_are_refused(world, trained):
+    with pytest.raises(ConfigError, match="--beams 2 find no list of 5 items"):
+        _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--recommender",
+             f"ours={trained[0]}", "--k", "1,5", "--beams", 2)
 
 
 @pytest.fixture(scope="module")

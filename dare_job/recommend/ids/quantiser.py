@@ -101,7 +101,8 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
             _LOG.info("quantiser: epoch %d of %d, loss %.4f", epoch + 1, settings.epochs, loss.item())
     codes, _, error = described(network, data)
     used = [len(np.unique(codes[:, level])) for level in range(settings.levels)]
-    return network, {"unexplained": round(error, 4), "codes_used": used,
+    varied = len(data) > 1 and bool(data.var(0).mean() > 1e-12)  # vectors that differ have a share to explain
+    return network, {"unexplained": round(error, 4) if varied else None, "codes_used": used,
                      "seconds": round(time.monotonic() - began, 1)}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dare_job.decode.beam.top_k.search import Query, TopK
+from dare_job.decode.beam.top_k.search import TopK
 from dare_job.decode.target import Target
 from dare_job.errors import ConfigError
 from dare_job.recommend.catalogue import SEEN, Catalogue
@@ -55,6 +55,9 @@ def run(options: Options) -> dict:
                           f"{', '.join(BASELINES)}")
     if not options.k or min(options.k) < 1:
         raise ConfigError(f"--k {options.k}: lists have a length of 1 at least")
+    if 0 < options.width < max(options.k):
+        raise ConfigError(f"--beams {options.width} find no list of {max(options.k)} items: give as many "
+                          "beams as the longest list of --k has items, or 0")
     ids = ItemIds.load(options.ids)
     data = sequences(options.data, ids, options.first_item, options.split)
     tests = data.tests()
@@ -73,7 +76,9 @@ def run(options: Options) -> dict:
 
 def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, tests: Tests, width: int,
               count: int, seen: bool = False) -> list[np.ndarray]:
-    """Lists of ``count`` item rows at most, by beams of a width, in the order of the tests."""
+    """Lists of ``count`` item rows, by beams of a width, in the order of the tests; shorter ones where the
+    width, or a user who has taken nearly everything, leaves fewer.
+    """
     trie, exclude = catalogue.trie, () if seen else (SEEN,)
     search = TopK(target, trie, recommender.first_code_token, min(width, trie.leaves))
     found: dict[int, np.ndarray] = {}
@@ -81,7 +86,8 @@ def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, te
     began = told = time.monotonic()
     for at in range(0, len(order), _USERS):
         part = order[at:at + _USERS]
-        lists = search.search([Query(recommender.prompt(tests[place][0])) for place in part])
+        lists = search.search([catalogue.query(recommender, tests[place][0].tolist(), exclude)
+                               for place in part])
         for place, leaves, scores in zip(part, lists.leaves, lists.scores, strict=True):
             items = catalogue.listed(leaves, scores, tests[place][0], exclude, count).items
             found[place] = np.array([catalogue.ids.rows[item] for item in items], np.int64)
@@ -98,7 +104,7 @@ def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, opti
     target = Target.load(folder, "float32", options.device)
     catalogue = Catalogue.of(ids, data.popularity(len(ids.items)))
     began, most = time.monotonic(), max(options.k)
-    width = options.width or (most if options.seen else most + recommender.max_history_items)
+    width = options.width or most
     found = recommend(target, recommender, catalogue, tests, width, most, options.seen)
     return found, {"beams": width, "dtype": "float32",
                    "parameters": sum(weight.numel() for weight in target.model.parameters()),

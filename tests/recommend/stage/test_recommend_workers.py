@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_recommender
 import torch
+from pydantic import ValidationError
 
 from dare_job.config import RecommendSettings
 from dare_job.decode.beam.top_k.reader import Reader
@@ -234,3 +235,11 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
                for said in errors(found).values())
     assert items(found) == {user: said for user, said in undisturbed.items() if user not in late}
     assert hangs.count(Path(task.folder), task.cut) == 4
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"temperature": 1e-9}, "temperature 1e-09 is neither 0 nor at least 1e-6"),
+    ({"draft_whole": 0}, "drafter: trie drafts whole levels alone, and draft_whole: 0 has none")])
+def test_settings_that_cannot_work_are_refused_before_any_worker(settings, said):
+    with pytest.raises(ValidationError, match=said):
+        RecommendSettings(**settings)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from dare_job.decode import loading
 from dare_job.decode.beam.top_k.trie import Trie, Vocabulary
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, ModelError, describe
 from dare_job.model_files import fingerprint
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.train.align import lessons, measure
@@ -78,6 +78,7 @@ def run(options: Options) -> dict:
     require_place(options.to, "--to")
     target, draft = (_opened(folder, options.device) for folder in (options.target, options.draft))
     _require_same(target[1], draft[1])
+    tokenizer = _tokenizer(options.draft)
     data = sequences(options.data, target[1].ids, options.first_item, options.split)
     trie = Trie.of(target[1].ids.codes)
     view = Vocabulary(trie, [0] * trie.length, options.device)
@@ -103,7 +104,7 @@ def run(options: Options) -> dict:
              "parameters": sum(weight.numel() for weight in model.parameters()),
              "target": str(options.target), "minutes": round((time.monotonic() - began) / 60, 2),
              "versions": versions()}
-    write_folder(options.to, model.cpu(), AutoTokenizer.from_pretrained(options.draft), draft[1], found)
+    write_folder(options.to, model.cpu(), tokenizer, draft[1], found)
     shutil.rmtree(place, ignore_errors=True)
     return {"draft": str(options.to), **found}
 
@@ -156,6 +157,14 @@ def _accepted(draft: Scorer, course: Course, settings: Settings) -> float:
 def _opened(folder: Path, device: str) -> Scorer:
     recommender = Recommender.open(folder)
     return loading.load(folder, "float32", trust_remote_code=False).eval().to(device), recommender
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """That the aligned draft's folder gets, too. Raises ModelError before anything is trained."""
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"--draft {folder}: its tokenizer cannot be read: {describe(error)}") from error
 
 
 def _require_same(target: Recommender, draft: Recommender) -> None:
