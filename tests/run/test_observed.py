@@ -25,9 +25,9 @@ def run(job_of, tmp_path_factory):
     structlog.contextvars.clear_contextvars()
     before, logger.handlers[:] = logger.handlers[:], []
     with gateway() as (address, came):
-        job = job_of(out, NIGHT_2, limit=12, run_id="run-seen", baseline={"rows": 0},
+        job = job_of(out, NIGHT_2, limit=30, run_id="run-seen", baseline={"rows": 0},
                      decode={"batch_size": 1, "nodes": 0}, spark={"rows_per_commit": 1},
-                     log={"every_s": 0.1, "format": "json"},
+                     log={"every_s": 0.5, "format": "json"},
                      metrics={"file": str(out.parent / "dare.prom"), "push": f"http://{address}"})
         with observed(job, "run"):
             summary = pipeline.run(job)
