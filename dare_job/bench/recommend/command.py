@@ -101,7 +101,7 @@ def _measured(made: world.World, options: Options) -> dict:
         "forced": _forced(rows), "renormalised": [_renormalised(makers, options, k) for k in options.ks],
         "generate": generate.compared(makers, max(options.ks), min(options.generated, options.users),
                                       options.batch),
-        "scheduler": _scheduler(makers, options, middle, plain_of(Method(TRIE, k=middle))),
+        "scheduler": _scheduler(makers, options, middle),
         "ablations": ablations.of(makers, middle, options.batch, plain_of(Method(TRIE, k=middle)))}
     device = made.target.device
     aims = report.targets(rows, found["generate"], middle, device.type)
@@ -131,10 +131,11 @@ def _renormalised(makers: Makers, options: Options, k: int) -> dict:
             "speedup_cpu": raw.cpu_ms / found.cpu_ms, "recall": worth[0], "ndcg": worth[1]}
 
 
-def _scheduler(makers: Makers, options: Options, k: int, plain: Measured) -> dict:
-    """Drafts where they pay by what forwards cost on this machine."""
-    scheduler = Scheduler(None, makers.world.catalogue.trie.length)
-    found = measured(makers, Method(TRIE, STRICT, k), options.batch, options.repeats, scheduler)
+def _scheduler(makers: Makers, options: Options, k: int) -> dict:
+    """Drafts where they pay by what forwards cost on this machine; times are medians of three at least."""
+    scheduler, repeats = Scheduler(None, makers.world.catalogue.trie.length), max(3, options.repeats)
+    plain = measured(makers, Method(PLAIN, k=k), options.batch, repeats)
+    found = measured(makers, Method(TRIE, STRICT, k), options.batch, repeats, scheduler)
     forwards = scheduler.drafted + scheduler.plain
     return {"k": k, "drafted_share": scheduler.drafted / forwards if forwards else None,
             "speedup_cpu": plain.cpu_ms / found.cpu_ms,

@@ -21,7 +21,10 @@ class Weights(Protocol):
 
 
 class LeafScorer:
-    """P(child | node) = weight of the leaves below the child / of those below the node."""
+    """P(child | node) = weight of the leaves below the child / of those below the node.
+
+    Users are weighed when they are first asked for: where drafts do not pay, nobody is.
+    """
 
     reads: ClassVar[list[np.ndarray]] = []  # no model reads anything
 
@@ -30,17 +33,22 @@ class LeafScorer:
         self._ends = torch.from_numpy(vocabulary.trie.leaf_ends).to(vocabulary.device)
 
     def begin(self, queries: Sequence["Query"]) -> None:
-        sums = np.cumsum(self.weights.of([query.history for query in queries]), axis=1)
-        sums = np.pad(sums, ((0, 0), (1, 0)))  # (R, leaves + 1): of the leaves before each one
-        self._sums = torch.from_numpy(sums).to(self.vocabulary.device)
+        self._histories, self._sums = [query.history for query in queries], None
 
     def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
+        if self._sums is None:
+            self._sums = self._before()
         on_device = torch.from_numpy(nodes).to(self.vocabulary.device)
         children, there = self.vocabulary.children(on_device)
         own = torch.from_numpy(rows).to(self.vocabulary.device)
         below = self._mass(own[:, None, None], children).masked_fill(~there, 0)
         whole = self._mass(own[:, None], on_device.clamp_min(0))[..., None]
         return children, there, (below / whole).log().float()
+
+    def _before(self) -> torch.Tensor:
+        """(R, leaves + 1): weight of the leaves before each one."""
+        sums = np.pad(np.cumsum(self.weights.of(self._histories), axis=1), ((0, 0), (1, 0)))
+        return torch.from_numpy(sums).to(self.vocabulary.device)
 
     def _mass(self, rows: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
         begin, end = self._ends[nodes].unbind(-1)
