@@ -103,7 +103,9 @@ def recommend(config: Config, date: Day, input: Input = None, out: Out = None,
               drafter: Annotated[str | None, typer.Option(
                   "--drafter", help="trie, popularity, transitions, or a small recommender's folder "
                   "(recommend.drafter).")] = None,
-              limit: Limit = None, set_: Set = None,
+              limit: Annotated[int | None, typer.Option(
+                  "--limit", min=0, metavar="N", help="Only the first N users.")] = None,
+              set_: Set = None,
               if_set: Annotated[bool, typer.Option(
                   "--if-set", help="Do nothing where no recommender is named, in place of an error: for a "
                   "schedule that serves several configurations.")] = False) -> None:

@@ -26,6 +26,9 @@ FirstItem = Annotated[int, typer.Option(
 SplitBy = Annotated[Split, typer.Option(
     "--split", help="given: by the files, of Parquet 8:1:1 by time; leave-one-out: a user's last item is for "
     "the test.")]
+MinRating = Annotated[float | None, typer.Option(
+    "--min-rating", help="Parquet: interactions rated below do not count as taken; the job's "
+    "history.min_rating.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of weights and order.")]
 
 
@@ -98,7 +101,8 @@ def train_recommender(
         "--item-dropout", help="Share of a history's items that an epoch leaves out.")] = 0.1,
     valid_users: Annotated[int, typer.Option(
         "--valid-users", help="Users, at most, whose next items decide when to stop.")] = 2000,
-    split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
+    split: SplitBy = Split.given, first_item: FirstItem = 1, min_rating: MinRating = None, seed: Seed = 0,
+    device: OnDevice = Device.auto,
 ) -> None:
     """Train a generative recommender: histories of item tokens in, the next item's tokens out.
 
@@ -107,14 +111,16 @@ def train_recommender(
     from dare_job.observe import log
     from dare_job.output import writing
     from dare_job.recommend.train.command import Options, run
+    from dare_job.recommend.train.sequences import Source
     from dare_job.recommend.train.settings import Settings
 
     settings = Settings(width, layers, heads, lora, history, epochs, patience, batch_tokens, rate,
                         weight_decay, warmup, dropout, item_dropout, valid_users, seed)
+    asked = Options(Source(data, split.value, first_item, min_rating), ids, to, model, revision,
+                    torch_device(device), settings)
     log.to_stderr()
     with writing(to):
-        found = run(Options(data, ids, to, model, revision, split.value, first_item, torch_device(device),
-                            settings))
+        found = run(asked)
     print(json.dumps(found), flush=True)
 
 
@@ -168,7 +174,8 @@ def align(
     dropout: Annotated[float, typer.Option("--dropout", help="Of each layer's outputs.")] = 0.1,
     lessons: Annotated[Path | None, typer.Option(
         "--lessons", help="File that keeps what the target said, for further alignments.")] = None,
-    split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
+    split: SplitBy = Split.given, first_item: FirstItem = 1, min_rating: MinRating = None, seed: Seed = 0,
+    device: OnDevice = Device.auto,
 ) -> None:
     """Align a draft recommender to a target, so that more of its beams are accepted.
 
@@ -178,14 +185,16 @@ def align(
     from dare_job.output import writing
     from dare_job.recommend.train.align.command import Options, run
     from dare_job.recommend.train.align.settings import Settings
+    from dare_job.recommend.train.sequences import Source
 
     settings = Settings(loss.value, None if search_alpha else alpha, k, mix, not no_density, top_one,
                         all_steps, not unconstrained, keep_last, examples, held_out, beams, epochs, patience,
                         batch, rate, weight_decay, warmup, dropout, seed)
+    asked = Options(Source(data, split.value, first_item, min_rating), target, draft, to, lessons,
+                    torch_device(device), settings)
     log.to_stderr()
     with writing(to):
-        found = run(Options(data, target, draft, to, lessons, split.value, first_item, torch_device(device),
-                            settings))
+        found = run(asked)
     print(json.dumps(found), flush=True)
 
 
@@ -200,7 +209,8 @@ def evaluate_recommender(
     beams: Annotated[int, typer.Option(
         "--beams", min=0, help="Width of the search; 0: the longest list, as the job searches.")] = 0,
     seen: Annotated[bool, typer.Option("--seen", help="Leave items of the history in the lists.")] = False,
-    split: SplitBy = Split.given, first_item: FirstItem = 1, seed: Seed = 0, device: OnDevice = Device.auto,
+    split: SplitBy = Split.given, first_item: FirstItem = 1, min_rating: MinRating = None, seed: Seed = 0,
+    device: OnDevice = Device.auto,
 ) -> None:
     """Recall@K and NDCG@K of recommenders and baselines on the same users, with paired bootstrap intervals.
 
@@ -208,11 +218,13 @@ def evaluate_recommender(
     """
     from dare_job.observe import log
     from dare_job.recommend.train.evaluation import Options, run
+    from dare_job.recommend.train.sequences import Source
 
     log.to_stderr()
     print(json.dumps(run(Options(
-        data, ids, _named(recommender or []), options.words(baselines), options.numbers("--k", k), users,
-        beams, seen, split.value, first_item, torch_device(device), seed))), flush=True)
+        Source(data, split.value, first_item, min_rating), ids, _named(recommender or []),
+        options.words(baselines), options.numbers("--k", k), users, beams, seen, torch_device(device),
+        seed))), flush=True)
 
 
 def _named(given: list[str]) -> dict[str, Path]:

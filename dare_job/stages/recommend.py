@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dare_job import files, knowledge, lock, model_files, swap
 from dare_job.data.prepare import prepare
-from dare_job.errors import ConfigError, DataError, ThresholdError
+from dare_job.errors import ConfigError, DataError, InfrastructureError, ModelError, ThresholdError
 from dare_job.job import Job
 from dare_job.observe import redact
 from dare_job.quality.failures import Reasons
@@ -46,7 +46,8 @@ def run(job: Job) -> dict:
     began = time.perf_counter()
     folder = model_files.resolve(settings.model, settings.revision, setting="recommend.model")
     recommender, drafter = Recommender.open(folder), _drafter(job)
-    if drafter:  # refused before anything costs
+    _require_ids(job, len(recommender.ids.items))  # refused before anything costs
+    if drafter:
         searching.drafter_of(recommender, drafter)
     if settings.drafter and settings.dtype != "float32" and not settings.temperature:
         _LOG.warning("recommend.dtype = %s: some lists will not be those of plain beam search, as drafts "
@@ -85,14 +86,21 @@ def _drafter(job: Job) -> Path | None:
     name = job.config.recommend.drafter
     if name is None or name in searching.WITHOUT_MODEL:
         return None
-    return model_files.resolve(name, setting="recommend.drafter")
+    try:
+        return model_files.resolve(name, setting="recommend.drafter")
+    except (ModelError, InfrastructureError) as error:
+        raise type(error)(f"recommend.drafter = {name!r}: {error}; it is one of "
+                          f"{', '.join(searching.WITHOUT_MODEL)}, or a small recommender's folder") from error
 
 
 def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
     """Of the input, the model and the settings that lists, or their chunks, depend on. Drafts are among
     them only where lists are drawn, or in a narrow type: beam search in float32 finds the same with any.
+    A drafter that is a folder counts by its files, not by their place.
     """
-    settings = job.config.recommend.model_dump(exclude={"model", "revision", "drafter", "batch_size"})
+    settings = job.config.recommend.model_dump(exclude={"model", "revision", "batch_size"})
+    if "drafter" in made_by:
+        del settings["drafter"]
     if not settings["temperature"] and settings["dtype"] == "float32":
         settings = {name: settings[name] for name in ("dtype", "k", "scores", "exclude", "rows_per_commit")}
         made_by = {"model": made_by["model"]}
@@ -101,12 +109,17 @@ def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
                    {name: found["sha256"] for name, found in made_by.items()}])
 
 
+def _require_ids(job: Job, items: int, most: int | None = None) -> None:
+    """most: items that a list can hold, all if None."""
+    most = items if most is None else most
+    if job.config.recommend.k > most:
+        raise ConfigError(f"recommend.k = {job.config.recommend.k}: the recommender has ids for {items} "
+                          f"items, of which a list can hold {most}: set recommend.k to at most that")
+
+
 def _require_items(job: Job, catalogue: Catalogue) -> None:
     settings = job.config.recommend
-    if settings.k > (most := catalogue.most(settings.exclude)):
-        raise ConfigError(f"recommend.k = {settings.k}: the recommender has ids for "
-                          f"{len(catalogue.ids.items)} items, of which a list can hold {most}: set "
-                          "recommend.k to at most that")
+    _require_ids(job, len(catalogue.ids.items), catalogue.most(settings.exclude))
     if not catalogue.counts.any():
         _LOG.warning("no item of the input has an id in %s: all users get the most popular items of that "
                      "file, in its order; are these the ids of another catalogue?", settings.model)

@@ -34,7 +34,7 @@ def some_ids(items: int = ITEMS, sizes: tuple[int, ...] = SIZES, seed: int = 0) 
 def untrained(ids: ItemIds, seed: int = 0, width: int = 16,
               layers: int = 2) -> tuple[torch.nn.Module, Recommender]:
     """A network that prefers some tokens clearly, though it has learned nothing."""
-    settings = Settings(width=width, layers=layers, heads=2, seed=seed, max_history_items=8)
+    settings = Settings(width=width, layers=layers, heads=2, seed=seed, history=8)
     model, _, recommender = network.fresh(ids, settings, Path("nowhere"))
     with torch.no_grad():
         for weight in model.parameters():

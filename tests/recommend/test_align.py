@@ -240,3 +240,29 @@ def test_a_draft_without_a_tokenizer_is_refused_before_any_lesson(world, pair, t
     with pytest.raises(ModelError, match="--draft .*draft: its tokenizer cannot be read"):
         _ran("align", "--data", world.data, "--target", pair / "target", "--draft", draft, "--to",
              tmp_path / "aligned")
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("target", "--to .*target is the folder of --target"), ("draft", "--to .*draft is the folder of --draft"),
+    ("other", r"--to .*other holds something else .*training\.json: recommender\)")])
+def test_no_other_model_is_replaced(world, pair, tmp_path, name, said):
+    shutil.copytree(pair, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(pair / "draft", tmp_path / "other")
+    before = (tmp_path / name / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match=said):
+        _align(world, tmp_path, tmp_path / name)
+    assert (tmp_path / name / "model.safetensors").read_bytes() == before
+    _align(world, tmp_path, tmp_path / "aligned", "--epochs", 1)
+    assert _align(world, tmp_path, tmp_path / "aligned", "--epochs", 1)["kind"] == "aligned draft"
+
+
+def test_lessons_of_something_else_are_not_replaced(world, pair, tmp_path):
+    ids, kept = tmp_path / "ids.json", tmp_path / "lessons.safetensors"
+    shutil.copy(world.ids_file, ids)
+    with pytest.raises(ConfigError, match=r"--lessons .*ids\.json is there and holds something else"):
+        _align(world, pair, tmp_path / "a", "--lessons", ids)
+    _align(world, pair, tmp_path / "a", "--lessons", kept, "--epochs", 1)
+    before = kept.read_bytes()
+    with pytest.raises(ConfigError, match="holds something else than lessons of these data, models and"):
+        _align(world, pair, tmp_path / "b", "--lessons", kept, "--epochs", 1, "--examples", 200)
+    assert kept.read_bytes() == before and ids.read_bytes() == world.ids_file.read_bytes()

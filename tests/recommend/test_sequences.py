@@ -9,7 +9,7 @@ import pytest
 from recommend_world import some_ids
 
 from dare_job.errors import ConfigError, DataError
-from dare_job.recommend.train.sequences import read
+from dare_job.recommend.train.sequences import LEAVE_ONE_OUT, Source, read
 
 IDS = some_ids()
 
@@ -70,11 +70,53 @@ def test_missing(tmp_path):
         read(tmp_path, IDS)
 
 
-def test_an_item_without_an_id(tmp_path):
-    pq.write_table(pa.table({"user_id": ["u", "u"], "item_id": ["0", "strange"], "timestamp": [1, 2]}),
-                   tmp_path / "interactions.parquet")
-    with pytest.raises(DataError, match="'strange' has no id"):
+def _interactions(folder, items, **columns):
+    table = {"user_id": ["u"] * len(items), "item_id": items, "timestamp": list(range(len(items)))} | columns
+    pq.write_table(pa.table(table), folder / "interactions.parquet")
+    return folder
+
+
+def test_items_without_an_id_are_left_out_and_named(tmp_path, job_log):
+    data = read(_interactions(tmp_path, ["0", "strange", "1", "2", "odd"]), IDS)
+    assert _rows(data.train) == [[0, 1]] and _rows(data.test) == [[]] and _rows(data.valid) == [[2]]
+    assert "2 of 5 interactions are with items without an id, such as 'strange'" in job_log[0]
+    with pytest.raises(DataError, match="no user has two items with ids"):
+        read(_interactions(tmp_path, ["strange", "odd"]), IDS)
+
+
+@pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp"])
+def test_rows_that_lack_a_field_are_left_out(tmp_path, job_log, column):
+    items = ["0", "1", "2", "3"]
+    values = {"user_id": ["u"] * 4, "item_id": items, "timestamp": [1, 2, 3, 4]}[column]
+    data = read(_interactions(tmp_path, items, **{column: [values[0], None, *values[2:]]}), IDS)
+    assert data.users == ("u",) and _rows(data.train) == [[0, 2]] and _rows(data.valid) == [[3]]
+    assert "1 interactions have no user_id, item_id or timestamp" in job_log[0]
+
+
+def test_what_was_rated_below_was_not_taken(tmp_path):
+    ratings = {"rating": [5.0, 1.0, None, 3.5, 3.4]}
+    folder = _interactions(tmp_path, ["0", "1", "2", "3", "4"], **ratings)
+    assert Source(folder).read(IDS).popularity(5).tolist() == [1, 1, 1, 1, 0]
+    kept = Source(folder, LEAVE_ONE_OUT, min_rating=3.5).read(IDS)
+    assert [_rows(part) for part in (kept.train, kept.valid, kept.test)] == [[[0]], [[2]], [[3]]]
+    with pytest.raises(DataError, match="rating cannot be read"):
+        Source(_interactions(tmp_path, ["0", "1"]), min_rating=3.5).read(IDS)
+    with pytest.raises(ConfigError, match="--min-rating: the sequences of .* have no ratings"):
+        Source(_text(tmp_path), min_rating=3.5).read(IDS)
+    with pytest.raises(ConfigError, match="--split 'random': choose given"):
+        Source(folder, "random").read(IDS)
+
+
+@pytest.mark.parametrize("content", [
+    b"a 1 2\n", gzip.compress(b"a 1 2\n" * 99)[:-12], gzip.compress("a 1 \u00e9\n".encode("latin-1"))])
+def test_a_damaged_text_file_is_named(tmp_path, content):
+    (_text(tmp_path) / "sequential_valid.txt.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"sequential_valid\.txt\.gz cannot be read"):
         read(tmp_path, IDS)
+
+
+def test_a_user_with_several_lines_has_the_items_of_all(tmp_path):
+    assert _rows(read(_text(tmp_path, train="a 1 2\nb 4\na 3\n"), IDS).train)[0] == [0, 1, 2]
 
 
 def test_empty_lines_and_users_of_one_part(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,34 @@ def test_both_baselines_on_the_same_users(world, monkeypatch):
     assert found["users"] == 50 and {row["method"] for row in found["rows"]} == {"popularity", "sasrec"}
 
 
+@pytest.mark.parametrize("name", evaluation.BASELINES)
+@pytest.mark.parametrize("seen", [False, True])
+def test_seen_items_are_left_out_of_baselines_too(world, monkeypatch, name, seen):
+    monkeypatch.setattr(evaluation, "Settings", partial(sasrec.Settings, width=8, epochs=1))
+    lists = {}
+    rows = evaluation._rows
+    monkeypatch.setattr(evaluation, "_rows", lambda found, *rest: lists.update(found) or rows(found, *rest))
+    _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--baselines", name, "--k",
+         30, *(["--seen"] if seen else []))
+    tests = read(world.data, world.ids).tests()
+    held = [set(found.tolist()) & set(history.tolist())
+            for (history, _), found in zip(tests, lists[name], strict=True)]
+    assert len(lists[name]) == 60 and any(held) == seen
+    most = ITEMS - max(len(set(history.tolist())) for history, _ in tests)
+    assert all(len(set(found.tolist())) >= min(30, most) for found in lists[name])
+
+
+def test_a_recommender_is_not_called_as_a_baseline(world, trained):
+    with pytest.raises(ConfigError, match=r"--recommender popularity=\.\.\.: that is a baseline's name"):
+        _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--recommender",
+             f"popularity={trained[0]}")
+
+
+def test_lists_longer_than_all_items_are_refused(world):
+    with pytest.raises(ConfigError, match=f"--k {ITEMS + 1}: .* has ids for {ITEMS} items alone"):
+        _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--k", f"5,{ITEMS + 1}")
+
+
 def test_seen_items_are_left_out(world, trained):
     recommender, data = Recommender.open(trained[0]), read(world.data, world.ids)
     target, tests = Target.load(trained[0]), data.tests()[:7]
@@ -140,6 +169,23 @@ def test_from_a_given_model(world, plain, tmp_path, lora):
     first, other = (model.model.layers[0].mlp.up_proj.weight for model in (before, after))
     assert not torch.equal(first, other)
     assert min(record["training"]["validation"]) < np.log(after.config.vocab_size)
+
+
+def test_a_history_that_the_positions_do_not_hold(world, plain, tmp_path):
+    config = json.loads((plain / "config.json").read_text())
+    shutil.copytree(plain, tmp_path / "short")
+    (tmp_path / "short" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 24}))
+    with pytest.raises(ConfigError, match="--history 8: .* 28 tokens, and the model has 24 .* at most 6"):
+        _train(world, tmp_path / "r", "--model", tmp_path / "short")
+    record = _train(world, tmp_path / "r", "--model", tmp_path / "short", "--history", 6, "--epochs", 1)
+    assert record["settings"]["history"] == 6 and "width" not in record["settings"]
+
+
+def test_low_rank_updates_need_a_model(world, tmp_path):
+    with pytest.raises(ConfigError, match="--lora 4 updates a model that is there: name it with --model"):
+        _train(world, tmp_path / "r", "--lora", 4)
+    with pytest.raises(ConfigError, match="--history is 0; it must be at least 1"):
+        _train(world, tmp_path / "r", "--history", 0)
 
 
 def test_trained_on_from_a_recommender(world, trained, tmp_path):
@@ -211,11 +257,15 @@ def test_a_loss_that_is_no_number(world, tmp_path):
         fit(model, work, Pace(1, 0.01, 0.0, 1, 1))
 
 
-def test_a_folder_of_something_else(world, tmp_path):
+def test_a_folder_of_something_else(world, trained, tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="something else"):
         _train(world, tmp_path / "r")
+    assert (tmp_path / "r" / "thesis.txt").read_text() == "mine"
+    shutil.copytree(trained[0], tmp_path / "model")
+    with pytest.raises(ConfigError, match="--to .*model is the folder of --model"):
+        _train(world, tmp_path / "model", "--model", tmp_path / "model")
     with pytest.raises(ConfigError, match="no recommender.json"):
         Recommender.open(tmp_path / "r")
 

@@ -101,7 +101,7 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
             _LOG.info("quantiser: epoch %d of %d, loss %.4f", epoch + 1, settings.epochs, loss.item())
     codes, _, error = described(network, data)
     used = [len(np.unique(codes[:, level])) for level in range(settings.levels)]
-    varied = len(data) > 1 and bool(data.var(0).mean() > 1e-12)  # vectors that differ have a share to explain
+    varied = bool(data.var(0, correction=0).mean() > 1e-12)  # vectors that differ have a share to explain
     return network, {"unexplained": round(error, 4) if varied else None, "codes_used": used,
                      "seconds": round(time.monotonic() - began, 1)}
 
@@ -109,7 +109,7 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
 def scaled(vectors: np.ndarray) -> torch.Tensor:
     """Vectors (n, d) around their mean, by one scale for all numbers."""
     data = torch.from_numpy(vectors)
-    return (data - data.mean(0)) / data.std().clamp_min(1e-8)
+    return (data - data.mean(0)) / data.std(correction=0).clamp_min(1e-8)
 
 
 @torch.no_grad()
@@ -119,7 +119,7 @@ def described(network: Quantiser, data: torch.Tensor) -> tuple[np.ndarray, np.nd
     """
     codes, left = network.quantise(network.encoder(data))
     chosen = sum(book[codes[:, level]] for level, book in enumerate(network.books))
-    error = mse_loss(network.decoder(chosen), data) / data.var(0).mean().clamp_min(1e-12)
+    error = mse_loss(network.decoder(chosen), data) / data.var(0, correction=0).mean().clamp_min(1e-12)
     return codes.numpy(), torch.cdist(left[-1], network.books[-1]).square().numpy(), error.item()
 
 

@@ -9,21 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
 
-from dare_job import __version__, swap
 from dare_job.errors import ConfigError
 from dare_job.model_files import fingerprint
 from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.recommend.ids.vocabulary import RECORD, Recommender
+from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.train import histories, lora, network
 from dare_job.recommend.train.checkpoint import Checkpoint
 from dare_job.recommend.train.fitting import Pace, Work, fit
-from dare_job.recommend.train.sequences import Sequences, read
+from dare_job.recommend.train.result import require_place, training_folder, versions, write_folder
+from dare_job.recommend.train.sequences import Sequences, Source
 from dare_job.recommend.train.settings import Settings
-from dare_job.workspace import digest, write_json
+from dare_job.workspace import digest
 
-TRAINING = "training.json"
+KIND = "recommender"
 _LOG = logging.getLogger("dare_job")
 
 
@@ -31,15 +30,18 @@ _LOG = logging.getLogger("dare_job")
 class Options:
     """data: sequences; ids: file of item ids; to: folder of the recommender; model: None for a new one."""
 
-    data: Path
+    data: Source
     ids: Path
     to: Path
     model: str | None
     revision: str | None
-    split: str
-    first_item: int
     device: str
     settings: Settings
+
+    def __post_init__(self):
+        if self.settings.lora and self.model is None:
+            raise ConfigError(f"--lora {self.settings.lora} updates a model that is there: name it with "
+                              "--model, or leave --lora out")
 
 
 def run(options: Options) -> dict:
@@ -48,9 +50,9 @@ def run(options: Options) -> dict:
     A run that was killed goes on from its last checkpoint when it is started with the same options.
     """
     began, settings = time.monotonic(), options.settings
-    require_place(options.to, "--to")
+    require_place(options.to, KIND, {"--model": options.model})
     ids = ItemIds.load(options.ids)
-    data = sequences(options.data, ids, options.first_item, options.split)
+    data = options.data.read(ids)
     model, tokenizer, recommender = (
         network.given(options.model, options.revision, ids, settings) if options.model
         else network.fresh(ids, settings, options.to))
@@ -62,9 +64,10 @@ def run(options: Options) -> dict:
               len(data.users))
     record = train(model.to(options.device), recommender, data, settings, store)
     model = lora.merged(model) if settings.lora else model
-    found = {"kind": "recommender", "training": record, "settings": asdict(settings), "split": options.split,
-             "items": len(ids.items), "parameters": _count(model),
-             "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
+    found = {"kind": KIND, "model": options.model, "training": record, "settings": _told(options),
+             "split": options.data.split, "min_rating": options.data.min_rating, "items": len(ids.items),
+             "parameters": _count(model), "minutes": round((time.monotonic() - began) / 60, 2),
+             "versions": versions()}
     write_folder(options.to, model.cpu(), tokenizer, recommender, found)
     shutil.rmtree(store.folder, ignore_errors=True)
     return {"recommender": str(options.to), **found}
@@ -84,14 +87,6 @@ def train(model: torch.nn.Module, recommender: Recommender, data: Sequences, set
         return fit(model, work, pace, store)
 
 
-def sequences(path: Path, ids: ItemIds, first_item: int, split: str) -> Sequences:
-    """Read, and cut anew where asked. Raises ConfigError for an unknown split."""
-    if split not in ("given", "leave-one-out"):
-        raise ConfigError(f"--split {split!r}: choose given (by the files, or by time) or leave-one-out")
-    found = read(path, ids, first_item)
-    return found if split == "given" else found.leave_one_out()
-
-
 def watched(data: Sequences, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """(history, targets) of ``count`` users with validation items. Raises ConfigError: there are none."""
     found = sample(data.tests("valid"), count, seed)
@@ -108,36 +103,6 @@ def sample(rows: list, count: int, seed: int) -> list:
     return [rows[place] for place in sorted(chosen)]
 
 
-def require_place(folder: Path, option: str) -> None:
-    """Raises ConfigError where something else than a recommender is there."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{option} {folder} is a file; name a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD).is_file():
-        raise ConfigError(f"{option} {folder} holds something else than a recommender (no {RECORD}), which "
-                          "would be replaced; name another folder")
-
-
-def training_folder(to: Path) -> Path:
-    """Where a training that is not finished keeps its state: beside its result."""
-    return to.with_name(f".{to.name}.training")
-
-
-def write_folder(to: Path, model, tokenizer, recommender: Recommender, record: dict) -> None:
-    """A recommender's folder, whole or not at all."""
-    staging = swap.staged(to)
-    with swap.discarding(staging):
-        model.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
-        recommender.write(staging)
-        write_json(staging / TRAINING, record)
-        swap.replace(staging, to)
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that made a model."""
-    return {"dare_job": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
-
-
 def _loss(model, batch) -> torch.Tensor:
     with torch.autocast(model.device.type, torch.bfloat16):
         return histories.next_token_loss(model, batch)
@@ -150,6 +115,12 @@ def content_of(data: Sequences) -> str:
         sha.update(np.array([len(row) for row in part], np.int64).tobytes())
         sha.update(np.concatenate(part).astype(np.int64).tobytes())
     return sha.hexdigest()
+
+
+def _told(options: Options) -> dict:
+    """Settings of the result, without those of a new model where one was given."""
+    unused = ("width", "layers", "heads") if options.model else ()
+    return {name: value for name, value in asdict(options.settings).items() if name not in unused}
 
 
 def _count(model: torch.nn.Module, trained: bool = False) -> int:

@@ -15,9 +15,9 @@ from dare_job.recommend.catalogue import SEEN, Catalogue
 from dare_job.recommend.ids.item_ids import ItemIds
 from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.train import metrics
-from dare_job.recommend.train.command import sample, sequences
+from dare_job.recommend.train.command import sample
 from dare_job.recommend.train.sasrec import SasRec, Settings
-from dare_job.recommend.train.sequences import Sequences
+from dare_job.recommend.train.sequences import Sequences, Source
 
 BASELINES = ("popularity", "sasrec")
 _USERS = 32  # searched for at once
@@ -34,7 +34,7 @@ class Options:
     seen: leave items of the history in the lists, for every method alike
     """
 
-    data: Path
+    data: Source
     ids: Path
     recommenders: dict[str, Path]
     baselines: list[str]
@@ -42,8 +42,6 @@ class Options:
     users: int
     width: int
     seen: bool
-    split: str
-    first_item: int
     device: str
     seed: int
 
@@ -58,18 +56,24 @@ def run(options: Options) -> dict:
     if 0 < options.width < max(options.k):
         raise ConfigError(f"--beams {options.width} find no list of {max(options.k)} items: give as many "
                           "beams as the longest list of --k has items, or 0")
+    if taken := set(options.recommenders) & set(BASELINES):
+        raise ConfigError(f"--recommender {min(taken)}=...: that is a baseline's name; choose another")
     ids = ItemIds.load(options.ids)
-    data = sequences(options.data, ids, options.first_item, options.split)
+    if max(options.k) > len(ids.items):
+        raise ConfigError(f"--k {max(options.k)}: {options.ids} has ids for {len(ids.items)} items alone")
+    data = options.data.read(ids)
     tests = data.tests()
     if not tests:
-        raise ConfigError(f"--data {options.data}: no user has items to test on; try --split leave-one-out")
+        raise ConfigError(f"--data {options.data.path}: no user has items to test on; try --split "
+                          "leave-one-out")
     tests = sample(tests, options.users or len(tests), options.seed)
     lists, records = {}, {}
     for name in options.baselines:
         lists[name], records[name] = _baseline(name, len(ids.items), data, tests, options)
     for name, folder in options.recommenders.items():
         lists[name], records[name] = _recommender(folder, ids, data, tests, options)
-    return {"split": options.split, "users": len(tests), "targets": sum(len(wanted) for _, wanted in tests),
+    return {"split": options.data.split, "users": len(tests),
+            "targets": sum(len(wanted) for _, wanted in tests),
             "seen_items": "kept" if options.seen else "left out",
             "rows": _rows(lists, records, [wanted for _, wanted in tests], options.k)}
 

@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from dare_job.decode import loading
+from dare_job.errors import ConfigError
 from dare_job.model_files import resolve
 from dare_job.recommend.ids.item_ids import ItemIds
 from dare_job.recommend.ids.vocabulary import RECORD, Recommender, extend
@@ -36,28 +37,47 @@ def fresh(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Modu
         vocab_size=len(tokenizer), hidden_size=settings.width, intermediate_size=5 * settings.width // 2,
         num_hidden_layers=settings.layers, num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads, tie_word_embeddings=True,
-        max_position_embeddings=(settings.max_history_items + 2) * ids.length + 2, **special))
+        max_position_embeddings=(settings.history + 2) * ids.length + 2, **special))
     model.generation_config = GenerationConfig(do_sample=False, **special)
-    return model, tokenizer, Recommender(folder, ids, first, settings.max_history_items, begin=(1,))
+    return model, tokenizer, Recommender(folder, ids, first, settings.history, begin=(1,))
 
 
 def given(name: str, revision: str | None, ids: ItemIds,
           settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
-    """The same of a model from a folder or the hub; a recommender with such ids keeps its tokens."""
+    """The same of a model from a folder or the hub; a recommender with such ids keeps its tokens. Raises
+    ConfigError for a history that the model's positions do not hold.
+    """
     folder = resolve(name, revision, setting="--model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(settings.seed)
     model = loading.load(folder, "float32", trust_remote_code=False)
+    recommender = _coded(model, tokenizer, folder, ids, settings)
+    _require_room(model, recommender)
+    return model, tokenizer, recommender
+
+
+def _coded(model: torch.nn.Module, tokenizer, folder: Path, ids: ItemIds, settings: Settings) -> Recommender:
+    """The model's record; model and tokenizer get tokens for codes where they lack them, in place."""
     if (folder / RECORD).is_file():
         known = Recommender.open(folder)
         if known.ids.sizes == ids.sizes:
-            return model, tokenizer, Recommender(folder, ids, known.first_code_token,
-                                                 settings.max_history_items, known.begin, known.separator)
+            return Recommender(folder, ids, known.first_code_token, settings.history, known.begin,
+                               known.separator)
     first = extend(tokenizer, ids)
     model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    begin = () if start is None else (start,)
-    return model, tokenizer, Recommender(folder, ids, first, settings.max_history_items, begin)
+    return Recommender(folder, ids, first, settings.history, () if start is None else (start,))
+
+
+def _require_room(model: torch.nn.Module, recommender: Recommender) -> None:
+    """A prompt of the longest history, and an item behind it, fit the model's positions."""
+    positions = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    length, around = recommender.ids.length, len(recommender.begin) + len(recommender.separator)
+    asked = recommender.max_history_items
+    if positions is not None and around + (asked + 1) * length > positions:
+        raise ConfigError(f"--history {asked}: with the item that is said these are "
+                          f"{around + (asked + 1) * length} tokens, and the model has {positions} positions: "
+                          f"set it to at most {(positions - around) // length - 1}")
 
 
 @contextmanager

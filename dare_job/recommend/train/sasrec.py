@@ -58,7 +58,9 @@ class SasRec:
     @torch.no_grad()
     def lists(self, histories: Sequence[np.ndarray], without: Sequence[np.ndarray],
               count: int) -> list[np.ndarray]:
-        """The best ``count`` item rows behind each history, without those named for each user."""
+        """The best ``count`` item rows behind each history, without those named for each user; fewer where
+        fewer are left.
+        """
         found = []
         for part in _parts(list(zip(histories, without, strict=True)), _ROWS):
             inputs = _padded([row + 1 for row, _ in part], self.settings.history, 0)
@@ -66,7 +68,8 @@ class SasRec:
             scores = self._scores(self._hidden(inputs)[torch.arange(len(part)), last])
             for line, (_, left_out) in enumerate(part):
                 scores[line, torch.from_numpy(left_out.astype(np.int64))] = -torch.inf
-            found += list(scores.topk(min(count, scores.shape[1])).indices.numpy())
+            best = scores.topk(min(count, scores.shape[1]))
+            found += [items[values > -torch.inf].numpy() for values, items in zip(*best, strict=True)]
         return found
 
     def _loss(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

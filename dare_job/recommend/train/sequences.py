@@ -2,23 +2,29 @@
 
 Read are a folder with ``sequential_train|valid|test.txt[.gz]`` (a line a user: its name and the numbers of
 its items, which count from 1 where the id file's names count from 0; AtSpeed publishes Amazon Beauty so), and
-Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1.
+Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1. Rows
+of these that lack a field, or whose item has no id, are left out, as the job leaves them out.
 """
 
 import gzip
+import logging
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dare_job.data.readers.parquet import parquet_files, table_path
-from dare_job.errors import ConfigError, DataError
+from dare_job.errors import ConfigError, DataError, describe
 from dare_job.recommend.ids.item_ids import ItemIds
 
 PARTS = ("train", "valid", "test")
+GIVEN, LEAVE_ONE_OUT = "given", "leave-one-out"
 _SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
+_LOG = logging.getLogger("dare_job")
 
 
 @dataclass(frozen=True)
@@ -51,18 +57,44 @@ class Sequences:
         return np.bincount(np.concatenate(self.train), minlength=items)
 
 
-def read(path: str | Path, ids: ItemIds, first_item: int = 1) -> Sequences:
-    """Of a folder or a Parquet file; ``first_item``: the number that text files give the first item.
+@dataclass(frozen=True)
+class Source:
+    """What a command reads sequences from.
 
-    Raises ConfigError where nothing is there, DataError for an item without an id.
+    path        a folder, or a Parquet file
+    split       given: by the files, or by time; leave-one-out: cut anew
+    first_item  the number that text files give the first item
+    min_rating  Parquet interactions rated below were not taken (``history.min_rating`` of the job); those
+                without a rating were. None: all were
+    """
+
+    path: Path
+    split: str = GIVEN
+    first_item: int = 1
+    min_rating: float | None = None
+
+    def read(self, ids: ItemIds) -> Sequences:
+        """Raises ConfigError for an unknown split, or where nothing is there, DataError for bad files."""
+        if self.split not in (GIVEN, LEAVE_ONE_OUT):
+            raise ConfigError(f"--split {self.split!r}: choose given (by the files, or by time) or "
+                              "leave-one-out")
+        found = read(self.path, ids, self.first_item, self.min_rating)
+        return found if self.split == GIVEN else found.leave_one_out()
+
+
+def read(path: str | Path, ids: ItemIds, first_item: int = 1, min_rating: float | None = None) -> Sequences:
+    """As ``Source.read``, by the files or by time. A number of a text file that is no item is a DataError:
+    the numbers may count from elsewhere.
     """
     path = Path(path)
     if _text_file(path, "train"):
+        if min_rating is not None:
+            raise ConfigError(f"--min-rating: the sequences of {path} have no ratings; leave it out")
         return _from_text(path, ids, first_item)
     table = path if path.is_file() else table_path(path, "interactions") if path.is_dir() else None
     if table is None:
         raise ConfigError(f"--data {path}: neither sequential_train.txt nor Parquet interactions are there")
-    return _from_parquet(table, ids)
+    return _from_parquet(table, ids, min_rating)
 
 
 def _text_file(folder: Path, part: str) -> Path | None:
@@ -82,36 +114,57 @@ def _lines(folder: Path, part: str, ids: ItemIds, first_item: int) -> dict[str, 
     path, found = _text_file(folder, part), {}
     if path is None:
         raise DataError(f"--data {folder}: sequential_{part}.txt is missing")
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            user, *items = line.split() or [""]
-            try:
-                rows = [ids.rows[str(int(item) - first_item)] for item in items]
-            except (KeyError, ValueError) as error:
-                raise DataError(f"{path}, line {number}: {error} is no item of the id file; numbers here "
-                                f"count from {first_item} (--first-item), names there from 0") from None
-            if user:
-                found[user] = np.array(rows, np.int32)
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                user, *items = line.split() or [""]
+                rows = _numbered(items, ids, first_item, f"{path}, line {number}")
+                if user:
+                    found[user] = np.concatenate((found.get(user, np.zeros(0, np.int32)), rows))
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {describe(error)}") from error
     return found
 
 
-def _from_parquet(path: Path, ids: ItemIds) -> Sequences:
-    columns = ["user_id", "item_id", "timestamp"]
+def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np.ndarray:
     try:
-        table = pq.ParquetDataset(parquet_files(path)).read(columns=columns)
+        return np.array([ids.rows[str(int(item) - first_item)] for item in items], np.int32)
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{where}: {error} is no item of the id file; numbers here count from {first_item} "
+                        "(--first-item), names there from 0") from None
+
+
+def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:
+    columns = ["user_id", "item_id", "timestamp", *([] if min_rating is None else ["rating"])]
+    try:
+        table = _whole(pq.ParquetDataset(parquet_files(path)).read(columns=columns), path)
+        if min_rating is not None:
+            table = table.filter(pc.fill_null(pc.greater_equal(table["rating"], min_rating), True))
         users, items = (table[name].cast("string").to_pylist() for name in columns[:2])
         times = pc.cast(table["timestamp"], "int64").to_numpy()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:
         raise DataError(f"--data {path}: columns {', '.join(columns)} cannot be read ({error})") from None
-    unknown = next((item for item in items if item not in ids.rows), None)
-    if unknown is not None:
-        raise DataError(f"--data {path}: item {unknown!r} has no id; make ids of all (dare-job item-ids)")
-    rows = np.array([ids.rows[item] for item in items], np.int32)
-    names, owners = np.unique(np.array(users, object).astype(str), return_inverse=True)
-    order = np.argsort(times, kind="stable")
+    known = np.array([item in ids.rows for item in items], np.bool_)
+    if not known.all():
+        first = items[int(known.argmin())]
+        _LOG.warning("%s: %d of %d interactions are with items without an id, such as %r, and are left out; "
+                     "dare-job item-ids makes ids of all", path, (~known).sum(), len(known), first)
+    rows = np.array([ids.rows[item] for item in items if item in ids.rows], np.int32)
+    names, owners = np.unique(np.array(users, object).astype(str)[known], return_inverse=True)
+    order = np.argsort(times[known], kind="stable")
     cuts = [round(share * len(order)) for share in _SHARES]
     parts = [_by_user(owners[part], rows[part], len(names)) for part in np.split(order, cuts)]
     return _learnable(Sequences(tuple(names.tolist()), *parts), path)
+
+
+def _whole(table: pa.Table, path: Path) -> pa.Table:
+    """The rows that have a user, an item and a time."""
+    there = pc.and_(pc.and_(table["user_id"].is_valid(), table["item_id"].is_valid()),
+                    table["timestamp"].is_valid())
+    if lost := len(table) - (pc.sum(there).as_py() or 0):
+        _LOG.warning("%s: %d interactions have no user_id, item_id or timestamp, and are left out", path,
+                     lost)
+    return table.filter(there)
 
 
 def _by_user(owners: np.ndarray, rows: np.ndarray, users: int) -> tuple[np.ndarray, ...]:
@@ -122,5 +175,5 @@ def _by_user(owners: np.ndarray, rows: np.ndarray, users: int) -> tuple[np.ndarr
 
 def _learnable(found: Sequences, path: Path) -> Sequences:
     if not any(len(row) > 1 for row in found.train):
-        raise DataError(f"--data {path}: no user has two items to learn from")
+        raise DataError(f"--data {path}: no user has two items with ids to learn from")
     return found

@@ -12,7 +12,7 @@ class Settings:
 
     width, layers, heads   of a model made from scratch; its feed-forward is 2.5 times as wide
     lora                   rank of low-rank updates of a given model; 0: all its weights are trained
-    max_history_items      newest items that a prompt holds
+    history                newest items that a prompt holds
     epochs, patience       at most, and those without a better validation that end it
     batch_tokens           tokens of an update, about
     rate, weight_decay     of AdamW, with a warm-up of ``warmup`` updates and a cosine
@@ -25,7 +25,7 @@ class Settings:
     layers: int = 4
     heads: int = 4
     lora: int = 0
-    max_history_items: int = 20
+    history: int = 20
     epochs: int = 40
     patience: int = 3
     batch_tokens: int = 2048
@@ -38,7 +38,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self):
-        require_at_least(self, width=8, layers=1, heads=1, lora=0, max_history_items=1, epochs=1, patience=1,
+        require_at_least(self, width=8, layers=1, heads=1, lora=0, history=1, epochs=1, patience=1,
                          batch_tokens=32, warmup=0, valid_users=1, seed=0)
         require_heads(self.width, self.heads)
         require_rate(self.rate)

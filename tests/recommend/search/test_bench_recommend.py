@@ -1,13 +1,17 @@
 """``dare-job bench recommend`` on a small shop: every row has its figures, drafts change no strict list."""
 
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dare_job.bench.recommend import command, report
+from dare_job.bench.recommend import command, curve, report
 from dare_job.bench.recommend.command import Options
+from dare_job.bench.recommend.measure import same
 from dare_job.cli import app
+from dare_job.decode.beam.top_k.search import Lists
 from dare_job.errors import ConfigError
 
 ROW = {"method", "verification", "k", "speedup_cpu", "speedup_clock", "speedup_memory_bound",
@@ -38,6 +42,39 @@ def test_the_clock_is_held_to_the_targets_on_a_gpu_alone():
     found = {one["target"]: one["met"] for one in report.targets(rows, None, 10, "cuda")}
     assert found["strict at K = 10, times as fast by the clock"]
     assert not found["relaxed at K = 10, times as fast by the clock"]
+
+
+def _lists(reads, draft_reads):
+    """A search of two users by what its forwards read."""
+    empty = np.zeros((2, 0))
+    return Lists(empty, empty, empty, np.array(reads), np.array(draft_reads).reshape(-1, 2), 4, 0.0, 0.0)
+
+
+def test_memory_bound_times_are_those_of_each_users_forwards(monkeypatch):
+    """By costs that tell tokens, rows and models apart; a forward without a user costs it nothing."""
+    curve._ms.cache_clear()
+    monkeypatch.setattr(curve, "forward_ms", lambda device, model, rows, queries, context: (
+        1000 if model is curve.MISTRAL else 1) * (10 * rows + queries))
+    found = curve.search_ms(_lists([[8, 7], [3, 0]], [[5, 5], [0, 2]]))
+    assert found.tolist() == [18_000 + 13_000 + 15, 17_000 + 15 + 12]
+    # without tree attention: user 0 reads ceil(8 / 4) and ceil(3 / 4) levels of 4 paths, at least K = 6 rows
+    assert curve.without_tree_ms(_lists([[8, 7], [3, 0]], []), 4, 6).tolist() == [83_000 + 63_000, 83_000]
+    curve._ms.cache_clear()
+
+
+def test_memory_bound_forwards_cost_their_weights_until_arithmetic_costs_more():
+    """Mistral's 14.48 GB and LLaMA-68M's 136 MB at 3.35 TB/s, and some keys and values: data sheets."""
+    assert curve._ms(True, 1) == pytest.approx(4.325, abs=0.005) == curve._ms(True, 100)
+    assert curve._ms(False, 1) == pytest.approx(0.0413, abs=0.001)
+    assert curve._ms(True, 600) == pytest.approx(9.0, rel=0.05)
+
+
+def test_near_ties_are_counted_and_are_no_other_lists():
+    plain = SimpleNamespace(leaves=np.array([[1, 2, 3], [1, 2, 3], [1, 2, 3]]),
+                            scores=np.array([[-1.0, -2.0, -2.00001]] * 3))
+    found = SimpleNamespace(leaves=np.array([[1, 2, 3], [1, 3, 2], [2, 1, 3]]), scores=plain.scores)
+    share, near = same(found, plain)
+    assert share == pytest.approx(2 / 3) and near == 1
 
 
 def test_a_target_needs_data_and_drafts_a_target(tmp_path):

@@ -1,6 +1,7 @@
 """The stage recommend on a small shop, on Spark: whole lists, drafted or not, and what is refused."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 import tiny_recommender
 from tiny_recommender import item_ids, write
 
+from dare_job import model_files
 from dare_job.decode.beam.top_k.search import TopK
 from dare_job.decode.target import Target
 from dare_job.errors import ConfigError, ModelError, ThresholdError
@@ -113,6 +115,31 @@ def test_lists_are_made_in_a_type_of_their_own(job_of, make_job, job_log):
     assert "recommend.dtype = bfloat16: some lists will not be those of plain beam" in job_log[0]
     apart = np.abs(np.sort(table(narrow)["score"].drop_null().to_numpy()) - wide)
     assert 1e-3 < apart.max() < 2
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"temperature": 1.0}, {"temperature": 1.0, "verify": "relaxed"}, {"dtype": "bfloat16"}])
+def test_who_drafts_counts_where_lists_hang_on_it(job_of, folder, tmp_path, settings):
+    """Lists that another drafter might have made otherwise are made anew; others stay."""
+    small = [str(write(tmp_path / name, seed=seed, width=16)) for name, seed in (("a", 7), ("b", 8))]
+    (tmp_path / "moved").mkdir()
+    moved = str(shutil.copytree(small[0], tmp_path / "moved" / "a"))
+    found = {}
+    for drafter in (None, "trie", "popularity", *small, moved):
+        job, made_by = job_of(drafter=drafter, **settings), {"model": {"sha256": "m"}}
+        if place := recommend._drafter(job):
+            made_by["drafter"] = {"sha256": model_files.fingerprint(place)}
+        found[drafter] = recommend._fingerprint(job, "input", made_by)
+    assert len(set(found.values())) == (5 if settings else 1) and found[moved] == found[small[0]]
+
+
+@pytest.mark.slow
+def test_drawn_lists_by_another_drafter_are_made_anew(job_of):
+    """``relaxed`` lists are of no law: they do not stay for one who has turned drafts off."""
+    drawn = {"temperature": 1.0, "verify": "relaxed", "draft_width": 6, "draft_whole": 1}
+    first = recommend.run(job_of(drafter="popularity", **drawn))
+    again = recommend.run(job_of(**drawn))
+    assert again["run_id"] != first["run_id"] and again["settings"]["drafter"] is None
 
 
 @pytest.mark.slow

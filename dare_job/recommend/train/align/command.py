@@ -21,22 +21,15 @@ from dare_job.recommend.train.align.objective import objective
 from dare_job.recommend.train.align.searches import Engine, Scorer, engine
 from dare_job.recommend.train.align.settings import ALPHAS, Settings
 from dare_job.recommend.train.checkpoint import Checkpoint
-from dare_job.recommend.train.command import (
-    content_of,
-    require_place,
-    sample,
-    sequences,
-    training_folder,
-    versions,
-    watched,
-    write_folder,
-)
+from dare_job.recommend.train.command import content_of, sample, watched
 from dare_job.recommend.train.fitting import Pace, Work, fit
 from dare_job.recommend.train.network import dropping
-from dare_job.recommend.train.sequences import Sequences
+from dare_job.recommend.train.result import require_place, training_folder, versions, write_folder
+from dare_job.recommend.train.sequences import Sequences, Source
 from dare_job.workspace import digest
 
 Example = tuple[np.ndarray, int]  # history, and the row of the item that was taken next
+KIND = "aligned draft"
 _DECIDES_LESSONS = ("k", "top_one", "all_steps", "examples", "seed")
 _LOG = logging.getLogger("dare_job")
 
@@ -47,13 +40,11 @@ class Options:
     keep them in for further alignments, None: with the training's own state.
     """
 
-    data: Path
+    data: Source
     target: Path
     draft: Path
     to: Path
     lessons: Path | None
-    split: str
-    first_item: int
     device: str
     settings: Settings
 
@@ -75,17 +66,16 @@ def run(options: Options) -> dict:
     A run that was killed goes on from its last checkpoint when it is started with the same options.
     """
     began, settings = time.monotonic(), options.settings
-    require_place(options.to, "--to")
+    require_place(options.to, KIND, {"--target": options.target, "--draft": options.draft})
     target, draft = (_opened(folder, options.device) for folder in (options.target, options.draft))
     _require_same(target[1], draft[1])
     tokenizer = _tokenizer(options.draft)
-    data = sequences(options.data, target[1].ids, options.first_item, options.split)
+    data = options.data.read(target[1].ids)
     trie = Trie.of(target[1].ids.codes)
     view = Vocabulary(trie, [0] * trie.length, options.device)
     place = training_folder(options.to)
     marks = [content_of(data), fingerprint(options.target), fingerprint(options.draft)]
-    path = options.lessons or place / "lessons.safetensors"
-    course = _course(engine(target), engine(draft, learns=True), view, data, path, marks, settings)
+    course = _course(engine(target), engine(draft, learns=True), view, data, options, marks)
     before = _accepted(draft, course, settings)
     tried = {}
     for alpha in ALPHAS if settings.alpha is None else (settings.alpha,):
@@ -97,7 +87,7 @@ def run(options: Options) -> dict:
         _LOG.info("alpha %g: %.3f accepted steps, %.3f before", alpha, tried[alpha][2], before)
     alpha = max(tried, key=lambda one: tried[one][2])
     model, record, after = tried[alpha]
-    found = {"kind": "aligned draft", "loss": settings.loss, "settings": asdict(settings) | {"alpha": alpha},
+    found = {"kind": KIND, "loss": settings.loss, "settings": asdict(settings) | {"alpha": alpha},
              "alphas": {f"{one:g}": round(tried[one][2], 4) for one in tried}, "training": record,
              "accepted_steps": {"before": round(before, 4), "after": round(after, 4), "k": settings.k,
                                 "beams": settings.beams, "users": len(course.held_out)},
@@ -138,13 +128,15 @@ def examples(data: Sequences, count: int, seed: int) -> list[Example]:
     return sample(pairs, count, seed)
 
 
-def _course(target: Engine, draft: Engine, view: Vocabulary, data: Sequences, path: Path, marks: list,
-            settings: Settings) -> Course:
+def _course(target: Engine, draft: Engine, view: Vocabulary, data: Sequences, options: Options,
+            marks: list) -> Course:
+    settings = options.settings
     pairs = examples(data, settings.examples, settings.seed)
     held = [history for history, _ in watched(data, settings.held_out, settings.seed)]
     mixed = [settings.mix, marks[2]] if settings.loss == "s" else "of the target"
     decides = digest([marks[:2], mixed, {name: getattr(settings, name) for name in _DECIDES_LESSONS}])
-    found = lessons.kept(path, decides, lambda: lessons.make(target, draft, view.trie, pairs, settings))
+    found = lessons.kept(options.lessons, training_folder(options.to) / "lessons.safetensors", decides,
+                         lambda: lessons.make(target, draft, view.trie, pairs, settings))
     return Course(view, pairs, found, held, measure.prefixes(target, view.trie, held, settings.k))
 
 

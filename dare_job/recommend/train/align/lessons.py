@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from safetensors.torch import save
 from dare_job import files
 from dare_job.decode.beam.top_k.search import Query
 from dare_job.decode.beam.top_k.trie import NONE, ROOT, Trie
+from dare_job.errors import ConfigError
 from dare_job.recommend.train.align.branches import log_probabilities
 from dare_job.recommend.train.align.searches import USERS, Engine, MixedTopK, plain
 from dare_job.recommend.train.align.settings import Settings
@@ -99,15 +100,22 @@ def _last(nodes: np.ndarray) -> np.ndarray:
     return np.take_along_axis(nodes, (nodes != NONE).sum(1, keepdims=True) - 1, 1)
 
 
-def kept(path: Path, fingerprint: str, make_them) -> Lessons:
-    """From a file that was written for the same fingerprint, else made and written there."""
-    names = [part.name for part in fields(Lessons)]
+def kept(asked: Path | None, own: Path, fingerprint: str, make_them: Callable[[], Lessons]) -> Lessons:
+    """From a file that was written for the same fingerprint, else made and written there.
+
+    asked  a file that was named; None: the training's own, which may be replaced. Raises ConfigError where it
+           holds anything else
+    """
+    names, path = [part.name for part in fields(Lessons)], asked or own
     try:
         with safe_open(path, "pt") as file:
             if (file.metadata() or {}).get("fingerprint") == fingerprint:
                 return Lessons(*(file.get_tensor(name) for name in names))
     except (OSError, SafetensorError):
         pass
+    if asked and asked.exists():
+        raise ConfigError(f"--lessons {asked} is there and holds something else than lessons of these data, "
+                          "models and settings: name another file, or remove it")
     found = make_them()
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {name: getattr(found, name).contiguous() for name in names}
