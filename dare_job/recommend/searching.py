@@ -54,7 +54,7 @@ def search(settings: RecommendSettings, recommender: Recommender, trie: Trie, se
         width = 0 if settings.drafter == TRIE else settings.draft_width
         kind = DrawnDrafter if settings.temperature else BeamDrafter
         made = kind(by_whom, trie.length, width, settings.draft_depth, settings.draft_whole)
-    if settings.temperature:  # without a scheduler: what is drawn would hang on the clock
+    if settings.temperature:
         return SampledTopK(*common, settings.temperature, made, settings.verify, settings.scores,
                            seed=settings.seed)
     if made and settings.draft == "auto":

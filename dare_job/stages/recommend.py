@@ -30,7 +30,7 @@ from dare_job.tables import CANDIDATES_VERSION
 from dare_job.workspace import MANIFEST, digest, done_record, write_json
 
 _LOG = logging.getLogger("dare_job")
-_VERSION = 3  # of what makes lists: one more where the same input gets other ones
+_VERSION = 4  # of what makes lists: one more where the same input gets other ones
 
 
 def run(job: Job) -> dict:

@@ -72,7 +72,7 @@ class Makers:
         if method.verification == STRICT:
             return TopK(*common, drafter, method.scores, scheduler)
         return SampledTopK(*common, method.temperature, drafter, method.verification, method.scores,
-                           scheduler, self.seed)
+                           self.seed)
 
 
 def tables(drafts: list[str], ks: list[int], widths: list[int], depths: list[int],
@@ -90,4 +90,6 @@ def tables(drafts: list[str], ks: list[int], widths: list[int], depths: list[int
         for k in ks:
             found += [Method(name, kind, k, temperature=temperature)
                       for name in (TRIE, POPULARITY, *drafts) for kind in (RELAXED, EXACT)]
+            found += [Method(name, kind, k, whole=WHOLE, temperature=temperature)
+                      for name in drafts for kind in (RELAXED, EXACT)]
     return found

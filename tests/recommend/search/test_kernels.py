@@ -20,7 +20,7 @@ def law_of(kernel, p, q, n: int, k: int) -> dict:
 
     def run(chance):
         drafts = chance.order(ROW, nodes, q, torch.tensor([n]), DRAFT)
-        return tuple(x for x in kernel(p, q, drafts, k, chance, ROW, nodes)[0].tolist() if x >= 0)
+        return tuple(x for x in kernel(p, q, drafts, k, chance, ROW, nodes)[0][0].tolist() if x >= 0)
 
     return enumerated.law(run)
 
@@ -41,6 +41,29 @@ def test_the_exact_kernel_has_the_law_of_the_target(n, k, zeros):
         found = law_of(exact, p, q, n, k)
         assert sum(found.values()) == pytest.approx(1, abs=1e-12)
         assert enumerated.distance(found, enumerated.without_replacement(p, k)) < 1e-12
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_the_published_rule_ends_a_draft_whose_drafts_were_too_few(few):
+    """Not where all that there is was accepted; the exact rule goes on wherever something was read."""
+    p, q = (normalised(one[None]) for one in pair(2, size=5))
+    if few:
+        p = normalised(p * torch.tensor([1, 1, 0, 0, 0]))
+    nodes, seen = torch.arange(5)[None], set()
+
+    def run(chance):
+        drafts = chance.order(ROW, nodes, q, torch.tensor([3]), DRAFT)
+        passed = []
+        accept, chance.accept = chance.accept, lambda *asked: passed.append(accept(*asked)) or passed[-1]
+        _, through = relaxed(p, q, drafts, 3, chance, ROW, nodes)
+        accepted = sum(bool(one[0]) for one in passed)
+        assert bool(through[0]) == (accepted >= (2 if few else 3))
+        seen.add(bool(through[0]))
+        assert exact(p, q, drafts, 3, enumerated.Followed([0] * 20), ROW, nodes)[1].all()
+        assert relaxed(p, q * 0, drafts[:, :0], 3, enumerated.Followed([0] * 20), ROW, nodes)[1].all()
+
+    enumerated.law(run)
+    assert seen == {True, False}
 
 
 def test_equal_laws_accept_every_draft():
@@ -76,6 +99,6 @@ def test_a_draft_law_that_is_not_the_drafts_own_is_caught():
     def run(chance):
         drafts = chance.order(ROW, nodes, torch.ones(1, 4, dtype=torch.float64), torch.tensor([2]), DRAFT)
         laws = normalised(p[None]), normalised(q[None])
-        return tuple(exact(*laws, drafts, 2, chance, ROW, nodes)[0].tolist())
+        return tuple(exact(*laws, drafts, 2, chance, ROW, nodes)[0][0].tolist())
 
     assert enumerated.distance(enumerated.law(run), enumerated.without_replacement(p, 2)) > 0.02

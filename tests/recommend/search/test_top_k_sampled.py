@@ -8,7 +8,7 @@ import torch
 
 from dare_job.decode.beam.top_k.drafts import ModelScorer
 from dare_job.decode.beam.top_k.leaves import LeafScorer, Popularity
-from dare_job.decode.beam.top_k.sampled import DrawnDrafter, SampledTopK
+from dare_job.decode.beam.top_k.sampled import KERNELS, DrawnDrafter, SampledTopK
 from dare_job.decode.beam.top_k.search import Query, TopK
 from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError
@@ -81,6 +81,30 @@ def test_published_verification_changes_the_law():
     p, q = Table(TWO, 0), Table(TWO, 1)
     plain = law_of(p, None, "exact", 0)
     assert enumerated.distance(law_of(p, q, "relaxed", 2, depth=1), plain) > 0.05
+
+
+def test_published_verification_drafts_anew_behind_drafts_that_were_too_few(monkeypatch):
+    """Though all was read before, so that no forward is needed."""
+    p, q, told = Table(TWO, 0), Table(TWO, 1), []
+    monkeypatch.setattr(p, "read", lambda *_: (p.known.update(range(len(TWO))), p.reads.append(np.ones(1))))
+    drafts, draft = [], DrawnDrafter.draft
+    monkeypatch.setattr(DrawnDrafter, "draft", lambda *asked: drafts.append(1) or draft(*asked))
+    kernel = KERNELS["relaxed"]
+
+    def watched(*asked):
+        places, through = kernel(*asked)
+        told.append(bool(through[0]))
+        if len(told) == 3:
+            ends.add(tuple(told))
+            assert len(drafts) == 1 + told.count(False)
+            told.clear()
+            drafts.clear()
+        return places, through
+
+    ends = set()
+    monkeypatch.setitem(KERNELS, "relaxed", watched)
+    law_of(p, q, "relaxed", 2, depth=1)
+    assert (True, True, True) in ends and (False, True, True) in ends
 
 
 def test_a_level_that_is_read_whole_leaves_the_law_as_it_is_when_verified_as_published():

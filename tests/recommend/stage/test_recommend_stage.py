@@ -139,7 +139,7 @@ def test_drawn_lists_by_another_drafter_are_made_anew(job_of):
     drawn = {"temperature": 1.0, "verify": "relaxed", "draft_width": 6, "draft_whole": 1}
     first = recommend.run(job_of(drafter="popularity", **drawn))
     again = recommend.run(job_of(**drawn))
-    assert again["run_id"] != first["run_id"] and again["settings"]["drafter"] is None
+    assert again["fingerprint"] != first["fingerprint"] and again["settings"]["drafter"] is None
 
 
 @pytest.mark.slow

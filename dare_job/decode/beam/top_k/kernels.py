@@ -1,7 +1,8 @@
 """One level of sampled beam search, verified: K outputs of the target's law from drafts of another one.
 
-Rows are independent; places are numbers of candidates. p, q float64 (S, A) sum to 1; q to 0 where nothing was
-drafted. drafts int64 (S, N): drawn one after the other without replacement from q, NONE behind.
+Rows are independent; places are numbers of candidates. p, q float64 (S, A) sum to 1; q to 0 where nothing
+was drafted. drafts int64 (S, N): drawn one after the other without replacement from q, NONE behind. A kernel
+gives places int64 (S, k), and bool (S,): whether the draft is verified further down.
 """
 
 from collections.abc import Callable
@@ -14,17 +15,17 @@ from dare_job.decode.beam.top_k.trie import NONE
 from dare_job.decode.sampling.seeds import CHOICE, RESIDUAL
 from dare_job.decode.sampling.steps import at, normalised, ratio
 
-Kernel = Callable[..., torch.Tensor]
+Kernel = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance: Chance, rows: np.ndarray,
-          nodes: torch.Tensor) -> torch.Tensor:
+          nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Places int64 (S, k) with the law of k draws from p without replacement, in their order; NONE behind the
     support.
 
     O = (), r = p, s = q. A draft x is accepted with probability min(1, r(x) / s(x)): then O gets x and r is p
     without O; else r becomes norm(r - s)+. In both cases s loses x. When drafts run out, one more output has
-    the law r and the rest that of p without O.
+    the law r and the rest that of p without O. What becomes of the levels below hangs on what was read alone.
     """
     r, s, taken = p, normalised(q), torch.zeros_like(p, dtype=torch.bool)
     out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)
@@ -42,15 +43,17 @@ def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance
     one = chance.order(rows, nodes, r, (count < k).long(), RESIDUAL)
     if one.shape[1]:
         _append(out, taken, count, one[:, 0], one[:, 0] != NONE)
-    return _filled(out, taken, count, p, k, chance, rows, nodes)
+    out = _filled(out, taken, count, p, k, chance, rows, nodes)
+    return out, torch.ones_like(count, dtype=torch.bool)
 
 
 def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance: Chance, rows: np.ndarray,
-            nodes: torch.Tensor) -> torch.Tensor:
+            nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """AtSpeed's algorithm 2, as published. Lossy: its outputs do not have the law of p.
 
     Each draft is accepted with probability min(1, p / q), whatever became of the others. Of k and more that
-    were accepted k are taken at random; fewer are topped up from norm(p - q)+ without them.
+    were accepted k are taken at random; fewer are topped up from norm(p - q)+ without them, which ends the
+    draft.
     """
     accepted = torch.zeros_like(p, dtype=torch.bool)
     q = normalised(q)
@@ -64,11 +67,13 @@ def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chan
     out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)
     out[:, :chosen.shape[1]] = chosen
     count, taken = (out != NONE).sum(1), accepted.clone()
+    more_there = (p.masked_fill(taken, 0) > 0).any(1)
+    through = (count == k) | ~more_there | (drafts == NONE).all(1)
     gap = normalised((p - q).clamp_min(0).masked_fill(taken, 0))
     more = chance.order(rows, nodes, gap, k - count, CHOICE)
     for x in more.unbind(1):
         _append(out, taken, count, x, x != NONE)
-    return _filled(out, taken, count, p, k, chance, rows, nodes)
+    return _filled(out, taken, count, p, k, chance, rows, nodes), through
 
 
 def _append(out: torch.Tensor, taken: torch.Tensor, count: torch.Tensor, x: torch.Tensor,

@@ -21,7 +21,6 @@ from dare_job.decode.beam.top_k.chance import Chance, Random
 from dare_job.decode.beam.top_k.drafts import BeamDrafter, Drafted, Scorer
 from dare_job.decode.beam.top_k.kernels import Kernel, exact, relaxed
 from dare_job.decode.beam.top_k.reader import RAW
-from dare_job.decode.beam.top_k.scheduler import Scheduler
 from dare_job.decode.beam.top_k.search import Query, State, TopK
 from dare_job.decode.beam.top_k.trie import NONE, Trie
 from dare_job.decode.sampling.seeds import DRAFT, Seeds
@@ -60,9 +59,11 @@ class SampledTopK(TopK):
 
     def __init__(self, target: Target, trie: Trie, first_code_token: Sequence[int], k: int,
                  temperature: float = 1.0, drafter: DrawnDrafter | None = None, verification: str = "exact",
-                 scores: str = RAW, scheduler: Scheduler | None = None, seed: int = 0):
-        """Raises ConfigError for a temperature that is not above 0 and for an unknown verification."""
-        super().__init__(target, trie, first_code_token, k, drafter, scores, scheduler)
+                 scores: str = RAW, seed: int = 0):
+        """Raises ConfigError for a temperature that is not above 0 and for an unknown verification. There is
+        no scheduler: what is drawn would hang on the clock.
+        """
+        super().__init__(target, trie, first_code_token, k, drafter, scores)
         if not temperature > 0:
             raise ConfigError(f"temperature {temperature}: sampled lists need one above 0; at 0 the lists "
                               "are those of plain beam search")
@@ -82,15 +83,18 @@ class SampledTopK(TopK):
             self.drafter.chance, self.drafter.temperature = chance, self.temperature
 
     def advanced(self, state: State, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
-        """Verify the levels of the last forward's draft, then go on as far as all beams were read."""
-        levels = iter(drafts)
-        while len(ready := self.ready(state)):
+        """Verify the levels of the last forward's draft, then go on as far as all beams were read, but no
+        further than to where a kernel ends a row's draft.
+        """
+        levels, ended = iter(drafts), np.zeros(len(state.level), np.bool_)
+        while len(ready := (rows := self.ready(state))[~ended[rows]]):
             found, level = self.candidates(state, ready, banned), next(levels, None)
             p = law(found, self.temperature)
             q, drawn = torch.zeros_like(p), found.nodes[:, :0]
             if level:
                 q, drawn = _drafted(level, ready, found, self.temperature)
-            chosen = self.kernel(p, q, drawn, self.k, self.chance, ready, found.nodes)
+            chosen, through = self.kernel(p, q, drawn, self.k, self.chance, ready, found.nodes)
+            ended[ready] = ~through.cpu().numpy()
             state.advance(ready, taken(found, completed(found, chosen), self.k))
             self.chance.turn(ready)
         return np.flatnonzero(state.level < self.trie.length)
