@@ -240,14 +240,19 @@ def test_a_limit_takes_the_first_users(job_of):
     assert sorted(lists(job)) == ["u0", "u1", "u10"]
 
 
-def test_what_cannot_be_served_is_refused(job_of, tmp_path, folder):
-    with pytest.raises(ConfigError, match="recommend.k = 41.*40"):
-        recommend.run(job_of(k=41))
+def test_what_cannot_be_served_is_refused(job_of, tmp_path, folder, monkeypatch):
+    with monkeypatch.context() as patch:  # before the input is read
+        patch.setattr(recommend, "prepare", lambda job: pytest.fail("it was prepared"))
+        with pytest.raises(ConfigError, match="recommend.k = 41.*40"):
+            recommend.run(job_of(k=41))
     with pytest.raises(ConfigError, match="other ids"):
         recommend.run(job_of(drafter=str(write(tmp_path / "other", ids=item_ids(seed=9)))))
     with pytest.raises(ConfigError, match="is no recommender"):
         (tmp_path / "plain").mkdir()
         recommend.run(job_of(model=str(tmp_path / "plain")))
+    with pytest.raises(ModelError, match=r"^recommend\.drafter = '/no/such': .*does not exist; it is one of "
+                                         "trie, popularity, transitions, or a small recommender's folder$"):
+        recommend.run(job_of(drafter="/no/such"))
     with pytest.raises(ModelError, match="does not exist"):
         recommend.run(job_of(model=str(tmp_path / "none")))
     job = job_of(model=None)
