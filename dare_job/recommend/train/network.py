@@ -75,9 +75,10 @@ def _require_room(model: torch.nn.Module, recommender: Recommender) -> None:
     length, around = recommender.ids.length, len(recommender.begin) + len(recommender.separator)
     asked = recommender.max_history_items
     if positions is not None and around + (asked + 1) * length > positions:
+        most = (positions - around) // length - 1
         raise ConfigError(f"--history {asked}: with the item that is said these are "
                           f"{around + (asked + 1) * length} tokens, and the model has {positions} positions: "
-                          f"set it to at most {(positions - around) // length - 1}")
+                          + (f"set it to at most {most}" if most > 0 else "take another model"))
 
 
 @contextmanager
