@@ -173,7 +173,8 @@ def align(
     warmup: Annotated[int, typer.Option("--warmup", help="Updates up to the peak rate.")] = 100,
     dropout: Annotated[float, typer.Option("--dropout", help="Of each layer's outputs.")] = 0.1,
     lessons: Annotated[Path | None, typer.Option(
-        "--lessons", help="File that keeps what the target said, for further alignments.")] = None,
+        "--lessons", help="File that keeps what the target said, for further alignments; refused where "
+        "it holds anything else.")] = None,
     split: SplitBy = Split.given, first_item: FirstItem = 1, min_rating: MinRating = None, seed: Seed = 0,
     device: OnDevice = Device.auto,
 ) -> None:

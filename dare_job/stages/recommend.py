@@ -30,7 +30,7 @@ from dare_job.tables import CANDIDATES_VERSION
 from dare_job.workspace import MANIFEST, digest, done_record, write_json
 
 _LOG = logging.getLogger("dare_job")
-_VERSION = 4  # of what makes lists: one more where the same input gets other ones
+_VERSION = 3  # of what makes lists: one more where the same input gets other ones
 
 
 def run(job: Job) -> dict:
@@ -113,8 +113,9 @@ def _require_ids(job: Job, items: int, most: int | None = None) -> None:
     """most: items that a list can hold, all if None."""
     most = items if most is None else most
     if job.config.recommend.k > most:
+        of_which = "" if most == items else f", of which a list can hold {most}"
         raise ConfigError(f"recommend.k = {job.config.recommend.k}: the recommender has ids for {items} "
-                          f"items, of which a list can hold {most}: set recommend.k to at most that")
+                          f"items{of_which}: set recommend.k to at most that")
 
 
 def _require_items(job: Job, catalogue: Catalogue) -> None:

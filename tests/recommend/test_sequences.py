@@ -80,17 +80,49 @@ def test_items_without_an_id_are_left_out_and_named(tmp_path, job_log):
     data = read(_interactions(tmp_path, ["0", "strange", "1", "2", "odd"]), IDS)
     assert _rows(data.train) == [[0, 1]] and _rows(data.test) == [[]] and _rows(data.valid) == [[2]]
     assert "2 of 5 interactions are with items without an id, such as 'strange'" in job_log[0]
+    assert data.leave_one_out().counts == {"interactions": 5, "broken": 0, "below_min_rating": 0,
+                                           "without_id": 2}
+    with pytest.raises(DataError, match=r"2 of 3 .* without an id, such as 'strange': are these the ids of"):
+        read(_interactions(tmp_path, ["0", "strange", "odd"]), IDS)
     with pytest.raises(DataError, match="no user has two items with ids"):
-        read(_interactions(tmp_path, ["strange", "odd"]), IDS)
+        read(_interactions(tmp_path, ["0", "odd"]), IDS)
 
 
-@pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp"])
-def test_rows_that_lack_a_field_are_left_out(tmp_path, job_log, column):
-    items = ["0", "1", "2", "3"]
-    values = {"user_id": ["u"] * 4, "item_id": items, "timestamp": [1, 2, 3, 4]}[column]
-    data = read(_interactions(tmp_path, items, **{column: [values[0], None, *values[2:]]}), IDS)
+@pytest.mark.parametrize("column", [
+    {"user_id": ["u", None, "u", "u"]}, {"user_id": ["u", " ", "u", "u"]}, {"item_id": ["0", None, "2", "3"]},
+    {"item_id": [0.0, float("nan"), 2.0, 3.0]}, {"item_id": [0.0, 1.5, 2.0, 3.0]},
+    {"timestamp": [1, None, 3, 4]}, {"timestamp": [1.0, float("nan"), 3.0, 4.5]},
+    {"timestamp": ["1", "late", "3", "4"]}, {"timestamp": [1, 2 * 10**12, 3, 4]},
+    {"rating": ["5", "good", "2", "1"]}, {"rating": [None, float("inf"), 1.0, 2.0]}])
+def test_a_broken_row_costs_no_other(tmp_path, job_log, column):
+    data = read(_interactions(tmp_path, ["0", "1", "2", "3"], **column), IDS)
     assert data.users == ("u",) and _rows(data.train) == [[0, 2]] and _rows(data.valid) == [[3]]
-    assert "1 interactions have no user_id, item_id or timestamp" in job_log[0]
+    assert "left out 1 of 4 interactions without a user, an item or a time" in job_log[0]
+
+
+def test_files_of_other_types_are_one_table(tmp_path):
+    """Seconds, milliseconds and microseconds; ids as numbers and as text; ratings or none."""
+    folder = tmp_path / "interactions"
+    folder.mkdir()
+    parts = [
+        {"user_id": [1, 1], "item_id": [0, 1], "timestamp": pa.array([10, 20], pa.int32()), "rating": [5, 1]},
+        {"user_id": ["1"], "item_id": ["2"], "timestamp": pa.array([30_500], pa.timestamp("ms"))},
+        {"user_id": [1.0], "item_id": [3.0], "timestamp": pa.array([40 * 10**6], pa.timestamp("us", "UTC")),
+         "rating": ["4.5"]},
+        {"user_id": ["1"], "item_id": pa.array(["4"]).dictionary_encode(), "timestamp": ["50"],
+         "rating": [3.5]}]
+    for number, part in enumerate(reversed(parts)):
+        pq.write_table(pa.table(part), folder / f"part-{number}.parquet")
+    assert _rows(Source(tmp_path, LEAVE_ONE_OUT).read(IDS).train) == [[0, 1, 2]]
+    data = Source(tmp_path, LEAVE_ONE_OUT, min_rating=4).read(IDS)
+    assert _rows(data.train) == [[0]] and _rows(data.valid) == [[2]] and _rows(data.test) == [[3]]
+    assert data.counts["below_min_rating"] == 2
+    pq.write_table(pa.table({"user_id": ["1"], "item": ["2"]}), folder / "part-9.parquet")
+    with pytest.raises(DataError, match=r"part-9\.parquet: column item_id is missing"):
+        Source(tmp_path).read(IDS)
+    (folder / "part-9.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=r"part-9\.parquet cannot be read"):
+        Source(tmp_path).read(IDS)
 
 
 def test_what_was_rated_below_was_not_taken(tmp_path):
@@ -99,8 +131,8 @@ def test_what_was_rated_below_was_not_taken(tmp_path):
     assert Source(folder).read(IDS).popularity(5).tolist() == [1, 1, 1, 1, 0]
     kept = Source(folder, LEAVE_ONE_OUT, min_rating=3.5).read(IDS)
     assert [_rows(part) for part in (kept.train, kept.valid, kept.test)] == [[[0]], [[2]], [[3]]]
-    with pytest.raises(DataError, match="rating cannot be read"):
-        Source(_interactions(tmp_path, ["0", "1"]), min_rating=3.5).read(IDS)
+    assert Source(_interactions(tmp_path, ["0", "1", "2"]), min_rating=3.5).read(IDS).counts[
+        "below_min_rating"] == 0  # nothing was rated
     with pytest.raises(ConfigError, match="--min-rating: the sequences of .* have no ratings"):
         Source(_text(tmp_path), min_rating=3.5).read(IDS)
     with pytest.raises(ConfigError, match="--split 'random': choose given"):

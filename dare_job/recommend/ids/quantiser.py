@@ -109,7 +109,7 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
 def scaled(vectors: np.ndarray) -> torch.Tensor:
     """Vectors (n, d) around their mean, by one scale for all numbers."""
     data = torch.from_numpy(vectors)
-    return (data - data.mean(0)) / data.std(correction=0).clamp_min(1e-8)
+    return (data - data.mean(0)) / data.std().clamp_min(1e-8)
 
 
 @torch.no_grad()

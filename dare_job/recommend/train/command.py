@@ -65,7 +65,7 @@ def run(options: Options) -> dict:
     record = train(model.to(options.device), recommender, data, settings, store)
     model = lora.merged(model) if settings.lora else model
     found = {"kind": KIND, "model": options.model, "training": record, "settings": _told(options),
-             "split": options.data.split, "min_rating": options.data.min_rating, "items": len(ids.items),
+             **options.data.told(data), "items": len(ids.items),
              "parameters": _count(model), "minutes": round((time.monotonic() - began) / 60, 2),
              "versions": versions()}
     write_folder(options.to, model.cpu(), tokenizer, recommender, found)

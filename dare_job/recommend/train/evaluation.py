@@ -72,7 +72,7 @@ def run(options: Options) -> dict:
         lists[name], records[name] = _baseline(name, len(ids.items), data, tests, options)
     for name, folder in options.recommenders.items():
         lists[name], records[name] = _recommender(folder, ids, data, tests, options)
-    return {"split": options.data.split, "users": len(tests),
+    return {**options.data.told(data), "users": len(tests),
             "targets": sum(len(wanted) for _, wanted in tests),
             "seen_items": "kept" if options.seen else "left out",
             "rows": _rows(lists, records, [wanted for _, wanted in tests], options.k)}

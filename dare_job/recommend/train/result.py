@@ -25,8 +25,9 @@ def require_place(to: Path, kind: str, made_of: Mapping[str, str | Path | None])
         if other is not None and to.is_dir() and Path(other).is_dir() and to.samefile(other):
             raise ConfigError(f"--to {to} is the folder of {option}, which would be replaced; name another")
     if to.is_dir() and any(to.iterdir()) and (there := _kind(to)) != kind:
-        raise ConfigError(f"--to {to} holds something else than this command makes (by its {TRAINING}: "
-                          f"{there}), which would be replaced; name another folder")
+        why = f"no readable {TRAINING}" if there is None else f"by its {TRAINING}: {there}"
+        raise ConfigError(f"--to {to} holds something else than this command makes ({why}), which would be "
+                          "replaced; name another folder")
 
 
 def _kind(folder: Path) -> str | None:

@@ -2,39 +2,43 @@
 
 Read are a folder with ``sequential_train|valid|test.txt[.gz]`` (a line a user: its name and the numbers of
 its items, which count from 1 where the id file's names count from 0; AtSpeed publishes Amazon Beauty so), and
-Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1. Rows
-of these that lack a field, or whose item has no id, are left out, as the job leaves them out.
+Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1.
+Broken rows of these, and items without an id, are left out, as the job leaves them out.
 """
 
 import gzip
 import logging
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pandas as pd
 
 from dare_job.data.readers.parquet import parquet_files, table_path
 from dare_job.errors import ConfigError, DataError, describe
 from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.recommend.train import interactions
 
 PARTS = ("train", "valid", "test")
 GIVEN, LEAVE_ONE_OUT = "given", "leave-one-out"
 _SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
+_MOST_WITHOUT_ID = 0.5  # share of the interactions with items that have no id
 _LOG = logging.getLogger("dare_job")
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Of each of U users the rows of its items (int32, oldest first) in each part, which may be empty."""
+    """Of each of U users the rows of its items (int32, oldest first) in each part, which may be empty.
+
+    counts  of Parquet interactions, and of those that were left out by why
+    """
 
     users: tuple[str, ...]
     train: tuple[np.ndarray, ...]
     valid: tuple[np.ndarray, ...]
     test: tuple[np.ndarray, ...]
+    counts: dict[str, int] = field(default_factory=dict)
 
     def leave_one_out(self) -> "Sequences":
         """The same items cut anew: each user's last one is for the test, the one before for validation.
@@ -44,7 +48,7 @@ class Sequences:
         whole = [np.concatenate(parts) for parts in zip(self.train, self.valid, self.test, strict=True)]
         empty = np.zeros(0, np.int32)
         cut = [(row[:-2], row[-2:-1], row[-1:]) if len(row) >= 3 else (row, empty, empty) for row in whole]
-        return Sequences(self.users, *(tuple(part) for part in zip(*cut, strict=True)))
+        return Sequences(self.users, *(tuple(part) for part in zip(*cut, strict=True)), self.counts)
 
     def tests(self, part: str = "test") -> list[tuple[np.ndarray, np.ndarray]]:
         """(history, targets) of the users with items in a part: all that comes before, and what is in it."""
@@ -80,6 +84,10 @@ class Source:
                               "leave-one-out")
         found = read(self.path, ids, self.first_item, self.min_rating)
         return found if self.split == GIVEN else found.leave_one_out()
+
+    def told(self, found: Sequences) -> dict:
+        """What a command's JSON says of them."""
+        return {"split": self.split, "min_rating": self.min_rating, "counts": found.counts}
 
 
 def read(path: str | Path, ids: ItemIds, first_item: int = 1, min_rating: float | None = None) -> Sequences:
@@ -135,36 +143,34 @@ def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np
 
 
 def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:
-    columns = ["user_id", "item_id", "timestamp", *([] if min_rating is None else ["rating"])]
-    try:
-        table = _whole(pq.ParquetDataset(parquet_files(path)).read(columns=columns), path)
-        if min_rating is not None:
-            table = table.filter(pc.fill_null(pc.greater_equal(table["rating"], min_rating), True))
-        users, items = (table[name].cast("string").to_pylist() for name in columns[:2])
-        times = pc.cast(table["timestamp"], "int64").to_numpy()
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        raise DataError(f"--data {path}: columns {', '.join(columns)} cannot be read ({error})") from None
-    known = np.array([item in ids.rows for item in items], np.bool_)
-    if not known.all():
-        first = items[int(known.argmin())]
-        _LOG.warning("%s: %d of %d interactions are with items without an id, such as %r, and are left out; "
-                     "dare-job item-ids makes ids of all", path, (~known).sum(), len(known), first)
-    rows = np.array([ids.rows[item] for item in items if item in ids.rows], np.int32)
-    names, owners = np.unique(np.array(users, object).astype(str)[known], return_inverse=True)
-    order = np.argsort(times[known], kind="stable")
+    table, broken = interactions.read(parquet_files(path))
+    liked = table[~(table["rating"] < (-np.inf if min_rating is None else min_rating))]
+    known = liked[liked["item"].isin(ids.rows)]
+    counts = {"interactions": len(table) + broken, "broken": broken,
+              "below_min_rating": len(table) - len(liked), "without_id": len(liked) - len(known)}
+    _warn(path, counts, liked, known)
+    rows = known["item"].map(ids.rows).to_numpy(np.int32)
+    names, owners = np.unique(known["user"].to_numpy().astype(str), return_inverse=True)
+    order = np.argsort(known["time"].to_numpy(), kind="stable")
     cuts = [round(share * len(order)) for share in _SHARES]
     parts = [_by_user(owners[part], rows[part], len(names)) for part in np.split(order, cuts)]
-    return _learnable(Sequences(tuple(names.tolist()), *parts), path)
+    return _learnable(Sequences(tuple(names.tolist()), *parts, counts), path)
 
 
-def _whole(table: pa.Table, path: Path) -> pa.Table:
-    """The rows that have a user, an item and a time."""
-    there = pc.and_(pc.and_(table["user_id"].is_valid(), table["item_id"].is_valid()),
-                    table["timestamp"].is_valid())
-    if lost := len(table) - (pc.sum(there).as_py() or 0):
-        _LOG.warning("%s: %d interactions have no user_id, item_id or timestamp, and are left out", path,
-                     lost)
-    return table.filter(there)
+def _warn(path: Path, counts: dict[str, int], liked: pd.DataFrame, known: pd.DataFrame) -> None:
+    """Of what is left out. Raises DataError where that is most of it."""
+    if counts["broken"]:
+        _LOG.warning("%s: left out %d of %d interactions without a user, an item or a time, or with a rating "
+                     "that is no number", path, counts["broken"], counts["interactions"])
+    if not counts["without_id"]:
+        return
+    first = liked["item"][~liked.index.isin(known.index)].iloc[0]
+    said = (f"{counts['without_id']} of {len(liked)} interactions are with items without an id, such as "
+            f"{first!r}")
+    if counts["without_id"] > _MOST_WITHOUT_ID * len(liked):
+        raise DataError(f"--data {path}: {said}: are these the ids of another catalogue? dare-job item-ids "
+                        "makes ids of all")
+    _LOG.warning("%s: %s, and are left out", path, said)
 
 
 def _by_user(owners: np.ndarray, rows: np.ndarray, users: int) -> tuple[np.ndarray, ...]:

@@ -60,7 +60,9 @@ def test_the_published_rule_ends_a_draft_whose_drafts_were_too_few(few):
         assert bool(through[0]) == (accepted >= (2 if few else 3))
         seen.add(bool(through[0]))
         assert exact(p, q, drafts, 3, enumerated.Followed([0] * 20), ROW, nodes)[1].all()
-        assert relaxed(p, q * 0, drafts[:, :0], 3, enumerated.Followed([0] * 20), ROW, nodes)[1].all()
+        for some in (drafts[:, :0], drafts * 0 - 1):  # nothing was drafted; all drafts were discarded
+            assert relaxed(p, q * 0, some, 3, enumerated.Followed([0] * 20), ROW, nodes)[1].all()
+            assert not relaxed(p, q, some, 1, enumerated.Followed([0] * 20), ROW, nodes)[1].any()
 
     enumerated.law(run)
     assert seen == {True, False}

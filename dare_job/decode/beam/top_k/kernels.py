@@ -25,7 +25,7 @@ def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance
 
     O = (), r = p, s = q. A draft x is accepted with probability min(1, r(x) / s(x)): then O gets x and r is p
     without O; else r becomes norm(r - s)+. In both cases s loses x. When drafts run out, one more output has
-    the law r and the rest that of p without O. What becomes of the levels below hangs on what was read alone.
+    the law r and the rest that of p without O. The draft is always verified further down.
     """
     r, s, taken = p, normalised(q), torch.zeros_like(p, dtype=torch.bool)
     out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)
@@ -68,7 +68,7 @@ def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chan
     out[:, :chosen.shape[1]] = chosen
     count, taken = (out != NONE).sum(1), accepted.clone()
     more_there = (p.masked_fill(taken, 0) > 0).any(1)
-    through = (count == k) | ~more_there | (drafts == NONE).all(1)
+    through = (count == k) | ~more_there | ~(q > 0).any(1)
     gap = normalised((p - q).clamp_min(0).masked_fill(taken, 0))
     more = chance.order(rows, nodes, gap, k - count, CHOICE)
     for x in more.unbind(1):

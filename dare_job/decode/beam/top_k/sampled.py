@@ -87,7 +87,11 @@ class SampledTopK(TopK):
         further than to where a kernel ends a row's draft.
         """
         levels, ended = iter(drafts), np.zeros(len(state.level), np.bool_)
-        while len(ready := (rows := self.ready(state))[~ended[rows]]):
+        while True:
+            ready = self.ready(state)
+            ready = ready[~ended[ready]]
+            if not len(ready):
+                break
             found, level = self.candidates(state, ready, banned), next(levels, None)
             p = law(found, self.temperature)
             q, drawn = torch.zeros_like(p), found.nodes[:, :0]

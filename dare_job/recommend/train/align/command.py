@@ -92,8 +92,8 @@ def run(options: Options) -> dict:
              "accepted_steps": {"before": round(before, 4), "after": round(after, 4), "k": settings.k,
                                 "beams": settings.beams, "users": len(course.held_out)},
              "parameters": sum(weight.numel() for weight in model.parameters()),
-             "target": str(options.target), "minutes": round((time.monotonic() - began) / 60, 2),
-             "versions": versions()}
+             "target": str(options.target), **options.data.told(data),
+             "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
     write_folder(options.to, model.cpu(), tokenizer, draft[1], found)
     shutil.rmtree(place, ignore_errors=True)
     return {"draft": str(options.to), **found}
