@@ -53,7 +53,7 @@ def _text(column: pa.ChunkedArray) -> pd.Series:
         whole = np.isfinite(number) & (number == np.floor(number))
         return pd.Series([str(int(one)) if there else None for one, there in zip(number, whole, strict=True)],
                          dtype=object)
-    found = pd.Series(column.cast("string").to_pylist(), dtype=object)
+    found = column.cast("string").to_pandas()
     return found.where(found.notna() & found.str.strip().ne(""), None)
 
 
@@ -66,4 +66,7 @@ def _seconds(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """float64, NaN where there is none."""
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return np.asarray(column.cast("float64", safe=False).fill_null(np.nan))
     return pd.to_numeric(pd.Series(column.to_pylist(), dtype=object), errors="coerce").to_numpy(np.float64)

@@ -143,6 +143,7 @@ def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np
 
 
 def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:
+    _LOG.info("reading the interactions of %s", path)
     table, broken = interactions.read(parquet_files(path))
     liked = table[~(table["rating"] < (-np.inf if min_rating is None else min_rating))]
     known = liked[liked["item"].isin(ids.rows)]
