@@ -46,7 +46,8 @@ def run(job: Job) -> dict:
     began = time.perf_counter()
     folder = model_files.resolve(settings.model, settings.revision, setting="recommend.model")
     recommender, drafter = Recommender.open(folder), _drafter(job)
-    _require_ids(job, len(recommender.ids.items))  # refused before anything costs
+    known = len(recommender.ids.items)
+    _require_ids(job, known, known)  # refused before anything costs
     if drafter:
         searching.drafter_of(recommender, drafter)
     if settings.drafter and settings.dtype != "float32" and not settings.temperature:
@@ -109,9 +110,8 @@ def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
                    {name: found["sha256"] for name, found in made_by.items()}])
 
 
-def _require_ids(job: Job, items: int, most: int | None = None) -> None:
-    """most: items that a list can hold, all if None."""
-    most = items if most is None else most
+def _require_ids(job: Job, items: int, most: int) -> None:
+    """most: of these items a list can hold."""
     if job.config.recommend.k > most:
         of_which = "" if most == items else f", of which a list can hold {most}"
         raise ConfigError(f"recommend.k = {job.config.recommend.k}: the recommender has ids for {items} "

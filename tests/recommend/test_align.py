@@ -252,8 +252,12 @@ def test_no_other_model_is_replaced(world, pair, tmp_path, name, said):
     with pytest.raises(ConfigError, match=said):
         _align(world, tmp_path, tmp_path / name)
     assert (tmp_path / name / "model.safetensors").read_bytes() == before
-    _align(world, tmp_path, tmp_path / "aligned", "--epochs", 1)
-    assert _align(world, tmp_path, tmp_path / "aligned", "--epochs", 1)["kind"] == "aligned draft"
+
+
+def test_an_earlier_alignment_is_replaced(world, pair, tmp_path):
+    made = [_align(world, pair, tmp_path / "aligned", "--epochs", 1, "--seed", seed) for seed in (0, 1)]
+    record = json.loads((tmp_path / "aligned" / "training.json").read_text())
+    assert [one["kind"] for one in made] == ["aligned draft"] * 2 and record["settings"]["seed"] == 1
 
 
 def test_lessons_of_something_else_are_not_replaced(world, pair, tmp_path):

@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dare_job.data.readers.checks import LATEST_S
 from dare_job.errors import DataError, describe
 
 _NEEDED = ("user_id", "item_id", "timestamp")
-_LATEST_S = 4_102_444_800  # 2100: what is beyond is not in seconds
 
 
 def read(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
@@ -24,7 +24,7 @@ def read(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
     """
     parts = [_file(path) for path in files]
     whole = pd.concat(parts, ignore_index=True)
-    there = whole["user"].notna() & whole["item"].notna() & whole["time"].between(0, _LATEST_S)
+    there = whole["user"].notna() & whole["item"].notna() & whole["time"].between(0, LATEST_S)
     kept = whole[there & ~whole["odd"]]
     return kept.drop(columns="odd").reset_index(drop=True), len(whole) - len(kept)
 

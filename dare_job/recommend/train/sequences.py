@@ -149,7 +149,11 @@ def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequenc
     known = liked[liked["item"].isin(ids.rows)]
     counts = {"interactions": len(table) + broken, "broken": broken,
               "below_min_rating": len(table) - len(liked), "without_id": len(liked) - len(known)}
-    _warn(path, counts, liked, known)
+    if broken:
+        _LOG.warning("%s: left out %d of %d interactions without a user, an item or a time, or with a rating "
+                     "that is no number", path, broken, counts["interactions"])
+    if len(known) < len(liked):
+        _require_known(path, liked, known)
     rows = known["item"].map(ids.rows).to_numpy(np.int32)
     names, owners = np.unique(known["user"].to_numpy().astype(str), return_inverse=True)
     order = np.argsort(known["time"].to_numpy(), kind="stable")
@@ -158,17 +162,12 @@ def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequenc
     return _learnable(Sequences(tuple(names.tolist()), *parts, counts), path)
 
 
-def _warn(path: Path, counts: dict[str, int], liked: pd.DataFrame, known: pd.DataFrame) -> None:
-    """Of what is left out. Raises DataError where that is most of it."""
-    if counts["broken"]:
-        _LOG.warning("%s: left out %d of %d interactions without a user, an item or a time, or with a rating "
-                     "that is no number", path, counts["broken"], counts["interactions"])
-    if not counts["without_id"]:
-        return
-    first = liked["item"][~liked.index.isin(known.index)].iloc[0]
-    said = (f"{counts['without_id']} of {len(liked)} interactions are with items without an id, such as "
-            f"{first!r}")
-    if counts["without_id"] > _MOST_WITHOUT_ID * len(liked):
+def _require_known(path: Path, liked: pd.DataFrame, known: pd.DataFrame) -> None:
+    """Says what is left out as its item has no id. Raises DataError where that is most of it."""
+    unknown = liked.drop(known.index)
+    said = (f"{len(unknown)} of {len(liked)} interactions are with items without an id, such as "
+            f"{unknown['item'].iloc[0]!r}")
+    if len(unknown) > _MOST_WITHOUT_ID * len(liked):
         raise DataError(f"--data {path}: {said}: are these the ids of another catalogue? dare-job item-ids "
                         "makes ids of all")
     _LOG.warning("%s: %s, and are left out", path, said)
