@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -226,6 +227,21 @@ def below(folder: AnyPath, suffix: str = "") -> list[AnyPath]:
     """Files below a URL's folder, neither they nor their folders hidden (``.`` or ``_``), in one listing."""
     return [folder / name for name in listing(folder)
             if name.endswith(suffix) and not any(part.startswith((".", "_")) for part in name.split("/"))]
+
+
+def day_of(name: str) -> str | None:
+    """The date of a folder's name ``dt=YYYY-MM-DD``; None for any other name, ``dt=2026-01-02.bak`` too."""
+    text = name.removeprefix("dt=")
+    try:
+        return text if name != text and date.fromisoformat(text).isoformat() == text else None
+    except ValueError:
+        return None
+
+
+def dated_folders(*parents: AnyPath) -> list[AnyPath]:
+    """Folders ``dt=YYYY-MM-DD`` below the given ones, by date; a copy such as ``dt=D_old`` is none."""
+    found = [folder for parent in parents for folder in parent.glob("dt=*") if day_of(folder.name)]
+    return sorted(found, key=lambda folder: folder.name)
 
 
 def make_folder(folder: AnyPath) -> None:

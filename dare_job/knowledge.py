@@ -38,7 +38,7 @@ def old_folder(job: Job, entity: str) -> AnyPath | None:
 
 
 def _newest(folder: AnyPath, dt: str) -> AnyPath | None:
-    dates = sorted(path for path in folder.glob("dt=*") if path.name < f"dt={dt}" and _has_rows(path))
+    dates = [path for path in files.dated_folders(folder) if path.name < f"dt={dt}" and _has_rows(path)]
     if dates:
         return dates[-1]
     return folder if _has_rows(folder) else None

@@ -39,7 +39,7 @@ def show_text(out: str | AnyPath, name: str, dt: str | None = None, console: Con
 def snapshot(out: AnyPath, entity: str, dt: str | None) -> AnyPath:
     """Folder of a published date, None: the newest. Raises DataError naming those there are."""
     root = out / "knowledge" / f"entity={entity}"
-    folders = sorted(path for path in root.glob("dt=*") if (path / MANIFEST).exists())
+    folders = [path for path in files.dated_folders(root) if (path / MANIFEST).exists()]
     if not folders:
         raise DataError(f"{out} holds no published {entity} text; run `dare-job run` with --out {out} first")
     if dt is None:

@@ -129,6 +129,8 @@ def recover(out: AnyPath) -> None:
         return
     tables = ("knowledge/entity=*", "features/entity=*", "candidates")
     for folder in _places(path for name in tables for path in out.glob(f"{name}/.dt=*.retired")):
+        if not files.day_of(folder.name):
+            continue
         with suppress(InfrastructureError, OSError), lock.held(out / "_work" / folder.name):
             settle(folder)
 

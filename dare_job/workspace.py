@@ -68,7 +68,7 @@ class Workspace:
 
     def encoded(self, entity: str) -> list[str]:
         """Dates with features of an entity type, ascending."""
-        folders = sorted(self.features(entity).parent.glob("dt=*"))
+        folders = files.dated_folders(self.features(entity).parent)
         there = files.each(lambda folder: (folder / MANIFEST).exists(), folders)
         return [folder.name[3:] for folder, found in zip(folders, there, strict=True) if found]
 
@@ -110,7 +110,7 @@ class Workspace:
 
     def _begun(self) -> list[str]:
         """Dates with a folder of the first entity type, ascending, published or not."""
-        return sorted(path.name[3:] for path in self.knowledge(ENTITIES[0]).parent.glob("dt=*"))
+        return [path.name[3:] for path in files.dated_folders(self.knowledge(ENTITIES[0]).parent)]
 
     def published(self, dt: str) -> bool:
         """True where the snapshots of all entity types of a date are there."""
@@ -123,7 +123,7 @@ class Workspace:
         from different runs.
         """
         newest = self.previous(ENTITIES[0])
-        dates = (path for path in self.work.parent.glob("dt=*")
+        dates = (path for path in files.dated_folders(self.work.parent)
                  if (newest.name if newest else "") < path.name < f"dt={self.dt}")
         found = {path.name[3:] for path in dates if has_texts(path)}
         if newest and len(self._runs(newest.name[3:])) > 1:

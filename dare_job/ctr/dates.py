@@ -3,7 +3,7 @@
 import logging
 
 from dare_job.errors import DataError
-from dare_job.files import AnyPath
+from dare_job.files import AnyPath, dated_folders
 from dare_job.knowledge import parquet_files
 
 _LOG = logging.getLogger("dare_job")
@@ -38,7 +38,7 @@ def choose(out: AnyPath, dt: str | None, entities: list[str]) -> tuple[str, list
 def _dates(out: AnyPath, entity: str) -> list[str]:
     """Dates of an entity type that have files, in features or knowledge."""
     return sorted({folder.name[3:] for kind in ("features", "knowledge")
-                   for folder in (out / kind / f"entity={entity}").glob("dt=*") if parquet_files(folder)})
+                   for folder in dated_folders(out / kind / f"entity={entity}") if parquet_files(folder)})
 
 
 def _newest(out: AnyPath, found: dict[str, list[str]]) -> str:

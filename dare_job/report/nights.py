@@ -4,13 +4,14 @@ import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 
 from dare_job import knowledge
 from dare_job.errors import DataError
 from dare_job.files import AnyPath
 from dare_job.tables import ENTITIES
-from dare_job.workspace import MANIFEST
+from dare_job.workspace import MANIFEST, Workspace
 
 BEFORE = 7  # dates before the report's that it is compared with
 JUDGED = 3  # fewer say nothing of what is usual
@@ -111,9 +112,7 @@ def read(out: AnyPath, dt: str) -> Night:
 
 def dates(out: AnyPath) -> list[str]:
     """Dates for which every entity type is published, oldest first."""
-    found = [{path.parent.name[3:] for path in out.glob(f"knowledge/entity={entity}/dt=*/{MANIFEST}")}
-             for entity in ENTITIES]
-    return sorted(set.intersection(*found))
+    return Workspace(out, date.max).dates()
 
 
 def earlier(out: AnyPath, dt: str) -> list[Night]:

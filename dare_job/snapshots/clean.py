@@ -20,7 +20,7 @@ from datetime import date
 
 from dare_job import knowledge, lock, swap
 from dare_job.errors import DataError, InfrastructureError
-from dare_job.files import AnyPath, is_local, listing
+from dare_job.files import AnyPath, dated_folders, day_of, is_local, listing
 from dare_job.snapshots import removal
 from dare_job.spark import cut
 from dare_job.tables import ENTITIES
@@ -62,10 +62,9 @@ def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
 
 def judge(out: AnyPath, keep: int) -> list[Verdict]:
     """A verdict on each date that has a snapshot or working files, ascending."""
-    places = [path for pattern in ("knowledge/entity=*/dt=*", "features/entity=*/dt=*", "candidates/dt=*",
-                                    "_work/dt=*")
-              for path in out.glob(pattern)]
-    dates = sorted({dt for path in places if (dt := path.name[3:]) and _is_day(dt)})
+    parents = [out / table / f"entity={entity}" for table in ("knowledge", "features") for entity in ENTITIES]
+    folders = dated_folders(*parents, out / "candidates", out / "_work")
+    dates = sorted({folder.name[3:] for folder in folders})
     published = Workspace(out, date.max).dates()
     newest = published[-keep:]
     read_by = _readers(out, dates, published[-1])
@@ -190,6 +189,8 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
     for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
                     "candidates/.dt=*.removed", "_work/.dt=*.removed"):
         for folder in out.glob(pattern):
+            if not day_of(folder.name[1:].rsplit(".", 2)[0]):
+                continue
             with suppress(FileNotFoundError):  # another `clean` deletes the same
                 shutil.rmtree(folder)
 
@@ -199,10 +200,3 @@ def _bytes(space: Workspace) -> int:
     if not is_local(space.out):
         return sum(entry["size"] for folder in folders for entry in listing(folder).values())
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
-
-
-def _is_day(text: str) -> bool:
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from dare_job import swap
 from dare_job.errors import DataError
-from dare_job.files import AnyPath, each
+from dare_job.files import AnyPath, dated_folders, each
 from dare_job.observe.progress import duration
 from dare_job.snapshots import removal
 from dare_job.snapshots.writers import changes
@@ -25,9 +25,10 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
     compare with the date before. Raises DataError where nothing is published or begun.
     """
     swap.recover(out)
-    names = {path.name[3:] for entity in ENTITIES for path in out.glob(f"knowledge/entity={entity}/dt=*")}
-    names |= {work.name[3:] for work in out.glob("_work/dt=*") if has_texts(work) and not removal.is_begun(
-        Workspace(out, date.fromisoformat(work.name[3:])))}
+    begun = dated_folders(*(out / "knowledge" / f"entity={entity}" for entity in ENTITIES))
+    names = {path.name[3:] for path in begun}
+    names |= {work.name[3:] for work in dated_folders(out / "_work") if has_texts(work)
+              and not removal.is_begun(Workspace(out, date.fromisoformat(work.name[3:])))}
     if not names:
         raise DataError(f"{out} holds no published text; name the output folder of a run: --out FOLDER")
     found, before = [], None

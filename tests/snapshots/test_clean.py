@@ -16,8 +16,13 @@ from small_dates import publish
 
 from dare_job import errors, lock, pipeline, workspace
 from dare_job.config import JobConfig
+from dare_job.ctr.dates import choose
 from dare_job.job import Job
+from dare_job.knowledge import old_folder
+from dare_job.report import nights
+from dare_job.show import snapshot
 from dare_job.snapshots.clean import clean
+from dare_job.snapshots.history import history
 from dare_job.tables import ENTITIES
 from dare_job.workspace import Workspace
 
@@ -81,6 +86,37 @@ def test_the_newest_dates_stay_as_they_are_and_the_rest_goes(out):
     assert found["bytes"] == sum(map(len, before.values())) - sum(map(len, stay.values()))
     assert set(kept(found).values()) == {"one of the 3 newest published dates"}
     assert clean(out, 3)["removed"] == []
+
+
+COPIES = ["dt=2026-01-06.bak", "dt=2026-01-06_old", "dt=latest", "dt=20260107", "dt=2026-1-7",
+          "dt=2026-13-01", "dt=2026-01-06 (copy)", "dt="]
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_folder_whose_name_is_no_date_is_no_date_anywhere(out, copy):
+    published = [out / "knowledge" / f"entity={entity}" for entity in ENTITIES]
+    for parent in [*published, *(out / "features" / f"entity={entity}" for entity in ENTITIES),
+                   out / "candidates"]:
+        shutil.copytree(published[0] / f"dt={DAYS[-1]}", parent / copy)
+    shutil.copytree(out / "_work" / f"dt={DAYS[-1]}", out / "_work" / copy)
+    os.rename(out / "candidates" / copy, out / "candidates" / f".{copy}.0a1b2c3d.removed")
+    copies = {name: content for name, content in files(out).items()
+              if f"{copy}/" in name or f"{copy}.0a1b2c3d" in name}
+    tomorrow = Workspace(out, date(2026, 1, 7))
+    assert tomorrow.previous("user").name == f"dt={DAYS[-1]}" and tomorrow.newest() == DAYS[-1]
+    assert tomorrow.dates() == nights.dates(out) == DAYS and tomorrow.unpublished() == []
+    assert tomorrow.encoded("user") == [] and tomorrow.encoded_before("user") is None
+    assert [row["date"] for row in history(out)] == DAYS
+    assert snapshot(out, "user", None).name == f"dt={DAYS[-1]}"
+    assert choose(out, None, list(ENTITIES)) == (DAYS[-1], list(ENTITIES))
+    job = Job(JobConfig(input={"knowledge": str(out / "knowledge")}, out=str(out.parent / "other")),
+              Workspace(out.parent / "other", date(2026, 1, 7)), "run")
+    assert old_folder(job, "user").name == f"dt={DAYS[-1]}"
+    clean(out, keep=1)
+    left = files(out)
+    assert {name: left.get(name) for name in copies} == copies, "a copy was removed or changed"
+    assert f"knowledge/entity=user/dt={DAYS[-1]}/_manifest.json" in left, "the real date was removed"
+    assert not any(f"dt={DAYS[0]}/" in name for name in left if name.startswith("knowledge"))
 
 
 def test_what_a_further_run_of_the_newest_date_reads_stays(out):

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from dare_dags.operators import application
 from dare_dags.outcome import Outcome
 
 _LOG = logging.getLogger(__name__)
+_DATED = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
 
 
 def run(params: dict, day: str, spark: dict) -> str:
@@ -68,7 +70,7 @@ def newest(out: str, copies: Path) -> Path:
     Raises AirflowFailException where there are none.
     """
     dates = [folder for folder in ObjectStoragePath(f"{out}/knowledge/entity=user").glob("dt=*")
-             if (folder / "_manifest.json").exists()]
+             if _DATED.fullmatch(folder.name) and (folder / "_manifest.json").exists()]
     if not dates:
         raise AirflowFailException(f"{out} has no published texts of users yet: run the nightly DAG first")
     found = max(dates, key=lambda folder: folder.name)
