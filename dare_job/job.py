@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
 from dare_job.workspace import Workspace
 
 
@@ -14,7 +14,7 @@ class Job:
     space: Workspace
     run_id: str
     limit: int | None = None  # first N stale rows of each entity type
-    choice: dict | None = None  # what verify.target picked, and why (dare_job/curve/choose.py)
+    choice: dict | None = None  # what verify.target picked, and why (dare_job/evaluate/curve/choose.py)
 
     @cached_property
     def spark(self):
@@ -32,14 +32,14 @@ class Job:
     @cached_property
     def model_hash(self) -> str:
         """Fingerprint of the model's and tokenizer's files."""
-        from dare_job.model_files import fingerprint
+        from dare_job.models.files import fingerprint
 
         return fingerprint(self.model_path)
 
     @cached_property
     def model_path(self) -> Path:
         """Local folder of the model (downloaded from the hub where the name is not a folder)."""
-        from dare_job.model_files import resolve
+        from dare_job.models.files import resolve
 
         model = self.config.model
         return resolve(model.name, model.revision, model.trust_remote_code)
@@ -47,7 +47,7 @@ class Job:
     @cached_property
     def draft_path(self) -> Path | None:
         """Local folder of the draft model; None where none drafts."""
-        from dare_job.model_files import resolve
+        from dare_job.models.files import resolve
 
         asked = self.config.drafter
         if asked.source == "retrieval":
@@ -57,6 +57,6 @@ class Job:
     @cached_property
     def draft_hash(self) -> str | None:
         """Fingerprint of the draft model's files."""
-        from dare_job.model_files import fingerprint
+        from dare_job.models.files import fingerprint
 
         return self.draft_path and fingerprint(self.draft_path)

@@ -10,13 +10,16 @@ from functools import partial
 import pyarrow.compute as pc
 from rich.console import Console
 
-from dare_job import draft_check, knowledge, lock, show, swap
 from dare_job.errors import ConfigError
+from dare_job.generate import preflight
 from dare_job.job import Job
 from dare_job.observe import log, progress, times
 from dare_job.observe.metrics import Metrics
-from dare_job.quality import findings
-from dare_job.tables import ENTITIES
+from dare_job.publish.gate import findings
+from dare_job.publish.report import texts as report_texts
+from dare_job.schemas import ENTITIES
+from dare_job.storage import atomic, lock
+from dare_job.tables import published
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
 ALONE = ("recommend",)  # reads the input alone; a part of `run` where it has a model
@@ -57,8 +60,8 @@ def _writing(job: Job) -> Iterator[None]:
 
     Raises ConfigError or ModelError before that, where the settings' drafts cannot be.
     """
-    draft_check.require(job)
-    swap.recover(job.space.out)
+    preflight.require(job)
+    atomic.recover(job.space.out)
     with lock.held(job.space.work):
         lock.wait(job.space.work.parent)  # `dare-job clean` looks who reads what, and moves the rest away
         job.space.settle()
@@ -85,7 +88,7 @@ def _run_stage(job: Job, stage: str) -> dict:
 
 def dry_run(job: Job) -> dict:
     """Plan only: rows, tokens and time of tonight; publishes nothing."""
-    from dare_job.estimate import estimate
+    from dare_job.generate.baseline import estimate
 
     with _writing(job):
         _name_unpublished(job)
@@ -138,7 +141,7 @@ def _last_screen(job: Job, manifests: dict, summary: dict) -> None:
     row = _example(job)
     if row:
         console.print()
-        show.print_row(job.space.out, "user", row, job.space.dt, console)
+        report_texts.print_row(job.space.out, "user", row, job.space.dt, console)
     console.print()
     for entity in ENTITIES:
         counts = manifests[entity]["counts"]
@@ -182,7 +185,7 @@ def _uneven(workers: dict | None) -> str | None:
 def _example(job: Job) -> dict | None:
     """A user's row that was written tonight: the one of median acceptance."""
     wanted = (pc.field("generated_dt") == job.space.dt) & (pc.field("target_steps") > 0)
-    rows = knowledge.dataset(job.space.knowledge("user")).head(
+    rows = published.dataset(job.space.knowledge("user")).head(
         1000, filter=wanted, batch_size=10_000, batch_readahead=1, fragment_readahead=1).to_pylist()
     rows.sort(key=lambda row: row["accepted_tokens"] / row["target_steps"])
     return rows[len(rows) // 2] if rows else None

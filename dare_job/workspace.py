@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 
-from dare_job import files, swap
-from dare_job.files import AnyPath
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
+from dare_job.storage import atomic, paths
+from dare_job.storage.paths import AnyPath
 
 DONE = "_done.json"
 MANIFEST = "_manifest.json"
@@ -50,7 +50,7 @@ class Workspace:
 
         At a URL it is the version in force now: ask again once the stage has committed another.
         """
-        return swap.current(self.work / name)
+        return atomic.current(self.work / name)
 
     def knowledge(self, entity: str, dt: str | None = None) -> AnyPath:
         return self.out / "knowledge" / f"entity={entity}" / f"dt={dt or self.dt}"
@@ -68,8 +68,8 @@ class Workspace:
 
     def encoded(self, entity: str) -> list[str]:
         """Dates with features of an entity type, ascending."""
-        folders = files.dated_folders(self.features(entity).parent)
-        there = files.each(lambda folder: (folder / MANIFEST).exists(), folders)
+        folders = paths.dated_folders(self.features(entity).parent)
+        there = paths.each(lambda folder: (folder / MANIFEST).exists(), folders)
         return [folder.name[3:] for folder, found in zip(folders, there, strict=True) if found]
 
     def encoded_before(self, entity: str) -> str | None:
@@ -101,7 +101,7 @@ class Workspace:
     def dates(self) -> list[str]:
         """Dates for which every entity type is published, ascending."""
         folders = [self.knowledge(ENTITIES[0], dt) for dt in self._begun()]
-        published = files.each(lambda folder: self.published(folder.name[3:]), folders)
+        published = paths.each(lambda folder: self.published(folder.name[3:]), folders)
         return [folder.name[3:] for folder, there in zip(folders, published, strict=True) if there]
 
     def newest(self) -> str | None:
@@ -110,7 +110,7 @@ class Workspace:
 
     def _begun(self) -> list[str]:
         """Dates with a folder of the first entity type, ascending, published or not."""
-        return [path.name[3:] for path in files.dated_folders(self.knowledge(ENTITIES[0]).parent)]
+        return [path.name[3:] for path in paths.dated_folders(self.knowledge(ENTITIES[0]).parent)]
 
     def published(self, dt: str) -> bool:
         """True where the snapshots of all entity types of a date are there."""
@@ -123,7 +123,7 @@ class Workspace:
         from different runs.
         """
         newest = self.previous(ENTITIES[0])
-        dates = (path for path in files.dated_folders(self.work.parent)
+        dates = (path for path in paths.dated_folders(self.work.parent)
                  if (newest.name if newest else "") < path.name < f"dt={self.dt}")
         found = {path.name[3:] for path in dates if has_texts(path)}
         if newest and len(self._runs(newest.name[3:])) > 1:
@@ -143,7 +143,7 @@ class Workspace:
 
         Once more where a date was published meanwhile: a ``clean`` may have seen that one, and no note.
         """
-        files.make_folder(self.logs)
+        paths.make_folder(self.logs)
         self._noted.clear()
         while self._noted != (found := self._reads_now()):
             write_json(self.logs / READS, found)
@@ -163,15 +163,15 @@ class Workspace:
 
     def settle(self) -> None:
         """Tidy up what a killed command left of this date; only for who holds the date's lock."""
-        swap.settle_below(self.work)
-        swap.settle(self.out / "reports" / f"dt={self.dt}")
+        atomic.settle_below(self.work)
+        atomic.settle(self.out / "reports" / f"dt={self.dt}")
         for folder in self.snapshots():
-            swap.settle(folder)
+            atomic.settle(folder)
 
 
 def has_texts(work: AnyPath) -> bool:
     """True from the first moment of generate on, given a date's folder below ``_work``."""
-    generate = swap.current(work / "generate")
+    generate = atomic.current(work / "generate")
     return any((generate / name).exists() for name in (CUT, DONE))
 
 
@@ -184,7 +184,7 @@ def is_done(folder: AnyPath, fingerprint: str) -> bool:
     """True where a complete output with the same fingerprint is there already."""
     try:
         record = done_record(folder)
-        return record["fingerprint"] == fingerprint and is_whole(swap.current(folder), record)
+        return record["fingerprint"] == fingerprint and is_whole(atomic.current(folder), record)
     except (OSError, ValueError, KeyError):
         return False
 
@@ -196,15 +196,15 @@ def is_whole(folder: AnyPath, record: dict) -> bool:
 
 def _filled(folder: AnyPath) -> int:
     """Number of files with content below a folder, hidden ones and book-keeping not counted."""
-    if not files.is_local(folder):
-        return sum(1 for name, entry in files.listing(folder).items()
+    if not paths.is_local(folder):
+        return sum(1 for name, entry in paths.listing(folder).items()
                    if entry["size"] and not name.rpartition("/")[2].startswith((".", "_")))
     return sum(1 for path in folder.rglob("[!._]*") if path.is_file() and path.stat().st_size)
 
 
 def done_record(folder: AnyPath) -> dict:
     """What the stage reported when it was committed."""
-    return json.loads((swap.current(folder) / DONE).read_text())
+    return json.loads((atomic.current(folder) / DONE).read_text())
 
 
 @contextmanager
@@ -213,14 +213,14 @@ def committing(folder: AnyPath, fingerprint: str, record: dict) -> Iterator[AnyP
 
     ``record`` may be filled inside the block. On an error nothing of ``folder`` changes.
     """
-    staging = swap.staged(folder)
-    with swap.discarding(staging):
+    staging = atomic.staged(folder)
+    with atomic.discarding(staging):
         yield staging
         write_json(staging / DONE, {"fingerprint": fingerprint, FILES: _filled(staging), **record})
-        swap.replace(staging, folder)
+        atomic.replace(staging, folder)
 
 
 def write_json(path: AnyPath, value) -> None:
     """Write a JSON file that is either complete or absent."""
-    with files.writing(path, f".{path.name}.partial") as file:
+    with paths.writing(path, f".{path.name}.partial") as file:
         file.write(json.dumps(value, indent=1, sort_keys=True, default=str).encode())

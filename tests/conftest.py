@@ -16,8 +16,8 @@ import structlog
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["COLUMNS"] = "160"  # of the terminal, whatever it is
 
-from dare_job import tables  # noqa: E402
-from dare_job.config import JobConfig, SparkSettings  # noqa: E402
+from dare_job import schemas  # noqa: E402
+from dare_job.config.settings import JobConfig, SparkSettings  # noqa: E402
 from dare_job.job import Job  # noqa: E402
 from dare_job.workspace import Workspace  # noqa: E402
 
@@ -103,8 +103,8 @@ def write_input(tmp_path):
               name: str = "input") -> Path:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        for table, schema, rows in (("interactions", tables.INTERACTIONS, interactions),
-                                    ("users", tables.USERS, users), ("items", tables.ITEMS, items)):
+        for table, schema, rows in (("interactions", schemas.INTERACTIONS, interactions),
+                                    ("users", schemas.USERS, users), ("items", schemas.ITEMS, items)):
             columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             pq.write_table(pa.table(arrays, schema=schema), folder / f"{table}.parquet")

@@ -36,7 +36,7 @@ def running(kind: str, spark, folder: Path) -> Iterator[str]:
         _registry.pop("hdfs", None)
         for name in [name for name in sys.modules if name.split(".")[0] == "hdfs_native"]:
             del sys.modules[name]
-        sys.modules.pop("dare_job.hdfs", None)
+        sys.modules.pop("dare_job.storage.hdfs", None)
 
     workers = spark.sparkContext.environment
     with _disk(folder) if kind == "disk" else _server(folder) as variables:

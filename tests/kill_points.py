@@ -77,9 +77,9 @@ class Points:
         """From now on, in this process."""
         from pyspark.sql import DataFrameWriter
 
-        from dare_job import swap
+        from dare_job.storage import atomic
 
-        exchange, write = swap._exchange, DataFrameWriter.parquet
+        exchange, write = atomic._exchange, DataFrameWriter.parquet
 
         def exchanging(one: Path, other: Path) -> bool:
             self.reach("exchange", str(one), str(other))
@@ -92,7 +92,7 @@ class Points:
         def syncing(file: int) -> None:  # what a killed process has written is there without it
             self.reach("sync", os.readlink(f"/proc/self/fd/{file}"))
 
-        swap._exchange, DataFrameWriter.parquet, os.fsync = exchanging, writing, syncing
+        atomic._exchange, DataFrameWriter.parquet, os.fsync = exchanging, writing, syncing
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from dare_job.config import SparkSettings
+from dare_job.config.settings import SparkSettings
 from dare_job.spark.session import QUICK_START, require_java, session
 
 _VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")  # of drivers, and of masters and workers

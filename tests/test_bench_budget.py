@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dare_job.cli import app
 from dare_job.errors import ConfigError
-from dare_job.replay import latency
+from dare_job.evaluate.replay import latency
 
 WORDS = [f"w{i}" for i in range(30)]
 

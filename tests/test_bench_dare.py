@@ -9,11 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dare_job import cli
-from dare_job.bench.dare import adverts, frameworks, groups, measure, models, rows, tables
+from dare_job.bench.dare import indexes, measure, models, tables
+from dare_job.bench.dare import models as dare_models
+from dare_job.bench.dare import tables as dare_tables
 from dare_job.bench.dare.command import Options
-from dare_job.data.world.simulate import DAYS, simulate, user_examples
-from dare_job.model import embedded_path
-from dare_job.prompts import HistoryItem
+from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
+from dare_job.models import embedded_path
+from dare_job.prompts.sets import HistoryItem
 
 SMALL = ("--data", "sample", "--rows", "3", "--users", "24", "--items", "6", "--steps", "1", "--repeats", "1",
          "--architectures", "mistral", "--prompts", "kar,advertisement", "--max-new-tokens", "24")
@@ -104,63 +106,63 @@ def test_the_windows_are_the_first_and_last_m_of_n(sample):
 
 
 def test_test_users_are_asked_by_their_new_window_and_test_items_have_no_old_text(sample, work):
-    kar = frameworks.find(["kar"])[0]
-    users, items = (rows.of(sample, kar, side, 5, 6, work) for side in ("user", "item"))
+    kar = dare_models.find(["kar"])[0]
+    users, items = (dare_tables.of(sample, kar, side, 5, 6, work) for side in ("user", "item"))
     assert len(users.new) == len(items.new) == 5 and len(users.old) == 24 and len(items.old) == 6
     assert all(prompt != users.old[user] for user, prompt in users.new.items())
     assert not set(items.old) & sample.new_items and set(items.new) <= sample.new_items
 
 
 def test_users_draft_from_clusters_and_items_from_categories(sample, work):
-    pool_of = groups.pools_of(sample, work)
+    pool_of = indexes.pools_of(sample, work)
     assert set(pool_of["user"]) == set(sample.users) and set(pool_of["item"]) == set(sample.items)
     assert {kind for _, kind in pool_of["user"].values()} == {"collaborative"}
-    assert 1 < len(set(pool_of["user"].values())) <= groups.CLUSTERS
+    assert 1 < len(set(pool_of["user"].values())) <= indexes.CLUSTERS
     assert {kind for _, kind in pool_of["item"].values()} == {"attribute"}
 
 
 def test_analyses_say_what_title_and_attributes_say():
     catalogue = simulate(1, 60, 5).catalogue
     for title, attributes in zip(catalogue.titles, catalogue.attributes, strict=True):
-        text = adverts.analysis(title, attributes)
+        text = dare_models.analysis(title, attributes)
         assert title in text and attributes["genre"] in text and "{" not in text
     with pytest.raises(KeyError):
-        adverts.analysis("Toy Story (1995)", {"genre": "comedy", "decade": "1990s", "country": "Italy"})
+        dare_models.analysis("Toy Story (1995)", {"genre": "comedy", "decade": "1990s", "country": "Italy"})
 
 
 def test_advice_says_what_was_seen():
     world = simulate(30, 60, 5)
-    examples = list(user_examples(world, frameworks.find(["advertisement"])[0].prompts, DAYS))
-    texts = [adverts.advice(world.people.attributes[example.row], example.titles) for example in examples]
+    examples = list(user_examples(world, dare_models.find(["advertisement"])[0].prompts, DAYS))
+    texts = [dare_models.advice(world.people.attributes[example.row], example.titles) for example in examples]
     assert len(examples) >= 25 and len(set(texts)) == len(texts)
     for example, text in zip(examples, texts, strict=True):
         attributes = world.people.attributes[example.row]
         assert attributes["occupation"] in text and attributes["age"] in text and "{" not in text
         assert all(title in text for title in (*example.titles[:4], example.titles[-1]))
     with pytest.raises(KeyError):
-        adverts.advice(world.people.attributes[0], ["Toy Story (1995)"])
+        dare_models.advice(world.people.attributes[0], ["Toy Story (1995)"])
 
 
 def test_the_embedded_models_set_is_a_row_only_where_it_is_asked_for():
-    names = [found.name for found in frameworks.find([])]
+    names = [found.name for found in dare_models.find([])]
     assert names == ["kar", "once", "rlmrec", "trawl", "advertisement"]
-    assert [found.name for found in frameworks.find(["sample"])] == ["sample"]
+    assert [found.name for found in dare_models.find(["sample"])] == ["sample"]
 
 
 def test_prompts_and_texts_fit_the_models(sample, work):
     """Of every framework; with the longest histories that the tests show."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_path())
     room = models.grown("mistral").config.max_position_embeddings - Options.max_new_tokens
-    for framework in frameworks.find([]):
+    for framework in dare_models.find([]):
         for side in framework.sides:
-            asked = rows.of(sample, framework, side, 24, 100, work)
+            asked = dare_tables.of(sample, framework, side, 24, 100, work)
             lengths = [len(ids) for ids in tokenizer([*asked.old.values(), *asked.new.values()])["input_ids"]]
             assert max(lengths) < room, (framework.name, side, max(lengths))
 
 
 def test_lessons_hold_both_sides_of_every_framework():
-    asked = frameworks.find([])
-    lesson = next(frameworks.lessons(asked, 0))
+    asked = dare_models.find([])
+    lesson = next(dare_models.lessons(asked, 0))
     for framework in asked:
         assert framework.sides == ("user", "item")
         for side, first in (("user", framework.prompts.user({}, [HistoryItem("X")])),

@@ -11,14 +11,15 @@ from profile_files import MOVIES, USERS
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from dare_job import baseline
-from dare_job.bench.decode import methods, night, report
+from dare_job.bench.decode import methods, night
+from dare_job.bench.decode import methods as decode_methods
 from dare_job.bench.decode.command import Options
 from dare_job.bench.profiles import architectures, data, noise, texts, train
 from dare_job.cli import app
-from dare_job.decode import Target
+from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DataError
-from dare_job.model.corpus import IGNORED
+from dare_job.generate import baseline
+from dare_job.training.embedded.corpus import IGNORED
 
 
 @pytest.fixture(scope="module")
@@ -201,13 +202,21 @@ def test_a_row_differs_where_any_repeat_of_a_strict_method_does():
     same = [[1, 2], [3, 4], [5]]
     found = {(methods.GENERATE, 1): seen(same, same), (methods.AUTOREGRESSIVE, 1): seen(same, same),
              (methods.STRICT, 8): seen(same, same)}
-    assert report.differing(found) == 0
+    assert decode_methods.differing(found) == 0
     loose = seen([[9], [9], [9]])
-    assert report.differing(found | {(methods.RELAXED, 1): loose, (methods.LOOKUP, 1): loose}) == 0
-    assert report.differing(found | {(methods.STRICT, 8): seen([[1, 2], [3, 5], [5]], same)}) == 1
+    assert decode_methods.differing(found | {(methods.RELAXED, 1): loose, (methods.LOOKUP, 1): loose}) == 0
+    assert decode_methods.differing(found | {(methods.STRICT, 8): seen([[1, 2], [3, 5], [5]], same)}) == 1
     both = seen(same, [[1], [3, 4], [6]])  # all of the engine agree, and are not generate
-    assert report.differing({(methods.GENERATE, 1): seen(same, same), (methods.AUTOREGRESSIVE, 1): both,
-                             (methods.STRICT, 1): both}) == 2
+    assert (
+        decode_methods.differing(
+            {
+                (methods.GENERATE, 1): seen(same, same),
+                (methods.AUTOREGRESSIVE, 1): both,
+                (methods.STRICT, 1): both,
+            }
+        )
+        == 2
+    )
 
 
 def test_targets_are_held_against_what_was_measured():
@@ -216,7 +225,9 @@ def test_targets_are_held_against_what_was_measured():
     rows = [{"method": method, "batch": batch, "tokens_per_s": rate, "ratio_to_generate": rate / 100,
              "ratio_to_plain": rate / 110} for batch in (1, 4, 8) for method, rate in rates.items()
             if batch == 1 or method != methods.LOOKUP]
-    found = {one["target"]: one for one in report.targets(rows, {"distinct": 0.94, "accepted_ratio": 1.19})}
+    found = {
+        one["target"]: one for one in decode_methods.targets(rows, {"distinct": 0.94, "accepted_ratio": 1.19})
+    }
     assert not found["distinct texts, at least"]["met"]
     assert found["replay acceptance off recorded profiles', at most"]["met"]
     assert found["batch 1: dare strict over generate, at least"] == {

@@ -10,11 +10,13 @@ import pytest
 import tokenizers
 import torch
 
-from dare_job.bench.gpu import command, peers, replay, report, shapes, texts
-from dare_job.bench.gpu.recorded import RecordedTarget
-from dare_job.bench.gpu.task import Task, accepted
-from dare_job.decode import Engine, EngineSettings, Target
+from dare_job.bench.gpu import command, peers, replay, shapes, texts
+from dare_job.bench.gpu import command as gpu_command
+from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings
 from dare_job.errors import ConfigError, DataError
 from pools.draft import DraftSettings
 
@@ -157,7 +159,7 @@ def test_targets_are_held_against_what_was_measured():
     lines = [{"batch": 32, "way": way, "tokens_per_s": speed} for way, speed in
              (("plain", 100.0), ("scheduled", 250.0), ("generate", 300.0))]
     lines += [{"batch": 32, "way": "generate_batch", "error": "it does not run"}]
-    found = report.targets(curve, lines, ["m"], [32], "made-up text")
+    found = gpu_command.targets(curve, lines, ["m"], [32], "made-up text")
     assert {line["target"]: (line.get("measured"), line["verdict"], line.get("why")) for line in found} == {
         "m: a step of 1 token over its floor, at most": (1.2, "met", None),
         "m: 64 queries over a step of 1, at most": (1.375, "missed", None),
@@ -166,13 +168,13 @@ def test_targets_are_held_against_what_was_measured():
         "batch 32: scheduled drafts over generate_batch, above": (
             None, "not measured", "generate_batch: it does not run")}
     assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 3]
-    assert report.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
+    assert gpu_command.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
 
 
 def test_a_target_without_a_measurement_is_listed_and_says_why():
     curve = [{"model": "m", "context": 256, "rows": 1, "queries": 1, "ms": 4.8, "floor_ms": 4.0}]
-    found = report.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
+    found = gpu_command.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
     assert [line["verdict"] for line in found] == ["met"] + ["not measured"] * 8
     lacks = "its latency curve has no step of one row with so many queries:"
     assert [(line["target"], line["why"]) for line in found[1:]] == [
@@ -182,5 +184,5 @@ def test_a_target_without_a_measurement_is_listed_and_says_why():
         *((f"batch {batch}: scheduled drafts over {way}", f"scheduled: not run; {way.split(',')[0]}: not run")
           for batch, way in ((1, "plain, at least"), (1, "generate, above"), (1, "generate_batch, above"),
                              (4, "generate, above"), (4, "generate_batch, above")))]
-    table = report.table(found, ("target", "measured", "verdict", "why"))
+    table = gpu_command.table(found, ("target", "measured", "verdict", "why"))
     assert "|  | not measured | its latency curve" in table

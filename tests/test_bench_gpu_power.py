@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dare_job.bench.gpu import power, replay
-from dare_job.bench.gpu.power import Meter
+from dare_job.bench.gpu import machine, replay
+from dare_job.bench.gpu.machine import Meter
 
 CUDA = torch.device("cuda", 0)
 NO_SUCH_THING = 3  # NVML_ERROR_NOT_SUPPORTED
@@ -52,7 +52,7 @@ def meter(monkeypatch):
                 raise library
             return library
 
-        monkeypatch.setattr(power.ctypes, "CDLL", load)
+        monkeypatch.setattr(machine.ctypes, "CDLL", load)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuid))
         return Meter(CUDA)
     return make
@@ -68,7 +68,7 @@ def test_without_a_counter_power_is_sampled_while_the_call_runs(meter, monkeypat
     library = Library(milliwatts=[100_000, 300_000])
     found = meter(library)
     assert found.source == "NVML, power every 50 ms"
-    monkeypatch.setattr(power, "_SAMPLE_S", 0.01)
+    monkeypatch.setattr(machine, "_SAMPLE_S", 0.01)
     del library.given[:]
     began = time.perf_counter()
     result, joules = found.joules(lambda: time.sleep(0.2))
@@ -83,7 +83,7 @@ def test_without_a_counter_power_is_sampled_while_the_call_runs(meter, monkeypat
 def test_a_call_that_fails_ends_the_sampling(meter, monkeypatch):
     library = Library(milliwatts=[200_000])
     found = meter(library)
-    monkeypatch.setattr(power, "_SAMPLE_S", 0.01)
+    monkeypatch.setattr(machine, "_SAMPLE_S", 0.01)
     with pytest.raises(ZeroDivisionError):
         found.joules(lambda: 1 / 0)
     count = len(library.given)
@@ -113,7 +113,7 @@ def test_where_nothing_can_be_read_the_call_runs_and_the_report_says_why(meter, 
 
 
 def test_without_a_gpu_nothing_is_loaded(monkeypatch):
-    monkeypatch.setattr(power.ctypes, "CDLL", lambda name: pytest.fail("loaded"))
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: pytest.fail("loaded"))
     found = Meter(torch.device("cpu"))
     assert found.source == "no GPU: not measured" and found.joules(lambda: 7) == (7, None)
 

@@ -9,15 +9,17 @@ from typer.testing import CliRunner
 
 from dare_job.bench.decode import night
 from dare_job.bench.edits import distance
-from dare_job.bench.pools import cells, command, figures, groups, report
-from dare_job.bench.pools.cells import PLAIN, Cell
+from dare_job.bench.pools import command, figures
+from dare_job.bench.pools import figures as pools_figures
+from dare_job.bench.pools import pools as pools_pools
 from dare_job.bench.pools.command import Options
-from dare_job.bench.pools.measure import Bench, Budget, along
-from dare_job.bench.pools.peer import PublishedDrafter
-from dare_job.bench.pools.pools import BLEND, CRP, GLOBAL, GROUP, GRP, OWN, RRP, Pools
+from dare_job.bench.pools.measure import Bench, Budget, PublishedDrafter, along
+from dare_job.bench.pools.pools import BLEND, CRP, GLOBAL, GROUP, GRP, OWN, PLAIN, RRP, Cell, Pools
 from dare_job.bench.profiles import data, train
 from dare_job.cli import app
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 from dare_job.errors import ConfigError
 
 TEXT_TOKENS = 40
@@ -54,7 +56,7 @@ def tonight(folder, work, short):
 
 @pytest.fixture(scope="module")
 def pools(folder, work, tonight):
-    return Pools(tonight, groups.learned(data.load(folder), work))
+    return Pools(tonight, pools_pools.learned(data.load(folder), work))
 
 
 def invoke(folder, work):
@@ -96,7 +98,7 @@ def test_a_run_from_nothing_ends_with_its_figures_and_a_stopped_one_goes_on(
 
 def check_rows(rows):
     expected = [(block, cell.pool, cell.retrieval, cell.named)
-                for block, some in cells.blocks(SIZES, 25, 10).items() for cell in some]
+                for block, some in pools_pools.blocks(SIZES, 25, 10).items() for cell in some]
     assert [(row["block"], row["pool"], row["retrieval"], row["rule"]) for row in rows] == expected
     for row in rows:
         assert set(row) - {"accepted_along", "retrieval_median_us"} == LINE
@@ -128,7 +130,7 @@ def check_comparisons(found):
 
 def test_interactions_are_those_before_the_last(folder):
     profiles = data.load(folder)
-    pairs = groups.interactions(profiles)
+    pairs = pools_pools.interactions(profiles)
     places = {user: place for place, user in enumerate(pairs.users.to_pylist())}
     for profile in profiles[:5]:
         titles = {pairs.items[i].as_py() for i in pairs.item[pairs.user == places[profile.user]]}
@@ -137,8 +139,8 @@ def test_interactions_are_those_before_the_last(folder):
 
 
 def test_vectors_are_learned_once(folder, work, pools, monkeypatch):
-    monkeypatch.setattr(groups.lightgcn, "train", lambda *_, **__: pytest.fail("learned again"))
-    assert len(groups.learned(data.load(folder), work)) == profile_files.USERS - 1
+    monkeypatch.setattr(pools_pools.lightgcn, "train", lambda *_, **__: pytest.fail("learned again"))
+    assert len(pools_pools.learned(data.load(folder), work)) == profile_files.USERS - 1
 
 
 def test_groups_hold_who_is_near_and_rows_join_the_nearest():
@@ -146,10 +148,10 @@ def test_groups_hold_who_is_near_and_rows_join_the_nearest():
     centres = np.array([[0, 9], [9, 0], [-9, -9]], np.float32)
     belongs = np.arange(30) % 3
     pool = centres[belongs] + rng.normal(0, 0.1, (30, 2)).astype(np.float32)
-    found = groups.cluster(pool, centres, size=10)
+    found = pools_pools.cluster(pool, centres, size=10)
     assert all(len(set(found.members[belongs == c])) == 1 for c in range(3))
     assert found.routes.tolist() == [found.members[c] for c in range(3)]
-    other = groups.shuffled(found, seed=1)
+    other = pools_pools.shuffled(found, seed=1)
     assert np.bincount(other.members).tolist() == [10, 10, 10] and (other.routes == found.routes).all()
     assert (other.members != found.members).any()
 
@@ -163,7 +165,7 @@ def test_pools_are_what_their_names_say(tonight, pools):
     assert pools.of(OWN, 10)[user][0].token_count == len(tonight.old[user])
 
 
-@pytest.mark.parametrize("retrieval", [cells.BLENDED, cells.PUBLISHED])
+@pytest.mark.parametrize("retrieval", [pools_pools.BLENDED, pools_pools.PUBLISHED])
 def test_drafting_along_a_text_takes_the_steps_of_decoding_it(tonight, pools, retrieval):
     """Each text is 1 + accepted + steps; a cut text's last draft stands in for the model's own token."""
     target, bench_pools = Target.load(tonight.model, device="cpu"), pools.of(GRP, 25)
@@ -213,13 +215,13 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
 def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
     """Figure 2 as a share and for a step, table 3 for a text too, of relaxed lines as of strict ones."""
     tables = []
-    monkeypatch.setattr(report.Console, "print", lambda console, what: tables.append(what))
+    monkeypatch.setattr(pools_figures.Console, "print", lambda console, what: tables.append(what))
     measured = {"rows": 2, "tokens": 20, "steps": 4, "accepted": 5, "relaxed": 0, "seconds": 2.0,
                 "processor": 2.0, "edit_distance": 0.0, "differ": 0, "pool_texts": 3.0, "cut": 0}
     taken = {PLAIN: 0.0, Cell(GRP, 3): 0.3, Cell(GRP, 3, rule="relaxed"): 0.5}
     seen = [{cell: {**measured, "retrieval": seconds} for cell, seconds in taken.items()}]
-    lines = figures.lines({block: seen for block in ("size-3", cells.SOURCES, cells.RULES)})
-    report.show(lines, [{"of": BLEND, "over": GLOBAL}], "")
+    lines = figures.lines({block: seen for block in ("size-3", pools_pools.SOURCES, pools_pools.RULES)})
+    pools_figures.show(lines, [{"of": BLEND, "over": GLOBAL}], "")
     found = [{column.header: list(column.cells) for column in table.columns} for table in tables[:3]]
     assert [table.title.split("(")[-1] for table in tables[:2]] == ["figure 2)", "table 3)"]
     figure_2, table_3, sources = found
@@ -235,7 +237,7 @@ def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
 def test_rules_are_named_with_what_they_read():
     assert Cell(GRP, 1, rule="top_k", k=4).named == "top_k k=4" and Cell(GRP, 1).named == "strict"
     assert Cell(GRP, 1, rule="threshold", p=0.3).named == "threshold p=0.3"
-    named = [cell.named for cell in cells.blocks((), 9, 5)[cells.RULES]]
+    named = [cell.named for cell in pools_pools.blocks((), 9, 5)[pools_pools.RULES]]
     assert {"strict", "top_k k=2", "threshold p=0.1", "relaxed k=2 p=0.1", "literal k=2 p=0.1"} <= set(named)
     assert len(set(named)) == len(named)
 

@@ -14,9 +14,9 @@ import pytest
 from dare_job.bench.scale import capacity, command, gpu_days, indexes, meter
 from dare_job.bench.scale.command import STEPS, exponents
 from dare_job.bench.scale.gpu_days import Night
+from dare_job.evaluate.replay import latency
+from dare_job.evaluate.replay.sources import Corpus
 from dare_job.pipeline import STAGES
-from dare_job.replay import roofline
-from dare_job.replay.sources import Corpus
 
 FIRST = "plan of the first night"
 
@@ -103,8 +103,8 @@ def test_a_night_costs_its_prompts_and_its_tokens():
     night = Night(texts=864_000, stale=0.5, tokens=100, prompt=300)
     outside = {"plain": (1000.0, 0.0), "dare": (3000.0, 0.0)}
     row, = gpu_days.gpu_days(night, "h100-mistral-7b", corpus, [1], outside)
-    prompt = roofline.forward_ms(roofline.H100, roofline.MISTRAL, 1, 300, 0) / 1e3
-    step = roofline.forward_ms(roofline.H100, roofline.MISTRAL, 1, 1) / 1e3
+    prompt = latency.forward_ms(latency.H100, latency.MISTRAL, 1, 300, 0) / 1e3
+    step = latency.forward_ms(latency.H100, latency.MISTRAL, 1, 1) / 1e3
     assert row["accepted a step"] == 0
     assert row["plain: days"] == pytest.approx(10 * (prompt + 100 * step), abs=0.01)
     assert row["with the host: plain"] == pytest.approx(10 * (prompt + 100 * (step + 1e-3)), abs=0.01)

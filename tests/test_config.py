@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dare_job.config import JobConfig, load
+from dare_job.config.settings import JobConfig, load
 from dare_job.errors import ConfigError
 
 SHIPPED = sorted((Path(__file__).parents[1] / "conf").glob("*.yaml"))

@@ -11,20 +11,23 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dare_job import prompts
-from dare_job.data.world.simulate import DAYS, item_examples, simulate, user_examples
-from dare_job.data.world.words import MOOD_OF, THEME_OF
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.data.sample_world.catalogue import MOOD_OF, THEME_OF
+from dare_job.data.sample_world.simulate import DAYS, item_examples, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.model import corpus, embedded_path, train
-from dare_job.model.evaluate import Generated, Tally, generate, tally
-from dare_job.model.replay import accepted_per_step
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.models import embedded_path
+from dare_job.training import loop
+from dare_job.training.embedded import corpus, train
+from dare_job.training.embedded.evaluate import Generated, Tally, accepted_per_step, generate, tally
 from pools.draft import DraftSettings
 from pools.index import Index
 
 USERS, OTHERS, ITEMS, SEED = 200, 300, 12, 11  # worlds below 1,000,000 were never trained on
 SPARE_USERS = 40  # some have no history
 # Accepted a step with 16 nodes, by longest context, of profiles that an 8B Llama 3 wrote for ML-1M users:
-#   python -m dare_job.model.evaluate --reference $DARE_DATA
+#   python -m dare_job.training.embedded.evaluate --reference $DARE_DATA
 REAL_PROFILES = {2: 2.73, 12: 3.94}
 
 
@@ -161,7 +164,15 @@ def test_replay_counts_by_hand():
 @pytest.mark.filterwarnings("ignore")
 def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path):
     for folder, more in (("a", []), ("b", []), ("c", ["--start", tmp_path / "a"])):
-        command = [sys.executable, "-m", "dare_job.model.train", "--steps", "2", "--out", tmp_path / folder]
+        command = [
+            sys.executable,
+            "-m",
+            "dare_job.training.embedded.train",
+            "--steps",
+            "2",
+            "--out",
+            tmp_path / folder,
+        ]
         done = subprocess.run([*command, *more], capture_output=True, text=True, check=True)
         assert json.loads(done.stdout.splitlines()[-1])["steps"] == 2
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
@@ -172,9 +183,9 @@ def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path)
 
 
 def test_the_rate_rises_and_falls_by_steps():
-    assert train.share_of_rate(0, 10_000) == pytest.approx(0.01)
-    assert train.share_of_rate(99, 100_000) == pytest.approx(1.0, abs=1e-4)
-    assert train.share_of_rate(10_000, 10_000) == pytest.approx(0.02)
+    assert loop.share_of_rate(0, 10_000) == pytest.approx(0.01)
+    assert loop.share_of_rate(99, 100_000) == pytest.approx(1.0, abs=1e-4)
+    assert loop.share_of_rate(10_000, 10_000) == pytest.approx(0.02)
 
 
 def test_copying_is_drilled_first_and_now_and_then(tokenizer):

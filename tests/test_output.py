@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dare_job import cli, cli_night
+from dare_job import cli
+from dare_job.cli import options
+from dare_job.cli.output import writing
 from dare_job.errors import ConfigError, InfrastructureError
-from dare_job.output import writing
 
 
 def run(monkeypatch, capsys, *arguments) -> tuple[int, str]:
@@ -83,4 +84,4 @@ def test_a_date_without_a_next_day(monkeypatch, capsys, tmp_path, day, part):
 def test_the_last_date(tmp_path):
     from dare_job.data.history import end_of_day
 
-    assert end_of_day(cli_night.day("9999-12-30")) > 0
+    assert end_of_day(options.day("9999-12-30")) > 0

@@ -10,7 +10,8 @@ from dare_job import prompts
 from dare_job.bench.downstream import split_input
 from dare_job.bench.profiles.data import prompt
 from dare_job.errors import ConfigError, RowError
-from dare_job.prompts import DOMAINS, HistoryItem
+from dare_job.prompts.read import DOMAINS
+from dare_job.prompts.sets import HistoryItem
 
 FRAMEWORKS = {"kar": "2306.10933", "trawl": "2403.06642", "once": "2305.06566", "rlmrec": "2310.15950"}
 HISTORY = [HistoryItem("Toy Story (1995)"), HistoryItem("Heat (1995)", 4.5, {"genre": "Crime",

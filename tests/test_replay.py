@@ -13,11 +13,10 @@ from typer.testing import CliRunner
 
 from dare_job.cli import app
 from dare_job.errors import ConfigError, DataError
-from dare_job.replay import texts
-from dare_job.replay.calibration import Calibration
-from dare_job.replay.command import Options, run
-from dare_job.replay.drafters import Published
-from dare_job.replay.measure import accepted, ratio, replay
+from dare_job.evaluate.replay import texts
+from dare_job.evaluate.replay.command import Options, run
+from dare_job.evaluate.replay.drafters import Published
+from dare_job.evaluate.replay.measure import Calibration, accepted, ratio, replay
 from pools.index import Index
 from pools.tree import ROOT
 

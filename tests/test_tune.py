@@ -12,11 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
 from dare_job.cli import app
-from dare_job.config import load
-from dare_job.decode.cost import Curve
+from dare_job.config.settings import load
+from dare_job.decode.engine.latency import Curve
 from dare_job.errors import ConfigError, DataError
-from dare_job.replay import latency
-from dare_job.replay.tune import Options, run
+from dare_job.evaluate.replay import latency
+from dare_job.evaluate.replay.tune import Options, run
 
 CONF = Path(__file__).parents[1] / "conf"
 QUERIES = (1, 2, 5, 9, 17, 33, 65)

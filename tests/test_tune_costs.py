@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dare_job.decode.cost import Curve
+from dare_job.decode.engine.latency import Curve
 from dare_job.errors import DataError
-from dare_job.replay import first_night, latency, roofline
-from dare_job.replay.trials import Objective, Trial, ratio_interval
+from dare_job.evaluate.replay import latency, tuned
+from dare_job.evaluate.replay import latency as replay_latency
+from dare_job.evaluate.replay.trials import Objective, Trial, ratio_interval
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "latency"
 FLAT = Curve.of({"1": {"1": 20.0, "65": 20.0}, "8": {"1": 20.0, "65": 20.0}}, "flat")
@@ -55,21 +56,21 @@ def test_an_interval_of_equal_trials_is_their_cost():
 
 def test_waves_save_steps_as_counted_by_hand():
     accepted = {0: 0.0, 100: 1.0, 1000: 3.0}
-    assert first_night.total_steps(1000, 10, accepted, ()) == 10000
-    assert first_night.total_steps(1000, 10, accepted, (100,)) == 1000 + 9000 / 2
-    assert first_night.total_steps(400, 10, accepted, (100,)) == pytest.approx(  # a wave takes an eighth
+    assert tuned.total_steps(1000, 10, accepted, ()) == 10000
+    assert tuned.total_steps(1000, 10, accepted, (100,)) == 1000 + 9000 / 2
+    assert tuned.total_steps(400, 10, accepted, (100,)) == pytest.approx(  # a wave takes an eighth
         500 + 3500 / (1 + np.log(51) / np.log(101)))
-    found = first_night.recommend(10000, 10, accepted)
+    found = tuned.recommend(10000, 10, accepted)
     assert found["sizes"] and found["steps"] < found["steps_without"] == 100000
-    assert first_night.recommend(10000, 10, {0: 2.0, 100: 2.0})["sizes"] == []
+    assert tuned.recommend(10000, 10, {0: 2.0, 100: 2.0})["sizes"] == []
 
 
 def test_shipped_curves_are_those_of_the_formula(tmp_path):
-    roofline.main(tmp_path)
+    replay_latency.main(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert set(names) < {path.name for path in SHIPPED.iterdir()}  # beside them, one that was measured
     assert all((tmp_path / name).read_text() == (SHIPPED / name).read_text() for name in names)
-    small = roofline.forward_ms(roofline.H100, roofline.MISTRAL, 1, 1, 0)
+    small = replay_latency.forward_ms(replay_latency.H100, replay_latency.MISTRAL, 1, 1, 0)
     assert small == pytest.approx(2 * 7.24e9 / 3.35e12 * 1e3)  # bound by memory
-    large = roofline.forward_ms(roofline.A100, roofline.MISTRAL, 256, 64, 0)
+    large = replay_latency.forward_ms(replay_latency.A100, replay_latency.MISTRAL, 256, 64, 0)
     assert large == pytest.approx(256 * 64 * (2 * 7.24e9 + 4 * 32 * 4096 * 64) / 312e12 * 1e3)

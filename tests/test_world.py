@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import prompts, tables
-from dare_job.data.world import write_world
-from dare_job.data.world.catalogue import make_titles
-from dare_job.data.world.simulate import DAYS, item_examples, simulate, user_examples
-from dare_job.data.world.words import MOOD_OF, THEME_OF, facts
+from dare_job import prompts, schemas
+from dare_job.data.sample_world.catalogue import MOOD_OF, THEME_OF, facts, make_titles
+from dare_job.data.sample_world.simulate import DAYS, item_examples, simulate, user_examples
+from dare_job.data.sample_world.write import write_world
 from dare_job.errors import ConfigError
 
 DATE = datetime.date(2026, 1, 2)
@@ -36,7 +35,7 @@ def _digest(out):
 def test_tables_follow_the_contract(folder):
     out, summary = folder
     for name in ("interactions", "users", "items"):
-        assert pq.read_table(out / f"{name}.parquet").schema.equals(getattr(tables, name.upper()))
+        assert pq.read_table(out / f"{name}.parquet").schema.equals(getattr(schemas, name.upper()))
     interactions = pq.read_table(out / "interactions.parquet").to_pandas()
     assert len(interactions) == summary.interactions
     assert not interactions.duplicated(["user_id", "item_id"]).any()

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.recommend.vocabulary import Recommender
 
 SIZES, FIRST = (5, 6, 4), (3, 8, 14)
 

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 import typer
 
-from dare_job.decode.sampling import LAWS, RULES, Verifier, draw
-from dare_job.decode.sampling.optimum import optimum
-from dare_job.decode.sampling.rates import rate
+from dare_job.decode.sampling.distributions import LAWS, draw
+from dare_job.decode.sampling.rules import RULES
+from dare_job.decode.sampling.verify import Verifier
+from dare_job.evaluate.acceptance.optimum import optimum
+from dare_job.evaluate.acceptance.rates import rate
 
 CALLS = 9
 LIMIT_MS = 50.0

@@ -16,9 +16,12 @@ import torch
 import typer
 
 from dare_job.bench.acceptance_trees import World, all_drafts, laid_out, law_of_three
-from dare_job.decode.sampling import LAWS, RULES, law_of_traversal, law_of_walk
-from dare_job.decode.sampling.optimum import optimum
-from dare_job.decode.sampling.rates import rate
+from dare_job.decode.sampling.distributions import LAWS
+from dare_job.decode.sampling.rules import RULES
+from dare_job.decode.sampling.traversal import law_of_traversal
+from dare_job.decode.sampling.verify import law_of_walk
+from dare_job.evaluate.acceptance.optimum import optimum
+from dare_job.evaluate.acceptance.rates import rate
 
 NOISES, COUNTS, TOKENS = (0.5, 1.5), (2, 4, 8), 4
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from dare_job.decode.sampling import LAWS, NONE, Candidates, draw, enumerate_draws
+from dare_job.decode.sampling.distributions import LAWS, NONE, draw, enumerate_draws
+from dare_job.decode.sampling.verify import Candidates
 
 
 @dataclass

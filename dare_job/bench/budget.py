@@ -14,13 +14,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from dare_job.decode import EngineSettings, Target, step_cost
-from dare_job.decode.cost import Curve
-from dare_job.decode.scheduler import most
+from dare_job.decode.engine import latency_probe
+from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.node_budget import most
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings
 from dare_job.errors import ConfigError
-from dare_job.model_files import resolve
-from dare_job.replay import budgets, latency, sources, texts
-from dare_job.replay.sources import Source
+from dare_job.evaluate.replay import budgets, latency, sources, texts
+from dare_job.evaluate.replay.sources import Source
+from dare_job.models.files import resolve
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 
@@ -81,10 +83,12 @@ def _measured(options: Options) -> dict[str, Curve]:
         return {}
     torch.set_num_threads(1)
     target = Target.load(resolve(options.model))
-    table = step_cost.measure(target, EngineSettings(batch_size=max(options.batches), nodes=most(1)))
+    table = latency_probe.measure(target, EngineSettings(batch_size=max(options.batches), nodes=most(1)))
     if options.save:
-        about = (f"{options.model}, {target.dtype} on {step_cost.device_name(target.device)}, one thread: "
-                 "measured by dare-job bench budget")
+        about = (
+            f"{options.model}, {target.dtype} on {latency_probe.device_name(target.device)}, one thread: "
+            "measured by dare-job bench budget"
+        )
         options.save.write_text(json.dumps({"about": about, "latency_ms": table}, indent=1) + "\n", "utf-8")
     return {options.model: Curve.of(table, f"--model {options.model}")}
 

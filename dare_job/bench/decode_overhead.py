@@ -27,14 +27,16 @@ import transformers
 from transformers import AutoTokenizer
 
 from dare_job import prompts
-from dare_job.data.world.simulate import DAYS, simulate, user_examples
-from dare_job.decode import Engine, EngineSettings, Request, Result, Target, engine, step_cost
+from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.prompt import prompt_ids
-from dare_job.decode.request import RULES
-from dare_job.decode.rows import Rows
-from dare_job.decode.scheduler import Scheduler, most
-from dare_job.model_files import resolve
+from dare_job.decode.engine import engine, latency_probe
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.node_budget import Scheduler, most
+from dare_job.decode.engine.prompt import prompt_ids
+from dare_job.decode.engine.rows import Rows
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import RULES, EngineSettings, Request, Result
+from dare_job.models.files import resolve
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 
@@ -100,7 +102,7 @@ def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace)
     settings = EngineSettings(max_new_tokens=2 * options.new_tokens, batch_size=batch, nodes=limit,
                               rule=options.rule)
     clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
-    curve = step_cost.curve(target, settings) if nodes == "auto" else None
+    curve = latency_probe.curve(target, settings) if nodes == "auto" else None
     lines, decoder = [], None
     for _ in range(options.repeats):
         scheduler = Scheduler(curve, limit) if curve else None

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import typer
 
-from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.workspace import write_json
 
 BEFORE, AFTER = "2026-01-01", "2026-01-02"
@@ -69,7 +69,7 @@ def _table(start: int, rows: int, day: str) -> pa.Table:
 
 
 def _measure(out: Path) -> dict:
-    from dare_job.snapshots.diff import diff
+    from dare_job.publish.snapshots.diff import diff
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()

@@ -22,11 +22,13 @@ from transformers import AutoTokenizer
 
 from dare_job import prompts
 from dare_job.bench.edits import distance
-from dare_job.data.world.simulate import DAYS, Example, simulate, user_examples
-from dare_job.decode import Engine, EngineSettings, Request, Result, Target
+from dare_job.data.sample_world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.model import embedded_path
-from dare_job.model.evaluate import Tally, tally
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request, Result
+from dare_job.models import embedded_path
+from dare_job.training.embedded.evaluate import Tally, tally
 from pools.draft import DraftSettings
 from pools.index import Index
 

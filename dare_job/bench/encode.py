@@ -19,11 +19,11 @@ import pyarrow.dataset as ds
 import torch
 import typer
 
-from dare_job.cli_options import numbers
-from dare_job.data.world import write_world
-from dare_job.features import encoder_files
-from dare_job.features.encoder import Encoded, Encoder
-from dare_job.tables import ENTITIES
+from dare_job.cli.options import numbers
+from dare_job.data.sample_world.write import write_world
+from dare_job.publish.features import encoder_files
+from dare_job.publish.features.encoder import Encoded, Encoder
+from dare_job.schemas import ENTITIES
 
 
 def main(

@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 import typer
 from rich.progress import track
 
-from dare_job import knowledge
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
 from dare_job.job import Job
-from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.schemas import ENTITIES, KNOWLEDGE
+from dare_job.tables import published
 from dare_job.workspace import MANIFEST, Workspace, write_json
 
 DATE, BEFORE = "2026-01-02", "2026-01-01"
@@ -70,7 +70,7 @@ def _write(job: Job, rows: int, tokens: int, file_rows: int, old: bool) -> None:
                 pq.write_table(table, folder / f"part-{n:05d}-00000.parquet", compression="zstd")
         if old:
             write_json(job.space.knowledge(entity, BEFORE) / MANIFEST,
-                       {"run_id": "before", **knowledge.writer(job)})
+                       {"run_id": "before", **published.writer(job)})
     counts = {entity: {"rows": rows if entity == "user" else 0, "errors": 0} for entity in ENTITIES}
     job.space.stage("plan").mkdir()
     write_json(job.space.stage("plan") / "_done.json", {"fingerprint": "bench", **counts})

@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from dare_job import cli_options as options
-from dare_job.config import GateSettings
-from dare_job.quality.loops import looping
-from dare_job.quality.texts import Texts, counted
-from dare_job.replay import texts as recorded
-from dare_job.tables import KNOWLEDGE
+from dare_job.cli import options
+from dare_job.config.settings import GateSettings
+from dare_job.evaluate.replay import texts as recorded
+from dare_job.publish.gate.checks import Texts, counted, looping
+from dare_job.schemas import KNOWLEDGE
 
 _N_GRAMS = (6, 12, 24, 32)
 

@@ -8,12 +8,12 @@ from datetime import date, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from dare_job import baseline, pipeline
-from dare_job.config import load
-from dare_job.data.world import write_world
-from dare_job.decode.scoring import Scoring
+from dare_job import pipeline
+from dare_job.config.settings import load
+from dare_job.data.sample_world.write import write_world
+from dare_job.decode.engine.prefill import Scoring
+from dare_job.generate import baseline, loading
 from dare_job.job import Job
-from dare_job.spark import loading
 from dare_job.stages import generate
 from dare_job.workspace import Workspace
 

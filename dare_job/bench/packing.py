@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import typer
 
-from dare_job.decode import Target
-from dare_job.decode.tree import Tree, build
-from dare_job.model_files import resolve
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import Tree, build
+from dare_job.models.files import resolve
 from pools.tree import DraftBatch
 
 ROUNDS, CALLS = 10, 20

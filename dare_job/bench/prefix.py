@@ -18,9 +18,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dare_job.decode import Target
-from dare_job.decode.prefixes import Prefix
-from dare_job.model_files import resolve
+from dare_job.decode.model.prefix_cache import Prefix
+from dare_job.decode.model.target import Target
+from dare_job.models.files import resolve
 
 
 def main(

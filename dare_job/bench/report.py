@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from dare_job import cli_options as options
-from dare_job import report
-from dare_job.model_files import resolve, tokenizer_hash
-from dare_job.report import collect, nights
-from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.cli import options
+from dare_job.models.files import resolve, tokenizer_hash
+from dare_job.publish import report
+from dare_job.publish.report import collect, nights
+from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST, write_json
 
 DATE = date(2026, 1, 9)

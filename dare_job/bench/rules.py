@@ -20,8 +20,8 @@ from rich.progress import track
 from rich.table import Table
 
 from dare_job.bench.night import Old, prepared, sampled
-from dare_job.config import VerifySettings
-from dare_job.spark import loading
+from dare_job.config.decoding import VerifySettings
+from dare_job.generate import loading
 
 # The rules at the settings' defaults, then looser ones: the embedded model is sure of most of its text.
 RULES = ({"rule": "strict"}, {"rule": "relaxed"}, {"rule": "top_k"}, {"rule": "threshold"},

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dare_job.bench.night import Measured, Old, once, prepared, sampled
-from dare_job.decode.scoring import Scoring
-from dare_job.spark import loading
+from dare_job.decode.engine.prefill import Scoring
+from dare_job.generate import loading
 
 METHODS = ("generate", "autoregressive", "resd", "dare strict", "dare relaxed")
 

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dare_job.bench.night import STAGES, Measured, Old, once, prepared, sampled
-from dare_job.decode.scoring import Scoring
+from dare_job.decode.engine.prefill import Scoring
+from dare_job.generate import loading
 from dare_job.job import Job
 from dare_job.pipeline import run_stage
-from dare_job.spark import loading
 from dare_job.workspace import Workspace
 
 SCORES = ("never", "auto", "always")

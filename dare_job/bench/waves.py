@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dare_job import pipeline
-from dare_job.config import load
-from dare_job.data.world import write_world
+from dare_job.config.settings import load
+from dare_job.data.sample_world.write import write_world
 from dare_job.job import Job
 from dare_job.workspace import Workspace
 

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dare_job.config import HistorySettings
+from dare_job.config.settings import HistorySettings
 
 
 def end_of_day(day: date) -> int:

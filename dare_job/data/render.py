@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dare_job import files
 from dare_job.errors import ConfigError, RowError
-from dare_job.prompts import HistoryItem, PromptSet
+from dare_job.prompts.sets import HistoryItem, PromptSet
+from dare_job.storage import paths
 
 Batches = Iterator[pa.RecordBatch]
 Written = tuple[str | None, str | None]  # prompt, error: one of the two
@@ -58,7 +58,7 @@ class _Shelf:
     """
 
     def __init__(self, path: str):
-        filesystem, name = files.arrow(files.path(path))
+        filesystem, name = paths.arrow(paths.path(path))
         table = pq.read_table(name, filesystem=filesystem, columns=["item_id", "title", "attributes"])
         table = table.combine_chunks()
         self._ids, self._titles, self._attributes = (

@@ -1,6 +1,6 @@
 """What, beside the prompt, decides the text of a row: the part of ``text_key`` that all rows share."""
 
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
 from dare_job.workspace import digest
 
 _USED_BY = {"k": {"relaxed", "literal", "top_k"}, "p": {"relaxed", "literal", "threshold"}, "c": {"ratio"},

@@ -5,8 +5,8 @@ R rows decoded together, N draft nodes a row, Q = N + 1 queries a row (column 0 
 emitted token), L text positions, V vocabulary.
 """
 
-from dare_job.decode.engine import Engine
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request, Result
-from dare_job.decode.target import Target
 
 __all__ = ["Engine", "EngineSettings", "Request", "Result", "Target"]

@@ -5,12 +5,12 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from dare_job.decode.cost import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine import Engine
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.node_budget import Scheduler
+from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
-from dare_job.decode.scheduler import Scheduler
-from dare_job.decode.target import Target
 from pools.draft import DraftSettings
 from pools.index import Index
 

@@ -5,12 +5,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dare_job import knowledge
 from dare_job.job import Job
 from dare_job.observe import times
 from dare_job.observe.progress import Reading
-from dare_job.spark.chunks import Tally
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
+from dare_job.tables import published
+from dare_job.tables.chunk_files import Tally
 from dare_job.workspace import MANIFEST, done_record
 
 HELP = {
@@ -95,7 +95,7 @@ def _ending(job: Job, command: str, exit_code: int) -> Iterator[Figure]:
 
 def _published_or_not(job: Job) -> Iterator[Figure]:
     if job.space.published(job.space.dt):
-        manifests = {entity: knowledge.manifest(job.space.knowledge(entity)) for entity in ENTITIES}
+        manifests = {entity: published.manifest(job.space.knowledge(entity)) for entity in ENTITIES}
         for entity, found in manifests.items():
             yield from _sums(entity, {name: found["counts"][key] for name, key in _COUNTS.items()},
                              found["totals"], found["accepted_per_step"])

@@ -17,9 +17,9 @@ from pathlib import Path
 import structlog
 from structlog.contextvars import bound_contextvars as bound  # noqa: F401  (fields of all records in a block)
 
-from dare_job import store_errors
-from dare_job.files import AnyPath, is_local, writing
 from dare_job.observe import redact
+from dare_job.storage import errors
+from dare_job.storage.paths import AnyPath, is_local, writing
 
 _LOGGERS = tuple(map(logging.getLogger, ("dare_job", "pools")))
 _LOG = _LOGGERS[0]
@@ -167,7 +167,7 @@ class _RunObject(logging.Handler):
             except Exception as error:  # whatever the store's client raises
                 _detach(self)
                 if not last:
-                    _LOG.warning(_LOST, self._path, store_errors.reason(error) or error)
+                    _LOG.warning(_LOST, self._path, errors.reason(error) or error)
 
 
 def _attach(handler: logging.Handler, level: int = logging.INFO) -> logging.Handler:

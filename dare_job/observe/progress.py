@@ -1,9 +1,13 @@
-"""What a stage is at while it runs: a line kept up to date on a terminal, log lines elsewhere."""
+"""What a stage is at while it runs: a line kept up to date on a terminal, log lines elsewhere.
+
+How fast rows are finished, and when the last one will be. Pure: the clock is an argument.
+"""
 
 import logging
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -12,13 +16,54 @@ from http.client import HTTPException
 
 import pyarrow as pa
 
-from dare_job import store_errors
-from dare_job.files import AnyPath
-from dare_job.observe.pace import Pace
-from dare_job.spark.chunks import Tally, Totals
+from dare_job.storage import errors
+from dare_job.storage.paths import AnyPath
+from dare_job.tables.chunk_files import Tally, Totals
+
+_WINDOW_S = 120.0  # at least so much of the past counts, and half of what there is
+
+
+class Pace:
+    """Rows and tokens a second since a part of the work began: a wave, or all of it.
+
+    What was there when it began counts for nothing, so that a resumed run is not taken for a fast one.
+    """
+
+    def __init__(self):
+        self._noted: list[tuple[float, int, int]] = []  # (s, rows, tokens) where rows had changed
+        self._before: tuple[float, float] | None = None
+
+    def begin(self, now: float, rows: int, tokens: int) -> None:
+        """A new part begins; until it has rows of its own, the pace is that of the part before."""
+        if self._noted:
+            self._before = self.rates(now)
+        self._noted = [(now, rows, tokens)]
+
+    def note(self, now: float, rows: int, tokens: int) -> None:
+        if self._noted and rows > self._noted[-1][1]:
+            self._noted.append((now, rows, tokens))
+
+    def rates(self, now: float) -> tuple[float, float] | None:
+        """Rows and tokens a second lately; None where nothing was finished yet."""
+        if len(self._noted) < 2:
+            return self._before
+        back = max(_WINDOW_S, (now - self._noted[0][0]) / 2)
+        start = max(0, bisect_right(self._noted, (now - back, float("inf"), 0)) - 1)
+        start = min(start, len(self._noted) - 2)
+        began, rows, tokens = self._noted[start]
+        _, last_rows, last_tokens = self._noted[-1]
+        seconds = max(1e-9, now - began)
+        return (last_rows - rows) / seconds, (last_tokens - tokens) / seconds
+
+    def left_s(self, now: float, rows: int) -> float | None:
+        """Seconds for ``rows`` more at this pace."""
+        rates = self.rates(now)
+        return rows / rates[0] if rates and rates[0] else None
 
 _LOG = logging.getLogger("dare_job")
+
 _QUIET_S = 2.0  # a stage that takes less says nothing but its last line
+
 _POLL_S = 0.5
 
 
@@ -61,7 +106,7 @@ class Stage:
                 began = time.monotonic()
                 due = last is None or began - last >= self._every_s
                 # a file that is gone again, a store that does not answer or talks nonsense
-                with store_errors.ignored(OSError, ValueError, KeyError, pa.ArrowException, HTTPException):
+                with errors.ignored(OSError, ValueError, KeyError, pa.ArrowException, HTTPException):
                     reading = self.source(began - self._began)
                     show(reading, due)
                     if due:

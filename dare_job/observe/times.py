@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dare_job import store_errors
-from dare_job.files import AnyPath, make_folder
+from dare_job.storage import errors
+from dare_job.storage.paths import AnyPath, make_folder
 from dare_job.workspace import Workspace, write_json
 
 _NAME = "seconds.json"
@@ -40,6 +40,6 @@ def counted(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
 
 
 def _write(folder: AnyPath, seconds: dict[str, float]) -> None:
-    with store_errors.ignored(OSError):  # a figure is missing, the texts are not
+    with errors.ignored(OSError):  # a figure is missing, the texts are not
         make_folder(folder)
         write_json(folder / _NAME, seconds)

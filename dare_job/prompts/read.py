@@ -7,11 +7,11 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from dare_job import files
-from dare_job.config_errors import explain
+from dare_job.config.errors import explain
 from dare_job.errors import ConfigError
-from dare_job.prompts import template
+from dare_job.prompts import sets
 from dare_job.prompts.sets import VARIABLES, PromptSet
+from dare_job.storage import paths
 
 Domain = Literal["movies", "books"]
 DOMAINS: tuple[str, ...] = get_args(Domain)
@@ -66,8 +66,8 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
     unknown or of the wrong type, when a template does not parse or uses a variable that prompts do not have.
     """
     packaged = name_or_path in known()
-    path = _FOLDER / f"{name_or_path}.yaml" if packaged else files.path(name_or_path, "prompts")
-    if not files.is_local(path):
+    path = _FOLDER / f"{name_or_path}.yaml" if packaged else paths.path(name_or_path, "prompts")
+    if not paths.is_local(path):
         raise ConfigError(f"prompts: {path} is at a URL; a set is a file on the driver's disk")
     try:
         text = path.read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
 def _jinja(path: Path, text: str, side: str | None) -> PromptSet:
     if side is None:
         raise ConfigError(f"prompts: {path} is one template: name it in prompts.user or prompts.item")
-    template.check(f"prompts: {path}", text, VARIABLES[side])
+    sets.check(f"prompts: {path}", text, VARIABLES[side])
     return PromptSet(path.name, MOST_HISTORY, {side: text})
 
 
@@ -104,7 +104,7 @@ def _yaml(path: Path, text: str, domain: str) -> PromptSet:
     words: Mapping = file.domains.get(domain, {})
     templates = {"user": file.user, "item": file.item}
     for side, own in templates.items():
-        template.check(f"prompts: {path}: {side}", own, (*VARIABLES[side], *words))
+        sets.check(f"prompts: {path}: {side}", own, (*VARIABLES[side], *words))
     return PromptSet(file.name, file.max_history, templates, words, file.source)
 
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dare_job.decode.beam.top_k.search import Query
-from dare_job.decode.beam.top_k.trie import NONE, Trie
-from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.decode.trie_search.beams import Query
+from dare_job.decode.trie_search.trie import NONE, Trie
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.recommend.vocabulary import Recommender
 
 SEEN, DUPLICATES = "seen", "duplicates"
 

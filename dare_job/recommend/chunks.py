@@ -19,17 +19,19 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dare_job import files
 from dare_job.errors import DareJobError, DeviceError, InfrastructureError
-from dare_job.files import AnyPath
+from dare_job.generate import hangs, shard_plan
+from dare_job.generate.hangs import Watchdog
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.recommend import users
 from dare_job.recommend.task import RecommendTask, loaded
-from dare_job.spark import chunks, cut, hangs, model_workers
-from dare_job.spark.reading import read_parquet, rows_of
-from dare_job.spark.watchdog import Watchdog
-from dare_job.tables import CANDIDATES
+from dare_job.schemas import CANDIDATES
+from dare_job.spark import workers
+from dare_job.spark.tables import read_parquet, rows_of
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import chunk_files
 
 _TASKS_A_SLOT = 4
 _STATS = pa.schema([("chunk", pa.int64()), ("users", pa.int64()), ("busy_s", pa.float64()),
@@ -47,11 +49,11 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
 
     A chunk that is there and cannot be read is missing; so is one with an error where too many users had one.
     """
-    files.make_folder(task.chunks)
-    chunks.discard_unreadable(task.chunks, rows_of)
-    folder = files.path(task.folder)
-    (folder / cut.FAILED).unlink(missing_ok=True)
-    if (folder / cut.RETRY).exists():
+    paths.make_folder(task.chunks)
+    chunk_files.discard_unreadable(task.chunks, rows_of)
+    folder = paths.path(task.folder)
+    (folder / shard_plan.FAILED).unlink(missing_ok=True)
+    if (folder / shard_plan.RETRY).exists():
         _discard_failed(task)
     missing = sorted(set(range(count)) - committed(task.chunks))
     if not missing:
@@ -62,7 +64,7 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
 
     def attempt() -> list[dict]:
         left = sorted(set(missing) - committed(task.chunks))
-        return model_workers.map_rows(_rows(job, task, left), write_all, schema,
+        return workers.map_rows(_rows(job, task, left), write_all, schema,
                                       "recommender").toArrow().to_pylist()
 
     schema = "chunk long, users long, busy_s double, worker string"
@@ -71,27 +73,27 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
                                 lambda: round(each * (len(committed(task.chunks)) - count + len(missing))))
     with counted:
         found = hangs.until_done(folder, task.cut, attempt)
-    cut.raise_failure(folder)
+    shard_plan.raise_failure(folder)
     return found
 
 
 def _discard_failed(task: RecommendTask) -> None:
     """Delete the chunks in which a user has an error, and what is noted of hangs: all is tried again."""
-    folder = files.path(task.folder)
+    folder = paths.path(task.folder)
     for path in task.chunks.glob("part-*.parquet"):
-        with files.source(path) as source:
+        with paths.source(path) as source:
             found = pq.read_table(source, columns=["error"])["error"]
         if found.null_count < len(found):
             path.unlink()
-    files.remove_tree(folder / hangs.FOLDER)
-    (folder / cut.RETRY).unlink()
+    paths.remove_tree(folder / hangs.FOLDER)
+    (folder / shard_plan.RETRY).unlink()
 
 
 def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:
     """Users of these chunks, each chunk in one partition."""
     wanted = job.spark.createDataFrame([(number,) for number in missing], "chunk int")
     columns = "user_id", "chunk", "history", "others"
-    rows = read_parquet(job.spark, files.path(task.users) / users.ROWS, columns=columns)
+    rows = read_parquet(job.spark, paths.path(task.users) / users.ROWS, columns=columns)
     slots = job.spark.sparkContext.defaultParallelism
     tasks = max(1, min(len(missing), _TASKS_A_SLOT * slots))
     rows = rows.join(F.broadcast(wanted), "chunk", "left_semi").select(*columns)
@@ -105,16 +107,16 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
     ``cut.raise_failure``. Raises InfrastructureError for what this host lacks, DeviceError where the device
     failed, once it is noted over which users.
     """
-    folder, worker = files.path(task.folder), f"{socket.gethostname()}:{os.getpid()}"
+    folder, worker = paths.path(task.folder), f"{socket.gethostname()}:{os.getpid()}"
     try:
         writer = loaded(task)
     except InfrastructureError:
         raise
     except DareJobError as error:
-        cut.stop(folder, error)
+        shard_plan.stop(folder, error)
         return
     for chunk, rows in _by_chunk(batches):
-        if (folder / cut.FAILED).exists():
+        if (folder / shard_plan.FAILED).exists():
             return
         path = task.chunks / f"part-{chunk:06d}.parquet"
         if path.exists():  # an earlier attempt of this task wrote it
@@ -128,7 +130,7 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
             note(error.ids, str(error))
             raise
         table = pa.Table.from_pylist([row | {"run_id": task.run_id} for row in made], CANDIDATES)
-        with files.writing(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
+        with paths.writing(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
             pq.write_table(table, file, compression="zstd")
         said = {"chunk": chunk, "users": len(rows), "busy_s": time.perf_counter() - began, "worker": worker}
         yield pa.RecordBatch.from_pylist([said], schema=_STATS)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job import files
 from dare_job.errors import DataError
-from dare_job.files import AnyPath
 from dare_job.job import Job
+from dare_job.schemas import CANDIDATES
 from dare_job.spark import executors
-from dare_job.spark.reading import read_parquet
-from dare_job.tables import CANDIDATES
+from dare_job.spark.tables import read_parquet
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
 
 _USERS_A_FILE = 100_000
 _STATS = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()),
@@ -56,8 +56,8 @@ def _write(batches: Batches, folder: str, prefix: str, k: int) -> Batches:
     if not filled:
         return
     table = pa.Table.from_batches(filled).cast(CANDIDATES)
-    path = files.path(folder) / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
-    with files.writing(path, f".{path.name}.partial") as file:
+    path = paths.path(folder) / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
+    with paths.writing(path, f".{path.name}.partial") as file:
         pq.write_table(table, file, compression="zstd")
     content = path.read_bytes()
     yield pa.RecordBatch.from_pylist([{

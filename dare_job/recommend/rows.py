@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from dare_job.decode import memory
-from dare_job.decode.beam.top_k.search import Query, TopK
+from dare_job.decode.model import memory
+from dare_job.decode.trie_search.beams import Query
+from dare_job.decode.trie_search.search import TopK
 from dare_job.errors import describe
+from dare_job.generate import engines, hangs
 from dare_job.recommend.catalogue import Catalogue
-from dare_job.recommend.ids.vocabulary import Recommender
-from dare_job.spark import hangs, models
+from dare_job.recommend.vocabulary import Recommender
 
 _LOG = logging.getLogger("dare_job")
 MODEL, POPULAR = "model", "popularity"  # who made a list
@@ -88,7 +89,7 @@ class Writer:
         try:
             return self._found(users)
         except Exception as error:
-            models.stop_if_device(error, self._under_way)
+            engines.stop_if_device(error, self._under_way)
             short = memory.is_short(error)
             if short and len(users) > 1:
                 return None

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import dare_job
-from dare_job import errors, files, store_errors
+from dare_job import errors
 from dare_job.errors import ConfigError, InfrastructureError
 from dare_job.spark.session import cause, is_local
+from dare_job.storage import errors as storage_errors
+from dare_job.storage import paths
 
 _LOG = logging.getLogger("dare_job")
 _PATIENCE_S = 30.0
@@ -27,7 +29,7 @@ _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with -
             "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
 
 
-def require(spark, folder: files.AnyPath, inputs: Mapping[str, str | None]) -> None:
+def require(spark, folder: paths.AnyPath, inputs: Mapping[str, str | None]) -> None:
     """Raise InfrastructureError, naming host and cause, unless executors can read and write ``folder``.
 
     inputs  by setting: paths on a disk must be there for executors too, where the driver sees them
@@ -41,9 +43,9 @@ def require(spark, folder: files.AnyPath, inputs: Mapping[str, str | None]) -> N
         return
     folder.mkdir(parents=True, exist_ok=True)
     path, seen, version = str(folder.resolve()), _names(folder), dare_job.__version__
-    places = {name: files.path(text, name) for name, text in inputs.items() if text}
+    places = {name: paths.path(text, name) for name, text in inputs.items() if text}
     wanted = {name: str(place.absolute()) for name, place in places.items()
-              if files.is_local(place) and place.exists()}
+              if paths.is_local(place) and place.exists()}
     tasks = 2 * context.defaultParallelism
 
     def tried(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
@@ -78,14 +80,14 @@ def problems(folder: str, seen: list[str], version: str, inputs: Mapping[str, st
 
 def _unusable(folder: str, seen: list[str]) -> str | None:
     try:
-        place = files.path(folder, "out")
+        place = paths.path(folder, "out")
         if missing := sorted(set(seen) - set(_names(place))):
             return f"does not see {missing[0]} in {folder}, the driver does: {_OUT}"
         probe = place / f".{uuid.uuid4().hex}.partial"
         probe.touch()
         probe.unlink()
     except Exception as error:
-        refused = store_errors.reason(error)
+        refused = storage_errors.reason(error)
         if refused is None and not isinstance(error, OSError | ConfigError):
             raise
         return f"cannot use {folder}: {refused or error}: {_OUT}"
@@ -100,7 +102,7 @@ def _unseen(inputs: Mapping[str, str]) -> str | None:
     return None
 
 
-def _names(folder: files.AnyPath) -> list[str]:
+def _names(folder: paths.AnyPath) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dare_job.config import SparkSettings
+from dare_job.config.settings import SparkSettings
 from dare_job.errors import InfrastructureError
 
 JAVA_VERSION = 17

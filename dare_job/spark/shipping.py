@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dare_job.errors import InfrastructureError
-from dare_job.files import is_local as is_on_disk
 from dare_job.spark.session import is_local
+from dare_job.storage.paths import is_local as is_on_disk
 
 _LOG = logging.getLogger("dare_job")
 # an application's own folder on a host, shared by its executors: of a standalone worker, of YARN
@@ -41,7 +41,7 @@ def wanted(job, what: str) -> bool:
     """Whether ``what`` ("model" or "pools") is shipped to this job's executors (spark.ship)."""
     ship = job.config.spark.ship
     if what == "pools" and not is_on_disk(job.space.out):
-        return False  # each host fetches them from there: dare_job/local_copy.py
+        return False  # each host fetches them from there: dare_job/storage/local_copy.py
     if ship == "auto":
         return not is_local(job.spark.sparkContext.master)
     return ship in ("always", what)

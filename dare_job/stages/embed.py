@@ -4,15 +4,16 @@ import time
 
 import numpy as np
 
-from dare_job import files, store_errors
-from dare_job.config import EmbedSettings
+from dare_job.config.settings import EmbedSettings
 from dare_job.data.history import end_of_day
-from dare_job.embed import pairs, vectors
-from dare_job.files import AnyPath
+from dare_job.embed import lightgcn as embed_lightgcn
+from dare_job.embed import vectors
 from dare_job.job import Job
 from dare_job.observe import progress
-from dare_job.stages.upstream import report, require
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
+from dare_job.storage import errors, paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables.stage_inputs import report, require
 from dare_job.workspace import committing, digest, done_record, is_done
 
 
@@ -20,7 +21,7 @@ def run(job: Job) -> dict:
     """Write VECTORS for users and items; returns counts and, for LightGCN, Recall@20 on held-out pairs."""
     began = time.perf_counter()
     settings = job.config.embed
-    given = {entity: path and files.path(path, f"embed.{entity}s")
+    given = {entity: path and paths.path(path, f"embed.{entity}s")
              for entity, path in (("user", settings.users), ("item", settings.items))}
     fingerprint = digest([require(job, "input")["fingerprint"], job.space.dt, settings.model_dump(),
                           [_identity(path, entity) for entity, path in given.items()]])
@@ -32,7 +33,9 @@ def run(job: Job) -> dict:
                 record.update(_copy(given, staging))
             else:
                 source = job.space.stage("input") / "interactions.parquet"
-                record.update(_learn(pairs.read(source, end_of_day(job.space.day)), settings, staging))
+                record.update(
+                    _learn(embed_lightgcn.read(source, end_of_day(job.space.day)), settings, staging)
+                )
             record["seconds"] = round(time.perf_counter() - began, 3)
     return report(done_record(target))
 
@@ -40,11 +43,11 @@ def run(job: Job) -> dict:
 def _identity(path: AnyPath | None, entity: str) -> list | None:
     if path is None:
         return None
-    store_errors.require(path, f"embed.{entity}s")
+    errors.require(path, f"embed.{entity}s")
     if not path.exists():
         return None
     found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    return [[str(file), *known] for file, known in zip(found, files.identities(found), strict=True)]
+    return [[str(file), *known] for file, known in zip(found, paths.identities(found), strict=True)]
 
 
 def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:
@@ -56,11 +59,11 @@ def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:
     return record
 
 
-def _learn(graph: pairs.Pairs, settings: EmbedSettings, staging: AnyPath) -> dict:
+def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, staging: AnyPath) -> dict:
     """Train without a few users' last pairs, so that the same vectors can be judged on them."""
     from dare_job.embed import lightgcn  # torch: seconds that ready-made vectors spare
 
-    out = pairs.held_out(graph, settings.seed)
+    out = embed_lightgcn.held_out(graph, settings.seed)
     asked, wanted = graph.user[out], graph.item[out]
     known = graph.without(out)
     found = lightgcn.train(known, settings, progress=progress.Steps())

@@ -14,14 +14,15 @@ import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
-from dare_job import files, knowledge, lock, swap
-from dare_job.features import encoder_files, texts
-from dare_job.features.night import Night
-from dare_job.features.task import EncodeTask
-from dare_job.files import AnyPath
 from dare_job.job import Job
 from dare_job.observe import redact
-from dare_job.tables import ENTITIES, FEATURES_VERSION
+from dare_job.publish.features import encoder_files, inputs
+from dare_job.publish.features.build import Night
+from dare_job.publish.features.encode_tasks import EncodeTask
+from dare_job.schemas import ENTITIES, FEATURES_VERSION
+from dare_job.storage import atomic, lock, paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
 from dare_job.workspace import MANIFEST, digest, write_json
 
 _LOG = logging.getLogger("dare_job")
@@ -37,13 +38,13 @@ def run(job: Job) -> dict:
     settings = job.config.encode
     if settings.model is None:
         return {}
-    sources = texts.require(job)
+    sources = inputs.require(job)
     folder = encoder_files.resolve(settings.model, settings.revision)
     encoder = {"name": redact.values(settings.model), "revision": settings.revision,
                "sha256": encoder_files.fingerprint(folder), "window": settings.window}
     prints = {entity: _fingerprint(job, source, encoder) for entity, source in sources.items()}
     found = {entity: there for entity, sha256 in prints.items()
-             if (there := knowledge.made_from(job.space.features(entity), sha256))}
+             if (there := published.made_from(job.space.features(entity), sha256))}
     work = job.space.work / "encode"
     if found.keys() != prints.keys():
         task = EncodeTask.of(job, folder, encoder["sha256"])
@@ -55,9 +56,9 @@ def run(job: Job) -> dict:
                 if made := _stage(night, sources[entity], prints[entity], failing):
                     staged[made[0]] = job.space.features(entity)
                     found[entity] = made[1]
-            swap.show(staged)
+            atomic.show(staged)
     if work.exists():
-        files.remove_tree(work)
+        paths.remove_tree(work)
     return {entity: found[entity] for entity in ENTITIES if entity in found}
 
 
@@ -72,12 +73,12 @@ def _fingerprint(job: Job, source: dict, encoder: dict) -> str:
 def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> tuple[AnyPath, dict] | None:
     """Write features beside their place; the folder, removed where ``failing`` fails, and the manifest."""
     job, began = night.job, time.perf_counter()
-    staging = swap.staged(job.space.features(night.entity), flat=True)
-    failing.enter_context(swap.discarding(staging))
+    staging = atomic.staged(job.space.features(night.entity), flat=True)
+    failing.enter_context(atomic.discarding(staging))
     made = night.make(staging)
     if made is None:
-        if files.is_local(staging):
-            files.remove_tree(staging)
+        if paths.is_local(staging):
+            paths.remove_tree(staging)
         return None
     manifest = {
         "date": job.space.dt, "entity": night.entity, "run_id": job.run_id,

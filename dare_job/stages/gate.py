@@ -10,19 +10,19 @@ they were made from: after a change of any the gate looks again, and no text is 
 import time
 from collections import Counter
 
-from dare_job import swap
 from dare_job.errors import DataError, ThresholdError
-from dare_job.files import AnyPath
+from dare_job.generate import shard_plan
 from dare_job.job import Job
-from dare_job.quality import drift, lengths, message, scan
-from dare_job.quality.failures import Failures, known_errors
-from dare_job.quality.findings import OF_ERRORS, Finding, records
-from dare_job.quality.listing import NAME, Listing
-from dare_job.quality.progress import Counting, counted
-from dare_job.quality.scan import Scan
-from dare_job.spark import cut
-from dare_job.stages import upstream, written
-from dare_job.tables import ENTITIES
+from dare_job.publish.gate import failures as gate_failures
+from dare_job.publish.gate import lengths, scan
+from dare_job.publish.gate import scan as gate_scan
+from dare_job.publish.gate.failures import Failures, known_errors
+from dare_job.publish.gate.findings import NAME, OF_ERRORS, Finding, Listing, records
+from dare_job.publish.gate.scan import Counting, Scan, counted
+from dare_job.schemas import ENTITIES
+from dare_job.storage import atomic
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import stage_inputs
 from dare_job.workspace import committing, digest, done_record, is_done, write_json
 
 _OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "relaxed")
@@ -35,20 +35,20 @@ def run(job: Job) -> dict:
     Raises ThresholdError naming every check that failed; the next run tries failed rows again where there
     were too many. Raises DataError where rows are gone or damaged, or the text before is another by now.
     """
-    plan = upstream.require_plan(job)
-    generated = written.require(job)
+    plan = stage_inputs.require_plan(job)
+    generated = stage_inputs.require_generated(job)
     folder, fingerprint = job.space.stage("gate"), _fingerprint(job, generated)
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
             began = time.perf_counter()
-            record |= _look(job, plan, generated["rows"], staging, swap.final(staging, folder) / NAME)
+            record |= _look(job, plan, generated["rows"], staging, atomic.final(staging, folder) / NAME)
             record["seconds"] = round(time.perf_counter() - began, 3)
     record = done_record(folder)
     if any(record[entity][check]["failed"] for entity in ENTITIES for check in OF_ERRORS):
-        write_json(job.space.stage("generate") / cut.RETRY, {"run_id": job.run_id})
+        write_json(job.space.stage("generate") / shard_plan.RETRY, {"run_id": job.run_id})
     _raise_if_failed(record)
-    return upstream.report(record)
+    return stage_inputs.report(record)
 
 
 def passed(job: Job, generated: dict) -> dict:
@@ -56,7 +56,7 @@ def passed(job: Job, generated: dict) -> dict:
 
     Raises DataError where the gate has not looked at them, ThresholdError where it failed.
     """
-    record = upstream.require(job, "gate")
+    record = stage_inputs.require(job, "gate")
     if record["fingerprint"] != _fingerprint(job, generated):
         raise DataError(f"{job.space.stage('gate')} is of other rows or other limits than tonight's: run "
                         f"`dare-job gate` with --date {job.space.dt} first")
@@ -70,8 +70,16 @@ def _raise_if_failed(record: dict) -> None:
 
 
 def _fingerprint(job: Job, generated: dict) -> str:
-    return digest(["gate", _VERSION, generated["fingerprint"], job.config.gates.model_dump(),
-                   job.config.limits.max_error_share, [written.identity(job, entity) for entity in ENTITIES]])
+    return digest(
+        [
+            "gate",
+            _VERSION,
+            generated["fingerprint"],
+            job.config.gates.model_dump(),
+            job.config.limits.max_error_share,
+            [stage_inputs.identity(job, entity) for entity in ENTITIES],
+        ]
+    )
 
 
 def _look(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
@@ -79,24 +87,24 @@ def _look(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyPath) ->
     failures, found, scans = Failures(), {}, {}
     with Listing.below(staging) as listing, counted(rows, "checking texts") as counting:
         for entity in ENTITIES:
-            sample = lengths.Sample(written.count(job, entity))
+            sample = lengths.Sample(stage_inputs.count(job, entity))
             checked = scans[entity] = Scan(entity, job.config.gates, listing, sample)
             _scan(job, entity, checked, failures, counting)
             found[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
-            found[entity] |= drift.compared(job, entity, sample.table(), checked)
+            found[entity] |= gate_scan.compared(job, entity, sample.table(), checked)
     for entity, checked in scans.items():
         found[entity] |= _errors(job, entity, failures, checked, plan)
     failed = [f"{entity} {check}" for entity, checks in found.items()
               for check, finding in checks.items() if finding.failed]
-    said = message.of(job, failures, found, listed) if failed else None
+    said = gate_failures.of(job, failures, found, listed) if failed else None
     return records(found) | {"failed": failed, "message": said, "commonest_errors": failures.commonest()}
 
 
 def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Counting) -> None:
     """One pass over tonight's rows of an entity type."""
-    folder, known = written.folder(job, entity), known_errors(job, entity)
+    folder, known = stage_inputs.generated_folder(job, entity), known_errors(job, entity)
     fix = f"remove the file and run `dare-job generate` with --date {job.space.dt}, which writes it again"
-    rows = scan.readable(scan.batches(written.parts(job, entity)), folder, fix)
+    rows = scan.readable(scan.batches(stage_inputs.parts(job, entity)), folder, fix)
     for batch in counting(rows):
         checked.add(batch, failures, known)
 

@@ -8,15 +8,17 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dare_job import baseline, errors, knowledge, lock
-from dare_job.files import AnyPath, path, writing
+from dare_job import errors
+from dare_job.generate import baseline, hangs, previous_text, shard_plan, wave_index, worker_stats
+from dare_job.generate.task import STATS, Task
 from dare_job.job import Job
-from dare_job.local_copy import local_copy
 from dare_job.observe import progress
-from dare_job.spark import busy, chunks, cut, gpus, hangs, model_workers, widths
-from dare_job.spark.task import STATS, Task
-from dare_job.stages import old_text, upstream, waves
-from dare_job.tables import ENTITIES, GLOBAL, MODES_OF_GROUPS, MODES_WITHOUT_POOLS
+from dare_job.schemas import ENTITIES, GLOBAL, MODES_OF_GROUPS, MODES_WITHOUT_POOLS
+from dare_job.spark import workers
+from dare_job.storage import lock
+from dare_job.storage.local_copy import local_copy
+from dare_job.storage.paths import AnyPath, path, writing
+from dare_job.tables import chunk_files, published, stage_inputs
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
 from pools.store import Store
@@ -32,10 +34,10 @@ def run(job: Job) -> dict:
     Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, those of each wave,
     ``widths`` of beams, and the baseline's.
     """
-    upstream.require_plan(job)
+    stage_inputs.require_plan(job)
     work = prepare(job)
-    tally = chunks.Tally(work.entities)
-    before, files = tally.update().rows, busy.files(work)
+    tally = chunk_files.Tally(work.entities)
+    before, files = tally.update().rows, worker_stats.files(work)
     if before < work.rows:
         _write(job, work)
     totals = tally.update()
@@ -43,26 +45,30 @@ def run(job: Job) -> dict:
         raise errors.InfrastructureError(
             f"{work.folder} holds {totals.rows} of {work.rows} rows after all tasks ended: run it again")
     record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
-              "waves": waves.record(work), "workers": _workers(job, work, files),
+              "waves": wave_index.record(work), "workers": _workers(job, work, files),
               "beams": _beams(job, work), "baseline": baseline.measure(job, work)}
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
 
 
-def _beams(job: Job, work: cut.Cut) -> dict | None:
+def _beams(job: Job, work: shard_plan.Cut) -> dict | None:
     """What ``widths`` says of all rows of a night of beams."""
-    return widths.record(sorted(busy.files(work))) if job.config.decode.mode == "beam" else None
+    return (
+        worker_stats.beam_record(sorted(worker_stats.files(work)))
+        if job.config.decode.mode == "beam"
+        else None
+    )
 
 
-def prepare(job: Job) -> cut.Cut:
+def prepare(job: Job) -> shard_plan.Cut:
     """The cut of tonight's rows: the one on disk, or a new one."""
-    return cut.prepare(job, _fingerprint(job), partial(tonight, job))
+    return shard_plan.prepare(job, _fingerprint(job), partial(tonight, job))
 
 
-def _workers(job: Job, work: cut.Cut, before: set[AnyPath]) -> dict | None:
+def _workers(job: Job, work: shard_plan.Cut, before: set[AnyPath]) -> dict | None:
     """What ``busy`` and ``hangs`` say of this run's workers, or of those of the last one that wrote."""
-    found = busy.record(work, before)
+    found = worker_stats.busy_record(work, before)
     if found is None:
         try:
             return done_record(work.folder).get("workers")
@@ -85,75 +91,83 @@ def tonight(job: Job, limit: int | None) -> DataFrame:
     """
     frames = []
     for entity in ENTITIES:
-        stale = upstream.table(job, "plan", entity).where("stale")
+        stale = stage_inputs.table(job, "plan", entity).where("stale")
         asked = stale.where(F.col("prompt").isNotNull())
         if limit is not None:
             asked = asked.orderBy("entity_id").limit(limit)
         rows = asked.unionByName(stale.where(F.col("prompt").isNull()))
-        routes = upstream.table(job, "route", entity).select("entity_id", "pool", "pool_kind")
+        routes = stage_inputs.table(job, "route", entity).select("entity_id", "pool", "pool_kind")
         rows = _with_own(job, entity, rows.join(routes, "entity_id", "left"))
         frames.append(rows.withColumn("entity", F.lit(entity)))
     rows = frames[0].unionByName(frames[1])
     only = _ROUTE_OF_MODE.get(job.config.decode.mode)
     for column in ("pool", "pool_kind"):
         rows = rows.withColumn(column, F.lit(only) if only else F.coalesce(column, F.lit(GLOBAL)))
-    return rows.select("entity", *cut.COLUMNS)
+    return rows.select("entity", *shard_plan.COLUMNS)
 
 
 def _with_own(job: Job, entity: str, rows: DataFrame) -> DataFrame:
     """Add ``own_ids``: token ids of each row's own old text, null where there is none to draft from."""
-    old = knowledge.old_folder(job, entity)
+    old = published.old_folder(job, entity)
     if old is None or not job.config.pools.own or job.config.decode.mode not in MODES_OF_GROUPS:
         return rows.withColumn("own_ids", F.lit(None).cast("array<int>"))
-    own = old_text.token_ids(job, old).groupBy("entity_id").agg(F.max("token_ids").alias("own_ids"))
+    own = previous_text.token_ids(job, old).groupBy("entity_id").agg(F.max("token_ids").alias("own_ids"))
     return rows.join(own, "entity_id", "left")  # one text each, should the old text have an id twice
 
 
 def _fingerprint(job: Job) -> str:
     """Changes with the rows and with what can change their text, not with limit, batch sizes or budgets."""
-    return digest(["generate", cut.COLUMNS, cut.PLACE, upstream.require(job, "plan")["fingerprint"],
-                   upstream.require(job, "route")["fingerprint"], job.config.decode.mode])
+    return digest(
+        [
+            "generate",
+            shard_plan.COLUMNS,
+            shard_plan.PLACE,
+            stage_inputs.require(job, "plan")["fingerprint"],
+            stage_inputs.require(job, "route")["fingerprint"],
+            job.config.decode.mode,
+        ]
+    )
 
 
-def _write(job: Job, work: cut.Cut) -> None:
-    task = Task.of(job, upstream.require(job, "pools")["fingerprint"], work.token)
-    gpus.warn_of_sharing(job.spark)
+def _write(job: Job, work: shard_plan.Cut) -> None:
+    task = Task.of(job, stage_inputs.require(job, "pools")["fingerprint"], work.token)
+    workers.warn_of_sharing(job.spark)
     (work.folder / DONE).unlink(missing_ok=True)
-    (work.folder / cut.FAILED).unlink(missing_ok=True)
+    (work.folder / shard_plan.FAILED).unlink(missing_ok=True)
     with _marking_damage(job):
         _check_pools(task)
         for wave in range(1, 1 + len(work.waves)):
-            if waves.unfinished(work, wave):
-                _write_wave(job, work, wave, task.of_wave(job, waves.freeze(job, work, wave)))
+            if wave_index.unfinished(work, wave):
+                _write_wave(job, work, wave, task.of_wave(job, wave_index.freeze(job, work, wave)))
 
 
 def write_shard(batches, task: Task):
     """``worker.write_shard``, imported where it runs: torch and transformers are none of the driver's."""
-    from dare_job.spark import worker
+    from dare_job.generate import worker
 
     yield from worker.write_shard(batches, task)
 
 
-def _write_wave(job: Job, work: cut.Cut, wave: int, task: Task) -> None:
+def _write_wave(job: Job, work: shard_plan.Cut, wave: int, task: Task) -> None:
     """Write what is left of a wave, all of whose texts are there before the next one starts."""
     def write(batches):
         yield from write_shard(batches, task)
 
     lock.require_held()
     if len(work.waves) > 1:
-        _LOG.info("%s: %d rows", waves.name(work, wave), work.waves[wave - 1][0])
-    watched = progress.watching(work.entities, work.rows, waves.name(work, wave))
+        _LOG.info("%s: %d rows", wave_index.name(work, wave), work.waves[wave - 1][0])
+    watched = progress.watching(work.entities, work.rows, wave_index.name(work, wave))
     with small_batches(job), watched:
         stats = _stats(job, work, wave, write)
     _note_tasks(work.folder / TASKS, stats)
-    cut.raise_failure(work.folder)
-    waves.check(work, wave)
+    shard_plan.raise_failure(work.folder)
+    wave_index.check(work, wave)
 
 
-def _stats(job: Job, work: cut.Cut, wave: int, write) -> list:
+def _stats(job: Job, work: shard_plan.Cut, wave: int, write) -> list:
     """STATS of the tasks that write what is left of a wave."""
-    return hangs.until_done(work.folder, work.token, lambda: model_workers.map_rows(
-        cut.remaining(job, work, wave), write, STATS).collect())
+    return hangs.until_done(work.folder, work.token, lambda: workers.map_rows(
+        shard_plan.remaining(job, work, wave), write, STATS).collect())
 
 
 def _note_tasks(file: AnyPath, stats: list) -> None:

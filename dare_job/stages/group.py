@@ -12,15 +12,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from rich.progress import Progress
 
-from dare_job import files
-from dare_job.config import GroupSettings
+from dare_job.config.settings import GroupSettings
 from dare_job.embed import kmeans, vectors
 from dare_job.errors import ConfigError
-from dare_job.files import AnyPath
 from dare_job.job import Job
-from dare_job.spark.reading import read_parquet, write_parquet
-from dare_job.stages.upstream import folder, report, require, table
-from dare_job.tables import ENTITIES, GROUPS
+from dare_job.schemas import ENTITIES, GROUPS
+from dare_job.spark.tables import read_parquet, write_parquet
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables.stage_inputs import folder, report, require, table
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools.attributes import AttributeTree, learn_order
 
@@ -60,7 +60,7 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> 
         found = found.withColumn("attribute_group", F.lit(None).cast("string"))
     written = staging / f"entity={entity}"
     write_parquet(found.select(*GROUPS.names), written)
-    files.remove_tree(staging / f"labels-{entity}.parquet")
+    paths.remove_tree(staging / f"labels-{entity}.parquet")
     return {"clusters": k, "attribute_order": groups.order, **_counted(written)}
 
 
@@ -73,7 +73,7 @@ def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath
         labels = kmeans.assign(found, k, settings.seed, lambda points: progress.advance(task, points))
     path.mkdir()
     labels = pa.table([ids, kmeans.names(labels)], names=["entity_id", "collaborative_group"])
-    with files.sink(path / "part-0.parquet") as sink:
+    with paths.sink(path / "part-0.parquet") as sink:
         pq.write_table(labels, sink)
     return read_parquet(job.spark, path), k if len(ids) else 0
 
@@ -131,7 +131,7 @@ def _parsed(key: str) -> dict[str, str]:
 def _counted(written: AnyPath) -> dict:
     record = {}
     for kind in ("collaborative", "attribute"):
-        groups = files.dataset(written).to_table(columns=[f"{kind}_group"]).column(0)
+        groups = paths.dataset(written).to_table(columns=[f"{kind}_group"]).column(0)
         sizes = pc.value_counts(groups.drop_null()).field("counts").to_pylist()
         record |= {f"{kind}_groups": len(sizes), f"largest_{kind}_group": max(sizes, default=0),
                    f"without_{kind}_group": groups.null_count, "rows": len(groups)}

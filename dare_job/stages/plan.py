@@ -4,22 +4,23 @@ import logging
 import time
 
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dare_job import files, knowledge, prompts
+from dare_job import prompts
 from dare_job.data import render
 from dare_job.data.history import end_of_day, histories
-from dare_job.data.prepare import prepare
+from dare_job.data.input import prepare
 from dare_job.data.text_key import text_salt
-from dare_job.files import AnyPath
 from dare_job.job import Job
-from dare_job.knowledge import old_folder, read_table, relaxed
-from dare_job.model_files import EMBEDDED
-from dare_job.spark.reading import read_parquet, write_parquet
-from dare_job.stages.upstream import report
-from dare_job.tables import ENTITIES, PLAN
+from dare_job.models.files import EMBEDDED
+from dare_job.schemas import ENTITIES, PLAN
+from dare_job.spark.tables import read_parquet, write_parquet
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
+from dare_job.tables.published import old_folder, read_table, relaxed
+from dare_job.tables.stage_inputs import report
 from dare_job.workspace import MANIFEST, committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
@@ -44,7 +45,7 @@ def run(job: Job) -> dict:
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
         record: dict = {"input": _counts(done_record(source)), "model": job.model_hash,
-                        "before": {entity: knowledge.identity(job, entity) for entity in ENTITIES}}
+                        "before": {entity: published.identity(job, entity) for entity in ENTITIES}}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
                 table = (_users if entity == "user" else _items)(job, source)
@@ -53,15 +54,6 @@ def run(job: Job) -> dict:
                 record[entity] = _counted(folder)
             record["seconds"] = round(time.perf_counter() - began, 3)
     return report(done_record(target))
-
-
-def todo(plan: ds.Dataset, limit: int | None = None):
-    """The stale rows that have a prompt, by entity_id; the first ``limit`` of them. An Arrow table (PLAN).
-
-    Rows with ``error`` are not among them: they cost no model time and are always written.
-    """
-    rows = plan.to_table(filter=pc.field("stale") & pc.field("prompt").is_valid()).sort_by("entity_id")
-    return rows if limit is None else rows.slice(0, limit)
 
 
 def _warn_of_wording(job: Job) -> None:
@@ -83,7 +75,7 @@ def _identity(path: AnyPath | None) -> list | None:
     if path is None:
         return None
     found = sorted(file for file in path.rglob("*") if file.suffix == ".parquet" or file.name == MANIFEST)
-    return [[file.name, *known] for file, known in zip(found, files.identities(found), strict=True)]
+    return [[file.name, *known] for file, known in zip(found, paths.identities(found), strict=True)]
 
 
 def _read(job: Job, source: AnyPath, name: str) -> DataFrame:
@@ -163,6 +155,6 @@ def _counts(record: dict) -> dict:
 
 
 def _counted(folder: AnyPath) -> dict[str, int]:
-    plan = files.dataset(folder)
+    plan = paths.dataset(folder)
     return {"rows": plan.count_rows(), "stale": plan.count_rows(filter=pc.field("stale")),
             "errors": plan.count_rows(filter=pc.field("error").is_valid())}

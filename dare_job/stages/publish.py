@@ -12,23 +12,99 @@ Both entity types are staged with their manifests and checked before either is s
 (``swap.show``): users first, then items. A kill between the two leaves users of this run beside items of
 the publication before, each whole; publishing again ends it. File names are new in each publication, so that
 who listed the older files finds them or misses them, and never reads some of both.
+
+What a published snapshot says about itself in ``_manifest.json``.
 """
 
 import secrets
 import time
+from collections import Counter
 from contextlib import ExitStack
+from datetime import UTC, datetime
 
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dare_job import knowledge, lock, manifest, report, swap
+from dare_job.data.text_key import text_salt
 from dare_job.errors import DataError
-from dare_job.files import AnyPath
+from dare_job.generate import shard_plan
 from dare_job.job import Job
-from dare_job.model_files import tokenizer_hash
-from dare_job.spark import parts
-from dare_job.stages import gate, upstream, written
-from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
+from dare_job.models.files import tokenizer_hash
+from dare_job.observe import redact, times
+from dare_job.publish import report
+from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
+from dare_job.stages import gate
+from dare_job.storage import atomic, lock
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import chunk_files, parts, published, stage_inputs
+from dare_job.tables import published as tables_published
+from dare_job.tables.parts import Part
 from dare_job.workspace import MANIFEST, Workspace, digest, write_json
+
+
+def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: list[Part],
+             fingerprint: str, gates: dict) -> dict:
+    """The manifest of a staged snapshot: who wrote it, counts, sums, rates, files with checksums.
+
+    generated    what the stage generate reported; fingerprint: of what the snapshot was made from
+    gates        what the stage gate found of the entity type, by check
+    """
+    counts, totals, kinds = _count(job, entity, [folder / part.file for part in files])
+    plan, work = stage_inputs.require(job, "plan"), shard_plan.read(job.space.stage("generate"))
+    return {
+        "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
+        "published": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": times.read(job.space),
+        "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
+        "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
+        "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
+        "verify": job.config.verify.rule, "choice": job.choice, **_writer(job),
+        "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
+        "counts": counts, "totals": totals, "pool_kinds": kinds,
+        "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
+        "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
+        "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
+        "gates": gates, "beams": generated.get("beams"),
+        "busy_s": generated.get("busy_s"), "workers": generated.get("workers"),
+        "waves": generated.get("waves", {}).get(entity, []),
+        "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
+        "previous": str(published.old_folder(job, entity) or "") or None,
+        "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
+                              "bytes": (folder / part.file).stat().st_size} for part in files},
+    }
+
+
+def _writer(job: Job) -> dict:
+    writer = published.writer(job)
+    return writer | {"model": redact.values(writer["model"])}  # a name may be an address with a token
+
+
+def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, dict, dict]:
+    """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
+    sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
+    counts, totals, kinds = Counter(guarded=0), dict.fromkeys(sums, 0), Counter()
+    columns = ["error", "generated_dt", "tokens", "pool_kind", "guarded_tokens", *sums[1:]]
+    for batch in published.dataset_of(files).to_batches(columns=columns):
+        no_text = pc.is_null(batch["generated_dt"])
+        fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
+        counts["rows"] += batch.num_rows
+        counts["written"] += pc.sum(fresh).as_py() or 0
+        counts["errors"] += batch.num_rows - batch["error"].null_count
+        counts["without_text"] += pc.sum(no_text).as_py() or 0
+        new = batch.filter(fresh)
+        counts["guarded"] += chunk_files.guarded(new)
+        kinds.update({entry["values"]: entry["counts"]
+                      for entry in pc.value_counts(new["pool_kind"].drop_null()).to_pylist()})
+        for name in sums:
+            totals[name] += pc.sum(new[name]).as_py() or 0
+    plan = published.dataset(stage_inputs.folder(job, "plan", entity), PLAN)
+    counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
+    counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale"))
+    counts["pending"] = plan.count_rows() - counts["rows"]
+    return dict(counts), totals, dict(kinds)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 _ROWS_A_FILE = 100_000
 
@@ -48,11 +124,11 @@ def run(job: Job) -> dict:
 
 def _publish(job: Job) -> dict:
     began = time.perf_counter()
-    upstream.require_plan(job)
-    generated = written.require(job)
+    stage_inputs.require_plan(job)
+    generated = stage_inputs.require_generated(job)
     gates = gate.passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
-    published = {entity: knowledge.made_from(job.space.knowledge(entity), fingerprints[entity])
+    published = {entity: tables_published.made_from(job.space.knowledge(entity), fingerprints[entity])
                  for entity in ENTITIES}
     if all(published.values()):
         return {entity: _with_baseline(job, entity, found, generated) for entity, found in published.items()}
@@ -60,7 +136,7 @@ def _publish(job: Job) -> dict:
         staged = {entity: _stage(job, entity, failing) for entity in ENTITIES}
         manifests = {}
         for entity, files in staged.items():
-            manifests[entity] = manifest.describe(job, entity, generated, *files, fingerprints[entity],
+            manifests[entity] = describe(job, entity, generated, *files, fingerprints[entity],
                                                   gates[entity])
             manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
         _show(job.space, {entity: folder for entity, (folder, _) in staged.items()}, manifests)
@@ -72,7 +148,7 @@ def _show(space: Workspace, staged: dict[str, AnyPath], manifests: dict) -> None
     for entity, folder in staged.items():
         lock.require_held()
         write_json(folder / MANIFEST, manifests[entity])
-    swap.show({folder: space.knowledge(entity) for entity, folder in staged.items()})
+    atomic.show({folder: space.knowledge(entity) for entity, folder in staged.items()})
 
 
 def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
@@ -86,17 +162,17 @@ def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
 
 
 def _fingerprint(job: Job, entity: str, generated: dict) -> str:
-    return digest(["publish", SCHEMA_VERSION, generated["fingerprint"], *written.identity(job, entity)])
+    return digest(["publish", SCHEMA_VERSION, generated["fingerprint"], *stage_inputs.identity(job, entity)])
 
 
 def _plan(job: Job, entity: str) -> ds.Dataset:
-    return knowledge.dataset(upstream.folder(job, "plan", entity), PLAN)
+    return tables_published.dataset(stage_inputs.folder(job, "plan", entity), PLAN)
 
 
 def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[parts.Part]]:
     """Write the snapshot beside its place; returns the folder, removed where ``failing`` fails, and files."""
-    staging = swap.staged(job.space.knowledge(entity), flat=True)
-    failing.enter_context(swap.discarding(staging))
+    staging = atomic.staged(job.space.knowledge(entity), flat=True)
+    failing.enter_context(atomic.discarding(staging))
     known = _plan(job, entity).count_rows()
     name = f"part-{secrets.token_hex(4)}"
     written = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)
@@ -104,7 +180,7 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
     if repeated is not None:
         raise DataError(
             f"{entity} {repeated!r} would be published twice: the input or the old text in "
-            f"{knowledge.old_folder(job, entity)} holds the id more than once; nothing was published")
+            f"{tables_published.old_folder(job, entity)} holds the id more than once; nothing was published")
     return staging, written
 
 
@@ -112,13 +188,13 @@ def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE: the rule in the module's text."""
     from pyspark.sql import functions as F
 
-    known = upstream.table(job, "plan", entity)
+    known = stage_inputs.table(job, "plan", entity)
     rows = known.select("entity_id", "stale").join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
-    old = knowledge.old_folder(job, entity)
-    before = knowledge.read_table(job, old) if old else _empty(job)
+    old = tables_published.old_folder(job, entity)
+    before = tables_published.read_table(job, old) if old else _empty(job)
     if old and old.name.startswith("dt="):
         before = before.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(old.name[3:])))
-    if old and knowledge.manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
+    if old and tables_published.manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
         before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))  # ids of another tokenizer
     rows = rows.join(_prefixed(before, "old"), "entity_id", "left")
     is_new, has_old = F.col("new").isNotNull(), F.col("old").isNotNull()
@@ -133,10 +209,10 @@ def _snapshot(job: Job, entity: str):
 
 def _rows(job: Job, entity: str):
     """Tonight's rows, or an empty table."""
-    folder = written.folder(job, entity)
+    folder = stage_inputs.generated_folder(job, entity)
     if not any(folder.glob("*.parquet")):
         return _empty(job)
-    return knowledge.read_table(job, folder)
+    return tables_published.read_table(job, folder)
 
 
 def _empty(job: Job):

@@ -14,19 +14,22 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from dare_job import files, knowledge, lock, model_files, swap
-from dare_job.data.prepare import prepare
+from dare_job.data.input import prepare
 from dare_job.errors import ConfigError, DataError, InfrastructureError, ModelError, ThresholdError
+from dare_job.generate import hangs
+from dare_job.generate.shard_plan import RETRY
 from dare_job.job import Job
+from dare_job.models import files as models_files
 from dare_job.observe import redact
-from dare_job.quality.failures import Reasons
-from dare_job.recommend import chunks, publishing, searching, users
+from dare_job.publish.gate.failures import Reasons
+from dare_job.recommend import chunks, publishing, users
+from dare_job.recommend import task as recommend_task
 from dare_job.recommend.catalogue import Catalogue
-from dare_job.recommend.ids.vocabulary import Recommender
 from dare_job.recommend.task import RecommendTask
-from dare_job.spark import hangs
-from dare_job.spark.cut import RETRY
-from dare_job.tables import CANDIDATES_VERSION
+from dare_job.recommend.vocabulary import Recommender
+from dare_job.schemas import CANDIDATES_VERSION
+from dare_job.storage import atomic, lock, paths
+from dare_job.tables import published
 from dare_job.workspace import MANIFEST, digest, done_record, write_json
 
 _LOG = logging.getLogger("dare_job")
@@ -44,30 +47,30 @@ def run(job: Job) -> dict:
     if settings.model is None:
         return {}
     began = time.perf_counter()
-    folder = model_files.resolve(settings.model, settings.revision, setting="recommend.model")
+    folder = models_files.resolve(settings.model, settings.revision, setting="recommend.model")
     recommender, drafter = Recommender.open(folder), _drafter(job)
     known = len(recommender.ids.items)
     _require_ids(job, known, known)  # refused before anything costs
     if drafter:
-        searching.drafter_of(recommender, drafter)
+        recommend_task.drafter_of(recommender, drafter)
     if settings.drafter and settings.dtype != "float32" and not settings.temperature:
         _LOG.warning("recommend.dtype = %s: some lists will not be those of plain beam search, as drafts "
                      "group sums otherwise; set it to float32, or recommend.drafter to null, where they "
                      "must be", settings.dtype)
-    made_by = {name: {"folder": redact.values(str(place)), "sha256": model_files.fingerprint(place)}
+    made_by = {name: {"folder": redact.values(str(place)), "sha256": models_files.fingerprint(place)}
                for name, place in (("model", folder), ("drafter", drafter)) if place}
     source = prepare(job)
     fingerprint = _fingerprint(job, done_record(source)["fingerprint"], made_by)
     target = job.space.candidates()
-    if found := knowledge.made_from(target, fingerprint):
+    if found := published.made_from(target, fingerprint):
         return found
     work = job.space.work / "recommend" / fingerprint[:12]
     table = users.prepare(job, source, work / "users", fingerprint)
     if not table["users"]:
         raise DataError(f"{source} names no user, or --limit is 0: there is nobody to recommend to")
-    counts = users.counts(swap.current(work / "users"), recommender.ids)
+    counts = users.counts(atomic.current(work / "users"), recommender.ids)
     _require_items(job, Catalogue.of(recommender.ids, counts))
-    task = RecommendTask.of(job, folder, drafter, swap.current(work / "users"), work, fingerprint)
+    task = RecommendTask.of(job, folder, drafter, atomic.current(work / "users"), work, fingerprint)
     said = chunks.write(job, task, table["chunks"], table["users"])
     if hung := hangs.count(work, fingerprint):
         _LOG.warning("workers hung, or their device failed, %d times, and they were started anew; users "
@@ -79,19 +82,21 @@ def run(job: Job) -> dict:
                     "hangs": hung,
                     "busy_s": round(sum(row["busy_s"] for row in said), 3)},
         "seconds": round(time.perf_counter() - began, 3)})
-    files.remove_tree(job.space.work / "recommend")
+    paths.remove_tree(job.space.work / "recommend")
     return manifest
 
 
 def _drafter(job: Job) -> Path | None:
     name = job.config.recommend.drafter
-    if name is None or name in searching.WITHOUT_MODEL:
+    if name is None or name in recommend_task.WITHOUT_MODEL:
         return None
     try:
-        return model_files.resolve(name, setting="recommend.drafter")
+        return models_files.resolve(name, setting="recommend.drafter")
     except (ModelError, InfrastructureError) as error:
-        raise type(error)(f"recommend.drafter = {name!r}: {error}; it is one of "
-                          f"{', '.join(searching.WITHOUT_MODEL)}, or a small recommender's folder") from error
+        raise type(error)(
+            f"recommend.drafter = {name!r}: {error}; it is one of "
+            f"{', '.join(recommend_task.WITHOUT_MODEL)}, or a small recommender's folder"
+        ) from error
 
 
 def _fingerprint(job: Job, input_: str, made_by: dict) -> str:
@@ -126,11 +131,11 @@ def _require_items(job: Job, catalogue: Catalogue) -> None:
                      "file, in its order; are these the ids of another catalogue?", settings.model)
 
 
-def _show(job: Job, table: dict, made: files.AnyPath, fingerprint: str, said: dict) -> dict:
+def _show(job: Job, table: dict, made: paths.AnyPath, fingerprint: str, said: dict) -> dict:
     """Write the table beside its place, check it and let readers see it; the manifest."""
     target = job.space.candidates()
-    staging = swap.staged(target, flat=True)
-    with swap.discarding(staging):
+    staging = atomic.staged(target, flat=True)
+    with atomic.discarding(staging):
         named, sums = publishing.write(job, made, staging, table["users"], job.config.recommend.k)
         _require_few_errors(job, sums, staging, made.parent)
         searched = sums["users"] - sums["errors"] - sums["popular"]
@@ -141,16 +146,16 @@ def _show(job: Job, table: dict, made: files.AnyPath, fingerprint: str, said: di
             "forwards_a_user": round(sums["forwards"] / searched, 4) if searched else None, **said}
         lock.require_held()
         write_json(staging / MANIFEST, manifest)
-        swap.show({staging: target})
+        atomic.show({staging: target})
     return manifest
 
 
-def _require_few_errors(job: Job, sums: dict, made: files.AnyPath, work: files.AnyPath) -> None:
+def _require_few_errors(job: Job, sums: dict, made: paths.AnyPath, work: paths.AnyPath) -> None:
     """made: the table's files."""
     limit = job.config.limits.max_error_share
     if limit is not None and sums["users"] and sums["errors"] / sums["users"] > limit:
         reasons = Reasons()
-        failed = files.dataset(made).to_table(columns=["error"], filter=pc.field("error").is_valid())
+        failed = paths.dataset(made).to_table(columns=["error"], filter=pc.field("error").is_valid())
         for reason in failed["error"].to_pylist():
             reasons.add(reason)
         write_json(work / RETRY, {"run_id": job.run_id})

@@ -6,11 +6,11 @@ from functools import lru_cache, partial
 
 import pyarrow as pa
 
-from dare_job import files
 from dare_job.job import Job
-from dare_job.spark.reading import write_parquet
-from dare_job.stages.upstream import report, require, table
-from dare_job.tables import ENTITIES, ROUTES
+from dare_job.schemas import ENTITIES, ROUTES
+from dare_job.spark.tables import write_parquet
+from dare_job.storage import paths
+from dare_job.tables.stage_inputs import report, require, table
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools import router
 
@@ -57,7 +57,7 @@ def _route(batches: Batches, entity: str, least: int, override: str) -> Batches:
 
 
 def _counted(written) -> dict:
-    kinds = files.dataset(written).to_table(columns=["pool", "pool_kind"])
+    kinds = paths.dataset(written).to_table(columns=["pool", "pool_kind"])
     counts = {row["pool_kind"]: row["pool_kind_count"] for row in
               kinds.group_by("pool_kind").aggregate([("pool_kind", "count")]).to_pylist()}
     return {"rows": kinds.num_rows, "pools": len(kinds["pool"].unique()), **counts}

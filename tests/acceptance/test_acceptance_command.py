@@ -11,11 +11,12 @@ from acceptance_models import TEXTS, last, run
 from sampling_pairs import best_by_program, judged
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare_job.acceptance import command, rates
-from dare_job.acceptance.plot import draw
-from dare_job.acceptance.trees import Sparse
-from dare_job.decode.sampling import LAWS, Verifier, enumerate_draws
+from dare_job.decode.sampling.distributions import LAWS, enumerate_draws
+from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError, DataError
+from dare_job.evaluate.acceptance import command, measure
+from dare_job.evaluate.acceptance.command import draw
+from dare_job.evaluate.acceptance.trees import Sparse
 
 TEMPERATURES, DRAFTS = (0.3, 1.0), (1, 2, 3)
 
@@ -50,7 +51,7 @@ def places(models):
 def test_every_rule_and_law_once(found):
     ways = [(row["law"], row["verifier"], row["drafts"], row["temperature"]) for row in found["rows"]]
     expected = {(law, rule, n, t) for law, n, t in itertools.product(LAWS, DRAFTS, TEMPERATURES)
-                if LAWS[law].only in (None, n) for rule in rates.verifiers(law, n)}
+                if LAWS[law].only in (None, n) for rule in measure.verifiers(law, n)}
     assert len(ways) == len(expected) and set(ways) == expected
     assert {("distinct", "rrs", 2, 1.0), ("without_replacement", "greedy", 3, 0.3), ("iid", "k_seq", 2, 1.0),
             ("spechub", "spechub", 2, 1.0), ("iid", "speculative", 1, 1.0)} <= expected
@@ -119,9 +120,9 @@ def test_mean_of_dependent_places():
     """Places by themselves: the textbook's error. Each said twice in its text: the same, and no less."""
     x = np.array([0.1, 0.9, 0.4, 0.7])
     expected = pytest.approx((x.mean(), x.std(ddof=1) / 2))
-    assert rates.mean(x, [0, 1, 2, 3]) == expected
-    assert rates.mean(np.repeat(x, 2), np.repeat([5, 1, 2, 3], 2)) == expected
-    assert rates.mean(x, [4, 4, 4, 4]) == expected
+    assert measure.mean(x, [0, 1, 2, 3]) == expected
+    assert measure.mean(np.repeat(x, 2), np.repeat([5, 1, 2, 3], 2)) == expected
+    assert measure.mean(x, [4, 4, 4, 4]) == expected
 
 
 @pytest.mark.parametrize(("option", "value", "message"), [

@@ -12,16 +12,17 @@ from acceptance_models import last, tokenizer
 from sampling_pairs import distance, judged
 from transformers import AutoTokenizer
 
-from dare_job import tables
-from dare_job.acceptance import places, rates, texts
+from dare_job import schemas
 from dare_job.bench.profiles import drafter
-from dare_job.decode.sampling import Verifier
-from dare_job.decode.sampling import rates as node_rates
-from dare_job.decode.sampling.optimum import optimum
-from dare_job.drafter.settings import Settings
-from dare_job.drafter.train import network
-from dare_job.model import embedded_path
-from dare_job.model_files import tokenizer_hash
+from dare_job.decode.sampling.verify import Verifier
+from dare_job.evaluate.acceptance import measure, texts
+from dare_job.evaluate.acceptance import rates as node_rates
+from dare_job.evaluate.acceptance import texts as acceptance_texts
+from dare_job.evaluate.acceptance.optimum import optimum
+from dare_job.models import embedded_path
+from dare_job.models.files import tokenizer_hash
+from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.train import network
 from dare_job.workspace import MANIFEST
 
 DT = "2026-01-02"
@@ -58,12 +59,12 @@ def test_texts_of_a_run(models, tmp_path):
     for entity, written in (("user", rows), ("item", [])):
         folder = tmp_path / "knowledge" / f"entity={entity}" / f"dt={DT}"
         folder.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(written, tables.KNOWLEDGE), folder / "part-0.parquet")
+        pq.write_table(pa.Table.from_pylist(written, schemas.KNOWLEDGE), folder / "part-0.parquet")
         (folder / MANIFEST).write_text(json.dumps({"tokenizer": tokenizer_hash(models / "target")}))
     plan = tmp_path / "_work" / f"dt={DT}" / "plan" / "entity=user"
     plan.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist([{"entity_id": "u1", "prompt": "a b", "prompt_sha256": asked,
-                                          "stale": True, "strict": False, "interactions": 3}], tables.PLAN),
+                                          "stale": True, "strict": False, "interactions": 3}], schemas.PLAN),
                    plan / "part-0.parquet")
     found = texts.read(str(tmp_path), "knowledge", None, words, models / "target", 10, 0)
     assert {row.name: (row.prompt.tolist(), row.text.tolist()) for row in found} == {
@@ -73,9 +74,9 @@ def test_texts_of_a_run(models, tmp_path):
 
 def test_places_are_tokens_of_the_texts_each_once():
     rows = [texts.Row(str(n), np.zeros(2, np.int64), np.arange(n), True) for n in (3, 1, 6)]
-    every = places.chosen(rows, 100, 0)
+    every = acceptance_texts.chosen(rows, 100, 0)
     assert [part.tolist() for part in every] == [[0, 1, 2], [0], [0, 1, 2, 3, 4, 5]]
-    some = places.chosen(rows, 4, 0)
+    some = acceptance_texts.chosen(rows, 4, 0)
     assert sum(map(len, some)) == 4
     assert all(set(one) <= set(whole) for one, whole in zip(some, every, strict=True))
 
@@ -108,9 +109,9 @@ def test_every_rule_at_low_temperatures(n):
     rng = torch.Generator().manual_seed(n)
     target, draft = torch.randn((2, 500), generator=rng)
     for temperature in (0.02, 0.1, 0.3):
-        cell_places = [places.Places(0, 3 * target[None], 3 * (target + draft / 2)[None])]
-        cells = rates.cells([temperature], [n])
-        rates.fill(cells, cell_places, 1, 200, 0)
+        cell_places = [acceptance_texts.Places(0, 3 * target[None], 3 * (target + draft / 2)[None])]
+        cells = measure.cells([temperature], [n])
+        measure.fill(cells, cell_places, 1, 200, 0)
         for cell in cells:
             for rule, (value,) in cell.rates.items():
                 assert 0 <= value <= cell.optima[0] + (0.1 if rule in cell.estimated else 1e-9), (cell, rule)

@@ -8,13 +8,13 @@ from decode_models import prompts
 from scipy.optimize import linprog
 
 from dare_job.bench.beam.bound import BoundedEngine, bound
-from dare_job.decode import EngineSettings, Request
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.kernel import KINDS, judge
 from dare_job.decode.beam.settings import Beams
-from dare_job.decode.sampling.laws import draw, enumerate_draws, law
-from dare_job.decode.sampling.optimum import by_subsets
-from dare_job.decode.sampling.steps import normalised
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.sampling.distributions import draw, enumerate_draws, law
+from dare_job.decode.sampling.rules import normalised
+from dare_job.evaluate.acceptance.optimum import by_subsets
 
 DRAWS = 40_000
 NEAR = 0.02  # 5 standard errors of a difference of two shares of so many draws, and more

@@ -9,14 +9,14 @@ from pydantic import ValidationError
 from transformers import AutoTokenizer
 
 from dare_job import cli
-from dare_job.config import JobConfig
-from dare_job.decode import Target
+from dare_job.config.settings import JobConfig
 from dare_job.decode.beam.settings import Beams
+from dare_job.decode.model.target import Target
 from dare_job.decode.sampling.warp import Warp
-from dare_job.drafter.settings import Settings
-from dare_job.drafter.train import network
-from dare_job.model_files import resolve
-from dare_job.spark import drafters, loading
+from dare_job.generate import engines, loading
+from dare_job.models.files import resolve
+from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.train import network
 
 MODEL = {"source": "model", "model": "m"}
 
@@ -51,7 +51,7 @@ def test_the_engine_of_a_task(embedded, drafter):
     task = task_of(asked, drafter)
     drafted, plain = loading.engine(task), loading.engine(task, mode="autoregressive")
     assert drafted.beams == Beams(3, 5, 2, 0.7, 3, Warp(0.8, 50), "without_replacement", "iid", 0.5, seed=4)
-    assert drafted._drafter.model is drafters.draft_model(task)
+    assert drafted._drafter.model is engines.draft_model(task)
     assert plain.beams.layers == 0 and plain._drafter is None and plain.settings.score == "never"
 
 

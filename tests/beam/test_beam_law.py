@@ -9,10 +9,10 @@ import torch
 from beam_models import near, write
 from scipy.stats import chi2
 
-from dare_job.decode import Target
 from dare_job.decode.beam import kernel
 from dare_job.decode.beam.settings import Beams
-from dare_job.decode.sampling.laws import enumerate_draws, law
+from dare_job.decode.model.target import Target
+from dare_job.decode.sampling.distributions import enumerate_draws, law
 from dare_job.decode.sampling.warp import Warp, warp
 
 V, NEW, ROWS, EOS = 4, 3, 2000, 3

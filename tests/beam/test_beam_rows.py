@@ -6,9 +6,10 @@ import torch
 from beam_models import near, write
 from decode_models import prompts, tiny
 
-from dare_job.decode import EngineSettings, Target
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.beam.settings import Beams
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError, ModelError
 

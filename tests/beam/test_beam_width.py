@@ -6,9 +6,9 @@ import torch
 from scipy.stats import binomtest
 
 from dare_job.decode.beam.kernel import judge, survivors
-from dare_job.decode.beam.width import counts, layers_bound, rates, reach, widths
-from dare_job.decode.sampling.laws import draw, law
-from dare_job.decode.sampling.steps import normalised
+from dare_job.decode.beam.layer import counts, layers_bound, rates, reach, widths
+from dare_job.decode.sampling.distributions import draw, law
+from dare_job.decode.sampling.rules import normalised
 
 DRAWS = 40_000
 ONE = torch.ones(1).double()

@@ -8,20 +8,20 @@ from beam_models import near
 from decode_models import prompts
 from typer.testing import CliRunner
 
-from dare_job.bench.beam import command, plot, report, speed
-from dare_job.bench.beam.measure import Written
-from dare_job.bench.beam.memory import Watched, memory
+from dare_job.bench.beam import command, plot, report
+from dare_job.bench.beam import report as beam_report
+from dare_job.bench.beam.measure import Watched, Written, memory
 from dare_job.bench.beam.methods import BEAM, DSBD, SEARCH, SINGLE, Grid, Way, ways
 from dare_job.bench.sampling import curve
 from dare_job.cli import app
-from dare_job.decode import EngineSettings, Request
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.beam.settings import Beams
-from dare_job.decode.cache import TreeCache
+from dare_job.decode.model.cache import TreeCache
+from dare_job.decode.request import EngineSettings, Request
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
-from dare_job.model.evaluate import Tally
+from dare_job.training.embedded.evaluate import Tally
 
 
 def seen(tokens: int, steps: int, nats: float, queries: int = 4, true: int = 9) -> Written:
@@ -66,9 +66,9 @@ def test_equal_quality_is_no_worse_in_either_measure():
 def test_speed_is_charged_by_queries_and_drafts():
     plain, drafted = Way(BEAM, Beams(width=4, layers=0)), Way(DSBD, Beams(layers=3), drafted=True)
     once = seen(100, 50, -0.1)
-    assert speed.step_ms(plain, once) == curve.target_ms(4)
-    assert speed.step_ms(drafted, once) > curve.target_ms(4) * 1.1
-    assert speed.tokens_per_s(plain, once) == pytest.approx(8000 * 2 / curve.target_ms(4))
+    assert beam_report.step_ms(plain, once) == curve.target_ms(4)
+    assert beam_report.step_ms(drafted, once) > curve.target_ms(4) * 1.1
+    assert beam_report.tokens_per_s(plain, once) == pytest.approx(8000 * 2 / curve.target_ms(4))
 
 
 MEASURED = {"sampling": Beams(1, layers=0), "search": Beams(4, layers=0, warp=Warp(0.0)),

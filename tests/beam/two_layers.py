@@ -10,10 +10,10 @@ from itertools import product
 
 import torch
 
-from dare_job.decode.beam import kernel, width
-from dare_job.decode.beam.joint import beam_law, log_likelihoods
-from dare_job.decode.sampling.laws import NONE, enumerate_draws, law
-from dare_job.decode.sampling.steps import normalised
+from dare_job.decode.beam import kernel, layer
+from dare_job.decode.beam.kernel import beam_law, log_likelihoods
+from dare_job.decode.sampling.distributions import NONE, enumerate_draws, law
+from dare_job.decode.sampling.rules import normalised
 from dare_job.decode.sampling.warp import Warp
 
 BEAMS = 2
@@ -140,7 +140,7 @@ class _Case:
     def widths(self, p, q, mass):
         if self.threshold is None:
             return torch.full((len(p),), self.least)
-        return width.widths(width.reach(p, q, self.n, mass), self.threshold, self.least, self.most)
+        return layer.widths(layer.reach(p, q, self.n, mass), self.threshold, self.least, self.most)
 
     def verdicts(self, p, q, drafts, chances, widths):
         return verdicts(p, q, drafts, chances, widths, self.outputs, self.told)

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job.ctr import examples
-from dare_job.ctr.examples import Examples
-from dare_job.ctr.source import Source
+from dare_job.evaluate.ctr import examples
+from dare_job.evaluate.ctr.examples import Examples
+from dare_job.evaluate.ctr.source import Source
 
 DAY_S = 86_400
 FIRST = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())

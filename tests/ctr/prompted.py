@@ -8,10 +8,10 @@ import numpy as np
 from ctr_tables import DAY_S, kinds, source
 
 from dare_job import prompts
-from dare_job.ctr import leakage
-from dare_job.ctr.knowledge import Knowledge
 from dare_job.data.history import window_size
-from dare_job.prompts import HistoryItem
+from dare_job.evaluate.ctr import leakage
+from dare_job.evaluate.ctr.knowledge import Knowledge
+from dare_job.prompts.sets import HistoryItem
 
 
 def texts(entity: str, ids: list[str], vectors: np.ndarray, day: date | list[date]) -> Knowledge:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dare_job.ctr.adaptor import HybridExpertAdaptor
+from dare_job.evaluate.ctr.models import HybridExpertAdaptor
 
 
 def plain(adaptor: HybridExpertAdaptor, side: str, vector: list[float]) -> list[float]:

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from ctr_tables import kinds, source
 
-from dare_job import tables
-from dare_job.features import clusters, writing
-from dare_job.features.clusters import Codebooks
-from dare_job.features.vectors import Origin
+from dare_job import schemas
+from dare_job.publish.features import clusters, write
+from dare_job.publish.features.clusters import Codebooks
+from dare_job.publish.features.inputs import Origin
 
 PAGE = Path(__file__).parents[2] / "docs" / "consume.md"
 JOIN, RECHUB, STREAM, TORCH, SPARK, SKLEARN = re.findall(
@@ -46,7 +46,7 @@ def features(folder: Path, letter: str, vectors: np.ndarray) -> list[dict]:
     folder.mkdir(parents=True)
     names = sorted(f"{letter}{number}" for number in range(len(vectors)))
     ids = pa.array(range(1, len(names) + 1), pa.int32())
-    rows = writing.numbered(pa.table([names, ids], schema=tables.IDS), GROUP, slots=1)
+    rows = write.numbered(pa.table([names, ids], schema=schemas.IDS), GROUP, slots=1)
     numbers = [int(name[1:]) for name in names]
     for name, column in {
             "text_sha256": pa.array([f"{number:064x}" for number in numbers]),
@@ -54,8 +54,8 @@ def features(folder: Path, letter: str, vectors: np.ndarray) -> list[dict]:
             "reused": pa.array([False] * len(names)), "before": pa.nulls(len(names), pa.int32())}.items():
         rows = rows.append_column(name, column)
     dim = vectors.shape[1]
-    layout = writing.Layout(str(folder), "part-0", tables.features(dim, 2), BOOKS, GROUP, Origin("", "", dim))
-    found = writing.write_partition(iter(rows.to_batches(max_chunksize=7)), layout)
+    layout = write.Layout(str(folder), "part-0", schemas.features(dim, 2), BOOKS, GROUP, Origin("", "", dim))
+    found = write.write_partition(iter(rows.to_batches(max_chunksize=7)), layout)
     clusters.write(folder / clusters.name(BOOKS), BOOKS)
     (folder / "_manifest.json").write_text("{}")
     return pa.Table.from_batches(found).to_pylist()

@@ -177,11 +177,11 @@ def test_a_broken_split_names_file_and_line(monkeypatch, capsys, split_data, con
 
 def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch, capsys, split_data):
     monkeypatch.setitem(sys.modules, "torch_rechub.basic.features", None)
-    monkeypatch.delitem(sys.modules, "dare_job.ctr.models")
+    monkeypatch.delitem(sys.modules, "dare_job.evaluate.ctr.models")
     code, _, err = ctr(monkeypatch, capsys, "--data", split_data)
     assert code == 2 and "torch_rechub is missing; install dare-job with its extra ctr" in err
     monkeypatch.undo()
-    importlib.import_module("dare_job.ctr.models")
+    importlib.import_module("dare_job.evaluate.ctr.models")
 
 
 def test_the_sample_world_needs_no_files(monkeypatch, capsys):

@@ -12,9 +12,10 @@ import pytest
 from ctr_tables import kinds, write_features, write_texts
 from prompted import prompted, rated
 
-from dare_job.ctr import examples, knowledge, leakage, origin
-from dare_job.ctr.inputs import rows_of
 from dare_job.errors import DataError
+from dare_job.evaluate.ctr import examples, knowledge, leakage
+from dare_job.evaluate.ctr import knowledge as ctr_knowledge
+from dare_job.evaluate.ctr.inputs import rows_of
 from dare_job.workspace import MANIFEST
 
 DT = "2026-01-30"  # behind all data
@@ -29,7 +30,7 @@ OLD = "out/knowledge/entity=user/dt=2026-01-29"
     ({}, {"relaxed_tokens": [0, 3, 0]}, {"b"})],
     ids=["old text", "strict", "no counts", "first night", "nothing said"])
 def test_relaxed_texts_are_drafted_unless_there_was_no_old_text(manifest, columns, drafted):
-    assert origin.drafted(pa.table({"entity_id": ["a", "b", "c"], **columns}), manifest) == drafted
+    assert ctr_knowledge.drafted(pa.table({"entity_id": ["a", "b", "c"], **columns}), manifest) == drafted
 
 
 @pytest.fixture

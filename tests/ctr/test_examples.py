@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from ctr_tables import DAY_S, FIRST, made, source
 
-from dare_job.ctr import examples
-from dare_job.ctr.source import Source
 from dare_job.errors import DataError
+from dare_job.evaluate.ctr import examples
+from dare_job.evaluate.ctr.source import Source
 
 
 def test_histories_are_those_of_a_plain_loop():

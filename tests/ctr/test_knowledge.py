@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from ctr_tables import kinds, made, write_features, write_texts
 
-from dare_job.ctr import knowledge
-from dare_job.ctr.features import Maker
-from dare_job.ctr.inputs import join, rows_of
 from dare_job.data.history import end_of_day
 from dare_job.errors import DataError
+from dare_job.evaluate.ctr import knowledge
+from dare_job.evaluate.ctr.features import Maker
+from dare_job.evaluate.ctr.inputs import join, rows_of
 
 DT = "2025-12-31"
 USERS, ITEMS = [f"u{u}" for u in range(60)], [f"i{i}" for i in range(40)]

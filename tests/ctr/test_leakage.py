@@ -8,12 +8,12 @@ import pytest
 from ctr_tables import DAY_S, FIRST, kinds, made, source, write_features, write_texts
 from prompted import prompted, rated, texts
 
-from dare_job.ctr import examples, knowledge, leakage
-from dare_job.ctr.inputs import BASE, Inputs, join, rows_of
-from dare_job.ctr.models import Ctr
-from dare_job.ctr.train import TrainSettings, fit
 from dare_job.data.history import window_size
 from dare_job.errors import DataError
+from dare_job.evaluate.ctr import examples, knowledge, leakage
+from dare_job.evaluate.ctr.inputs import BASE, Inputs, join, rows_of
+from dare_job.evaluate.ctr.models import Ctr
+from dare_job.evaluate.ctr.train import TrainSettings, fit
 
 
 def test_text_of_the_day_before_is_safe_and_of_the_labels_own_day_is_refused():

@@ -6,11 +6,11 @@ import torch
 from ctr_tables import kinds, made
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dare_job.ctr import train
-from dare_job.ctr.inputs import BASE, Inputs, join
-from dare_job.ctr.knowledge import Knowledge
-from dare_job.ctr.models import MODELS, Ctr
-from dare_job.ctr.train import TrainSettings, fit, tensors
+from dare_job.evaluate.ctr import train
+from dare_job.evaluate.ctr.inputs import BASE, Inputs, join
+from dare_job.evaluate.ctr.knowledge import Knowledge
+from dare_job.evaluate.ctr.models import MODELS, Ctr
+from dare_job.evaluate.ctr.train import TrainSettings, fit, tensors
 
 QUICK = TrainSettings(epochs=2, batch_size=64)
 

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from ctr_tables import source
 
-from dare_job.ctr import source as sources
-from dare_job.data.paper.tables import CTR
+from dare_job.data.paper.options import CTR
 from dare_job.errors import DataError
-from dare_job.tables import INTERACTIONS, ITEMS, USERS
+from dare_job.evaluate.ctr import source as sources
+from dare_job.schemas import INTERACTIONS, ITEMS, USERS
 
 
 def _write(table, schema, path):

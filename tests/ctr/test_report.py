@@ -8,10 +8,10 @@ from ctr_tables import made
 from rich.console import Console
 from scipy import stats as reference
 
-from dare_job.ctr import report
-from dare_job.ctr.command import Options
-from dare_job.ctr.inputs import BASE, Inputs
-from dare_job.ctr.train import Fitted
+from dare_job.evaluate.ctr import report
+from dare_job.evaluate.ctr.inputs import BASE, Inputs
+from dare_job.evaluate.ctr.options import Options
+from dare_job.evaluate.ctr.train import Fitted
 
 AUC = {"base": [0.70, 0.71, 0.72, 0.70, 0.71], "strict": [0.74, 0.76, 0.75, 0.74, 0.77]}
 LOSS = {"base": [0.61, 0.62, 0.60, 0.61, 0.63], "strict": [0.64, 0.66, 0.65, 0.63, 0.66]}

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import model_files, prompts
+from dare_job import prompts
 from dare_job.bench.downstream import asked, sampled
-from dare_job.config import JobConfig
-from dare_job.ctr import knowledge
+from dare_job.config.settings import JobConfig
 from dare_job.errors import DataError, ModelError
-from dare_job.prompts import HistoryItem
-from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.evaluate.ctr import knowledge
+from dare_job.models import files
+from dare_job.prompts.sets import HistoryItem
+from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST, Workspace, write_json
 
 DT = "2026-01-02"
@@ -46,7 +47,7 @@ def _publish(space, entity, asked):
     pq.write_table(pa.table({"entity_id": list(asked), "prompt": pa.array(asked.values(), pa.string())}),
                    plan / "part-0.parquet")
     model = {"name": "embedded", "revision": None, "dtype": "float32",
-             "hash": model_files.fingerprint(model_files.resolve("embedded"))}
+             "hash": files.fingerprint(files.resolve("embedded"))}
     write_json(folder / MANIFEST, {
         "date": DT, "entity": entity, "run_id": "run", "schema_version": 3, "fingerprint": entity,
         "settings": JobConfig().model_dump(mode="json"), "model": model, "tokenizer": "t", "prompts": {},

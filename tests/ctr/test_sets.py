@@ -6,10 +6,10 @@ import logging
 import pytest
 from ctr_tables import kinds, write_features, write_texts
 
-from dare_job.ctr import sets
-from dare_job.ctr.command import Options
 from dare_job.errors import DataError
-from dare_job.features import encoder_files
+from dare_job.evaluate.ctr import sets
+from dare_job.evaluate.ctr.options import Options
+from dare_job.publish.features import encoder_files
 
 DT = "2025-12-31"
 

@@ -6,7 +6,7 @@ from ctr_tables import source
 
 from dare_job.bench.downstream import split_input
 from dare_job.errors import ConfigError
-from dare_job.tables import INTERACTIONS, ITEMS
+from dare_job.schemas import INTERACTIONS, ITEMS
 
 
 @pytest.fixture

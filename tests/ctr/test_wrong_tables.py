@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from ctr_tables import kinds, write_features, write_texts
 
-from dare_job.ctr import knowledge
 from dare_job.errors import DataError
+from dare_job.evaluate.ctr import knowledge
 
 DT = "2025-12-31"
 

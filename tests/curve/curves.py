@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dare_job.curve import table
-from dare_job.curve.table import Distance, Entry, Loss, QualityCurve
+from dare_job.evaluate.curve import table
+from dare_job.evaluate.curve.table import Distance, Entry, Loss, QualityCurve
 from dare_job.job import Job
 
 

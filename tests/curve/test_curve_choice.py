@@ -9,10 +9,10 @@ import pytest
 from curves import curve, entry, write
 
 from dare_job import cli
-from dare_job.config import JobConfig, load
-from dare_job.curve.choose import Target, chosen, pick
+from dare_job.config.settings import JobConfig, load
 from dare_job.data.text_key import text_salt
 from dare_job.errors import ConfigError
+from dare_job.evaluate.curve.choose import Target, chosen, pick
 from dare_job.job import Job
 from dare_job.workspace import Workspace
 

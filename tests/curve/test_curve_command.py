@@ -10,18 +10,20 @@ from curves import write
 from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner
 
-from dare_job import knowledge, pipeline
+from dare_job import pipeline
 from dare_job.cli import app
-from dare_job.config import JobConfig
-from dare_job.ctr.knowledge import read
-from dare_job.curve import bounds, distance, table, written
-from dare_job.curve.choose import chosen
-from dare_job.curve.command import Options, run
-from dare_job.curve.loss import Check
-from dare_job.data.world import write_world
+from dare_job.config.settings import JobConfig
+from dare_job.data.sample_world.write import write_world
 from dare_job.errors import ConfigError, DataError
-from dare_job.features import encoder_files
+from dare_job.evaluate.ctr.knowledge import read
+from dare_job.evaluate.curve import distance, table, written
+from dare_job.evaluate.curve import distance as curve_distance
+from dare_job.evaluate.curve.choose import chosen
+from dare_job.evaluate.curve.command import Options, run
+from dare_job.evaluate.curve.loss import Check
 from dare_job.job import Job
+from dare_job.publish.features import encoder_files
+from dare_job.tables import published
 from dare_job.workspace import Workspace
 
 DAY = "2025-12-04"
@@ -74,7 +76,9 @@ def test_the_curve_says_what_each_setting_costs(measured):
         reach = abs(np.subtract(*seeds.by_seed)) / 2 * 12.7062  # t(0.975, 1): a half of 5 % for each setting
         assert seeds.mean == pytest.approx(np.mean(seeds.by_seed), abs=1e-6)
         assert entry.length.mean == 0  # all texts are cut off
-        assert entry.length.bound == pytest.approx(1 - bounds.least_mean(np.ones(curve.rows), 0.05 / 2))
+        assert entry.length.bound == pytest.approx(
+            1 - curve_distance.least_mean(np.ones(curve.rows), 0.05 / 2)
+        )
         assert (seeds.bound or 0) == pytest.approx(reach and seeds.mean + reach, abs=1e-4)
     assert loose.relaxed_share > tight.relaxed_share and loose.differing > tight.differing
     assert loose.cosine.mean < tight.cosine.mean and loose.rouge_l.mean < tight.rouge_l.mean
@@ -87,7 +91,7 @@ def test_the_curve_says_what_each_setting_costs(measured):
 def test_figures_are_those_of_the_texts(measured, world):
     curve, folder = measured
     texts = {name: {row["entity_id"]: row["knowledge"] for entity in ("user", "item") for row in
-                    knowledge.dataset(folder / "work/texts" / name / f"knowledge/entity={entity}/dt={DAY}")
+                    published.dataset(folder / "work/texts" / name / f"knowledge/entity={entity}/dt={DAY}")
                     .to_table(columns=["entity_id", "knowledge"]).to_pylist()}
              for name in ("strict", "k64-p0")}
     strict, loose, entry = texts["strict"], texts["k64-p0"], curve.entries[2]
@@ -101,8 +105,10 @@ def test_figures_are_those_of_the_texts(measured, world):
     assert entry.rouge_l.mean == pytest.approx(rouge.mean())
     assert entry.cosine.mean == pytest.approx(cosine.mean(), abs=1e-4)
     alpha = 0.05 / 2  # for each setting
-    assert entry.rouge_l.bound == pytest.approx(bounds.least_mean(rouge, alpha), abs=1e-4)
-    assert entry.cosine.bound == pytest.approx(2 * bounds.least_mean((1 + cosine) / 2, alpha) - 1, abs=1e-3)
+    assert entry.rouge_l.bound == pytest.approx(curve_distance.least_mean(rouge, alpha), abs=1e-4)
+    assert entry.cosine.bound == pytest.approx(
+        2 * curve_distance.least_mean((1 + cosine) / 2, alpha) - 1, abs=1e-3
+    )
 
 
 @pytest.mark.spark
@@ -140,14 +146,14 @@ def test_a_night_takes_the_setting_and_says_why(measured, job_of, tmp_path):
 
     summary = night()
     assert summary["choice"]["k"] == 64 and summary["relaxed_tokens"] > 0
-    found = knowledge.manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")
+    found = published.manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")
     assert found["verify"] == "relaxed" and found["choice"]["target"] == "cosine=0.01"
     assert (found["settings"]["verify"]["k"], found["settings"]["verify"]["p"]) == LOOSE
     page = (tmp_path / f"out/reports/dt={DAY}/index.html").read_text(encoding="utf-8")
     assert "Target of quality" in page and "k=64 p=0 keeps it" in page
     before = found["published"]
     assert night() == summary  # nothing is written twice
-    assert knowledge.manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")["published"] == before
+    assert published.manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")["published"] == before
 
 
 @pytest.mark.spark

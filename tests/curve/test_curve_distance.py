@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_job.curve import bounds, distance
+from dare_job.evaluate.curve import distance
+from dare_job.evaluate.curve import distance as curve_distance
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=12)
 
@@ -52,18 +53,18 @@ def test_equal_texts_are_at_no_distance_and_are_not_encoded():
 
 @pytest.mark.parametrize("rows", [1, 30, 500])
 def test_rows_that_are_all_alike_leave_room_for_others(rows):
-    bound = bounds.least_mean(np.ones(rows), 0.05)
+    bound = curve_distance.least_mean(np.ones(rows), 0.05)
     assert 0.025 ** (1 / rows) - 0.01 < bound < 0.05 ** (1 / rows)  # Clopper and Pearson's
-    assert bounds.least_mean(np.zeros(rows), 0.05) == 0
+    assert curve_distance.least_mean(np.zeros(rows), 0.05) == 0
 
 
 def test_more_rows_and_less_spread_bring_the_bound_nearer():
     rng = np.random.default_rng(1)
     few, many = rng.uniform(0.4, 0.6, 40), rng.uniform(0.4, 0.6, 4000)
-    assert 0.3 < bounds.least_mean(few, 0.05) < 0.47
-    assert 0.49 < bounds.least_mean(many, 0.05) < many.mean()
+    assert 0.3 < curve_distance.least_mean(few, 0.05) < 0.47
+    assert 0.49 < curve_distance.least_mean(many, 0.05) < many.mean()
     coins = rng.integers(0, 2, 4000).astype(float)
-    assert bounds.least_mean(coins, 0.05) < 0.49
+    assert curve_distance.least_mean(coins, 0.05) < 0.49
 
 
 def test_the_bound_is_above_the_true_mean_as_rarely_as_promised():
@@ -71,5 +72,5 @@ def test_the_bound_is_above_the_true_mean_as_rarely_as_promised():
     above = 0
     for _ in range(400):  # most rows alike, a few far: where a t interval promises too much
         rows = np.where(rng.random(60) < 0.03, rng.random(60), 1.0)
-        above += bounds.least_mean(rows, 0.05) > 1 - 0.03 * 0.5
+        above += curve_distance.least_mean(rows, 0.05) > 1 - 0.03 * 0.5
     assert above <= 20

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job.config import JobConfig
-from dare_job.ctr import sets
-from dare_job.curve import loss
-from dare_job.curve.command import _Encoder
-from dare_job.features import encoder_files
+from dare_job.config.settings import JobConfig
+from dare_job.evaluate.ctr import sets
+from dare_job.evaluate.curve import loss
+from dare_job.evaluate.curve.command import _Encoder
 from dare_job.job import Job
+from dare_job.publish.features import encoder_files
 from dare_job.workspace import Workspace
 
 DAY = "2025-12-04"

@@ -12,9 +12,9 @@ import pytest
 import tiny_recommender
 from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, Airflow, chunks, load_dags, small, wait, webhook
 
-from dare_job import lock
-from dare_job.data.world import write_world
-from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.data.sample_world.write import write_world
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.storage import lock
 
 # Airflow makes its home when it is imported, by default in the user's.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="dare-airflow-")

@@ -7,7 +7,7 @@ import pyarrow.dataset as ds
 import pytest
 from airflow_home import DEADLINE_S, NIGHT, NIGHTLY, STAGES, TASKS, chunks, files, small, wait, webhook
 
-from dare_job import lock
+from dare_job.storage import lock
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ import pytest
 from airflow_home import DAGS, ROOT
 
 from dare_job import cli
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
 from dare_job.job import Job
 from dare_job.observe.command import observed
 from dare_job.workspace import Workspace

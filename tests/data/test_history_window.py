@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from dare_job.config import HistorySettings
+from dare_job.config.settings import HistorySettings
 from dare_job.data.history import end_of_day, histories, window, window_size
 
 

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from dare_job.config import EmbedSettings
-from dare_job.embed import lightgcn, pairs
+from dare_job.config.settings import EmbedSettings
+from dare_job.embed import lightgcn
+from dare_job.embed import lightgcn as embed_lightgcn
 
 
 def made(tmp_path, rows, before=2**40):
@@ -16,7 +17,7 @@ def made(tmp_path, rows, before=2**40):
     names = ["user_id", "item_id", "timestamp"]
     table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=names)
     pq.write_table(table, tmp_path / "interactions.parquet")
-    return pairs.read(tmp_path / "interactions.parquet", before)
+    return embed_lightgcn.read(tmp_path / "interactions.parquet", before)
 
 
 def test_pairs_are_distinct_sorted_and_up_to_the_date(tmp_path):
@@ -73,7 +74,7 @@ def clustered(tmp_path, users=120, items=60, communities=4, each=8):
 
 def test_it_beats_popularity_and_is_the_same_twice(tmp_path):
     graph = clustered(tmp_path)
-    out = pairs.held_out(graph, seed=0)
+    out = embed_lightgcn.held_out(graph, seed=0)
     known = graph.without(out)
     assert len(out) == 120 and len(known.user) == len(graph.user) - 120
     settings = EmbedSettings(dim=16, layers=2, epochs=40, batch_size=256)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_job.embed.medoids import quotas, spread
+from dare_job.embed.kmeans import quotas, spread
 
 
 @given(st.dictionaries(st.text("abc", max_size=3), st.integers(0, 400), max_size=12), st.integers(0, 500))

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import tables
-from dare_job.config import InputSettings
+from dare_job import schemas
+from dare_job.config.settings import InputSettings
 from dare_job.data.readers import read
 from dare_job.errors import DataError
 
@@ -53,8 +53,8 @@ def test_colon_files_in_latin_1(spark, tmp_path):
 def test_written_tables_keep_the_contract(spark, tmp_path):
     folder = put(put(tmp_path / "ml", "ratings.dat", RATINGS_1M), "movies.dat", MOVIES_1M, "latin-1")
     read(InputSettings(path=str(folder)), tmp_path / "into", spark)
-    for name, schema in (("interactions", tables.INTERACTIONS), ("users", tables.USERS),
-                         ("items", tables.ITEMS), ("rejects", tables.REJECTS)):
+    for name, schema in (("interactions", schemas.INTERACTIONS), ("users", schemas.USERS),
+                         ("items", schemas.ITEMS), ("rejects", schemas.REJECTS)):
         written = pq.read_table(tmp_path / "into" / f"{name}.parquet")
         assert written.column_names == schema.names
         found, expected = ([str(field.type).split(" (")[0].rstrip(">") for field in one]

@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from dare_job.config import InputSettings
+from dare_job.config.settings import InputSettings
 from dare_job.data.readers import identity, read
 from dare_job.errors import DataError, InfrastructureError
 

@@ -7,7 +7,7 @@ import pytest
 from paper_files import prepare, prepared, product, review, table, text_file
 
 from dare_job.data import readers
-from dare_job.data.paper import filters
+from dare_job.data.paper import splits
 
 DAY = 86_400
 BEGAN = 1_300_000_000 - 1_300_000_000 % DAY  # Amazon's times are days
@@ -68,7 +68,7 @@ def test_the_filter_finds_the_core(spark, least):
     draw = random.Random(sum(least))
     pairs = sorted({(f"u{draw.randrange(16)}", f"i{draw.randrange(14)}") for _ in range(75)})
     table = spark.createDataFrame(pairs, "user_id string, item_id string")
-    kept, rounds = filters.k_core(table, *least, lambda found: found.localCheckpoint())
+    kept, rounds = splits.k_core(table, *least, lambda found: found.localCheckpoint())
     assert {tuple(row) for row in kept.collect()} == core(pairs, *least)
     assert rounds == sorted(rounds, reverse=True) and rounds[-1] == kept.count()
 

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from paper_files import MOVIES, prepare, prepared, ratings, table, ten_million, text_file
 
-from dare_job.config import HistorySettings, InputSettings
-from dare_job.ctr import examples, source
+from dare_job.config.settings import HistorySettings, InputSettings
 from dare_job.data import readers
 from dare_job.data.history import histories, window_size
-from dare_job.data.paper import tables
+from dare_job.data.paper import options
+from dare_job.evaluate.ctr import examples, source
 from dare_job.observe import progress
-from dare_job.spark.reading import read_parquet
+from dare_job.spark.tables import read_parquet
 from dare_job.stages import plan
 
 ROWS = ratings()
@@ -77,8 +77,8 @@ def test_the_downstream_check_takes_labels_and_parts_as_they_are(result):
 
 def test_the_tables_have_their_schemas_and_nothing_else_is_left(result):
     out, _ = result
-    names = {"interactions": tables.INTERACTIONS, "users": tables.USERS, "items": tables.ITEMS,
-             **{f"ctr/{part}": tables.CTR for part in PARTS}}
+    names = {"interactions": options.INTERACTIONS, "users": options.USERS, "items": options.ITEMS,
+             **{f"ctr/{part}": options.CTR for part in PARTS}}
     for name, schema in names.items():
         assert pq.read_schema(out / f"{name}.parquet").equals(schema)
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == {

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import tables
-from dare_job.spark.reading import read_parquet, write_parquet
+from dare_job import schemas
+from dare_job.spark.tables import read_parquet, write_parquet
 
 
 @pytest.mark.parametrize("name", ["o[1]{x}", "a*b?", "back\\slash", "plain"])
@@ -31,7 +31,7 @@ def jobs(spark) -> int:
 def test_types_of_our_tables_take_no_job_and_are_sparks(spark, tmp_path, name, writer):
     folder = tmp_path / "table"
     folder.mkdir()
-    pq.write_table(getattr(tables, name).empty_table(), folder / "part-0.parquet")
+    pq.write_table(getattr(schemas, name).empty_table(), folder / "part-0.parquet")
     if writer == "spark":
         write_parquet(spark.read.parquet(str(folder)), tmp_path / "by-spark")
         folder = tmp_path / "by-spark"

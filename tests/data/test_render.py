@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.data import render
-from dare_job.prompts import PromptSet
-from dare_job.tables import ATTRIBUTES, ITEMS
+from dare_job.prompts.sets import PromptSet
+from dare_job.schemas import ATTRIBUTES, ITEMS
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from dare_job.config import SparkSettings
+from dare_job.config.settings import SparkSettings
 from dare_job.errors import InfrastructureError
 from dare_job.spark.session import require_java, session, with_retries
 

@@ -7,7 +7,7 @@ import pytest
 
 from dare_job.embed import kmeans, vectors
 from dare_job.errors import DataError
-from dare_job.tables import VECTORS
+from dare_job.schemas import VECTORS
 
 
 def test_kmeans_finds_separate_clouds_and_is_seeded():

@@ -5,7 +5,7 @@ import zipfile
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job.config import InputSettings
+from dare_job.config.settings import InputSettings
 from dare_job.data.readers import read
 from dare_job.errors import DataError
 

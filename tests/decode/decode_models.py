@@ -4,8 +4,10 @@ import numpy as np
 import torch
 import transformers as hf
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.draft.oracle import OracleDrafter
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.evaluate.check import OracleDrafter
 
 VOCABULARY = 120
 WINDOW = 8

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from dare_job import cli
-from dare_job.check import _difference, _report, read_prompts, run_check
 from dare_job.errors import DataError, ModelError
+from dare_job.evaluate.check import _difference, _report, read_prompts, run_check
 
 LETTERS = {letter: i + 2 for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz ABCDEFGHILMNOPRSTUVWX.,:;'")}
 
@@ -51,7 +51,7 @@ def test_an_equal_model(folder, tmp_path):
 
 
 def test_a_difference_is_named(folder, monkeypatch):
-    from dare_job import check
+    from dare_job.evaluate import check
 
     write = check._write
 
@@ -94,7 +94,7 @@ def test_a_folder_without_tokenizer(tmp_path):
 
 
 def test_a_prompt_without_a_token_is_named(folder, tmp_path, monkeypatch):
-    from dare_job import check
+    from dare_job.evaluate import check
 
     monkeypatch.setattr(check, "prompt_ids", lambda tokenizer, text, template: np.zeros(0, np.int32))
     (tmp_path / "p.txt").write_text("\nword\n")
@@ -126,7 +126,7 @@ def test_rotary_models_are_compared_behind_their_context(tmp_path, monkeypatch):
 
 def _lengths(monkeypatch) -> list[int]:
     """Fills with the lengths of the prompts that are compared."""
-    from dare_job import check
+    from dare_job.evaluate import check
 
     generate, seen = check._generate, []
     monkeypatch.setattr(check, "_generate", lambda target, prompt, new: (
@@ -161,7 +161,7 @@ def test_the_command_passes_its_options(folder, monkeypatch, capsys):
     assert _command(monkeypatch, capsys, "--model", folder, "--dtype", "int8")[0] == 2
 
     seen = {}
-    monkeypatch.setattr("dare_job.check.run_check",
+    monkeypatch.setattr("dare_job.evaluate.check.run_check",
                         lambda *_, **options: seen.update(options) or {"equal": True})
     _command(monkeypatch, capsys, "--model", "owner/model", "--revision", "v2", "--trust-remote-code")
     assert seen == {"revision": "v2", "dtype": "float32", "device": "auto", "chat_template": "auto",

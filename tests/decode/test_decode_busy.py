@@ -7,11 +7,13 @@ import pytest
 from transformers import AutoTokenizer
 
 from dare_job import prompts
-from dare_job.data.world.simulate import DAYS, item_examples, simulate, user_examples
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.data.sample_world.simulate import DAYS, item_examples, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.prompt import prompt_ids
-from dare_job.model import embedded_path
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.prompt import prompt_ids
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.models import embedded_path
 from pools.draft import DraftSettings
 from pools.index import Index
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from decode_models import ARCHITECTURES, generate, oracle, prompts, tiny, write
 
-from dare_job.decode import Target
+from dare_job.decode.model.target import Target
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

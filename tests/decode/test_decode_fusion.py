@@ -9,9 +9,10 @@ import torch
 from decode_models import VOCABULARY, generate, oracle, prompts, tiny, write
 from tape import Recorder
 
-from dare_job.decode import Target
-from dare_job.decode.static import StaticForward, forward, fusion
-from dare_job.decode.static.fusion import fused
+from dare_job.decode.model.cuda_graphs import forward, fusion
+from dare_job.decode.model.cuda_graphs.forward import StaticForward
+from dare_job.decode.model.cuda_graphs.fusion import fused
+from dare_job.decode.model.target import Target
 
 NAMES = ("llama", "qwen3", "mistral-window", "gemma3", "phi3", "gpt2")
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))

@@ -6,7 +6,10 @@ import torch
 from decode_models import VOCABULARY, generate, oracle, prompts, tiny, write
 from transformers import EncoderRepetitionPenaltyLogitsProcessor, GenerationConfig
 
-from dare_job.decode import Engine, EngineSettings, Target, generation
+from dare_job.decode.engine import generation_config
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings
 from dare_job.errors import ModelError
 
 MODEL = tiny("qwen2", seed=3)
@@ -15,8 +18,13 @@ COMMON = [int(token) for token in np.bincount(np.concatenate(PLAIN)).argsort()[:
 
 
 def test_every_field_is_classified_once():
-    tables = (generation.LENGTHS, generation.NATIVE, generation.PROCESSORS, generation.WITHOUT_EFFECT,
-              set(generation.REFUSED))
+    tables = (
+        generation_config.LENGTHS,
+        generation_config.NATIVE,
+        generation_config.PROCESSORS,
+        generation_config.WITHOUT_EFFECT,
+        set(generation_config.REFUSED),
+    )
     names = [name for table in tables for name in table]
     assert len(names) == len(set(names))
     fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
@@ -77,9 +85,9 @@ def _before_5_19(self, input_ids, scores):
 def test_the_prompts_tokens_are_changed_for_every_prefix(monkeypatch, older):
     if older:
         monkeypatch.setattr(EncoderRepetitionPenaltyLogitsProcessor, "__call__", _before_5_19)
-    rules = generation.rules(GenerationConfig(encoder_repetition_penalty=1.5))
+    rules = generation_config.rules(GenerationConfig(encoder_repetition_penalty=1.5))
     prompt = torch.tensor([[3, 5, 5, 8]])
-    found = generation.processors(rules, MODEL, prompt, 40, 0)
+    found = generation_config.processors(rules, MODEL, prompt, 40, 0)
     rng = torch.Generator().manual_seed(0)
     for count in (3, 1, 7):
         ids = torch.randint(VOCABULARY, (count, 9), generator=rng)
@@ -114,7 +122,7 @@ REFUSABLE = {
 }
 
 
-@pytest.mark.parametrize("field", generation.REFUSED)
+@pytest.mark.parametrize("field", generation_config.REFUSED)
 def test_refused_by_name(field):
     config = GenerationConfig()
     setattr(config, field, REFUSABLE[field])
@@ -134,7 +142,7 @@ def test_a_value_of_no_use_is_refused_by_name(field, value):
     config = GenerationConfig()
     setattr(config, field, value)
     with pytest.raises(ModelError, match=f"generation_config.{field} is .*{value}.*; it must be"):
-        generation.rules(config)
+        generation_config.rules(config)
 
 
 def test_an_unknown_field_of_a_new_release_is_refused(monkeypatch):
@@ -148,7 +156,7 @@ def test_an_unknown_field_of_a_new_release_is_refused(monkeypatch):
     config = GenerationConfig()
     config.brand_new = 3
     with pytest.raises(ModelError, match="brand_new"):
-        generation.rules(config)
+        generation_config.rules(config)
 
 
 def test_vocabulary_is_wide_enough_for_the_tests():

@@ -7,8 +7,9 @@ import pytest
 import torch
 from decode_models import VOCABULARY, generate, prompts, tiny
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.request import RULES
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import RULES, EngineSettings, Request
 from pools.tree import DraftBatch
 
 MODEL = tiny("llama", seed=1)

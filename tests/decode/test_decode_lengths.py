@@ -5,7 +5,9 @@ import pytest
 from decode_models import ARCHITECTURES, assert_written, generate, oracle, prompts, tiny, write
 from transformers import GenerationConfig
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 
 CONTEXT, NEW = 64, 80
 TABLES = {"gpt2", "opt", "gpt_neo"}

@@ -5,7 +5,9 @@ import pytest
 import torch
 from decode_models import VOCABULARY, generate, oracle, prompts, tiny, write
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 from dare_job.errors import ConfigError
 
 MODEL = tiny("llama", seed=1)

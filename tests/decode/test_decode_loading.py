@@ -7,7 +7,7 @@ import transformers as hf
 from decode_models import GROUPED, tiny
 from safetensors.torch import load_file, save_file
 
-from dare_job.decode import Target
+from dare_job.decode.model.target import Target
 from dare_job.errors import ModelError
 
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 
 SLOTS, ROWS, MOST = 96, 110, 14
 

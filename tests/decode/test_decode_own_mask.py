@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
 from pools.draft import DraftSettings
 from pools.index import Index

@@ -6,15 +6,16 @@ import pytest
 import torch
 from decode_models import assert_written, generate, oracle, prompts, tiny, write
 
-from dare_job.decode import Target, packing
+from dare_job.decode.model import prepacked
+from dare_job.decode.model.target import Target
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-@pytest.mark.parametrize("cached", [0, packing.CACHED_BYTES])
+@pytest.mark.parametrize("cached", [0, prepacked.CACHED_BYTES])
 def test_packed_layers_compute_the_same_and_rows_do_not_matter(dtype, tolerance, cached, monkeypatch):
-    monkeypatch.setattr(packing, "CACHED_BYTES", cached)
+    monkeypatch.setattr(prepacked, "CACHED_BYTES", cached)
     layer = torch.nn.Linear(96, 56).to(dtype)
-    packed = packing.Packing(layer)
+    packed = prepacked.Packing(layer)
     assert len(packed) == 1
     values = torch.randn(2, 40, 96, dtype=dtype)
     with torch.inference_mode():
@@ -45,18 +46,18 @@ def test_the_target_packs_its_model_and_shows_it_unpacked():
 def test_what_cannot_be_packed_is_left_alone(monkeypatch):
     model, texts = tiny("llama"), prompts()
     expected = [generate(model, text) for text in texts]
-    monkeypatch.setattr(packing, "MAX_BYTES", 1000)
+    monkeypatch.setattr(prepacked, "MAX_BYTES", 1000)
     target = Target(model)
     assert len(target.packing) == 0
     assert_written(write(target, texts, oracle(expected)), expected)
     monkeypatch.undo()
-    monkeypatch.setattr(packing, "_TYPICAL_ROWS", "none")  # an operator that refuses: as on another build
-    assert len(packing.Packing(model)) == 0
+    monkeypatch.setattr(prepacked, "_TYPICAL_ROWS", "none")  # an operator that refuses: as on another build
+    assert len(prepacked.Packing(model)) == 0
     monkeypatch.undo()
     layer = torch.nn.Linear(4, 4)
     layer.forward = lambda values: values
-    assert len(packing.Packing(layer)) == 0 and layer(1) == 1
-    assert len(packing.Packing(torch.nn.Linear(4, 4).half())) == 0
+    assert len(prepacked.Packing(layer)) == 0 and layer(1) == 1
+    assert len(prepacked.Packing(torch.nn.Linear(4, 4).half())) == 0
 
 
 def test_a_packed_model_can_be_copied():
@@ -68,7 +69,7 @@ def test_a_packed_model_can_be_copied():
         other = copy.deepcopy(model)
         assert torch.equal(other(input_ids=ids).logits, wanted)
         other.lm_head.weight.data.zero_()  # a model of its own
-        assert len(packing.Packing(other)) and not other(input_ids=ids).logits.any()
+        assert len(prepacked.Packing(other)) and not other(input_ids=ids).logits.any()
         assert torch.equal(model(input_ids=ids).logits, wanted)
 
 
@@ -80,7 +81,7 @@ def test_what_others_put_in_a_layer_stays_and_contexts_nest():
         with second.as_transformers():
             assert "forward" not in vars(layer)
         assert "forward" not in vars(layer)
-    assert isinstance(layer.forward, packing.Packed)
+    assert isinstance(layer.forward, prepacked.Packed)
     layer.forward = theirs = lambda values: values
     with first.as_transformers():
         assert layer.forward is theirs

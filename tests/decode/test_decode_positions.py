@@ -9,7 +9,10 @@ import torch
 from decode_models import assert_written, generate, oracle, prompts, tiny, write
 from transformers import GenerationConfig
 
-from dare_job.decode import EngineSettings, Target, admission, generation, support
+from dare_job.decode.engine import admission, generation_config
+from dare_job.decode.model import support
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings
 
 CONTEXT, NEW = 64, 80
 SHORT = dict(max_position_embeddings=CONTEXT)
@@ -74,5 +77,5 @@ def test_a_table_of_angles_in_code_of_a_models_own_is_an_end(shape):
 def test_a_model_without_a_context_has_no_end():
     context, _, longest = support._lengths(tiny("llama"), SimpleNamespace(model_type="llama"))
     assert (context, longest) == (None, None)
-    rules = generation.rules(GenerationConfig())
-    assert generation.limits(rules, EngineSettings(max_new_tokens=None), 70, None, None) == (90, 0)
+    rules = generation_config.rules(GenerationConfig())
+    assert generation_config.limits(rules, EngineSettings(max_new_tokens=None), 70, None, None) == (90, 0)

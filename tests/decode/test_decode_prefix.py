@@ -5,8 +5,10 @@ import pytest
 import torch
 from decode_models import ARCHITECTURES, VOCABULARY, assert_written, generate, oracle, prompts, tiny
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.prefixes import HELD, LONGEST, SHORTEST, Prefixes
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.prefix_cache import HELD, LONGEST, SHORTEST, Prefixes
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 
 BAD = VOCABULARY - 1  # a token that no good prompt holds
 HEAD = 20  # tokens, more than a window

@@ -6,10 +6,11 @@ import torch
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 from tape import Recorder
 
-from dare_job.decode import Target
-from dare_job.decode.static import StaticForward, forward
-from dare_job.decode.static.buckets import COLUMNS
-from dare_job.decode.tree import build
+from dare_job.decode.model.cuda_graphs import forward
+from dare_job.decode.model.cuda_graphs.forward import StaticForward
+from dare_job.decode.model.cuda_graphs.inputs import COLUMNS
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import build
 from pools.tree import ROOT, DraftBatch
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dare_job.decode import Request
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.request import Request
 from pools.draft import DraftSettings
 from pools.index import Index
 

@@ -13,15 +13,18 @@ import pytest
 import torch
 from decode_models import generate, prompts, tiny
 
-from dare_job.decode import Engine, EngineSettings, Request, Target, masks, step_cost
-from dare_job.decode.cost import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.layout import Layout
-from dare_job.decode.scheduler import Scheduler, most
-from dare_job.decode.support import Traits
-from dare_job.decode.tree import build
+from dare_job.decode.engine import latency_probe
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.node_budget import Scheduler, most
+from dare_job.decode.model import masks
+from dare_job.decode.model.support import Traits
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import Layout, build
+from dare_job.decode.request import EngineSettings, Request
 from dare_job.decode.verify.verdict import Verdict
-from dare_job.replay import budgets, latency
+from dare_job.evaluate.replay import budgets, latency
 from pools.draft import DraftSettings
 from pools.index import Index
 from pools.tree import ROOT, DraftBatch
@@ -191,39 +194,42 @@ def test_steps_of_a_curve():
 def test_a_curve_is_measured_once(tmp_path, monkeypatch):
     target = Target(tiny("llama"), check=False)
     settings = EngineSettings(batch_size=3, nodes=4, depth=4)
-    calls, measured = [], step_cost._measured
-    monkeypatch.setattr(step_cost, "_measured", lambda *a: calls.append(a[2]) or measured(*a))
-    first = step_cost.curve(target, settings, tmp_path)
+    calls, measured = [], latency_probe._measured
+    monkeypatch.setattr(latency_probe, "_measured", lambda *a: calls.append(a[2]) or measured(*a))
+    first = latency_probe.curve(target, settings, tmp_path)
     assert calls == [1, 3] and first.batches == [1, 3]
-    again = step_cost.curve(target, settings, tmp_path)
+    again = latency_probe.curve(target, settings, tmp_path)
     assert len(calls) == 2 and again.steps(3, 4).tolist() == first.steps(3, 4).tolist()
     (file,) = tmp_path.glob("*.json")
     assert "llama" in json.loads(file.read_text())["about"].lower()
     file.write_text('{"latency_ms": {"1": {}}}')
-    step_cost.curve(target, settings, tmp_path)
+    latency_probe.curve(target, settings, tmp_path)
     assert len(calls) == 4
-    step_cost.curve(target, replace(settings, rule="relaxed"), tmp_path)
+    latency_probe.curve(target, replace(settings, rule="relaxed"), tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    step_cost.curve(target, settings, tmp_path)
+    latency_probe.curve(target, settings, tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 3
     (tmp_path / "file").write_text("")
     one = EngineSettings(batch_size=1, nodes=1)
-    assert step_cost.curve(target, one, tmp_path / "file" / "below").batches == [1]  # nowhere to keep it
+    assert latency_probe.curve(target, one, tmp_path / "file" / "below").batches == [1]  # nowhere to keep it
 
 
 def test_two_workers_do_not_measure_at_the_same_time(tmp_path):
     """The second one waits, and reads what the first has measured."""
-    code = ("import sys, time, torch; sys.path.insert(0, sys.argv[1])\n"
-            "from pathlib import Path\n"
-            "from decode_models import tiny\n"
-            "from dare_job.decode import EngineSettings, Target, step_cost\n"
-            "measure = step_cost.measure\n"
-            "def slow(*a):\n    print('measures', flush=True); time.sleep(3); return measure(*a)\n"
-            "step_cost.measure = slow\n"
-            "target = Target(tiny('llama'), check=False)\n"
-            "settings = EngineSettings(batch_size=2, nodes=2)\n"
-            "print(step_cost.curve(target, settings, Path(sys.argv[2])).batches)\n")
+    code = (
+        "import sys, time, torch; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from decode_models import tiny\n"
+        "from dare_job.decode import EngineSettings, Target\n"
+            "from dare_job.decode.engine import latency_probe\n"
+        "measure = latency_probe.measure\n"
+        "def slow(*a):\n    print('measures', flush=True); time.sleep(3); return measure(*a)\n"
+        "latency_probe.measure = slow\n"
+        "target = Target(tiny('llama'), check=False)\n"
+        "settings = EngineSettings(batch_size=2, nodes=2)\n"
+        "print(latency_probe.curve(target, settings, Path(sys.argv[2])).batches)\n"
+    )
     workers = [subprocess.Popen([sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)],
                                 stdout=subprocess.PIPE, text=True) for _ in range(2)]
     lines = [line for worker in workers for line in worker.communicate()[0].splitlines()]
@@ -244,7 +250,7 @@ def test_nothing_is_measured_behind_what_can_pay_and_one_slow_moment_cuts_nothin
         return forward(cache, tree, lengths)
 
     monkeypatch.setattr(target, "forward", slow)
-    table = step_cost.measure(target, EngineSettings(batch_size=1, nodes=64, depth=3))
+    table = latency_probe.measure(target, EngineSettings(batch_size=1, nodes=64, depth=3))
     assert list(table["1"]) == ["1", "2", "3", "5", "9"] and table["1"]["3"] < 200
     assert seen.count(64) <= 1 < seen.count(8)
 
@@ -254,7 +260,7 @@ def test_nothing_is_measured_behind_what_can_pay_and_one_slow_moment_cuts_nothin
     (32, 1, 12), (48, 8, 64), (128, 1, 64), (128, 2, 12)])
 def test_a_model_of_few_positions_is_measured_as_far_as_they_reach(kind, positions, batch, depth):
     target = Target(tiny(kind, max_position_embeddings=positions), check=False)
-    table = step_cost.measure(target, EngineSettings(batch_size=batch, nodes=most(batch), depth=depth))
+    table = latency_probe.measure(target, EngineSettings(batch_size=batch, nodes=most(batch), depth=depth))
     assert all("1" in times for times in table.values()) and str(batch) in table
 
 
@@ -276,7 +282,7 @@ def test_what_memory_does_not_hold_is_not_in_the_curve(monkeypatch):
         return forward(cache, tree, lengths)
 
     monkeypatch.setattr(target, "forward", small)
-    table = step_cost.measure(target, EngineSettings(batch_size=4, nodes=64))
+    table = latency_probe.measure(target, EngineSettings(batch_size=4, nodes=64))
     assert list(table["4"]) == ["1", "1.25", "1.5", "2", "3"]
 
 

@@ -6,9 +6,10 @@ import torch
 from decode_models import ARCHITECTURES, VOCABULARY, assert_written, generate, oracle, prompts, tiny
 from transformers import GenerationConfig
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.request import RULES
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import RULES, EngineSettings, Request
 from dare_job.errors import ConfigError
 from pools.draft import DraftSettings
 from pools.index import Index

@@ -5,11 +5,10 @@ import pytest
 import torch
 from transformers import GenerationConfig, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from dare_job.decode import EngineSettings, generation
-from dare_job.decode.bans import bans
-from dare_job.decode.request import RULES
-from dare_job.decode.scores import Scorer
-from dare_job.decode.tree import build
+from dare_job.decode.engine import generation_config
+from dare_job.decode.engine.penalties import Scorer, bans
+from dare_job.decode.model.tree import build
+from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.verify import verifier
 from pools.tree import ROOT, DraftBatch
 
@@ -62,7 +61,7 @@ def test_a_penalty_that_waits_gives_the_verdict_of_one_that_was_there_before(rul
         if ids.shape[1]:
             expected[node] = penalty(ids, expected[node : node + 1])[0]
     verify = verifier(EngineSettings(rule=rule, k=3, p=0.01, c=0.1), torch.tensor([1]))
-    rules = generation.rules(GenerationConfig(repetition_penalty=1.7))
+    rules = generation_config.rules(GenerationConfig(repetition_penalty=1.7))
     scores, seen = Scorer(rules, VOCABULARY)(logits.clone(), tree, context, lengths, lengths, ())
     assert seen.penalty == 1.7 and torch.equal(scores, logits)
     found, wanted = verify(scores, tree, None, seen), verify(expected, tree)
@@ -75,7 +74,7 @@ def test_a_penalty_that_waits_gives_the_verdict_of_one_that_was_there_before(rul
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_penalty_by_tensors_is_that_of_transformers(seed):
-    from dare_job.decode.scores import _penalise
+    from dare_job.decode.engine.penalties import _penalise
 
     tree, context, lengths, prefixes = _trees(seed)
     logits = torch.from_numpy(np.random.default_rng(seed).normal(0, 2, (len(tree), WRITABLE))).float()

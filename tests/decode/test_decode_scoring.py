@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dare_job.decode.scoring import Scoring, common
+from dare_job.decode.engine.prefill import Scoring
+from dare_job.decode.model.prefix_cache import common
 
 
 def timed(step_s: float, prompt_s: float) -> Scoring:

@@ -7,10 +7,12 @@ import pytest
 import torch
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.static import StaticForward
-from dare_job.decode.static.buckets import COLUMNS, Shape, round_up, rung
-from dare_job.decode.tree import build
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.cuda_graphs.forward import StaticForward
+from dare_job.decode.model.cuda_graphs.inputs import COLUMNS, Shape, round_up, rung
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import build
+from dare_job.decode.request import EngineSettings, Request
 from pools.tree import ROOT, DraftBatch
 
 NAMES = ("llama", "qwen2-window", "mistral-window", "gemma3", "gpt2", "phi", "mixtral")
@@ -202,8 +204,8 @@ def test_a_forward_that_cannot_be_recorded_costs_speed_alone(caplog, monkeypatch
         tried.append(forward._fuse)
         raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
 
-    monkeypatch.setattr("dare_job.decode.static.forward.fused", lambda model: nullcontext())
-    monkeypatch.setattr("dare_job.decode.static.recording.pool", lambda: (0, 1))
+    monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.fused", lambda model: nullcontext())
+    monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.pool", lambda: (0, 1))
     monkeypatch.setattr(StaticForward, "_record_one", refuse)
     target.static = StaticForward(model, target.traits, record=True, fuse=True)
     assert_written(write(target, prompts(), oracle(expected)), expected)

@@ -9,14 +9,15 @@ import transformers as hf
 from decode_models import GROUPED, SIZES, VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 from pydantic import ValidationError
 
-from dare_job import baseline
-from dare_job.config import JobConfig
-from dare_job.decode import Request, Target, attention, support
-from dare_job.decode.attention import NAME
-from dare_job.decode.sampled import Sampling
+from dare_job.config.settings import JobConfig
+from dare_job.decode.model import attention, support
+from dare_job.decode.model.attention import NAME
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import Request
+from dare_job.decode.sampling.engine import Sampling
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError, ModelError
-from dare_job.spark import loading
+from dare_job.generate import baseline, loading
 
 REFUSED = {
     "BloomForCausalLM": (hf.BloomConfig(vocab_size=99, hidden_size=32, n_layer=2, n_head=4), "ALiBi"),

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from decode_models import generate, prompts, tiny
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 from dare_job.errors import ConfigError
 
 LIMIT_S = 1.0

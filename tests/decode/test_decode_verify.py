@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from dare_job.decode.model.tree import build
 from dare_job.decode.request import RULES, EngineSettings
-from dare_job.decode.tree import build
-from dare_job.decode.verify import passing, relaxed, rules, strict
+from dare_job.decode.verify import relaxed_compiled, rules
+from dare_job.decode.verify import rules as verify_rules
 from dare_job.decode.verify import verifier as of_settings
 from dare_job.decode.verify.compiled import first_choice
-from dare_job.decode.verify.seen import Seen
+from dare_job.decode.verify.penalty import Seen
 from dare_job.decode.verify.verdict import longest, undrafted
 from pools.tree import ROOT, DraftBatch, empty
 
@@ -22,8 +23,8 @@ EOS = 2
 def _by_tensors(case: EngineSettings):
     """The verifier as a GPU runs it, here on a CPU."""
     def verify(scores, tree, mask):
-        judgement = (strict.judge_tree(scores, tree, mask) if case.rule == "strict" else
-                     relaxed.judge_tree(scores, tree, mask, settings=case, eos=torch.tensor([EOS])))
+        judgement = (verify_rules.verify_strict(scores, tree, mask) if case.rule == "strict" else
+                     verify_rules.verify_relaxed(scores, tree, mask, settings=case, eos=torch.tensor([EOS])))
         return longest(tree, judgement)
     return verify
 
@@ -208,7 +209,7 @@ def test_sums_over_the_vocabulary_are_those_of_numpy(width, spread):
     line[1:][::7] = -np.inf
     x = line.astype(np.float64) - line.max()
     shares = np.exp(x)
-    total, moment = passing._exponentials(line, line.max())
+    total, moment = relaxed_compiled._exponentials(line, line.max())
     assert total == pytest.approx(shares.sum(), rel=2e-6)
     assert moment == pytest.approx((shares * np.maximum(x, -87)).sum(), rel=2e-6, abs=1e-30)
 
@@ -246,8 +247,8 @@ def test_a_tree_without_drafts_has_the_same_verdict_without_a_rule(rule):
     scores[1], scores[2, 3], scores[3] = torch.nan, torch.inf, -torch.inf
     tree = build(np.arange(5), empty(5), np.full(5, 4))
     settings, eos = EngineSettings(rule=rule), torch.tensor([EOS])
-    judgement = (strict.judge_tree(scores, tree) if rule == "strict" else
-                 relaxed.judge_tree(scores, tree, settings=settings, eos=eos))
+    judgement = (verify_rules.verify_strict(scores, tree) if rule == "strict" else
+                 verify_rules.verify_relaxed(scores, tree, settings=settings, eos=eos))
     full = longest(tree, judgement)
     for shortcut in (undrafted(scores), of_settings(settings, eos)(scores, tree)):
         for name, a, b in zip(full._fields, shortcut, full, strict=True):
@@ -294,7 +295,7 @@ def test_a_penalty_is_given_to_what_would_win_without_it(penalty, width):
             for token in seen:
                 old = whole[node, token]
                 whole[node, token] = old * np.float32(penalty) if old < 0 else old / np.float32(penalty)
-        expected = longest(tree, strict.judge_tree(torch.from_numpy(whole), tree))
+        expected = longest(tree, verify_rules.verify_strict(torch.from_numpy(whole), tree))
         seen = Seen(context, lengths, stamps, penalty)
         found = verifier("strict")(torch.from_numpy(scores), tree, None, seen)
         for name in ("counts", "finite"):
@@ -312,7 +313,7 @@ def test_strict_verdicts_look_at_the_branch_alone(seed):
     """What a CPU walks down is what comes out of every node's judgement."""
     _, tree, scores, _, _ = _seeded(seed)
     scores[np.random.default_rng(seed).random(len(scores)) < 0.2] = np.nan
-    whole = longest(tree, strict.judge_tree(torch.from_numpy(scores), tree))
+    whole = longest(tree, verify_rules.verify_strict(torch.from_numpy(scores), tree))
     walked = verifier("strict")(torch.from_numpy(scores), tree)
     for name in ("counts", "tokens", "paths", "relaxed", "finite"):
         assert np.array_equal(getattr(walked, name), getattr(whole, name)), name

@@ -12,9 +12,9 @@ import pytest
 from decode_models import tiny
 from transformers import AutoConfig
 
-from dare_job import file_digests
 from dare_job.errors import InfrastructureError, ModelError
-from dare_job.model_files import fingerprint, resolve, tokenizer_hash, vocabulary
+from dare_job.models import files as models_files
+from dare_job.models.files import fingerprint, resolve, tokenizer_hash, vocabulary
 
 
 @pytest.fixture
@@ -29,17 +29,17 @@ def cache(tmp_path_factory, monkeypatch):
     """An empty cache of digests, on disk and in memory; large means from one byte."""
     path = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(path))
-    monkeypatch.setattr(file_digests, "_remembered", {})
-    monkeypatch.setattr(file_digests, "_LARGE", 1)
-    monkeypatch.setattr(file_digests, "_SETTLED_S", -1e9)
+    monkeypatch.setattr(models_files, "_remembered", {})
+    monkeypatch.setattr(models_files, "_LARGE", 1)
+    monkeypatch.setattr(models_files, "_SETTLED_S", -1e9)
     return path / "dare-job" / "file-digests.json"
 
 
 @pytest.fixture
 def reads(monkeypatch):
     """Names of the files that are read to be digested."""
-    read, names = file_digests.hashlib.file_digest, []
-    monkeypatch.setattr(file_digests.hashlib, "file_digest",
+    read, names = models_files.hashlib.file_digest, []
+    monkeypatch.setattr(models_files.hashlib, "file_digest",
                         lambda stream, kind: names.append(Path(stream.name).name) or read(stream, kind))
     return names
 
@@ -118,7 +118,7 @@ def test_an_unchanged_file_is_read_once(folder, cache, reads, monkeypatch):
     assert "model.safetensors" in reads
     reads.clear()
     assert fingerprint(folder) == first and reads == []
-    monkeypatch.setattr(file_digests, "_remembered", {})  # as in a new process
+    monkeypatch.setattr(models_files, "_remembered", {})  # as in a new process
     assert fingerprint(folder) == first and reads == []
     os.utime(folder / "model.safetensors", (1, 1))
     assert fingerprint(folder) == first and reads == ["model.safetensors"]
@@ -137,9 +137,9 @@ def test_a_change_behind_an_old_time_stamp_is_seen(folder):
 
 
 def test_a_file_changed_just_now_is_not_remembered(folder, cache, monkeypatch):
-    monkeypatch.setattr(file_digests, "_SETTLED_S", 1e9)
+    monkeypatch.setattr(models_files, "_SETTLED_S", 1e9)
     fingerprint(folder)
-    assert not cache.exists() and file_digests._remembered == {}
+    assert not cache.exists() and models_files._remembered == {}
 
 
 def test_links_are_followed_and_broken_ones_named(folder, tmp_path_factory, reads):
@@ -163,12 +163,12 @@ def test_a_damaged_cache_is_ignored(folder, cache, content):
 
 def test_a_cache_folder_that_cannot_be_written(folder, cache, monkeypatch):
     first = fingerprint(folder)
-    monkeypatch.setattr(file_digests, "_remembered", {})
+    monkeypatch.setattr(models_files, "_remembered", {})
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "config.json"))  # no folder: nothing can be made there
     assert fingerprint(folder) == first
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent.parent))
-    monkeypatch.setattr(file_digests, "_remembered", {})
-    monkeypatch.setattr(file_digests.os, "replace", _no_space)
+    monkeypatch.setattr(models_files, "_remembered", {})
+    monkeypatch.setattr(models_files.os, "replace", _no_space)
     os.utime(folder / "model.safetensors", (1, 1))
     assert fingerprint(folder) == first
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
@@ -206,11 +206,11 @@ def test_what_is_downloaded(tmp_path, monkeypatch, files, trust, expected):
 
 
 def test_a_job_downloads_code_only_where_it_is_trusted(monkeypatch):
-    from dare_job import model_files
-    from dare_job.config import JobConfig
+    from dare_job.config.settings import JobConfig
     from dare_job.job import Job
+    from dare_job.models import files as models_files
 
-    monkeypatch.setattr(model_files, "resolve", lambda *given: given)
+    monkeypatch.setattr(models_files, "resolve", lambda *given: given)
     for trust in (True, False):
         settings = {"name": "owner/model", "revision": "v2", "trust_remote_code": trust}
         job = Job(JobConfig.model_validate({"out": "o", "model": settings}), None, "run")
@@ -224,7 +224,7 @@ def test_the_vocabulary_is_that_of_the_text_model(tmp_path, kind, fields, torch_
     """Read from the file itself where it is unmistakable: a driver of Spark has no other use for torch."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **fields}))
     assert AutoConfig.from_pretrained(tmp_path).get_text_config(decoder=True).vocab_size == 123
-    asked = ("import sys; from dare_job.model_files import vocabulary; "
+    asked = ("import sys; from dare_job.models.files import vocabulary; "
              "print(vocabulary(sys.argv[1]), 'torch' in sys.modules)")
     told = subprocess.run([sys.executable, "-c", asked, tmp_path], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["123", str(torch_needed)]

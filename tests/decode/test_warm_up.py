@@ -11,9 +11,9 @@ sys.path.insert(0, sys.argv[1])
 from numba.core.dispatcher import Dispatcher
 from decode_models import tiny
 from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.cost import Curve
+from dare_job.decode.engine.latency import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.scheduler import Scheduler
+from dare_job.decode.engine.node_budget import Scheduler
 from dare_job.decode.warm_up import warm_up
 from pools.draft import DraftSettings
 from pools.index import Index

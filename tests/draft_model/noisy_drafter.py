@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare_job.model import embedded_path
+from dare_job.models import embedded_path
 
 
 def write(folder: Path, noise: float = 0.3) -> Path:

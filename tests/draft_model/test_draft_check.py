@@ -8,11 +8,12 @@ import noisy_drafter
 import pytest
 from pydantic import ValidationError
 
-from dare_job import draft_check, pipeline
-from dare_job.config import JobConfig, load
-from dare_job.decode.sampled import KNOWN_RULES
-from dare_job.decode.sampling import LAWS
+from dare_job import pipeline
+from dare_job.config.settings import JobConfig, load
+from dare_job.decode.sampling.distributions import LAWS
+from dare_job.decode.sampling.engine import KNOWN_RULES
 from dare_job.errors import ConfigError, ModelError
+from dare_job.generate import preflight
 from dare_job.job import Job
 from dare_job.workspace import Workspace
 
@@ -70,18 +71,18 @@ def test_other_tokens_are_named_with_the_first_difference(job_of, drafter, tmp_p
     file.write_text(json.dumps(told))
     with pytest.raises(ConfigError, match=f"drafter.model = '{other}': draft model {other} has other tokens "
                                           "than embedded: id 300 is .*id 301 in the other.*train-drafter"):
-        draft_check.require(job_of(drafter={"model": str(other)}))
+        preflight.require(job_of(drafter={"model": str(other)}))
     for name in other.glob("tokenizer*"):
         name.unlink()
     with pytest.raises(ModelError, match="drafter.model = .* holds no tokenizer"):
-        draft_check.require(job_of(drafter={"model": str(other)}))
+        preflight.require(job_of(drafter={"model": str(other)}))
 
 
 def test_what_can_be_is_not_refused(job_of):
     for sections in ({}, {"decode": SAMPLED}, {"decode": {"nodes": 28}}, {"drafter": {"source": "hybrid"}},
                      {"decode": SAMPLED, "sample": {"law": "iid", "rule": "priority", "logit_bias": {3: -2}}},
                      {"drafter": {"source": "retrieval", "model": "/nowhere/at/all"}}):
-        draft_check.require(job_of(**sections))
+        preflight.require(job_of(**sections))
 
 
 @pytest.mark.parametrize(("given", "said"), [

@@ -6,8 +6,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast, PythonBackend
 
-from dare_job.decode.draft.cutting import difference
-from dare_job.decode.draft.same import require_same
+from dare_job.decode.draft.tokenizer_match import difference, require_same
 from dare_job.errors import ConfigError
 
 WORDS = {word: index for index, word in enumerate(["<unk>", "<eos>", "a", "b", "c", "ab", "bc", "abc", "Ġ"])}

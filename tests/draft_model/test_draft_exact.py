@@ -9,12 +9,15 @@ import torch
 from decode_models import tiny
 from scipy.stats import chi2
 
-from dare_job.decode import Request, Target
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.sampling import Warp, walk, warp
-from dare_job.decode.sampling.laws import pick
-from dare_job.decode.sampling.seeds import CHOICE, DRAFT, VERIFY, Draws, Seeds
-from dare_job.decode.tree import build
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import build
+from dare_job.decode.request import Request
+from dare_job.decode.sampling import warp
+from dare_job.decode.sampling.distributions import pick
+from dare_job.decode.sampling.random_streams import CHOICE, DRAFT, VERIFY, Draws, Seeds
+from dare_job.decode.sampling.verify import walk
+from dare_job.decode.sampling.warp import Warp
 
 VOCABULARY, ROWS, BATCH = 6, 6000, 1500
 PROMPT, WARP = np.array([3, 1, 4, 2], np.int32), Warp(temperature=1.5, top_k=5)

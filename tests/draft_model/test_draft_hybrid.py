@@ -5,12 +5,14 @@ import pytest
 import torch
 from decode_models import generate, prompts, tiny, write
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.sampling import Warp
-from dare_job.decode.sampling.seeds import DRAFT, Draws, Seeds
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.sampling.random_streams import DRAFT, Draws, Seeds
+from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
 from pools.draft import DraftSettings
 from pools.index import Index

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from decode_models import assert_written, generate, prompts, tiny, write
 
-from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.cost import Curve
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.draft.shape import Shape
-from dare_job.decode.scheduler import Scheduler
+from dare_job.decode.drafter import Shape
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.node_budget import Scheduler
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 from dare_job.errors import ConfigError
 
 ARCHITECTURES = ("llama", "gpt2")

@@ -5,9 +5,10 @@ import pytest
 import torch
 from decode_models import VOCABULARY, generate, prompts, tiny, write
 
-from dare_job.decode import Request, Target
+from dare_job.decode.draft.draft_cache import Reader
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.draft.reader import Reader
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import Request
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral-window", "gpt_neo"])

@@ -6,11 +6,11 @@ from decode_models import assert_written, generate, tiny, write
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from dare_job.decode import Target
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.draft.same import require_same
+from dare_job.decode.draft.tokenizer_match import require_same
+from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError
-from dare_job.model import embedded_path
+from dare_job.models import embedded_path
 
 WORDS = ["<unk>", "<eos>", "a", "b", "c"]
 

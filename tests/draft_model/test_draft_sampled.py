@@ -5,12 +5,16 @@ import pytest
 import torch
 from decode_models import prompts, tiny
 
-from dare_job.decode import Request, Target
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.sampling import LAWS, Verifier, Warp, draw, walk, warp
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import build
+from dare_job.decode.request import Request
+from dare_job.decode.sampling import warp
+from dare_job.decode.sampling.distributions import LAWS, draw
 from dare_job.decode.sampling.drafts import certain
-from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Draws, Seeds, uniforms
-from dare_job.decode.tree import build
+from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, Draws, Seeds, uniforms
+from dare_job.decode.sampling.verify import Verifier, walk
+from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dare_job.config import JobConfig
-from dare_job.decode import Request
-from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Seeds, uniforms
+from dare_job.config.settings import JobConfig
+from dare_job.decode.request import Request
+from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, Seeds, uniforms
 from dare_job.errors import ConfigError
-from dare_job.spark import loading
-from dare_job.tables import ENTITIES
+from dare_job.generate import loading
+from dare_job.schemas import ENTITIES
 
 
 def _one(key, place, purpose, number, count):

@@ -12,21 +12,23 @@ import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from dare_job import prompts, tables
+from dare_job import prompts, schemas
 from dare_job.bench.sampling.world import logits_of
 from dare_job.cli import app
-from dare_job.data.world.simulate import simulate, user_examples
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.data.sample_world.simulate import simulate, user_examples
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.draft.same import require_same
-from dare_job.decode.prompt import prompt_ids
-from dare_job.drafter import teacher
-from dare_job.drafter.settings import Settings
-from dare_job.drafter.texts import Row
-from dare_job.drafter.train import divergence, network, train
+from dare_job.decode.draft.tokenizer_match import require_same
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.prompt import prompt_ids
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 from dare_job.errors import ConfigError, DataError
-from dare_job.model import embedded_path
-from dare_job.model_files import fingerprint, tokenizer_hash
+from dare_job.models import embedded_path
+from dare_job.models.files import fingerprint, tokenizer_hash
+from dare_job.publish.prompted_texts import Row
+from dare_job.training.drafter import teacher
+from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.train import divergence, network, train
 from dare_job.workspace import MANIFEST
 
 DT, ROWS, TOKENS = "2026-01-02", 28, 32
@@ -54,13 +56,13 @@ def published(tmp_path_factory):
     for entity, written in (("user", rows), ("item", [])):
         folder = out / "knowledge" / f"entity={entity}" / f"dt={DT}"
         folder.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(written, tables.KNOWLEDGE), folder / "part-0.parquet")
+        pq.write_table(pa.Table.from_pylist(written, schemas.KNOWLEDGE), folder / "part-0.parquet")
         (folder / MANIFEST).write_text(json.dumps(wrote))
     plan = out / "_work" / f"dt={DT}" / "plan" / "entity=user"
     plan.mkdir(parents=True)
     planned = [{"entity_id": name, "prompt": asked[name], "prompt_sha256": hashes[name], "stale": True,
                 "strict": False, "interactions": 3} for name in asked]
-    pq.write_table(pa.Table.from_pylist(planned, tables.PLAN), plan / "part-0.parquet")
+    pq.write_table(pa.Table.from_pylist(planned, schemas.PLAN), plan / "part-0.parquet")
     return out, tokenizer, target
 
 

@@ -16,8 +16,8 @@ import pyarrow.dataset as ds
 import quick_java
 from fault_nights import BEFORE, NIGHT, PATIENCE_S, ROOT, STAGES, committed, popen, require_whole, texts
 
+from dare_job.schemas import ENTITIES
 from dare_job.spark.session import QUICK_START
-from dare_job.tables import ENTITIES
 
 CLUSTER = {"master": "local-cluster[2,1,512]", "driver_memory": "512m", "conf": {
     "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m", "spark.ui.enabled": "false",

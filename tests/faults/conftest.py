@@ -8,8 +8,8 @@ import pytest
 from fault_nights import BEFORE, NIGHT, Folders, configured, settings
 
 from dare_job import cli, pipeline
-from dare_job.config import JobConfig
-from dare_job.data.world import write_world
+from dare_job.config.settings import JobConfig
+from dare_job.data.sample_world.write import write_world
 from dare_job.job import Job
 from dare_job.workspace import Workspace
 

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import yaml
 
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 
 ROOT = Path(__file__).parents[2]
 BEFORE, NIGHT, AFTER = "2026-01-01", "2026-01-02", "2026-01-03"

@@ -20,8 +20,8 @@ from fault_nights import (
     require_whole,
 )
 
+from dare_job.schemas import ENTITIES
 from dare_job.stages import plan
-from dare_job.tables import ENTITIES
 from dare_job.workspace import Workspace, write_json
 
 EARLIER = "2025-12-31"

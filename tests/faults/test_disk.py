@@ -17,7 +17,7 @@ from fault_nights import (
 )
 from small_disk import small_disk
 
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 FULL = {"plan": 24, "embed": 20, "pools": 48, "generate": 96, "publish": 24}  # KiB that are left

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from fault_nights import NIGHT, configured, last_line, published, rows
 
-from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.schemas import ENTITIES, KNOWLEDGE
 
 pytestmark = pytest.mark.spark
 TOO_LONG = 4  # titles of more tokens than the model reads

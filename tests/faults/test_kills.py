@@ -9,7 +9,7 @@ from cluster_runs import CLUSTER, Run, kill_now, play
 from fault_nights import NIGHT, STAGES, configured, leftovers, published, texts
 
 from dare_job.pipeline import STAGES as ALL_STAGES
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 

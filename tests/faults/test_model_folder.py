@@ -7,8 +7,8 @@ import pytest
 from fault_nights import BEFORE, NIGHT, configured, last_line, published, require_whole, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare_job.model import embedded_path
-from dare_job.tables import ENTITIES
+from dare_job.models import embedded_path
+from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from fault_nights import BEFORE, NIGHT, rows
 
-from dare_job import swap
-from dare_job.spark import chunks
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
+from dare_job.storage import atomic
+from dare_job.tables import chunk_files
 
 pytestmark = pytest.mark.spark
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -83,13 +83,13 @@ def write_version(out: Path, version: str) -> None:
         words = [None if text is None else f"{text.partition(' Version-')[0]} {version}"
                  for text in table["knowledge"].to_pylist()]
         place = table.schema.get_field_index("knowledge")
-        chunks.write(path, table.set_column(place, table.schema.field(place), [words]))
+        chunk_files.write(path, table.set_column(place, table.schema.field(place), [words]))
 
 
 @pytest.fixture
 def slow_to_show(monkeypatch):
     """Between users and items that are shown some time passes."""
-    put = swap._put
+    put = atomic._put
 
     def put_and_wait(new, old) -> bool:
         replaced = put(new, old)
@@ -97,7 +97,7 @@ def slow_to_show(monkeypatch):
             time.sleep(GAP_S)
         return replaced
 
-    monkeypatch.setattr(swap, "_put", put_and_wait)
+    monkeypatch.setattr(atomic, "_put", put_and_wait)
 
 
 def test_a_reader_never_sees_a_part_or_a_mix_of_a_date(folders, night, night_of, slow_to_show):

@@ -5,7 +5,7 @@ import json
 import pytest
 from fault_nights import BEFORE, NIGHT, last_line, published, require_whole, rows
 
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dare_job import lock
 from dare_job.errors import InfrastructureError
+from dare_job.storage import lock
 
 _CONTEXT = multiprocessing.get_context("spawn")
 WRITERS, ROUNDS = 4, 60

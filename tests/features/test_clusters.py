@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dare_job.errors import DataError
-from dare_job.features import clusters
+from dare_job.publish.features import clusters
 
 
 def clouds(count: int, seed: int = 0, shift: float = 0.0) -> np.ndarray:

@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dare_job import tables
+from dare_job import schemas
 from dare_job.errors import DataError
-from dare_job.features import writing
-from dare_job.features.vectors import Origin, matrix
+from dare_job.publish.features import write
+from dare_job.publish.features.inputs import Origin, matrix
 
 ORIGIN = Origin("work/vectors", "features/dt=2026-01-01", 2)
 WHOLE = [0.5, 1.0]
@@ -39,7 +39,7 @@ def test_vectors_become_a_matrix():
     (True, "features/dt=2026-01-01", "put a whole copy of that folder in its place, or remove it"),
     (False, "work/vectors", "remove that folder")])
 def test_a_damaged_one_ends_the_writing(tmp_path, vector, wrong, reused, folder, fix):
-    layout = writing.Layout(str(tmp_path), "part-0", tables.features(2, 0), None, 2, ORIGIN)
+    layout = write.Layout(str(tmp_path), "part-0", schemas.features(2, 0), None, 2, ORIGIN)
     table = rows([WHOLE, WHOLE, WHOLE, vector, WHOLE], [True, True, False, reused, True])
     with pytest.raises(DataError, match=f"^{folder}: the vector of 'u3' {wrong}: {fix}"):
-        list(writing.write_partition(iter(table.to_batches()), layout))
+        list(write.write_partition(iter(table.to_batches()), layout))

@@ -8,9 +8,10 @@ import pytest
 from encoders import tiny_bert
 from small_texts import manifest, publish, rows
 
-from dare_job import pipeline, swap
-from dare_job.config import JobConfig
+from dare_job import pipeline
+from dare_job.config.settings import JobConfig
 from dare_job.job import Job
+from dare_job.storage import atomic
 from dare_job.workspace import Workspace
 
 pytestmark = pytest.mark.spark
@@ -26,7 +27,7 @@ def job_of(out: Path, bert: Path, day: str = DAY) -> Job:
 
 
 def encode_once(out: Path, bert: Path, day: str = DAY) -> None:
-    swap.GRACE_S = 0
+    atomic.GRACE_S = 0
     pipeline.run_stage(job_of(out, bert, day), "encode")
 
 

@@ -13,10 +13,10 @@ import pytest
 from encoders import WORDS, mean_pooled, tiny_bert, without_numbers
 from small_texts import manifest, publish, rows, table
 
-from dare_job import pipeline, tables
+from dare_job import pipeline, schemas
 from dare_job.errors import ConfigError, DataError, ModelError
-from dare_job.features import encoding
-from dare_job.snapshots.clean import clean
+from dare_job.publish.features import encode_tasks
+from dare_job.publish.snapshots.clean import clean
 from dare_job.stages import encode
 
 pytestmark = pytest.mark.spark
@@ -56,7 +56,7 @@ def test_a_table_has_the_schema_the_order_and_the_row_groups_that_readers_rely_o
     assert [file.metadata.row_group(at).num_rows for file in files for at in range(file.num_row_groups)] == [
         8] * 5 + [3]
     name, file = names[0], files[0]
-    assert file.schema_arrow.equals(tables.features(16, 2))
+    assert file.schema_arrow.equals(schemas.features(16, 2))
     said = {key.decode(): value.decode() for key, value in file.schema_arrow.metadata.items()}
     assert said["dare_job.schema_version"] == "1" and said["dare_job.dt"] == DAY
     assert said["dare_job.encoder"] == str(bert)
@@ -243,9 +243,9 @@ def test_a_damaged_vector_of_before_is_named_with_its_folder(job_of, settings, d
 
 
 def test_texts_that_change_while_they_are_encoded_are_told(job_of, monkeypatch):
-    job, whole = job_of(), encoding.encode
+    job, whole = job_of(), encode_tasks.encode
     publish(job.space.out, DAY, texts(6), items=NONE)
-    monkeypatch.setattr(encoding, "encode", lambda job, task, texts, rows, folder: whole(
+    monkeypatch.setattr(encode_tasks, "encode", lambda job, task, texts, rows, folder: whole(
         job, task, texts.where("text_sha256 < '8'"), rows, folder))
     with pytest.raises(DataError, match="[1-5] of 6 texts got a vector: 2026-01-02 was published again"):
         encode.run(job)
@@ -259,7 +259,7 @@ def test_a_failed_night_keeps_the_vectors_that_it_finished(job_of, monkeypatch):
         raise OSError(28, "full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dare_job.features.writing.write", full)
+        patch.setattr("dare_job.publish.features.write.write", full)
         with pytest.raises(OSError, match="full"):
             encode.run(job)
     assert not list((job.space.out / "features").glob("entity=*/*"))
@@ -294,10 +294,9 @@ def test_without_an_encoder_the_stage_says_so_and_does_nothing(make_job, capsys)
 
 
 def test_settings_of_clusters_are_checked(make_job):
-    from dare_job import config
-    from dare_job.config import EncodeSettings
+    from dare_job.config.settings import EncodeSettings, JobConfig
 
-    assert EncodeSettings(clusters=[]).clusters == [] and config.JobConfig().encode.model is None
+    assert EncodeSettings(clusters=[]).clusters == [] and JobConfig().encode.model is None
     with pytest.raises(ValueError, match="do not fit into 32 bits"):
         EncodeSettings(clusters=[65536, 65536])
 

@@ -4,9 +4,9 @@ import pytest
 from encoders import tiny_bert
 from small_texts import manifest, publish, rows
 
-from dare_job import files
-from dare_job.snapshots.clean import clean
+from dare_job.publish.snapshots.clean import clean
 from dare_job.stages import encode
+from dare_job.storage import paths
 from dare_job.workspace import Workspace
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -17,11 +17,11 @@ DAY, NEXT, LAST = "2026-01-02", "2026-01-03", "2026-01-04"
 def job_of(store, make_job, tmp_path, monkeypatch):
     """Factory: a job of a date with its output, and its encoder, at a URL."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    files.upload(tiny_bert(tmp_path / "bert"), files.path(f"{store}/encoder"))
+    paths.upload(tiny_bert(tmp_path / "bert"), paths.path(f"{store}/encoder"))
 
     def make(day: str, **settings):
         job = make_job({"encode": {"model": f"{store}/encoder", "clusters": [3], **settings}}, day)
-        space = Workspace(files.path(f"{store}/features-night"), job.space.day)
+        space = Workspace(paths.path(f"{store}/features-night"), job.space.day)
         object.__setattr__(job, "space", space)
         return job
     return make
@@ -41,9 +41,9 @@ def test_features_at_a_url_are_those_of_a_disk(job_of):
     again = encode.run(job_of(NEXT, clusters=[2]))["user"]
     assert again["encoding"]["texts"] == 0 and again["new_clusters"] == "other encode.clusters"
     named = {*again["files"], again["codebook"]["file"], "_manifest.json"}
-    assert set(files.listing(after.space.features("user"))) == named
+    assert set(paths.listing(after.space.features("user"))) == named
     assert manifest(after) == again
     assert [verdict["date"] for verdict in clean(night.space.out, 1)["removed"]] == [DAY]
-    assert not files.listing(night.space.features("user"))
-    assert [name for name in files.listing(night.space.out / "features" / "ids") if "_lock" not in name] == [
+    assert not paths.listing(night.space.features("user"))
+    assert [name for name in paths.listing(night.space.out / "features" / "ids") if "_lock" not in name] == [
         "entity=item/ids.parquet", "entity=user/ids.parquet"]

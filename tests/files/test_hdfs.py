@@ -13,12 +13,12 @@ import hdfs_server
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import files, store_errors, versions
 from dare_job.errors import InfrastructureError
-from dare_job.local_copy import local_copy
-from dare_job.model import embedded_path
+from dare_job.models import embedded_path
+from dare_job.schemas import ENTITIES
 from dare_job.stages import plan
-from dare_job.tables import ENTITIES
+from dare_job.storage import conditional_write, errors, paths, versions
+from dare_job.storage.local_copy import local_copy
 
 pytestmark = pytest.mark.spark
 
@@ -31,13 +31,13 @@ def url(request, spark, tmp_path_factory):
 
 @pytest.fixture
 def folder(url, request):
-    return files.path(f"{url}/{request.node.originalname}")
+    return paths.path(f"{url}/{request.node.originalname}")
 
 
 def test_a_plan_of_an_input_at_hdfs_is_that_of_a_disk(make_job, write_input, tmp_path, folder):
     world = write_input([("ann", "i1", 4.0, 1), ("ann", "i2", 5.0, 2), ("bob", "i2", 3.0, 3)],
                         [("ann", None), ("bob", None)], [("i1", "Toy Story", None), ("i2", "Heat", None)])
-    files.upload(world, folder)
+    paths.upload(world, folder)
     plans = {}
     for name, place in {"disk": str(world), "hdfs": str(folder)}.items():
         job = make_job({"input": {"path": place}, "out": str(tmp_path / name)})
@@ -50,7 +50,7 @@ def test_a_plan_of_an_input_at_hdfs_is_that_of_a_disk(make_job, write_input, tmp
 
 def test_a_model_at_hdfs_is_copied_whole(tmp_path, monkeypatch, folder):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    files.upload(Path(embedded_path()), folder)
+    paths.upload(Path(embedded_path()), folder)
     found = local_copy(folder, "version", kept=True)
     ours, theirs = ({path.name: path.read_bytes()
                      for path in Path(root).iterdir()} for root in (found, embedded_path()))
@@ -59,7 +59,7 @@ def test_a_model_at_hdfs_is_copied_whole(tmp_path, monkeypatch, folder):
 
 def test_a_large_file_is_read_by_parts(folder):
     content = os.urandom(9 << 20)
-    with files.writing(folder / "large", "") as file:
+    with paths.writing(folder / "large", "") as file:
         file.write(content)
     with (folder / "large").open("rb") as file:
         file.seek(8 << 20)
@@ -81,13 +81,13 @@ def test_who_reads_a_file_that_is_replaced_sees_one_content(folder):
         readers = [threads.submit(loop) for _ in range(2)]
         try:
             for content in contents[1:]:
-                with files.writing(path, "") as file:
+                with paths.writing(path, "") as file:
                     file.write(content)
         finally:
             ended.set()
         for reader in readers:
             reader.result()
-    assert seen <= set(contents) and files.listing(folder).keys() == {"x.json"}
+    assert seen <= set(contents) and paths.listing(folder).keys() == {"x.json"}
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
@@ -103,7 +103,7 @@ def test_a_rename_whose_answer_is_lost_was_done(folder, monkeypatch, overwrite):
     monkeypatch.setattr(client, "rename", twice)
     path.fs.pipe_file(path.path, b"content", mode="overwrite" if overwrite else "create")
     assert path.read_bytes() == b"content"
-    assert not files.create(path, b"content") and path.read_bytes() == b"content"
+    assert not conditional_write.create(path, b"content") and path.read_bytes() == b"content"
 
 
 def test_a_write_that_fails_leaves_what_was_there(folder, monkeypatch):
@@ -112,7 +112,7 @@ def test_a_write_that_fails_leaves_what_was_there(folder, monkeypatch):
     monkeypatch.setattr(path.fs.client, "rename", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         path.fs.pipe_file(path.path, b"after")
-    assert path.read_bytes() == b"before" and files.listing(folder).keys() == {"x"}
+    assert path.read_bytes() == b"before" and paths.listing(folder).keys() == {"x"}
 
 
 def test_a_listing_has_all_that_is_there_while_folders_in_it_are_removed(folder, monkeypatch):
@@ -128,8 +128,8 @@ def test_a_listing_has_all_that_is_there_while_folders_in_it_are_removed(folder,
                 client.delete(status.path, True)
 
     monkeypatch.setattr(client, "list_status", removing)
-    assert files.listing(folder).keys() == {"a/x", "c/z"}
-    assert files.listing(folder / "none") == {}
+    assert paths.listing(folder).keys() == {"a/x", "c/z"}
+    assert paths.listing(folder / "none") == {}
 
 
 def test_a_folder_that_is_there_is_not_listed_as_empty(folder, monkeypatch):
@@ -143,7 +143,7 @@ def test_a_folder_that_is_there_is_not_listed_as_empty(folder, monkeypatch):
         return list_status(path, recursive)
 
     monkeypatch.setattr(client, "list_status", failing)
-    lists = [lambda: set(files.listing(folder)), lambda: {path.name for path in folder.glob("*")},
+    lists = [lambda: set(paths.listing(folder)), lambda: {path.name for path in folder.glob("*")},
              lambda: {path.name for path in folder.rglob("*")},
              lambda: {path.name for path in folder.iterdir()}]
     for found in lists:
@@ -156,7 +156,7 @@ def test_a_folder_that_is_there_is_not_listed_as_empty(folder, monkeypatch):
     assert not list((folder / "none").glob("*"))
 
 
-@pytest.mark.parametrize("found", [lambda folder: list(folder.glob("*/*")), files.listing],
+@pytest.mark.parametrize("found", [lambda folder: list(folder.glob("*/*")), paths.listing],
                          ids=["glob", "all"])
 def test_a_namenode_that_fails_is_no_empty_folder(folder, found, monkeypatch):
     (folder / "a" / "x").write_text("x")
@@ -213,18 +213,18 @@ def test_a_pointer_that_was_left_half_written_goes_when_its_versions_are_settled
     for name in ("_current", "._current.0123456789ab.partial", "v-00000001/x", "v-00000002/x"):
         (folder / name).write_text("v-00000002")
     versions.settle(folder)
-    assert files.listing(folder).keys() == {"_current", "v-00000002/x"}
+    assert paths.listing(folder).keys() == {"_current", "v-00000002/x"}
 
 
 def test_folders_go_with_their_last_file(folder):
     for name in ("a/b/c/x", "a/b/y", "d/z"):
         (folder / name).write_text("x")
-    files.remove_below(folder, ["a/b/c/x"])
+    paths.remove_below(folder, ["a/b/c/x"])
     assert not (folder / "a/b/c").exists() and (folder / "a/b/y").exists()
-    files.remove_below(folder, ["a/b/y", "gone"])
+    paths.remove_below(folder, ["a/b/y", "gone"])
     assert [path.name for path in folder.glob("*")] == ["d"]
-    files.remove_tree(folder)
-    files.remove_tree(folder)
+    paths.remove_tree(folder)
+    paths.remove_tree(folder)
     assert not folder.exists() and folder.parent.fs.exists("/")
 
 
@@ -238,10 +238,10 @@ def test_what_hdfs_refuses_is_one_line_and_no_missing_file(folder, monkeypatch):
     with pytest.raises(OSError, match="safe mode"):
         folder.exists()
     with pytest.raises(InfrastructureError, match="out = hdfs:///.* cannot be used: .*safe mode") as refused:
-        store_errors.require(folder, "out")
+        errors.require(folder, "out")
     assert "tat org" not in str(refused.value)
     monkeypatch.setattr(folder.fs.client, "get_file_info", lambda *_: 1 / 0)
     said = said.replace("RetriableException", "AccessControlException")
     monkeypatch.setattr(folder.fs.client, "get_file_info", refuse)
     with pytest.raises(InfrastructureError, match="permission denied"):
-        store_errors.require(folder, "out")
+        errors.require(folder, "out")

@@ -15,18 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import files, knowledge, local_copy, model_files, swap, versions
+from dare_job.cli.output import writing
 from dare_job.errors import ConfigError, InfrastructureError, ModelError
-from dare_job.model import embedded_path
-from dare_job.output import writing
+from dare_job.models import embedded_path
+from dare_job.models import files as models_files
 from dare_job.pipeline import STAGES
-from dare_job.tables import KNOWLEDGE
+from dare_job.schemas import KNOWLEDGE
+from dare_job.storage import atomic, conditional_write, local_copy, paths, versions
+from dare_job.tables import published as tables_published
 from dare_job.workspace import Workspace, committing, done_record, is_done, write_json
 
 
 @pytest.fixture
 def folder(store, request):
-    return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
+    return paths.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
 
 
 def test_local_runs_import_nothing_of_urls(tmp_path):
@@ -34,12 +36,12 @@ def test_local_runs_import_nothing_of_urls(tmp_path):
     write_json(tmp_path / "x.json", {"a": 1})
     code = f"""
 import importlib, sys
-for name in ("pipeline", "cli", "snapshots.diff", "snapshots.clean", "report.page", "observe.command",
-             *(f"stages.{{stage}}" for stage in {STAGES})):
+for name in ("pipeline", "cli", "publish.snapshots.diff", "publish.snapshots.clean", "publish.report.page",
+             "observe.command", *(f"stages.{{stage}}" for stage in {STAGES})):
     importlib.import_module(f"dare_job.{{name}}")
-from dare_job import files
-files.identities(files.path({str(tmp_path)!r}).iterdir())
-print(*{{"upath", "s3fs", "botocore", "hdfs_native", "dare_job.spark.remote"}} & set(sys.modules))
+from dare_job.storage import paths
+paths.identities(paths.path({str(tmp_path)!r}).iterdir())
+print(*{{"upath", "s3fs", "botocore", "hdfs_native", "dare_job.spark.remote_tables"}} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
@@ -47,8 +49,8 @@ print(*{{"upath", "s3fs", "botocore", "hdfs_native", "dare_job.spark.remote"}} &
 
 def test_local_paths_are_those_of_pathlib():
     for text in ("out", "/data/o[1]", "~/x", "a:b/c"):
-        assert files.path(text) == Path(text)
-    assert files.path("file:///data/my%20folder") == Path("/data/my folder")
+        assert paths.path(text) == Path(text)
+    assert paths.path("file:///data/my%20folder") == Path("/data/my folder")
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -59,7 +61,7 @@ def test_local_paths_are_those_of_pathlib():
     ("hdfs://name:8020/x", "out = hdfs://name:8020/x: write hdfs:///folder; which cluster, HADOOP")])
 def test_a_url_that_cannot_be_used_is_named_with_its_setting(text, said):
     with pytest.raises(ConfigError) as caught:
-        files.path(text, "out")
+        paths.path(text, "out")
     assert str(caught.value).startswith(said)
 
 
@@ -67,51 +69,51 @@ def test_hdfs_without_a_cluster_says_where_one_is_named(monkeypatch):
     for name in ("HADOOP_CONF_DIR", "HADOOP_HOME"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="out = hdfs:///x: .*; HADOOP_CONF_DIR must name the folder of"):
-        files.path("hdfs:///x", "out")
+        paths.path("hdfs:///x", "out")
 
 
 @pytest.mark.parametrize("text", [
     "s3://AKIAKEY:hush@bucket/x", "s3://hush@bucket/x", "hdfs://me:hush@name/x", "s3://bucket/x?signature=hush"])
 def test_a_secret_in_a_url_is_refused_and_not_repeated(text):
     with pytest.raises(ConfigError, match="no user, password or query") as caught:
-        files.path(text, "input.path")
+        paths.path(text, "input.path")
     assert "hush" not in str(caught.value)
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(ConfigError, match="out: s3:// needs the package s3fs: install .* extra s3"):
-        files.path("s3://bucket/x", "out")
+        paths.path("s3://bucket/x", "out")
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
     with pytest.raises(ConfigError, match="out: hdfs:// needs the package hdfs_native: .* extra hdfs"):
-        files.path("hdfs:///x", "out")
+        paths.path("hdfs:///x", "out")
 
 
 @pytest.mark.spark
 def test_a_missing_bucket_and_missing_credentials_are_named(store, tmp_path, monkeypatch):
     with (pytest.raises(ConfigError, match="out = s3://nobody/x: there is no bucket nobody"),
-          writing(files.path("s3://nobody/x"))):
+          writing(paths.path("s3://nobody/x"))):
         pass
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(files, "_OPTIONS", {"s3": {"skip_instance_cache": True}})
+    monkeypatch.setattr(paths, "_OPTIONS", {"s3": {"skip_instance_cache": True}})
     with (pytest.raises(InfrastructureError, match="out = s3://night/x .*no credentials were found"),
-          writing(files.path(f"{store}/x"))):
+          writing(paths.path(f"{store}/x"))):
         pass
 
 
 @pytest.mark.spark
 def test_a_file_is_there_whole_or_as_it_was(folder):
     path = folder / "a b" / "x.json"
-    with pytest.raises(RuntimeError), files.writing(path, "") as file:
+    with pytest.raises(RuntimeError), paths.writing(path, "") as file:
         file.write(b"half")
         raise RuntimeError
     assert not path.exists()
     write_json(path, {"a": 1})
-    with pytest.raises(RuntimeError), files.sink(path) as file:
+    with pytest.raises(RuntimeError), paths.sink(path) as file:
         file.write(b"half")
         raise RuntimeError
     assert json.loads(path.read_text()) == {"a": 1}
@@ -120,14 +122,18 @@ def test_a_file_is_there_whole_or_as_it_was(folder):
 @pytest.mark.spark
 def test_of_many_that_create_a_file_one_succeeds(folder):
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda n: files.create(folder / "lock", b"%d" % n), range(8)))
+        made = list(threads.map(lambda n: conditional_write.create(folder / "lock", b"%d" % n), range(8)))
     assert sum(made) == 1 and (folder / "lock").read_bytes() == b"%d" % made.index(True)
-    version = files.version_of(folder / "lock")
+    version = paths.version_of(folder / "lock")
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda n: files.swap_content(folder / "lock", version, b"1%d" % n), range(8)))
+        made = list(
+            threads.map(
+                lambda n: conditional_write.swap_content(folder / "lock", version, b"1%d" % n), range(8)
+            )
+        )
     assert sum(made) == 1 and (folder / "lock").read_bytes() == b"1%d" % made.index(True)
     (folder / "lock").unlink()
-    assert not files.swap_content(folder / "lock", version, b"gone")
+    assert not conditional_write.swap_content(folder / "lock", version, b"gone")
 
 
 @pytest.mark.spark
@@ -138,15 +144,15 @@ def test_a_stage_is_the_version_before_or_the_new_one(folder):
             (staging / "entity=user" / f"part-{number}.parquet").write_text("rows")
             if number == 2:
                 assert is_done(place.stage("plan"), "f1") and done_record(place.stage("plan"))["number"] == 1
-                assert [path.name for path in files.below(place.stage("plan"))] == ["part-1.parquet"]
+                assert [path.name for path in paths.below(place.stage("plan"))] == ["part-1.parquet"]
         assert is_done(place.stage("plan"), f"f{number}")
-    assert [path.name for path in files.below(place.stage("plan"))] == ["part-2.parquet"]
+    assert [path.name for path in paths.below(place.stage("plan"))] == ["part-2.parquet"]
     with pytest.raises(RuntimeError), committing(place.stage("plan"), "f3", {}) as staging:
         (staging / "part-3.parquet").write_text("rows")
         raise RuntimeError
     assert is_done(place.stage("plan"), "f2")
-    swap.settle_below(place.work)
-    left = [name for name in files.listing(place.work) if "part-" in name]
+    atomic.settle_below(place.work)
+    left = [name for name in paths.listing(place.work) if "part-" in name]
     assert len(left) == 1 and left[0].endswith("part-2.parquet")
     (place.stage("plan") / "entity=user" / "part-2.parquet").unlink()
     assert not is_done(place.stage("plan"), "f2")
@@ -155,7 +161,7 @@ def test_a_stage_is_the_version_before_or_the_new_one(folder):
 def published(folder, name: str, ids: list[str]) -> None:
     """Files and manifest as a publication writes them."""
     rows = pa.Table.from_pylist([{"entity_id": id_, "run_id": name} for id_ in ids], schema=KNOWLEDGE)
-    with files.sink(folder / f"part-{name}.parquet") as sink:
+    with paths.sink(folder / f"part-{name}.parquet") as sink:
         pq.write_table(rows, sink)
     write_json(folder / "_manifest.json", {"files": {f"part-{name}.parquet": {}}})
 
@@ -168,7 +174,7 @@ def test_readers_of_a_date_that_is_published_again_see_one_publication(folder):
     def loop() -> None:
         while not ended.is_set():
             try:
-                rows = knowledge.dataset(place).to_table(columns=["entity_id", "run_id"]).to_pylist()
+                rows = tables_published.dataset(place).to_table(columns=["entity_id", "run_id"]).to_pylist()
             except (FileNotFoundError, OSError):
                 continue  # of the publication before, deleted meanwhile: list again
             seen.add((len(rows), *{row["run_id"] for row in rows}))
@@ -178,12 +184,12 @@ def test_readers_of_a_date_that_is_published_again_see_one_publication(folder):
     reader.start()
     for number in range(1, 6):
         published(place, str(number), ["a", "b"])
-        swap.replace(place, place)
+        atomic.replace(place, place)
     time.sleep(0.2)
     ended.set()
     reader.join()
     assert seen <= {(2, str(number)) for number in range(6)} and (2, "5") in seen
-    assert sorted(files.listing(place)) == ["_manifest.json", "part-5.parquet"]
+    assert sorted(paths.listing(place)) == ["_manifest.json", "part-5.parquet"]
 
 
 @pytest.mark.spark
@@ -220,16 +226,16 @@ def test_a_copy_that_is_cut_off_is_none(folder, tmp_path, monkeypatch):
 @pytest.mark.spark
 def test_a_model_at_a_url_is_the_same_model(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    files.upload(Path(embedded_path()), folder)
-    copy = model_files.resolve(str(folder))
-    assert model_files.fingerprint(copy) == model_files.fingerprint(embedded_path())
-    assert model_files.resolve(str(folder)) == copy
+    paths.upload(Path(embedded_path()), folder)
+    copy = models_files.resolve(str(folder))
+    assert models_files.fingerprint(copy) == models_files.fingerprint(embedded_path())
+    assert models_files.resolve(str(folder)) == copy
     with pytest.raises(ModelError, match="model.name = s3://.*/none: no model there"):
-        model_files.resolve(str(folder / "none"))
+        models_files.resolve(str(folder / "none"))
 
 
 @pytest.mark.spark
 def test_nothing_is_left_by_a_missing_folder(folder):
-    assert files.listing(folder / "none") == {} and swap.current(folder / "none").name == "v-00000000"
-    files.remove_tree(folder / "none")
+    assert paths.listing(folder / "none") == {} and atomic.current(folder / "none").name == "v-00000000"
+    paths.remove_tree(folder / "none")
     versions.settle(folder / "none")

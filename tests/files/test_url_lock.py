@@ -12,10 +12,11 @@ from datetime import date
 
 import pytest
 
-from dare_job import files, knowledge, lease, lock, lock_object, swap
 from dare_job.errors import InfrastructureError
+from dare_job.schemas import ENTITIES
 from dare_job.stages import publish
-from dare_job.tables import ENTITIES
+from dare_job.storage import atomic, conditional_write, lease, lock, object_lock, paths
+from dare_job.tables import published
 from dare_job.workspace import MANIFEST, Workspace, committing, done_record
 
 pytestmark = pytest.mark.spark
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def folder(any_store, request):
-    return files.path(f"{any_store}/{re.sub('[^a-z0-9_]', '-', request.node.name)}")
+    return paths.path(f"{any_store}/{re.sub('[^a-z0-9_]', '-', request.node.name)}")
 
 
 def leave(folder, **changes) -> None:
@@ -40,7 +41,7 @@ def test_a_second_writer_is_refused_and_the_lock_goes_with_the_first(folder):
               lock.held(folder)):
             pass
         assert json.loads((folder / lock.NAME).read_text())["pid"] == os.getpid()
-    assert not files.listing(folder)
+    assert not paths.listing(folder)
 
 
 @pytest.mark.parametrize("changes", [{}, {"pid": os.getpid()}])
@@ -49,7 +50,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(folder, changes, caplog, monke
     leave(folder, **changes)
     with lock.held(folder):
         assert json.loads((folder / lock.NAME).read_text())["since"] != "then"
-    assert "taken over" in caplog.text and not files.listing(folder)
+    assert "taken over" in caplog.text and not paths.listing(folder)
 
 
 def test_another_hosts_lock_is_taken_over_once_it_is_silent_for_long(folder, monkeypatch):
@@ -60,7 +61,7 @@ def test_another_hosts_lock_is_taken_over_once_it_is_silent_for_long(folder, mon
     time.sleep(2.1)  # the store tells seconds
     with lock.held(folder):
         pass
-    assert not files.listing(folder)
+    assert not paths.listing(folder)
 
 
 def test_a_lock_that_is_held_is_renewed_and_never_stale(folder, monkeypatch):
@@ -71,7 +72,7 @@ def test_a_lock_that_is_held_is_renewed_and_never_stale(folder, monkeypatch):
         time.sleep(3.2)
         with pytest.raises(InfrastructureError, match="another command writes"), lock.held(folder):
             pass
-    assert not files.listing(folder)
+    assert not paths.listing(folder)
 
 
 def test_a_lock_that_was_lost_is_not_removed(folder, monkeypatch):
@@ -81,7 +82,7 @@ def test_a_lock_that_was_lost_is_not_removed(folder, monkeypatch):
 
 
 def renewal(folder) -> str:
-    return lock_object._content(folder / lock.NAME)["renewal"]
+    return object_lock._content(folder / lock.NAME)["renewal"]
 
 
 def wait_for(reached) -> None:
@@ -93,7 +94,7 @@ def wait_for(reached) -> None:
 
 def fails_once(monkeypatch, name: str, call: int, afterwards: bool) -> list[str]:
     """The call of ``files.<name>`` with this number fails; ``afterwards``: once the store has done it."""
-    function, calls, failed = getattr(files, name), [], []
+    function, calls, failed = getattr(paths, name), [], []
 
     def failing(*arguments):
         calls.append(name)
@@ -103,7 +104,7 @@ def fails_once(monkeypatch, name: str, call: int, afterwards: bool) -> list[str]
             raise OSError("the store is away")
         return answer
 
-    monkeypatch.setattr(files, name, failing)
+    monkeypatch.setattr(paths, name, failing)
     return failed
 
 
@@ -123,14 +124,14 @@ def test_a_lock_survives_one_error_of_the_store(folder, monkeypatch, caplog, nam
         with pytest.raises(InfrastructureError, match="another command writes"), lock.held(folder):
             pass
     assert "tried again: the store is away" in caplog.text and "no longer" not in caplog.text
-    assert not files.listing(folder)
+    assert not paths.listing(folder)
 
 
 def test_a_put_that_is_sent_twice_because_its_answer_was_lost_is_no_loss(folder, monkeypatch):
     """The store's client does so by itself: the second try meets what the first one wrote."""
-    create, swap_content = files.create, files.swap_content
+    create, swap_content = conditional_write.create, conditional_write.swap_content
     for name, function in (("create", create), ("swap_content", swap_content)):
-        monkeypatch.setattr(files, name, lambda *arguments, put=function: put(*arguments) and put(*arguments))
+        monkeypatch.setattr(paths, name, lambda *arguments, put=function: put(*arguments) and put(*arguments))
     with lock.held(folder):
         first = renewal(folder)
         lock.require_held()
@@ -140,14 +141,14 @@ def test_a_put_that_is_sent_twice_because_its_answer_was_lost_is_no_loss(folder,
     leave(folder)
     with lock.held(folder):
         lock.require_held()
-    assert not files.listing(folder)
+    assert not paths.listing(folder)
 
 
 def test_a_store_that_is_away_is_asked_again_well_before_the_lock_is_lost(folder, monkeypatch):
     monkeypatch.setattr(lease, "RENEW_S", 1.2)
     with lock.held(folder):
         before, asked, until = renewal(folder), [], time.monotonic() + 2.5
-        version_of = files.version_of
+        version_of = paths.version_of
 
         def away(path):
             asked.append(path)
@@ -155,7 +156,7 @@ def test_a_store_that_is_away_is_asked_again_well_before_the_lock_is_lost(folder
                 raise OSError("the store is away")
             return version_of(path)
 
-        monkeypatch.setattr(files, "version_of", away)
+        monkeypatch.setattr(paths, "version_of", away)
         while renewal(folder) == before and time.monotonic() < until + 8:
             time.sleep(0.1)
         assert len(asked) >= 4 and renewal(folder) != before
@@ -194,9 +195,9 @@ def test_who_lost_the_lock_commits_nothing(folder, in_the_meantime, still_at_it)
             commit()
         assert lost.value.exit_code == 5
         with pytest.raises(InfrastructureError, match="no longer"):
-            swap.staged(stage)
+            atomic.staged(stage)
     assert done_record(stage)["fingerprint"] == "theirs"
-    assert (swap.current(stage) / "rows.txt").read_text() == "theirs"
+    assert (atomic.current(stage) / "rows.txt").read_text() == "theirs"
     assert (folder / lock.NAME).exists() == still_at_it
 
 
@@ -222,7 +223,7 @@ def test_who_lost_the_lock_publishes_nothing_and_leaves_the_others_files(folder,
 
     monkeypatch.setattr(publish, "write_json", write_then_lose)
     with (lock.held(space.work), pytest.raises(InfrastructureError, match="no longer"),
-          swap.discarding(places["user"]), swap.discarding(places["item"])):
+          atomic.discarding(places["user"]), atomic.discarding(places["item"])):
         for place in places.values():
             (place / "part-ours.parquet").write_bytes(b"rows")
         if not shown:
@@ -233,7 +234,7 @@ def test_who_lost_the_lock_publishes_nothing_and_leaves_the_others_files(folder,
         assert (place / MANIFEST).exists() == (number < shown)
         assert (place / "part-theirs.parquet").exists(), "the other command's rows are gone"
         if number < shown:
-            assert [path.name for path in knowledge.parquet_files(place)] == ["part-ours.parquet"]
+            assert [path.name for path in published.parquet_files(place)] == ["part-ours.parquet"]
             assert (place / "part-ours.parquet").exists()
 
 
@@ -246,7 +247,7 @@ def test_a_lost_lock_is_told_as_soon_as_it_is_known(folder, monkeypatch, caplog)
         assert "is no longer this command's" in caplog.text
         with pytest.raises(InfrastructureError, match="no longer"):
             lock.require_held()
-    assert not files.listing(folder)
+    assert not paths.listing(folder)
 
 
 def test_what_killed_processes_left_beside_a_lock_goes_and_what_is_young_stays(folder, monkeypatch):
@@ -256,10 +257,10 @@ def test_what_killed_processes_left_beside_a_lock_goes_and_what_is_young_stays(f
     for name in ("._lock.1.partial", "_lock.7-9.turn", "other"):
         (folder / name).write_text("left")
     with lock.held(folder):
-        assert len(files.listing(folder)) == 4
+        assert len(paths.listing(folder)) == 4
     monkeypatch.setattr(lease, "STALE_S", 0.0)
     with lock.held(folder):
-        assert files.listing(folder).keys() == {"_lock", "other"}
+        assert paths.listing(folder).keys() == {"_lock", "other"}
 
 
 def test_of_processes_that_find_a_dead_lock_one_takes_it_over(folder, tmp_path):
@@ -295,7 +296,7 @@ except InfrastructureError as error:
         for racer in racers:
             racer.kill()
     assert len(list(tmp_path.glob("got-*"))) == 1
-    assert not files.listing(folder)
+    assert not paths.listing(folder)
 
 
 def cut_off_behind_the_turn(client, monkeypatch) -> None:
@@ -325,11 +326,11 @@ def test_a_turn_that_its_holder_had_to_leave_is_its_own_when_the_store_is_back(f
                 cut_off_behind_the_turn(folder.fs.client, patch)
                 with pytest.raises(OSError, match="the NameNode is away"):
                     lock.require_held()
-            assert sum(name.endswith(".turn") for name in files.listing(folder)) == turns
+            assert sum(name.endswith(".turn") for name in paths.listing(folder)) == turns
         assert renewal(folder) == before
         lock.require_held()
-        assert renewal(folder) != before and files.listing(folder).keys() == {lock.NAME}
-    assert not files.listing(folder)
+        assert renewal(folder) != before and paths.listing(folder).keys() == {lock.NAME}
+    assert not paths.listing(folder)
 
 
 def test_a_lock_that_another_ones_turn_keeps_from_being_renewed_is_not_said_to_be_held(folder):
@@ -337,15 +338,15 @@ def test_a_lock_that_another_ones_turn_keeps_from_being_renewed_is_not_said_to_b
         pytest.skip("a version of S3 is replaced by one request")
     with lock.held(folder):
         before, path = renewal(folder), folder / lock.NAME
-        turn = path.with_name(f"{path.name}.{files.version_of(path)}.turn")
-        files.create(turn, b"another's")
+        turn = path.with_name(f"{path.name}.{paths.version_of(path)}.turn")
+        conditional_write.create(turn, b"another's")
         with pytest.raises(OSError, match="_lock was not renewed"):
             lock.require_held()
         assert renewal(folder) == before and turn.read_bytes() == b"another's"
         turn.unlink()
         lock.require_held()
         assert renewal(folder) != before
-    assert not files.listing(folder)
+    assert not paths.listing(folder)
 
 
 def test_a_lock_is_alive_where_the_store_does_not_say_when_it_was_written(folder, monkeypatch):
@@ -353,21 +354,23 @@ def test_a_lock_is_alive_where_the_store_does_not_say_when_it_was_written(folder
     leave(folder, host="elsewhere")
     monkeypatch.setattr(folder.fs, "info", lambda path, **options: {
         key: value for key, value in info(path, **options).items() if key != "LastModified"})
-    assert lock_object.is_alive(folder / lock.NAME)
+    assert object_lock.is_alive(folder / lock.NAME)
 
 
 def test_a_turn_of_a_dead_taker_is_taken_over_and_that_of_a_living_one_is_not(folder, monkeypatch):
     if folder.protocol != "hdfs":
         pytest.skip("a version of S3 is replaced by one request")
     path = folder / lock.NAME
-    files.create(path, b"1")
-    version = files.version_of(path)
+    conditional_write.create(path, b"1")
+    version = paths.version_of(path)
     turn = path.with_name(f"{path.name}.{version}.turn")
-    files.create(turn, b"another's")
-    assert not files.swap_content(path, version, b"2") and turn.read_bytes() == b"another's"
+    conditional_write.create(turn, b"another's")
+    assert not conditional_write.swap_content(path, version, b"2") and turn.read_bytes() == b"another's"
     monkeypatch.setattr(lease, "STALE_S", 1.0)
     time.sleep(1.1)
     with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda n: files.swap_content(path, version, b"1%d" % n), range(4)))
+        made = list(
+            threads.map(lambda n: conditional_write.swap_content(path, version, b"1%d" % n), range(4))
+        )
     assert sum(made) == 1 and path.read_bytes() == b"1%d" % made.index(True)
-    assert files.listing(folder).keys() == {lock.NAME}
+    assert paths.listing(folder).keys() == {lock.NAME}

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from dare_job import files
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
+from dare_job.generate import hangs
+from dare_job.generate.task import Task
 from dare_job.observe import log, times
-from dare_job.spark import hangs
-from dare_job.spark.task import Task
+from dare_job.storage import paths
 from dare_job.workspace import Workspace
 
 pytestmark = pytest.mark.spark
@@ -19,7 +19,7 @@ _LOG = logging.getLogger("dare_job")
 
 @pytest.fixture
 def folder(store, request):
-    return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
+    return paths.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
 
 
 def events(path) -> list[str]:
@@ -47,7 +47,7 @@ def test_records_can_be_read_after_a_warning_a_stage_and_the_command(folder):
 @pytest.mark.usefixtures("fresh_loggers")
 def test_a_store_that_takes_no_log_costs_the_file_and_not_the_run(folder, capsys):
     log.to_stderr("json")
-    with log.to_file(files.path("s3://nobody/logs/run.jsonl")):
+    with log.to_file(paths.path("s3://nobody/logs/run.jsonl")):
         _LOG.info("first")
         _LOG.info("second")
     shown = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]

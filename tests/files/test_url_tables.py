@@ -11,20 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from dare_job import files
-from dare_job.config import InputSettings
+from dare_job.config.settings import InputSettings
 from dare_job.data.readers import identity, read
 from dare_job.data.readers.text import lines
 from dare_job.errors import DataError
-from dare_job.spark import remote
-from dare_job.spark.reading import read_parquet, write_parquet
+from dare_job.spark import remote_tables
+from dare_job.spark.tables import read_parquet, write_parquet
+from dare_job.storage import paths
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
 def folder(store, request):
-    return files.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
+    return paths.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
 
 
 def table(rows: int = 5) -> pa.Table:
@@ -46,7 +46,7 @@ def table(rows: int = 5) -> pa.Table:
 
 
 def put(path, content: pa.Table, **options) -> None:
-    with files.sink(path) as sink:
+    with paths.sink(path) as sink:
         pq.write_table(content, sink, **options)
 
 
@@ -64,8 +64,8 @@ def test_a_table_reads_as_from_a_disk(spark, folder, tmp_path):
 
 
 def test_file_and_row_are_told(spark, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "_SPLIT_BYTES", 1000)
-    monkeypatch.setattr(remote, "_FILE_COSTS_BYTES", 1)
+    monkeypatch.setattr(remote_tables, "_SPLIT_BYTES", 1000)
+    monkeypatch.setattr(remote_tables, "_FILE_COSTS_BYTES", 1)
     many = pa.table({"n": pa.array(np.arange(3000))})
     put(folder / "t" / "part-1.parquet", many, row_group_size=700)
     put(folder / "t" / "_hidden" / "part-2.parquet", many)
@@ -132,7 +132,7 @@ def test_an_input_reads_as_from_a_disk(spark, folder, tmp_path, zipped):
         there = folder / "ml.zip"
         there.write_bytes(local.read_bytes())
     else:
-        files.upload(source, there)
+        paths.upload(source, there)
     found = {}
     for name, path, into in (("local", local, tmp_path / "read"), ("url", there, folder / "read")):
         settings = InputSettings(path=str(path), max_reject_share=1.0)
@@ -141,7 +141,7 @@ def test_an_input_reads_as_from_a_disk(spark, folder, tmp_path, zipped):
                   for table in ("interactions", "users", "items", "rejects")}
         found[name] = counts, tables, [entry[:2] for entry in identity(settings)]
     assert found["url"] == found["local"] and found["url"][0].broken == 1
-    assert not [name for name in files.listing(folder) if ".archive" in name]
+    assert not [name for name in paths.listing(folder) if ".archive" in name]
 
 
 def test_a_parquet_input_with_odd_types_reads_as_from_a_disk(spark, folder, tmp_path):

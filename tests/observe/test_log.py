@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dare_job.config import JobConfig, LogSettings
+from dare_job.config.settings import JobConfig, LogSettings
 from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.observe import log
@@ -104,7 +104,8 @@ def test_a_terminated_command_says_so_and_gives_its_lock_back(tmp_path):
     """In a process of its own, with the real pipeline around a stage that takes too long."""
     script = (
         "import sys, time; from datetime import date; from pathlib import Path\n"
-        "from dare_job import pipeline; from dare_job.config import JobConfig; from dare_job.job import Job\n"
+        "from dare_job import pipeline; from dare_job.config.settings import JobConfig\n"
+        "from dare_job.job import Job\n"
         "from dare_job.observe.command import observed; from dare_job.workspace import Workspace\n"
         "from dare_job.stages import plan\n"
         "plan.run = lambda job: (print('at work', flush=True), time.sleep(60))\n"

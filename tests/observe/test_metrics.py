@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from gateway import gateway, no_gateway, samples
 
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
 from dare_job.errors import ThresholdError
 from dare_job.job import Job
 from dare_job.observe import log, progress, times
 from dare_job.observe.command import observed
 from dare_job.observe.metrics import Metrics
 from dare_job.observe.progress import Reading
-from dare_job.spark import chunks
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
+from dare_job.tables import chunk_files
 from dare_job.workspace import Workspace, write_json
 
 DAY = "2026-01-02"
@@ -79,7 +79,7 @@ def test_a_failed_run_keeps_the_last_success_and_has_the_rows_that_are_finished(
         os.utime(job.space.knowledge(entity, "2026-01-01") / "_manifest.json", (1.7e9, 1.7e9))
     folder = job.space.stage("generate") / "entity=user"
     folder.mkdir(parents=True)
-    chunks.write(folder / chunks.name(0, 0), [
+    chunk_files.write(folder / chunk_files.name(0, 0), [
         {"entity_id": "a", "run_id": "r", "tokens": 40, "target_steps": 10, "accepted_tokens": 30},
         {"entity_id": "b", "run_id": "r", "error": "too long"}])
     with pytest.raises(ThresholdError), observed(job, "run"):
@@ -158,7 +158,7 @@ def test_a_job_without_these_settings_has_no_metrics(tmp_path):
     ({"labels": {"entity": "x"}}, "metrics.labels.entity"), ({"labels": {"a-b": "x"}}, "metrics.labels.a-b"),
 ])
 def test_wrong_settings_are_named(tmp_path, settings, words):
-    from dare_job.config import load
+    from dare_job.config.settings import load
     from dare_job.errors import ConfigError
 
     (tmp_path / "job.yaml").write_text(json.dumps({"metrics": settings}))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dare_job.observe.pace import Pace
+from dare_job.observe.progress import Pace
 
 
 def test_rows_of_an_earlier_run_do_not_count_for_the_pace():

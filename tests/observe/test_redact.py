@@ -2,7 +2,7 @@
 
 import pytest
 
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
 from dare_job.observe import redact
 
 

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job import knowledge
 from dare_job.job import Job
-from dare_job.quality.listing import NAME
-from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN
+from dare_job.publish.gate.findings import NAME
+from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
+from dare_job.tables import published
 from dare_job.workspace import write_json
 
 DAY, BEFORE = "2026-01-02", "2026-01-01"
@@ -43,7 +43,7 @@ def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[di
         _write(job.space.stage("generate") / f"entity={entity}", rows[entity], KNOWLEDGE)
         before = job.space.knowledge(entity, BEFORE)
         _write(before, old if entity == "user" else [], KNOWLEDGE)
-        write_json(before / "_manifest.json", {"run_id": "before"} | knowledge.writer(job) | manifest)
+        write_json(before / "_manifest.json", {"run_id": "before"} | published.writer(job) | manifest)
     more = {"user": fresh, "item": 0}
     counts = {entity: {"rows": len(rows[entity]) + more[entity], "stale": len(rows[entity]), "errors": 0}
               for entity in ENTITIES}

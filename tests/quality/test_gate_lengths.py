@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dare_job.quality import lengths
+from dare_job.publish.gate import lengths
 
 
 def sample(tokens: dict[str, int]) -> pa.Table:

@@ -9,13 +9,14 @@ import pytest
 from gate_tables import BEFORE, failed, listed, night, text, texts
 
 from dare_job import errors
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
+from dare_job.generate import shard_plan
 from dare_job.job import Job
-from dare_job.quality import lengths, listing
-from dare_job.quality.findings import CHECKS, worst
-from dare_job.spark import cut
-from dare_job.stages import gate, written
-from dare_job.tables import ENTITIES
+from dare_job.publish.gate import findings, lengths
+from dare_job.publish.gate.findings import CHECKS, worst
+from dare_job.schemas import ENTITIES
+from dare_job.stages import gate
+from dare_job.tables import stage_inputs
 from dare_job.workspace import Workspace
 
 LOOP = {"token_ids": [1, 2] * 15, "tokens": 30}
@@ -60,7 +61,7 @@ def test_a_share_at_its_limit_passes_and_one_row_more_does_not(job_of, check):
     message = refused(night(job, texts(94) + texts(6, "bad", **columns), fingerprint="g2"))
     assert f"users: 6 of 100 {words} (6.00%), more than gates.{setting} = 0.05" in message
     assert "first: bad0, bad1, bad2, bad3, bad4." in message and "bad5" not in message
-    assert f"The rows are in {job.space.stage('gate') / listing.NAME}" in message
+    assert f"The rows are in {job.space.stage('gate') / findings.NAME}" in message
     assert "raise the setting and run again" in message
     assert len(listed(job)) == 6
 
@@ -121,7 +122,7 @@ def test_the_ten_commonest_errors_are_told_with_their_counts(job_of):
 def test_errors_share_one_limit_and_have_their_rows_tried_again(job_of):
     job = job_of()
     gate.run(night(job, texts(57), texts(40) + [failed(f"x{n}", "broke") for n in range(3)]))
-    retry = job.space.stage("generate") / cut.RETRY
+    retry = job.space.stage("generate") / shard_plan.RETRY
     assert not retry.exists()
     refused(night(job, texts(2), texts(3) + [failed("x", "broke")], fingerprint="h"))
     assert json.loads(retry.read_text()) == {"run_id": "run-1"}
@@ -151,7 +152,7 @@ def test_a_fault_that_stays_does_not_hide_behind_the_night_before(job_of):
     message = refused(job)
     assert "6 of 100 rows failed as the night before, more than limits.max_error_share = 0.05" in message
     assert "Commonest: 6 x out of memory" in message
-    assert (job.space.stage("generate") / cut.RETRY).exists()
+    assert (job.space.stage("generate") / shard_plan.RETRY).exists()
     few = texts(91) + [failed(f"x{n}", "out of memory") for n in range(4)] + [
         failed(f"y{n}", "broke") for n in range(4)]
     spread = refused(night(job_of(), few, old=old, fingerprint="f"))  # 4 of 95 and 4 of 99: 8 of 99
@@ -242,19 +243,19 @@ def test_a_failed_gate_stays_failed_without_looking_again(job_of, monkeypatch):
     monkeypatch.setattr(gate, "_look", lambda *arguments: pytest.fail("looked again"))
     assert refused(job) == message
     with pytest.raises(errors.ThresholdError, match="5 of 5 texts are empty"):
-        gate.passed(job, written.require(job))
+        gate.passed(job, stage_inputs.require_generated(job))
 
 
 def test_publish_needs_a_gate_that_looked_at_these_rows_under_these_limits(job_of):
     job = night(job_of(), texts(5))
     with pytest.raises(errors.DataError, match="has no finished gate: run `dare-job gate`"):
-        gate.passed(job, written.require(job))
+        gate.passed(job, stage_inputs.require_generated(job))
     gate.run(job)
-    assert set(gate.passed(job, written.require(job))) == set(ENTITIES)
+    assert set(gate.passed(job, stage_inputs.require_generated(job))) == set(ENTITIES)
     for other in (job_of(gates={"short_tokens": 9}), night(job_of(), texts(6)),
                   night(job_of(), texts(6), fingerprint="other")):
         with pytest.raises(errors.DataError, match="other rows or other limits.*run `dare-job gate`"):
-            gate.passed(other, written.require(other))
+            gate.passed(other, stage_inputs.require_generated(other))
 
 
 def test_missing_and_damaged_rows_are_named(job_of):
@@ -272,7 +273,7 @@ def test_missing_and_damaged_rows_are_named(job_of):
 
 
 def test_no_more_rows_are_listed_than_the_table_takes(job_of, monkeypatch):
-    monkeypatch.setattr(listing, "MOST", 7)
+    monkeypatch.setattr(findings, "MOST", 7)
     job = night(job_of(), texts(20, words=""), texts(5, "i", words=""))
     assert "20 of 20 texts are empty" in refused(job)
     assert [row[0] for row in listed(job)] == ["user"] * 7 + ["item"] * 5
@@ -282,8 +283,8 @@ def test_a_night_without_rows_passes_and_its_table_has_no_row(job_of):
     found = gate.run(night(job_of()))
     assert found["failed"] == [] and found["message"] is None
     assert worst({entity: found[entity] for entity in ENTITIES}) == dict.fromkeys(CHECKS)
-    table = pq.read_table(job_of().space.stage("gate") / listing.NAME)
-    assert len(table) == 0 and table.schema.equals(listing.ROWS)
+    table = pq.read_table(job_of().space.stage("gate") / findings.NAME)
+    assert len(table) == 0 and table.schema.equals(findings.ROWS)
 
 
 def test_the_worst_of_both_entity_types_is_reported(job_of):
@@ -302,7 +303,7 @@ def test_many_small_files_and_large_ones_count_the_same(job_of, monkeypatch):
     for n in range(0, 93, 7):
         pq.write_table(table.slice(n, 7), job.space.stage("generate") / "entity=user" / f"part-{n}.parquet")
     pq.write_table(table.slice(0, 7), job.space.stage("generate") / "entity=user" / "part-0.parquet")
-    monkeypatch.setattr("dare_job.quality.scan._BATCH", 20)
-    monkeypatch.setattr("dare_job.quality.scan._FILES", 3)
+    monkeypatch.setattr("dare_job.publish.gate.scan._BATCH", 20)
+    monkeypatch.setattr("dare_job.publish.gate.scan._FILES", 3)
     assert gate.run(job)["user"] == together
     assert lengths.SAMPLE > 93

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.recommend.ids.vocabulary import Recommender
-from dare_job.recommend.train import network
-from dare_job.recommend.train.settings import Settings
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.recommend.vocabulary import Recommender
+from dare_job.training.recommender import network
+from dare_job.training.recommender.network import Settings
 
 ITEMS, SIZES = 40, (4, 5, 6)
 

@@ -11,16 +11,16 @@ from recommend_world import some_ids, untrained
 from typer.testing import CliRunner
 
 from dare_job.cli import app
-from dare_job.decode.beam.top_k.search import Query
-from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
+from dare_job.decode.trie_search.beams import Query
+from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
-from dare_job.recommend.ids.vocabulary import Recommender
-from dare_job.recommend.train.align import command, lessons, measure
-from dare_job.recommend.train.align.branches import log_probabilities
-from dare_job.recommend.train.align.objective import objective
-from dare_job.recommend.train.align.searches import MixedTopK, engine, plain
-from dare_job.recommend.train.align.settings import LOSSES, Settings
-from dare_job.recommend.train.command import training_folder
+from dare_job.recommend.vocabulary import Recommender
+from dare_job.training.align import command, teacher_paths
+from dare_job.training.align import settings as align_settings
+from dare_job.training.align.branches import MixedTopK, engine, log_probabilities, plain
+from dare_job.training.align.objective import objective
+from dare_job.training.align.settings import LOSSES, Settings
+from dare_job.training.recommender.command import training_folder
 
 IDS = some_ids()
 VIEW = Vocabulary(Trie.of(IDS.codes), [0] * IDS.length)
@@ -33,7 +33,7 @@ def _made(**settings):
     chosen = Settings(**{"k": 3, "beams": 6, **settings})
     target, draft = untrained(IDS, 0), untrained(IDS, 5, width=8, layers=1)
     by = engine(target), engine(draft, learns=True)
-    return by, draft, chosen, lessons.make(*by, TRIE, EXAMPLES, chosen)
+    return by, draft, chosen, teacher_paths.make(*by, TRIE, EXAMPLES, chosen)
 
 
 def _codes(search, recommender, other=None):
@@ -112,7 +112,7 @@ def test_fewer_items_than_k():
     ids = some_ids(items=5, sizes=(2, 3))
     scorer, view = untrained(ids), Vocabulary(Trie.of(ids.codes), [0, 0])
     chosen, by = Settings(loss="s", k=7, beams=9), engine(scorer, learns=True)
-    found = lessons.make(by, by, view.trie, [(np.array([0]), 1)], chosen)
+    found = teacher_paths.make(by, by, view.trie, [(np.array([0]), 1)], chosen)
     assert found.counted[0, :7].all(1).sum() == 4  # items with ids of their own
     assert objective(scorer, view, [np.array([0])], found, chosen).isfinite()
 
@@ -144,10 +144,12 @@ def test_switches_change_the_objective():
 def test_accepted_steps_by_hand():
     wanted = np.array([[[0, 1], [5, 6]], [[0, 1], [5, 6]], [[2, NONE], [7, 8]]])
     drafted = np.array([[[1, 0, 3], [6, 5, 0]], [[1, 3, 2], [6, 5, 0]], [[3, 2, 9], [7, 0, 0]]])
-    assert measure.accepted_steps(wanted, drafted).tolist() == [2, 0, 1]
+    assert align_settings.accepted_steps(wanted, drafted).tolist() == [2, 0, 1]
     (target, _), *_ = _made()
-    mine = measure.prefixes(target, TRIE, HISTORIES, 3)
-    assert (measure.accepted_steps(mine, measure.prefixes(target, TRIE, HISTORIES, 8)) == 2).all()
+    mine = align_settings.prefixes(target, TRIE, HISTORIES, 3)
+    assert (
+        align_settings.accepted_steps(mine, align_settings.prefixes(target, TRIE, HISTORIES, 8)) == 2
+    ).all()
 
 
 def _ran(*arguments):
@@ -211,7 +213,7 @@ def test_a_killed_alignment_goes_on(world, pair, tmp_path, monkeypatch):
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         _align(world, pair, tmp_path / "killed")
     assert not (tmp_path / "killed").exists() and training_folder(tmp_path / "killed").is_dir()
-    monkeypatch.setattr(lessons, "make", lambda *arguments: pytest.fail("the lessons are there"))
+    monkeypatch.setattr(teacher_paths, "make", lambda *arguments: pytest.fail("the lessons are there"))
     again = _align(world, pair, tmp_path / "killed")
     assert steps[0] < 15 + whole["training"]["updates"]
     assert again["training"]["validation"] == whole["training"]["validation"]

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from dare_job.recommend.train.align import losses
+from dare_job.training.align import objective
 
 CODES, REST = 5, 2  # codes of the level, other tokens of the vocabulary
 
@@ -47,14 +47,14 @@ def test_at_speed_s_is_its_equation(seed, k, density):
     logits, log_q, log_p, log_p_k, valid = _laws(seed)
     due = torch.stack([_strict(*row, k, density) for row in
                        zip(log_q.exp(), log_p.exp(), log_p_k.exp(), valid, strict=True)])
-    _same(losses.at_speed_s(log_q, log_p, log_p_k, valid, k, density), due, logits)
+    _same(objective.at_speed_s(log_q, log_p, log_p_k, valid, k, density), due, logits)
 
 
 @pytest.mark.parametrize("seed, k", itertools.product(range(4), (1, 2, 9)))
 def test_at_speed_r_is_its_equation(seed, k):
     logits, log_q, log_p, _, valid = _laws(seed)
     due = torch.stack([_relaxed(*row, k) for row in zip(log_q.exp(), log_p.exp(), valid, strict=True)])
-    _same(losses.at_speed_r(log_q, log_p, valid, k), due, logits)
+    _same(objective.at_speed_r(log_q, log_p, valid, k), due, logits)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -63,8 +63,8 @@ def test_distillation_counts_all_other_tokens_as_one(seed):
     q, p = ([*row, 1 - row.sum()] for row in (log_q.exp()[0], log_p.exp()[0]))
     kl = sum(a * torch.log(a / b) for a, b in zip(p, q, strict=True))
     tvd = 0.5 * sum(abs(a - b) for a, b in zip(p, q, strict=True))
-    _same(losses.word_kd(log_q, log_p)[:1], kl[None], logits)
-    _same(losses.tvd_kd(log_q, log_p)[:1], tvd[None], logits)
+    _same(objective.word_kd(log_q, log_p)[:1], kl[None], logits)
+    _same(objective.tvd_kd(log_q, log_p)[:1], tvd[None], logits)
 
 
 @pytest.mark.parametrize("name", ["s", "r", "word", "tvd"])
@@ -73,10 +73,10 @@ def test_gradients_are_numeric_differences(name):
 
     def loss(weights):
         log_q = weights.log_softmax(-1)[:, :CODES]
-        return {"s": lambda: losses.at_speed_s(log_q, log_p, log_p_k, valid, 3),
-                "r": lambda: losses.at_speed_r(log_q, log_p, valid, 3),
-                "word": lambda: losses.word_kd(log_q, log_p),
-                "tvd": lambda: losses.tvd_kd(log_q, log_p)}[name]()
+        return {"s": lambda: objective.at_speed_s(log_q, log_p, log_p_k, valid, 3),
+                "r": lambda: objective.at_speed_r(log_q, log_p, valid, 3),
+                "word": lambda: objective.word_kd(log_q, log_p),
+                "tvd": lambda: objective.tvd_kd(log_q, log_p)}[name]()
 
     assert torch.autograd.gradcheck(loss, (logits,), atol=1e-6)
 
@@ -88,8 +88,8 @@ def test_what_the_losses_want():
     grid = torch.tensor(steps, dtype=torch.float64)
     valid, log_p = torch.ones_like(grid, dtype=torch.bool), log_p.expand_as(grid)
     log_p_k = torch.full((len(grid),), math.log(0.3), dtype=torch.float64)
-    strict = losses.at_speed_s(grid.log(), log_p, log_p_k, valid, 3)
+    strict = objective.at_speed_s(grid.log(), log_p, log_p_k, valid, 3)
     assert grid[strict.argmin()].argmax() == 0 and grid[strict.argmin()].max() == pytest.approx(0.9)
-    for loss in (losses.at_speed_r(grid.log(), log_p, valid, 3), losses.word_kd(grid.log(), log_p),
-                 losses.tvd_kd(grid.log(), log_p)):
+    for loss in (objective.at_speed_r(grid.log(), log_p, valid, 3), objective.word_kd(grid.log(), log_p),
+                 objective.tvd_kd(grid.log(), log_p)):
         torch.testing.assert_close(grid[loss.argmin()], log_p[0].exp(), atol=1e-9, rtol=0)

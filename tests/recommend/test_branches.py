@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from recommend_world import some_ids, untrained
 
-from dare_job.recommend.train.align.branches import NEVER, log_probabilities
+from dare_job.training.align.branches import NEVER, log_probabilities
 
 HISTORIES = [np.array(row, np.int64) for row in ([], [3], [1, 2, 3, 4])]
 

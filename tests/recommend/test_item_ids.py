@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dare_job.errors import ConfigError, DataError
-from dare_job.recommend.ids.item_ids import ItemIds
+from dare_job.recommend.item_ids import ItemIds
 
 PUBLISHED = {"7": ["<a_1>", "<b_0>"], "3": ["<a_0>", "<b_2>"], "9": ["<a_1>", "<b_0>"]}
 

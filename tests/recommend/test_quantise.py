@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from dare_job.cli import app
 from dare_job.embed import vectors as vector_files
 from dare_job.errors import ConfigError, DataError
-from dare_job.recommend.ids import collisions, quantiser
-from dare_job.recommend.ids.command import identify
-from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.recommend.ids.quantiser import Settings
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.training.item_ids import command, quantiser
+from dare_job.training.item_ids.command import identify
+from dare_job.training.item_ids.quantiser import Settings
 
 SMALL = Settings(levels=3, codes=8, inner=8, hidden=32, epochs=80, batch=64, rate=3e-3)
 WIDE = replace(SMALL, codes=32, epochs=20)
@@ -63,20 +63,20 @@ def test_reassignment_changes_last_codes_alone(rows, seed):
     distances = np.random.default_rng(seed).random((len(rows), 6))
     if np.bincount(codes[:, 0]).max() > 6:
         with pytest.raises(ConfigError, match="--codes or --levels"):
-            collisions.reassigned(codes, distances)
+            command.reassigned(codes, distances)
         return
-    found = collisions.reassigned(codes, distances)
-    assert collisions.count(found) == 0 and (found[:, 0] == codes[:, 0]).all()
+    found = command.reassigned(codes, distances)
+    assert command.count(found) == 0 and (found[:, 0] == codes[:, 0]).all()
     for prefix in range(3):
         rows = codes[:, 0] == prefix
-        if collisions.count(codes[rows]) == 0:
+        if command.count(codes[rows]) == 0:
             assert (found[rows] == codes[rows]).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=18))
 def test_levels_number_those_that_share(rows):
-    found = collisions.levelled(np.array(rows))
-    assert collisions.count(found) == 0 and (found[:, :2] == np.array(rows)).all()
+    found = command.levelled(np.array(rows))
+    assert command.count(found) == 0 and (found[:, :2] == np.array(rows)).all()
     assert found[:, 2].max() == max(rows.count(row) for row in rows) - 1
 
 

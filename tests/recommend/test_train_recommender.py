@@ -18,19 +18,27 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from dare_job.cli import app
-from dare_job.decode import loading
-from dare_job.decode.target import Target
+from dare_job.decode.model import loading
+from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, ModelError
-from dare_job.model import embedded_path
+from dare_job.models import embedded_path
 from dare_job.recommend.catalogue import Catalogue
-from dare_job.recommend.ids.vocabulary import Recommender
-from dare_job.recommend.train import evaluation, fitting, histories, metrics, network, sasrec
-from dare_job.recommend.train.checkpoint import Checkpoint
-from dare_job.recommend.train.command import training_folder
-from dare_job.recommend.train.fitting import Pace, Work, fit
-from dare_job.recommend.train.sasrec import SasRec
-from dare_job.recommend.train.sequences import read
-from dare_job.recommend.train.settings import Settings
+from dare_job.recommend.vocabulary import Recommender
+from dare_job.training import loop
+from dare_job.training.loop import Checkpoint, Pace, Work, fit
+from dare_job.training.recommender import (
+    evaluation,
+    histories,
+    network,
+    sasrec,
+)
+from dare_job.training.recommender import (
+    evaluation as recommender_evaluation,
+)
+from dare_job.training.recommender.command import training_folder
+from dare_job.training.recommender.network import Settings
+from dare_job.training.recommender.sasrec import SasRec
+from dare_job.training.recommender.sequences import read
 
 SMALL = ["--width", "32", "--layers", "1", "--heads", "2", "--rate", "0.01", "--warmup", "10", "--history",
          "8", "--batch-tokens", "512"]
@@ -84,7 +92,10 @@ def test_sasrec_learns_the_ring_too(world):
     found = SasRec(ITEMS, sasrec.Settings(width=32, dropout=0.1, history=8, batch=64, epochs=40, rate=0.01))
     before = [history for history, _ in tests]
     lists = found.train(data, data.tests("valid")).lists(before, [row[:0] for row in before], 5)
-    assert len(tests) == 120 and metrics.recall(lists, [wanted for _, wanted in tests], 5).mean() > 0.5
+    assert (
+        len(tests) == 120
+        and recommender_evaluation.recall(lists, [wanted for _, wanted in tests], 5).mean() > 0.5
+    )
 
 
 def test_both_baselines_on_the_same_users(world, monkeypatch):
@@ -287,7 +298,7 @@ def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
     """Killed with SIGKILL once it has a checkpoint, and started again: it does not start anew."""
     to = tmp_path / "r"
     state = training_folder(to) / "state.safetensors"
-    command = [sys.executable, "-c", "from dare_job.recommend.train.fitting import Pace; "
+    command = [sys.executable, "-c", "from dare_job.training.loop import Pace; "
                "made = Pace.__init__; made.__defaults__ = (0.0, *made.__defaults__[1:]); "
                "from dare_job.cli import main; main()",
                "train-recommender", "--data", str(world.data), "--ids", str(world.ids_file), "--to", str(to),
@@ -300,12 +311,12 @@ def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
     assert process.returncode == -signal.SIGKILL and not to.exists()
     assert load_file(state)  # whole
     seen = []
-    kept = fitting.fit
+    kept = loop.fit
 
     def watching(model, work, pace, store):
         seen.append(store.load())
         return kept(model, work, Pace(1, pace.rate, 0, 1, 1), store)
 
-    monkeypatch.setattr("dare_job.recommend.train.command.fit", watching)
+    monkeypatch.setattr("dare_job.training.recommender.command.fit", watching)
     _train(world, to, "--epochs", "400", "--patience", "400")
     assert seen[0] is not None and seen[0][1]["updates"] > 0 and os.listdir(to)

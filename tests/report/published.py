@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job.model_files import resolve, tokenizer_hash
-from dare_job.tables import KNOWLEDGE, ROUTES
+from dare_job.models.files import resolve, tokenizer_hash
+from dare_job.schemas import KNOWLEDGE, ROUTES
 from dare_job.workspace import MANIFEST, write_json
 
 DAY = "2026-01-09"
@@ -66,7 +66,7 @@ def publish(out: Path, users: list[dict], items: list[dict], dt: str = DAY, **ma
 
 
 def describe(rows: list[dict], dt: str, entity: str) -> dict:
-    """A manifest with the keys of dare_job/manifest.py that a report reads."""
+    """A manifest with the keys of dare_job/stages/publish.py that a report reads."""
     model = resolve("embedded")
     new = [row for row in rows if row.get("generated_dt") == dt]
     without = sum(row.get("generated_dt") is None for row in rows)

@@ -4,7 +4,7 @@ import browser
 import published
 import pytest
 
-from dare_job import report
+from dare_job.publish import report
 
 WIDTHS = (1366, 900, 400)
 SECTIONS = ("cost", "week", "gates", "accepted", "latency", "pools", "router", "errors", "slowest", "worst",

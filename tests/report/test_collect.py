@@ -8,9 +8,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import knowledge
-from dare_job.report import collect, routes
-from dare_job.tables import KNOWLEDGE
+from dare_job.publish.report import collect, sections
+from dare_job.schemas import KNOWLEDGE
+from dare_job.tables import published as tables_published
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_listed_row_is_found_again_at_its_place(found):
 
 
 def test_distinct_errors_are_bounded(monkeypatch):
-    monkeypatch.setattr("dare_job.report.errors._MOST", 2)
+    monkeypatch.setattr("dare_job.publish.report.sections._MOST", 2)
     reasons = collect.Reasons()
     names = pa.array(["a", "b", "c", "d"])
     reasons.add(pa.record_batch({"entity_id": names, "error": names}))
@@ -109,12 +109,12 @@ def test_columns_that_an_older_snapshot_lacks_count_as_missing(tmp_path):
 
 def test_a_snapshot_without_files_is_empty(tmp_path):
     assert collect.collect(tmp_path, "user", published.DAY).rows == 0
-    assert knowledge.dataset(tmp_path).count_rows() == 0
+    assert tables_published.dataset(tmp_path).count_rows() == 0
 
 
 def test_routes_are_counted_by_kind_and_reason(tmp_path):
     rows = [{"entity_id": str(n), "pool": "global", "pool_kind": "global", "reason": f"why {n % 2}"}
             for n in range(5)]
     published.route(tmp_path, "item", rows)
-    assert routes.read(tmp_path, published.DAY) == {
+    assert sections.read(tmp_path, published.DAY) == {
         "item": Counter({("global", "why 0"): 3, ("global", "why 1"): 2})}

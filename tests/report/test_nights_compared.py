@@ -4,8 +4,8 @@ import published
 import pytest
 
 from dare_job.errors import DataError
-from dare_job.report import gates, nights
-from dare_job.report.nights import Night
+from dare_job.publish.report import nights, sections
+from dare_job.publish.report.nights import Night
 
 
 def night(dt: str, **over) -> Night:
@@ -65,7 +65,7 @@ def test_a_date_that_is_not_published_is_refused_by_name(tmp_path):
 
 def test_gates_of_any_form_become_rows():
     shut = {"value": 0.1, "limit": 0.2, "failed": True}
-    found = gates.rows(Night(published.DAY, {"item": {}, "user": {"gates": {
+    found = sections.rows(Night(published.DAY, {"item": {}, "user": {"gates": {
         "near": {"share": 0.09, "limit": 0.1}, "shut": shut, "bare": 0.5, "odd": "text", "none": None,
         "over": {"value": 0.2, "limit": 0.1, "rows": 4, "first": ["a"]},
         "length_ratio": {"value": 1.2, "limit": 1.3, "failed": False, "why": None},

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import cli, report
+from dare_job import cli
 from dare_job.errors import DataError
-from dare_job.report import page
+from dare_job.publish import report
+from dare_job.publish.report import page
 
 
 def written(out) -> str:
@@ -111,8 +112,8 @@ def test_a_text_whose_tokenizer_is_gone_is_shown_plain(tmp_path):
 def test_a_report_that_fails_is_a_warning_and_leaves_the_older_one(tmp_path, monkeypatch, caplog):
     published.publish(tmp_path, [published.text("a")], [])
     before = written(tmp_path)
-    monkeypatch.setattr("dare_job.report._is_newest", lambda *_: False)
-    monkeypatch.setattr("dare_job.report._LOG.propagate", True)
+    monkeypatch.setattr("dare_job.publish.report._is_newest", lambda *_: False)
+    monkeypatch.setattr("dare_job.publish.report._LOG.propagate", True)
     monkeypatch.setattr(page, "render", lambda *_: 1 / 0)
     report.write_or_warn(tmp_path, published.DAY)
     assert "the report of 2026-01-09 could not be written (ZeroDivisionError" in caplog.text

@@ -10,10 +10,11 @@ import pytest
 import standalone
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, settings
 
-from dare_job import files, pipeline
-from dare_job.config import JobConfig
-from dare_job.data.world import write_world
+from dare_job import pipeline
+from dare_job.config.settings import JobConfig
+from dare_job.data.sample_world.write import write_world
 from dare_job.job import Job
+from dare_job.storage import paths
 from dare_job.workspace import Workspace
 
 
@@ -56,7 +57,7 @@ def job_of(spark, world):
     """Factory: a Job on the small world for a date and an output folder, settings by section."""
     def make(out: Path, day: str, limit: int | None = None, run_id: str | None = None, **sections) -> Job:
         config = JobConfig.model_validate(settings(world, out, **sections))
-        space = Workspace(files.path(str(out)), date.fromisoformat(day))
+        space = Workspace(paths.path(str(out)), date.fromisoformat(day))
         job = Job(config, space, run_id or f"run-{day}", limit)
         job.__dict__["spark"] = spark
         return job

@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job.config import JobConfig
-from dare_job.model import embedded_path
-from dare_job.spark import chunks, cut, worker
-from dare_job.spark.task import Task
+from dare_job.config.settings import JobConfig
+from dare_job.generate import shard_plan, worker
+from dare_job.generate.task import Task
+from dare_job.models import embedded_path
+from dare_job.tables import chunk_files
 
 _KINDS = ("quiet dramas", "loud comedies", "old westerns", "space operas", "heist films")
 
@@ -22,7 +23,7 @@ def prepared(folder: Path, run_id: str = "run-1", **decode) -> Task:
     """A task of a cut in ``folder``; four rows at once, unless ``decode`` says else."""
     for entity in ("user", "item"):
         (folder / f"entity={entity}").mkdir(parents=True, exist_ok=True)
-    (folder / cut.CUT).write_text(json.dumps(
+    (folder / shard_plan.CUT).write_text(json.dumps(
         {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0, "waves": [[9, 9]]}))
     decode = {"max_new_tokens": 20, "min_new_tokens": 20, "batch_size": 4, "nodes": 4, **decode}
     config = JobConfig.model_validate({"decode": decode})
@@ -39,7 +40,7 @@ def write(task: Task, prompts: dict[str, str], shard: int = 0) -> dict[str, dict
     schema = pa.Table.from_pylist(table).schema.set(
         list(table[0]).index("own_ids"), pa.field("own_ids", pa.list_(pa.int32())))
     list(worker.write_shard(pa.Table.from_pylist(table, schema).to_batches(max_chunksize=4), task))
-    cut.raise_failure(Path(task.folder))
+    shard_plan.raise_failure(Path(task.folder))
     return committed(task)
 
 
@@ -54,5 +55,5 @@ def committed(task: Task) -> dict[str, dict]:
 
 def sizes(task: Task) -> list[int]:
     """Rows at once that the chunk files name, in their order."""
-    return [chunks.read_maker(path)[0].batch_size
+    return [chunk_files.read_maker(path)[0].batch_size
             for path in sorted(Path(task.folder).glob("entity=user/part-*"))]

@@ -13,9 +13,9 @@ import standalone
 import yaml
 from run_helpers import NIGHT_2, settings
 
-from dare_job.model import embedded_path
+from dare_job.models import embedded_path
+from dare_job.schemas import ENTITIES
 from dare_job.stages.generate import TASKS
-from dare_job.tables import ENTITIES
 from dare_job.workspace import DONE
 
 pytestmark = pytest.mark.spark

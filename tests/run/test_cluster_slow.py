@@ -9,7 +9,7 @@ import standalone
 import yaml
 from run_helpers import NIGHT_1, leftovers, settings, snapshot
 
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]

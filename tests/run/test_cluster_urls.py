@@ -10,25 +10,26 @@ import standalone
 import yaml
 from run_helpers import NIGHT_1, NIGHT_2, settings
 
-from dare_job import files, knowledge, swap
+from dare_job.schemas import ENTITIES
 from dare_job.stages.generate import TASKS
-from dare_job.tables import ENTITIES
+from dare_job.storage import atomic, paths
+from dare_job.tables import published
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def rows(out, entity: str) -> dict[str, dict]:
     folder = out / "knowledge" / f"entity={entity}" / f"dt={NIGHT_2}"
-    return {row["entity_id"]: row for row in knowledge.dataset(folder).to_table().to_pylist()}
+    return {row["entity_id"]: row for row in published.dataset(folder).to_table().to_pylist()}
 
 
 def test_a_night_without_a_shared_disk(store, nights, cluster, tmp_path):
     """Texts are those of a local night; wheel and credentials come to executors as the documents say."""
-    world, out = files.path(f"{store}/cluster/world"), files.path(f"{store}/cluster/out")
-    files.upload(nights.world, world)
+    world, out = paths.path(f"{store}/cluster/world"), paths.path(f"{store}/cluster/out")
+    paths.upload(nights.world, world)
     for entity in ENTITIES:
         night = f"knowledge/entity={entity}/dt={NIGHT_1}"
-        files.upload(nights.out / night, out / night)
+        paths.upload(nights.out / night, out / night)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(
         settings(nights.world, tmp_path / "unused", model={"device": "cpu"}, baseline={"rows": 0})))
     given = {f"spark.executorEnv.{name}": value for name, value in os.environ.items()
@@ -40,7 +41,7 @@ def test_a_night_without_a_shared_disk(store, nights, cluster, tmp_path):
               "spark.executorEnv.PYTHONPATH": "package", **given},
         options=("--archives", f"{standalone.wheel(tmp_path)}#package"))
     assert done.returncode == 0, done.stderr[-5000:]
-    tasks = swap.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / TASKS
+    tasks = atomic.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / TASKS
     lines = [json.loads(line) for line in tasks.read_text().splitlines()]
     assert {task["gpu"] for task in lines} == set(standalone.GPUS)
     assert len({task["worker"] for task in lines}) == 2 and {task["loads"] for task in lines} == {1}

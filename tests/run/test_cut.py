@@ -6,7 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import files, text
 
-from dare_job.spark import chunks, cut
+from dare_job.generate import shard_plan
+from dare_job.tables import chunk_files
 
 pytestmark = pytest.mark.spark
 COLUMNS = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
@@ -23,16 +24,16 @@ def cutting(make_job, spark):
             return spark.createDataFrame(rows, COLUMNS)
 
         job = make_job({"spark": {"rows_per_commit": 1, "shards": 2}}, limit=limit)
-        work = cut.prepare(job, fingerprint, tonight)
-        return work, sorted(row.entity_id for row in cut.remaining(job, work).collect()), job
+        work = shard_plan.prepare(job, fingerprint, tonight)
+        return work, sorted(row.entity_id for row in shard_plan.remaining(job, work).collect()), job
     return make
 
 
 def write(job, work, rows: int | None = None) -> None:
     """Stands for the workers: commits rows of the cut that are left, by default all, at 0.5 s a token."""
-    left = sorted(cut.remaining(job, work).collect(), key=lambda row: row.entity_id)
+    left = sorted(shard_plan.remaining(job, work).collect(), key=lambda row: row.entity_id)
     for row in left[:rows]:
-        chunks.write(work.entities[0] / chunks.name(row.shard, row.chunk),
+        chunk_files.write(work.entities[0] / chunk_files.name(row.shard, row.chunk),
                      [text(row.entity_id, "done") | {"text_key": row.text_key}], 1.0)
 
 
@@ -50,8 +51,8 @@ def test_a_new_cut_keeps_finished_rows_whose_text_would_be_the_same(cutting):
     assert (again.rows, again.kept) == (4, 1) and left == ["u1", "u2", "u7"]
     kept = pq.read_table(next(again.entities[0].glob("kept-*"))).to_pylist()
     assert [row["entity_id"] for row in kept] == ["u0"]
-    assert json.loads((again.folder / cut.CUT).read_text())["fingerprint"] == "second"
-    totals = chunks.Tally(again.entities).update()  # of 2 rows, 4 tokens and 2 s, half are left
+    assert json.loads((again.folder / shard_plan.CUT).read_text())["fingerprint"] == "second"
+    totals = chunk_files.Tally(again.entities).update()  # of 2 rows, 4 tokens and 2 s, half are left
     assert (totals.tokens, totals.busy_s, totals.tokens_per_s) == (2, 1.0, 2.0)
 
 
@@ -78,11 +79,11 @@ def test_a_limit_adds_rows_and_never_takes_finished_ones_away(cutting):
 def test_rows_that_failed_are_tried_again_once_the_gate_asks_for_it(cutting):
     work, left, job = cutting("first", {"u0": "k", "u1": "k"})
     write(job, work, 1)
-    (row,) = cut.remaining(job, work).collect()
-    chunks.write(work.entities[0] / chunks.name(row.shard, row.chunk),
+    (row,) = shard_plan.remaining(job, work).collect()
+    chunk_files.write(work.entities[0] / chunk_files.name(row.shard, row.chunk),
                  [{"entity_id": "u1", "error": "out of memory", "run_id": "run-1"}])
     assert cutting("first", {"u0": "k", "u1": "k"})[1] == []
-    (work.folder / cut.RETRY).write_text("{}")
+    (work.folder / shard_plan.RETRY).write_text("{}")
     again, left, _ = cutting("first", {"u0": "k", "u1": "k"})
     assert (again.rows, again.kept) == (2, 1) and left == ["u1"]
 

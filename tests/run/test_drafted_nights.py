@@ -9,13 +9,14 @@ from run_helpers import NIGHT_2, snapshot
 from transformers import AutoTokenizer
 
 from dare_job import pipeline
-from dare_job.decode import EngineSettings, Request, Target
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.prompt import prompt_ids
-from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.engine.prompt import prompt_ids
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
-from dare_job.model import embedded_path
-from dare_job.tables import ENTITIES
+from dare_job.models import embedded_path
+from dare_job.schemas import ENTITIES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "draft_model"))
 import noisy_drafter  # noqa: E402

@@ -17,7 +17,7 @@ from run_helpers import NIGHT_2, settings
 
 from dare_job import cli, errors
 from dare_job.errors import InfrastructureError
-from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.schemas import ENTITIES, KNOWLEDGE
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]

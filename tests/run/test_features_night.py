@@ -7,7 +7,7 @@ import pytest
 from run_helpers import LOST_USER, NIGHT_2, NIGHT_3, snapshot
 
 from dare_job import pipeline
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 ENCODE = {"model": "embedded", "clusters": [8, 4]}

@@ -7,8 +7,8 @@ import pytest
 from run_helpers import NIGHT_1, NIGHT_2, files, snapshot
 
 from dare_job import errors, pipeline
-from dare_job.quality.findings import CHECKS
-from dare_job.tables import ENTITIES
+from dare_job.publish.gate.findings import CHECKS
+from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 

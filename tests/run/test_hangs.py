@@ -14,13 +14,13 @@ import pytest
 import torch
 from shard_helpers import committed, prepared, prompt, write
 
-from dare_job import baseline
-from dare_job.decode import Engine
+from dare_job.decode.engine.engine import Engine
 from dare_job.errors import DeviceError, InfrastructureError
-from dare_job.model import embedded_path
-from dare_job.spark import cut, hangs, loading, watchdog
-from dare_job.spark.task import Task
-from dare_job.spark.watchdog import EXIT_CODE, Watchdog
+from dare_job.generate import baseline, hangs, loading, shard_plan
+from dare_job.generate import hangs as generate_hangs
+from dare_job.generate.hangs import EXIT_CODE, Watchdog
+from dare_job.generate.task import Task
+from dare_job.models import embedded_path
 from dare_job.stages import generate
 
 PROMPTS = {f"u{n:02d}": prompt(n) for n in range(14)}
@@ -217,7 +217,7 @@ def cut_of(make_job):
                    "error string, pool string, pool_kind string, own_ids array<int>, strict boolean")
         rows = [("user", name, words, "s", "k", None, "global", "global", None, False)
                 for name, words in prompts.items()]
-        work = cut.prepare(job, "f", lambda limit: job.spark.createDataFrame(rows, columns))
+        work = shard_plan.prepare(job, "f", lambda limit: job.spark.createDataFrame(rows, columns))
         return job, work, Task.of(job, "", work.token)
     return make
 
@@ -253,7 +253,7 @@ def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
     def hang(batches, task):
         import os
 
-        from dare_job.spark import hangs
+        from dare_job.generate import hangs
 
         hangs.note(task, 0, "here:1", [], "")
         os._exit(75)
@@ -304,7 +304,7 @@ def test_what_fails_without_a_hang_has_the_tries_of_spark_and_no_more(
 def test_the_baseline_is_watched_while_it_decodes(tmp_path, monkeypatch, method, wait_s, bites):
     """Of either method; the process would end at the first bite."""
     task, ended = prepared(tmp_path, hang_timeout_s=0.8, max_new_tokens=12, min_new_tokens=12), []
-    monkeypatch.setattr(watchdog, "Watchdog", partial(Watchdog, end=ended.append))
+    monkeypatch.setattr(generate_hangs, "Watchdog", partial(Watchdog, end=ended.append))
     monkeypatch.setattr(baseline, {"engine": "_by_generate", "generate": "_by_engine"}[method],
                         lambda requests, task, dog: 1)
     model = loading.loaded(task).target.model

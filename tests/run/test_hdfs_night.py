@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import NIGHT_1, NIGHT_2
 
-from dare_job import files, knowledge, lock, pipeline, report, swap
+from dare_job import pipeline
 from dare_job.errors import InfrastructureError
-from dare_job.snapshots.clean import clean
-from dare_job.snapshots.history import history
-from dare_job.spark import chunks
-from dare_job.tables import ENTITIES
+from dare_job.publish import report
+from dare_job.publish.snapshots.clean import clean
+from dare_job.publish.snapshots.history import history
+from dare_job.schemas import ENTITIES
+from dare_job.storage import atomic, lock, paths
+from dare_job.tables import chunk_files, published
 from dare_job.workspace import MANIFEST
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -28,12 +30,12 @@ _LIMIT = 8
 @pytest.fixture(scope="module", params=hdfs_server.KINDS)
 def place(request, spark, tmp_path_factory):
     with hdfs_server.running(request.param, spark, tmp_path_factory.mktemp("hdfs")) as url:
-        yield files.path(url)
+        yield paths.path(url)
 
 
 @pytest.fixture(scope="module")
 def job_at(place, world, job_of):
-    files.upload(world, place / "world")
+    paths.upload(world, place / "world")
     return lambda day: job_of(place / "out", day, _LIMIT, input={"path": str(place / "world")}, **_SMALL)
 
 
@@ -43,7 +45,7 @@ def runs(job_at):
 
 
 def rows(out, entity: str, day: str) -> list[dict]:
-    return knowledge.dataset(out / "knowledge" / f"entity={entity}" / f"dt={day}").to_table().to_pylist()
+    return published.dataset(out / "knowledge" / f"entity={entity}" / f"dt={day}").to_table().to_pylist()
 
 
 def test_two_nights_are_written_and_nothing_else_is_left(runs, place, tmp_path, job_of):
@@ -53,7 +55,7 @@ def test_two_nights_are_written_and_nothing_else_is_left(runs, place, tmp_path, 
     ours, theirs = ({row["entity_id"]: row["knowledge"] for row in rows(at, "user", NIGHT_1)}
                     for at in (out, tmp_path))
     assert ours == theirs
-    names = list(files.listing(out))
+    names = list(paths.listing(out))
     assert not [name for name in names if "_lock" in name or "/." in name]
     assert [row["date"] for row in history(out)] == [NIGHT_1, NIGHT_2]
     assert "written tonight" in report.path(out, NIGHT_2).read_text(encoding="utf-8")
@@ -61,7 +63,7 @@ def test_two_nights_are_written_and_nothing_else_is_left(runs, place, tmp_path, 
 
 def test_a_second_run_writes_nothing(runs, job_at, place):
     def versions() -> dict[str, str]:
-        return {name: entry["ETag"] for name, entry in files.listing(place / "out").items()
+        return {name: entry["ETag"] for name, entry in paths.listing(place / "out").items()
                 if "generate" not in name and "/logs/" not in name}
 
     before = versions()
@@ -70,13 +72,13 @@ def test_a_second_run_writes_nothing(runs, job_at, place):
 
 def write_version(out, version: str) -> None:
     """Let tonight's texts end with a word, as if the model had written them so."""
-    for path in (swap.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
-        with files.source(path) as source:
+    for path in (atomic.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
+        with paths.source(path) as source:
             table = pq.read_table(source)
         words = [text and f"{text.partition(' Version-')[0]} {version}"
                  for text in table["knowledge"].to_pylist()]
         column = table.schema.get_field_index("knowledge")
-        chunks.write(path, table.set_column(column, table.schema.field(column), [words]))
+        chunk_files.write(path, table.set_column(column, table.schema.field(column), [words]))
 
 
 def read_on(folder, stop: threading.Event, seen: list) -> None:
@@ -131,7 +133,7 @@ def test_a_living_lock_stops_a_stage_and_a_dead_one_does_not(runs, job_at):
 def test_clean_leaves_no_folder_of_what_goes(runs, place):
     """The newest date reads the one before, so a third is published, of copies."""
     out = place / "out"
-    for name in files.listing(out):
+    for name in paths.listing(out):
         if f"dt={NIGHT_1}" in name and "/logs/" not in name:
             for older in ("2025-12-30", "2025-12-31"):
                 (out / name.replace(NIGHT_1, older)).write_bytes((out / name).read_bytes())

@@ -14,11 +14,13 @@ from datetime import date
 import kill_points
 import pytest
 
-from dare_job import lease, lock, lock_owner, pipeline
-from dare_job.config import JobConfig
+from dare_job import pipeline
+from dare_job.config.settings import JobConfig
 from dare_job.errors import InfrastructureError
 from dare_job.job import Job
-from dare_job.lock_owner import has_ended, signature
+from dare_job.storage import lease, lock
+from dare_job.storage import lease as storage_lease
+from dare_job.storage.lease import has_ended, signature
 from dare_job.workspace import Workspace
 
 
@@ -113,7 +115,7 @@ def test_a_held_lock_shows_that_it_lives_and_one_that_was_lost_is_told(tmp_path,
 
 def test_a_process_is_looked_up_where_its_number_is_its_own(monkeypatch):
     """A live process elsewhere may have a number that is nobody's here, or a dead one's may be somebody's."""
-    monkeypatch.setattr(lock_owner, "_namespace", lambda: {"boot": "this", "pid_ns": 1})
+    monkeypatch.setattr(storage_lease, "_namespace", lambda: {"boot": "this", "pid_ns": 1})
     alive = signature()
     dead = {**alive, "born": "1"}
     assert has_ended(dead) and not has_ended(alive)
@@ -123,7 +125,7 @@ def test_a_process_is_looked_up_where_its_number_is_its_own(monkeypatch):
     assert not has_ended({**dead, "boot": "earlier", "host": "elsewhere"})
     older = {name: value for name, value in dead.items() if name not in ("boot", "pid_ns")}
     assert has_ended(older) and not has_ended({**older, "born": alive["born"]})
-    monkeypatch.setattr(lock_owner, "_namespace", dict)  # a system without /proc
+    monkeypatch.setattr(storage_lease, "_namespace", dict)  # a system without /proc
     assert has_ended({**dead, "pid_ns": 2}) and not has_ended({**alive, "boot": "earlier"})
 
 
@@ -131,7 +133,7 @@ def test_a_process_is_looked_up_where_its_number_is_its_own(monkeypatch):
 def test_a_lock_names_boot_and_pid_namespace_and_another_containers_stays(tmp_path):
     with lock.held(tmp_path):
         owner = json.loads((tmp_path / lock.NAME).read_text())
-    program = "from dare_job import lock_owner; print(lock_owner._namespace())"
+    program = "from dare_job.storage import lease; print(lease._namespace())"
     asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert asked.strip() == str({name: owner[name] for name in ("boot", "pid_ns")})
     leave(tmp_path / lock.NAME, boot=owner["boot"], pid_ns=owner["pid_ns"] + 1)

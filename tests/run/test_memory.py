@@ -10,7 +10,7 @@ import pytest
 import torch
 from shard_helpers import committed, prepared, prompt, sizes, write
 
-from dare_job.decode.target import Target
+from dare_job.decode.model.target import Target
 
 PROMPTS = {f"u{n:02d}": prompt(n) for n in range(14)}
 LARGE = "User with very many films: " + "space operas and heist films, " * 20

@@ -5,7 +5,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from dare_job.spark.model_workers import map_rows
+from dare_job.spark.workers import map_rows
 
 pytestmark = pytest.mark.spark
 

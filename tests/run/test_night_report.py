@@ -7,8 +7,9 @@ import shutil
 import pytest
 from run_helpers import NIGHT_1, NIGHT_2, snapshot
 
-from dare_job import pipeline, report
-from dare_job.tables import ENTITIES
+from dare_job import pipeline
+from dare_job.publish import report
+from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 
@@ -49,6 +50,6 @@ def test_a_place_that_cannot_be_written_costs_the_run_nothing(nights, job_of, tm
     shutil.copytree(nights.out, out)
     shutil.rmtree(out / "reports")
     (out / "reports").write_text("a file where a folder should be")
-    monkeypatch.setattr("dare_job.report._LOG.propagate", True)
+    monkeypatch.setattr("dare_job.publish.report._LOG.propagate", True)
     assert pipeline.run_stage(job_of(out, NIGHT_2), "publish")["user"]["counts"]["rows"] > 0
     assert f"the report of {NIGHT_2} could not be written" in caplog.text

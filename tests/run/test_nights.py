@@ -10,10 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, NIGHT_3, files, snapshot
 
-from dare_job import baseline, errors, estimate, pipeline, report, show
-from dare_job.spark import loading
-from dare_job.stages import generate, old_text
-from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job import errors, pipeline
+from dare_job.generate import baseline, loading, previous_text
+from dare_job.generate import baseline as generate_baseline
+from dare_job.publish import report
+from dare_job.publish.report import texts
+from dare_job.schemas import ENTITIES, KNOWLEDGE
+from dare_job.stages import generate
 
 pytestmark = pytest.mark.spark
 
@@ -166,10 +169,10 @@ def test_old_text_with_tokens_that_the_model_lacks_drafts_nothing(nights, job_of
             bad[row["entity_id"]] = token
         pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), path)
     job = job_of(tmp_path, NIGHT_3)
-    left = {row.entity_id for row in old_text.token_ids(job, folder).collect()}
+    left = {row.entity_id for row in previous_text.token_ids(job, folder).collect()}
     written = {name for name, row in snapshot(tmp_path, "user", NIGHT_2).items() if row["token_ids"]}
     assert len(bad) >= 3 and left == written - set(bad)
-    old_text.warn_of_bad_ids(job, folder)
+    previous_text.warn_of_bad_ids(job, folder)
     assert "outside the model's" in caplog.text and min(bad) in caplog.text
 
 
@@ -182,7 +185,7 @@ def test_old_text_without_ids_is_tokenised(nights, job_of, tmp_path):
         rows = [row | {"token_ids": None} for row in pq.read_table(path).to_pylist()]
         pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), path)
     job = job_of(tmp_path, NIGHT_3)
-    anew = {row.entity_id: row.token_ids for row in old_text.token_ids(job, folder).collect()}
+    anew = {row.entity_id: row.token_ids for row in previous_text.token_ids(job, folder).collect()}
     assert set(anew) == set(before)
     ended = [name for name, row in before.items() if row["finish_reason"] == "eos"]
     assert all(len(ids) > 5 for ids in anew.values())
@@ -211,7 +214,9 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert again["users"] == 0 and again["items"] == 1
     same = pipeline.dry_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
     assert same["users"] > 5 and f"figures of {NIGHT_2}" in same["basis"]
-    monkeypatch.setattr(estimate, "task_slots", lambda spark: 8)  # tasks of several cores, or of a GPU
+    monkeypatch.setattr(
+        generate_baseline, "task_slots", lambda spark: 8
+    )  # tasks of several cores, or of a GPU
     on_gpus = pipeline.dry_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
     assert on_gpus["workers"] == 8
     assert on_gpus["seconds"] == pytest.approx(same["seconds"] * same["workers"] / 8, abs=0.1)
@@ -250,7 +255,7 @@ def test_show_marks_steps_and_drafts_and_names_close_ids(nights, capsys):
     users = snapshot(nights.out, "user", NIGHT_2)
     row = next(row for row in users.values() if row["accepted_tokens"] and row["scored_tokens"]
                and row["generated_dt"] == NIGHT_2)
-    show.show_text(nights.out, f"user:{row['entity_id']}", NIGHT_2)
+    texts.show_text(nights.out, f"user:{row['entity_id']}", NIGHT_2)
     shown = capsys.readouterr().out
     heading, pool, text, figures = shown.splitlines()
     assert heading == f"user:{row['entity_id']}  {NIGHT_2}"
@@ -260,8 +265,8 @@ def test_show_marks_steps_and_drafts_and_names_close_ids(nights, capsys):
     assert f"{row['scored_tokens']} of old text kept" in figures
     assert f"{row['accepted_tokens'] / row['target_steps']:.2f} accepted a step" in figures
     with pytest.raises(errors.DataError, match="close: u0000"):
-        show.show_text(nights.out, "user:u00003")
+        texts.show_text(nights.out, "user:u00003")
     with pytest.raises(errors.DataError, match=f"published: {NIGHT_1}"):
-        show.show_text(nights.out, "user:u000003", "2026-02-01")
+        texts.show_text(nights.out, "user:u000003", "2026-02-01")
     with pytest.raises(errors.ConfigError, match="user:ID"):
-        show.show_text(nights.out, "movie:1")
+        texts.show_text(nights.out, "movie:1")

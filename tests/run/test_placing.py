@@ -5,8 +5,9 @@ import random
 import pytest
 from pyspark.sql import functions as F
 
-from dare_job.spark import costs, placing, shards
-from dare_job.spark.costs import Known
+from dare_job.generate import placing, sharding
+from dare_job.generate import placing as generate_placing
+from dare_job.generate.placing import Known
 from dare_job.workspace import MANIFEST, write_json
 
 COLUMNS = ("wave int, entity string, entity_id string, prompt string, error string, pool string, "
@@ -58,12 +59,12 @@ def test_rows_are_placed_by_their_cost_whatever_the_partitions(job):
                        sum(bool(row[3] and row[6]) for row in members),
                        sum(min(len(row[6]), 256) for row in members if row[3] and row[6]))
             for key, members in known.items()}
-    means = costs.means(sums, 256)
-    token = costs.token_cost(costs.PER_STEP)
-    waves, table = shards.place_waves(costs.loads(sums, means, token), lambda rows: 12)
+    means = generate_placing.mean_tokens(sums, 256)
+    token = generate_placing.token_cost(generate_placing.PER_STEP)
+    waves, table = sharding.place_waves(generate_placing.loads(sums, means, token), lambda rows: 12)
     assert waves == record
     for wave, entity, pool, *fields in table:
-        where, before = shards.Placement(*fields[:4], tuple(fields[4]), *fields[5:]), 0
+        where, before = sharding.Placement(*fields[:4], tuple(fields[4]), *fields[5:]), 0
         for rank, row in enumerate(sorted(known[wave, entity, pool], key=lambda row: row[2])):
             its = cost(row, means[wave, entity, pool], token, 256)
             shard, position = where.place(rank, before)
@@ -93,23 +94,25 @@ def test_placing_takes_one_shuffle_and_one_sort(job):
 def test_rows_without_old_text_are_taken_to_be_like_their_pool_s_else_like_their_kind():
     known = {(1, "user", "a"): Known(4, 4, 0, 2, 21), (1, "user", "b"): Known(4, 4, 0, 0, 0),
              (1, "user", "c"): Known(4, 2, 0, 1, 90), (1, "item", "a"): Known(4, 4, 0, 0, 0)}
-    means = costs.means(known, 192)
+    means = generate_placing.mean_tokens(known, 192)
     assert means == {(1, "user", "a"): 10, (1, "user", "b"): 37, (1, "user", "c"): 90, (1, "item", "a"): 192}
-    loads = costs.loads(known, means, 3)
+    loads = generate_placing.loads(known, means, 3)
     assert loads[1, "user", "a"].cost == 4 + 3 * (21 + 2 * 10) and loads[1, "user", "c"].cost == 4 + 3 * 180
 
 
 @pytest.mark.spark
 def test_a_token_costs_what_a_step_of_yesterday_wrote(make_job):
     job = make_job()
-    assert costs.per_token(job) == 2  # nothing is known: four tokens a step
+    assert generate_placing.per_token(job) == 2  # nothing is known: four tokens a step
     for entity in ("user", "item"):
         folder = job.space.knowledge(entity, "2026-01-01")
         folder.mkdir(parents=True)
         write_json(folder / MANIFEST, {"mode": "dare", "totals": {"tokens": 100, "target_steps": 80}})
-    assert costs.per_token(job) == 6
-    assert costs.per_token(make_job({"decode": {"mode": "resd"}})) == 2  # another mode's steps tell nothing
-    assert costs.per_token(make_job({"decode": {"mode": "autoregressive"}})) == 8
+    assert generate_placing.per_token(job) == 6
+    assert (
+        generate_placing.per_token(make_job({"decode": {"mode": "resd"}})) == 2
+    )  # another mode's steps tell nothing
+    assert generate_placing.per_token(make_job({"decode": {"mode": "autoregressive"}})) == 8
 
 
 class Session:

@@ -10,9 +10,9 @@ from run_helpers import files, snapshot, text
 
 from dare_job import errors, pipeline
 from dare_job.job import Job
-from dare_job.model_files import tokenizer_hash
+from dare_job.models.files import tokenizer_hash
+from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.stages import gate, publish
-from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.workspace import Workspace, write_json
 
 pytestmark = pytest.mark.spark

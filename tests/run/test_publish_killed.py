@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import leftovers, text
 
-from dare_job import knowledge, lock, pipeline, show, swap
-from dare_job.config import JobConfig
+from dare_job import pipeline
+from dare_job.config.settings import JobConfig
 from dare_job.job import Job
-from dare_job.spark import parts
-from dare_job.stages import gate, publish, written
-from dare_job.tables import ENTITIES, KNOWLEDGE, PLAN
+from dare_job.publish.report import texts
+from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
+from dare_job.stages import gate, publish
+from dare_job.storage import atomic, lock
+from dare_job.tables import parts, published, stage_inputs
 from dare_job.workspace import Workspace, write_json
 
 BEFORE, DAY, AFTER = "2026-01-01", "2026-01-02", "2026-01-03"
@@ -61,13 +63,13 @@ def publish_once(out: Path, at_once: bool = True, run_id: str = "run-2", change=
         return [parts._write(folder / f"{prefix}-{n:05d}.parquet", cut) for n, cut in enumerate(cuts)]
 
     def rows(job, entity):
-        return knowledge.dataset(written.folder(job, entity)).to_table()
+        return published.dataset(stage_inputs.generated_folder(job, entity)).to_table()
 
     change(publish, "_snapshot", rows)
     change(parts, "write_parts", write)
-    change(swap, "GRACE_S", 0)
+    change(atomic, "GRACE_S", 0)
     if not at_once:
-        change(swap, "_exchange", lambda one, other: False)
+        change(atomic, "_exchange", lambda one, other: False)
     pipeline.run_stage(job_of(out, DAY, run_id), "publish")
 
 
@@ -80,7 +82,7 @@ def seen(out: Path) -> dict[str, str | None]:
             rows = ds.dataset(folder, format="parquet").to_table().sort_by("entity_id").to_pylist()
             assert [row["entity_id"] for row in rows] == IDS
             (found[entity],) = {row["knowledge"] for row in rows}
-            listed = knowledge.manifest(folder)["files"]
+            listed = published.manifest(folder)["files"]
             assert {path.name: path.stat().st_size for path in folder.glob("*.parquet")} == {
                 name: file["bytes"] for name, file in listed.items()}
     return found
@@ -127,7 +129,7 @@ def test_killed_at_any_change(prepared, which, at_once, since, states, tmp_path,
         publish_once(out, at_once, change=monkeypatch.setattr)
         assert seen(out) == dict.fromkeys(ENTITIES, words), labels[n]
         assert leftovers(out) == [], labels[n]
-        manifests = [knowledge.manifest(job_of(out).space.knowledge(entity)) for entity in ENTITIES]
+        manifests = [published.manifest(job_of(out).space.knowledge(entity)) for entity in ENTITIES]
         assert {bool(manifest["baseline"]) for manifest in manifests} == {which == "measured"}
     assert len(points) > 4 and list(dict.fromkeys(found)) == states
 
@@ -140,10 +142,10 @@ def test_who_opened_a_folder_just_before_still_lists_its_files(prepared, at_once
     folders = [out / "knowledge" / f"entity={entity}" / f"dt={DAY}" for entity in ENTITIES]
     names = [sorted(os.listdir(folder)) for folder in folders]
     opened = [os.open(folder, os.O_RDONLY) for folder in folders]
-    monkeypatch.setattr(swap, "time", SimpleNamespace(sleep=lambda seconds: listed.append(
+    monkeypatch.setattr(atomic, "time", SimpleNamespace(sleep=lambda seconds: listed.append(
         (seconds, [sorted(os.listdir(place)) for place in opened]))))  # of swap alone
     publish_once(out, at_once, change=monkeypatch.setattr)
-    assert listed == [(swap.GRACE_S, names)]
+    assert listed == [(atomic.GRACE_S, names)]
     assert [os.listdir(place) for place in opened] == [[], []] and leftovers(out) == []
     assert seen(out) == dict.fromkeys(ENTITIES, "second")
     for place in opened:
@@ -153,7 +155,7 @@ def test_who_opened_a_folder_just_before_still_lists_its_files(prepared, at_once
 def can_exchange(folder: Path) -> bool:
     for name in ("one", "other"):
         (folder / name).mkdir()
-    return swap._exchange(folder / "one", folder / "other")
+    return atomic._exchange(folder / "one", folder / "other")
 
 
 @pytest.mark.parametrize("entity", ENTITIES)
@@ -167,13 +169,13 @@ def test_a_date_that_two_renames_hid_is_shown_again(prepared, entity, tmp_path, 
     shutil.copytree(out, tmp_path / "shown")
     (out / "_work" / f"dt={DAY}" / "_lock").unlink()
     with lock.held(out / "_work" / f"dt={DAY}"):
-        swap.recover(out)
+        atomic.recover(out)
         assert seen(out)[entity] is None
     with pipeline._writing(tomorrow):
         assert seen(out)[entity] == "first"
         assert {tomorrow.space.previous(name).name for name in ENTITIES} == {f"dt={DAY}"}
         assert tomorrow.space.unpublished() == []
-    show.show_text(tmp_path / "shown", f"{entity}:a", DAY)
+    texts.show_text(tmp_path / "shown", f"{entity}:a", DAY)
     assert "first" in capsys.readouterr().out
 
 

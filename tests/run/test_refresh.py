@@ -10,8 +10,8 @@ import pytest
 from run_helpers import NIGHT_1, NIGHT_2, files, snapshot
 
 from dare_job import pipeline
+from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.stages import generate
-from dare_job.tables import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from run_helpers import NIGHT_1, NIGHT_2, files, leftovers, settings, snapshot
 
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 WORKER = "in the middle of the second chunk that a worker writes"
@@ -61,7 +61,7 @@ def dying(driver: int, later: bool = False):
     With ``later`` in a wave that drafts from the ones before.
     """
     def write_shard(batches, task):
-        from dare_job.spark import worker
+        from dare_job.generate import worker
 
         if later and not task.wave_pools:
             yield from worker.write_shard(batches, task)

@@ -6,7 +6,7 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_job.spark.shards import Load, number, place, place_waves
+from dare_job.generate.sharding import Load, number, place, place_waves
 
 POOLS = st.dictionaries(
     st.tuples(st.sampled_from(["user", "item"]), st.text("abcdef", min_size=1, max_size=3)),

@@ -12,11 +12,13 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from dare_job import __version__, model_files
+from dare_job import __version__
 from dare_job.errors import InfrastructureError, ModelError
-from dare_job.model import embedded_path
-from dare_job.spark import executors, gpus, shipping
-from dare_job.spark.task import Task, threads
+from dare_job.generate.task import Task
+from dare_job.models import embedded_path
+from dare_job.models import files as models_files
+from dare_job.spark import executors, shipping, workers
+from dare_job.spark.workers import threads
 
 A, B = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
 SCRIPT = Path(__file__).parents[2] / "conf" / "gpu_discovery.sh"
@@ -92,9 +94,9 @@ def test_only_what_a_model_is_loaded_from_is_shipped(tmp_path):
     for name in ("config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "README.md"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "onnx").mkdir()
-    names = [file.name for file in model_files.files(tmp_path)]
+    names = [file.name for file in models_files.files(tmp_path)]
     assert names == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert [file.name for file in model_files.files(tmp_path, weights=False)] == names[::2]
+    assert [file.name for file in models_files.files(tmp_path, weights=False)] == names[::2]
 
 
 @pytest.mark.spark
@@ -102,10 +104,10 @@ def test_another_model_under_the_same_path_is_refused(make_job, tmp_path):
     model = shutil.copytree(embedded_path(), tmp_path / "model")
     task = Task.of(make_job({"model": {"name": str(model)}}))
     assert task.here() == task and not task.archives
-    there = replace(task, model_hash=model_files.fingerprint(model))
+    there = replace(task, model_hash=models_files.fingerprint(model))
     assert there.here() == task
     (model / "config.json").write_text((model / "config.json").read_text() + " ")
-    other = replace(task, model_hash=model_files.fingerprint(embedded_path()), model=str(model))
+    other = replace(task, model_hash=models_files.fingerprint(embedded_path()), model=str(model))
     with pytest.raises(ModelError, match=f"has another model in {model} than the driver"):
         replace(other, model_hash="0" * 64).here()
     with pytest.raises(ModelError, match=f"has another model in {model} than the driver"):
@@ -121,18 +123,18 @@ def test_a_draft_model_travels_beside_the_model(make_job, tmp_path):
     (drafter / "config.json").write_text((drafter / "config.json").read_text() + " ")
     for folder, archives in ((drafter, 2), (embedded_path(), 1)):
         job = make_job({"spark": {"ship": "always"}, "drafter": {"source": "model", "model": str(folder)}},
-                       model=model_files.fingerprint(embedded_path()))
+                       model=models_files.fingerprint(embedded_path()))
         task = Task.of(job)
         assert len(task.archives) == archives and task.draft == str(folder) and not task.draft_hash
         here = task.here()
         assert here.draft != task.draft and (here.draft == here.model) == (archives == 1)
-        assert model_files.fingerprint(here.draft) == job.draft_hash
+        assert models_files.fingerprint(here.draft) == job.draft_hash
 
 
 @pytest.mark.parametrize(("address", "visible", "index"), [
     (f"GPU-{B}", None, 1), (f"GPU-{A}", f"GPU-{A},GPU-{B}", 0), ("1", None, 1), ("5", "4,5", 1)])
 def test_a_gpu_is_found_by_uuid_or_by_the_index_of_nvidia_smi(address, visible, index):
-    assert gpus.index_of(address, [A, B], visible) == index
+    assert workers.index_of(address, [A, B], visible) == index
 
 
 @pytest.mark.parametrize(("address", "uuids", "visible"), [
@@ -140,14 +142,14 @@ def test_a_gpu_is_found_by_uuid_or_by_the_index_of_nvidia_smi(address, visible, 
     ("0", [A], f"GPU-{A}"), ("-1", [A], None)])
 def test_a_gpu_that_torch_does_not_see_is_named_with_the_fix(address, uuids, visible):
     with pytest.raises(InfrastructureError, match=f"the GPU {address}, but torch sees .*gpu_discovery.sh"):
-        gpus.index_of(address, uuids, visible)
+        workers.index_of(address, uuids, visible)
 
 
 def test_a_task_with_a_gpu_does_not_go_on_without_one():
     """On this machine torch may see GPUs, but none with this UUID."""
-    assert gpus.take("cpu", "GPU-of-nobody") == "cpu" and gpus.take("auto", None) == "auto"
+    assert workers.take("cpu", "GPU-of-nobody") == "cpu" and workers.take("auto", None) == "auto"
     with pytest.raises(InfrastructureError, match="model.device=cpu"):
-        gpus.take("auto", "GPU-of-nobody")
+        workers.take("auto", "GPU-of-nobody")
 
 
 def discover(path: str, **variables: str) -> subprocess.CompletedProcess:

@@ -19,11 +19,14 @@ import yaml
 from run_helpers import NIGHT_1, NIGHT_2, settings
 from standalone import ROOT
 
-from dare_job import cli, errors, files, knowledge, pipeline, report, show, swap
+from dare_job import cli, errors, pipeline
 from dare_job.errors import InfrastructureError
-from dare_job.spark import chunks
+from dare_job.publish import report
+from dare_job.publish.report import texts
+from dare_job.schemas import ENTITIES
 from dare_job.stages import publish
-from dare_job.tables import ENTITIES
+from dare_job.storage import atomic, paths
+from dare_job.tables import chunk_files, published
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 _DEADLINE_S = 240
@@ -34,8 +37,8 @@ _TEXT = ("knowledge", "token_ids", "error", "text_key", "prompt_sha256", "finish
 @pytest.fixture(scope="module")
 def at_url(store, nights):
     """URLs of the input, uploaded, and of an output folder that is not there."""
-    files.upload(nights.world, files.path(f"{store}/world"))
-    return f"{store}/world", files.path(f"{store}/out/nightly")
+    paths.upload(nights.world, paths.path(f"{store}/world"))
+    return f"{store}/world", paths.path(f"{store}/out/nightly")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def runs(job_at):
 
 
 def rows(out, entity: str, day: str) -> dict[str, dict]:
-    found = knowledge.dataset(out / "knowledge" / f"entity={entity}" / f"dt={day}").to_table().to_pylist()
+    found = published.dataset(out / "knowledge" / f"entity={entity}" / f"dt={day}").to_table().to_pylist()
     by_id = {row["entity_id"]: row for row in found}
     assert len(by_id) == len(found)
     return by_id
@@ -70,7 +73,7 @@ def test_texts_are_those_of_a_local_run(runs, nights, at_url):
 
 def test_a_second_run_writes_nothing(runs, job_at):
     def versions() -> dict[str, str]:
-        found = files.listing(job_at(NIGHT_2).space.out)
+        found = paths.listing(job_at(NIGHT_2).space.out)
         return {name: entry["ETag"] for name, entry in found.items()
                 if "generate" not in name and "/logs/" not in name}
 
@@ -81,7 +84,7 @@ def test_a_second_run_writes_nothing(runs, job_at):
 
 def test_nothing_is_left_but_the_output(runs, at_url):
     _, out = at_url
-    names = list(files.listing(out))
+    names = list(paths.listing(out))
     assert not [name for name in names if "_lock" in name or "/." in name]
     for night in (NIGHT_1, NIGHT_2):
         for entity in ENTITIES:
@@ -136,33 +139,33 @@ def test_what_workers_say_and_how_busy_they_were_is_kept(runs, at_url):
              for line in file.read_text().splitlines()]
     assert {"the model is loaded", "the shard is finished"} <= {line["event"] for line in lines}
     assert {line["run_id"] for line in lines} == {f"run-{NIGHT_2}"}
-    found = knowledge.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    found = published.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
     assert found["workers"]["workers"] >= 1 and found["workers"]["hangs"] == 0
     assert set(found["seconds"]) == set(pipeline.STAGES[:-1])  # all before it is published
 
 
 def test_a_failed_gate_names_the_rows_and_leaves_what_is_published(runs, at_url, job_at):
     out = at_url[1]
-    before = knowledge.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    before = published.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
     shut = job_at(NIGHT_2, gates={"max_cut_off_share": 0.0, "min_failing_rows": 1})
     for stage in ("gate", "publish"):
         with pytest.raises(errors.ThresholdError, match="texts are cut off") as caught:
             pipeline.run_stage(shut, stage)
     named = re.search(r"The rows are in (s3://\S+\.parquet)\.", str(caught.value))[1]
-    with files.source(files.path(named)) as source:
+    with paths.source(paths.path(named)) as source:
         listed = pq.read_table(source)
     assert "cut_off" in listed["check"].to_pylist() and len(listed) >= 1
     with pytest.raises(errors.DataError, match="run `dare-job gate`"):
         pipeline.run_stage(job_at(NIGHT_2), "publish")
     pipeline.run_stage(job_at(NIGHT_2), "gate")
     pipeline.run_stage(job_at(NIGHT_2), "publish")
-    assert knowledge.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}") == before
+    assert published.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}") == before
 
 
 def test_a_text_is_shown(runs, at_url, capsys):
     out = at_url[1]
     drafted = next(id_ for id_, row in rows(out, "user", NIGHT_2).items() if row["accepted_tokens"])
-    show.show_text(str(out), f"user:{drafted}", NIGHT_2)
+    texts.show_text(str(out), f"user:{drafted}", NIGHT_2)
     shown = capsys.readouterr().out
     assert f"user:{drafted}" in shown and "accepted a step" in shown and ": at least " in shown
 
@@ -171,10 +174,10 @@ def test_old_text_and_model_come_from_urls_too(runs, at_url, store, job_of, tmp_
     """The first night's snapshots as old text of a local output; the model at a URL."""
     from pathlib import Path
 
-    from dare_job.model import embedded_path
+    from dare_job.models import embedded_path
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    files.upload(Path(embedded_path()), files.path(f"{store}/model"))
+    paths.upload(Path(embedded_path()), paths.path(f"{store}/model"))
     sections = {"input": {"path": at_url[0], "knowledge": f"{at_url[1]}/knowledge"},
                 "model": {"name": f"{store}/model"}}
     for stage in ("plan", "embed", "group", "route", "pools"):
@@ -185,7 +188,7 @@ def test_old_text_and_model_come_from_urls_too(runs, at_url, store, job_of, tmp_
 
 def test_a_killed_run_is_refused_company_and_goes_on(at_url, store, job_of, nights, tmp_path):
     """By the command line: killed with its Java once chunks are committed; then the same date again."""
-    world, out = at_url[0], files.path(f"{store}/out/killed")
+    world, out = at_url[0], paths.path(f"{store}/out/killed")
     sections = {"decode": {"max_new_tokens": 48, "batch_size": 1, "nodes": 0}, "baseline": {"rows": 0},
                 "spark": {"master": "local[2]", "driver_memory": "1g", "rows_per_commit": 3}}
     config = settings(nights.world, tmp_path / "unused", **sections)
@@ -207,9 +210,9 @@ def test_a_killed_run_is_refused_company_and_goes_on(at_url, store, job_of, nigh
         with suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)
         run.wait()
-    before = {key: files.version_of(files.path(f"{store}/{key}")) for key in chunk_keys()}
+    before = {key: paths.version_of(paths.path(f"{store}/{key}")) for key in chunk_keys()}
     report = pipeline.run_stage(job, "generate")
-    after = {key: files.version_of(files.path(f"{store}/{key}")) for key in chunk_keys()}
+    after = {key: paths.version_of(paths.path(f"{store}/{key}")) for key in chunk_keys()}
     assert before.items() <= after.items() and 0 < report["written_now"] < report["rows"]
     pipeline.run_stage(job, "gate")
     pipeline.run_stage(job, "publish")
@@ -225,14 +228,14 @@ def chunk_keys() -> list[str]:
 
 def write_version(out, version: str) -> None:
     """Let tonight's texts end with a word, as if the model had written them so."""
-    for path in (swap.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
-        with files.source(path) as source:
+    for path in (atomic.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
+        with paths.source(path) as source:
             table = pq.read_table(source)
         words = [None if text is None else f"{text.partition(' Version-')[0]} {version}"
                  for text in table["knowledge"].to_pylist()]
         place = table.schema.get_field_index("knowledge")
         column = pa.array(words, pa.string())
-        chunks.write(path, table.set_column(place, table.schema.field(place), column))
+        chunk_files.write(path, table.set_column(place, table.schema.field(place), column))
 
 
 def read_on(program, size: int, stop: threading.Event, seen: list) -> None:
@@ -281,6 +284,6 @@ def test_a_reader_of_the_manifest_never_sees_a_part_or_a_mix_of_a_date(runs, at_
     finally:
         stop.set()
         reader.join()
-    manifest = knowledge.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    manifest = published.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
     assert len(manifest["files"]) > 3
     assert list(dict.fromkeys(seen)) == list(named) and len(seen) > 2 * len(named), seen

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from dare_job import knowledge
-from dare_job.config import JobConfig
+from dare_job.config.settings import JobConfig
 from dare_job.embed import vectors
-from dare_job.spark import chunks, cut, loading, waves
-from dare_job.spark.task import Task
-from dare_job.stages.waves import unfinished
-from dare_job.wave_sizes import rows_of_waves
+from dare_job.generate import loading, shard_plan, waves
+from dare_job.generate.task import Task
+from dare_job.generate.wave_index import unfinished
+from dare_job.generate.waves import rows_of_waves
+from dare_job.tables import chunk_files, published
 from pools.index import Index
 
 ROWS = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
@@ -66,7 +66,7 @@ def test_first_come_medoids_of_every_pool_whatever_the_partitions(tonight):
 def write(work, rows) -> None:
     """Stands for the workers: commits some rows of the cut, each chunk under its name."""
     for place in {(row.shard, row.chunk) for row in rows}:
-        chunks.write(work.entities[0] / chunks.name(*place), [
+        chunk_files.write(work.entities[0] / chunk_files.name(*place), [
             {"entity_id": row.entity_id, "text_key": "k", "run_id": "r", "tokens": 2, "token_ids": [1, 2]}
             for row in rows if (row.shard, row.chunk) == place])
 
@@ -74,19 +74,19 @@ def write(work, rows) -> None:
 @pytest.mark.spark
 def test_the_cut_keeps_waves_apart_and_other_settings_cut_anew_until_all_is_written(tonight, make_job):
     job, rows, _ = tonight
-    work = cut.prepare(job, "f", lambda limit: rows)
+    work = shard_plan.prepare(job, "f", lambda limit: rows)
     assert [count for count, _ in work.waves] == [10, 30, 132] and work.rows == 172
-    left = [{row["shard"] for row in cut.remaining(job, work, wave).collect()} for wave in (1, 2, 3)]
+    left = [{row["shard"] for row in shard_plan.remaining(job, work, wave).collect()} for wave in (1, 2, 3)]
     assert [set(work.shards_of(wave)) for wave in (1, 2, 3)] == left
     assert sorted(shard for shards in left for shard in shards) == list(range(work.shards))
-    write(work, cut.remaining(job, work, 1).collect()[:1])
+    write(work, shard_plan.remaining(job, work, 1).collect()[:1])
     assert unfinished(work, 1) == 9 and unfinished(work, 2) == 30
-    assert cut.prepare(job, "f", lambda limit: rows) == work
+    assert shard_plan.prepare(job, "f", lambda limit: rows) == work
     never = make_job({"waves": {"when": "never"}, "spark": {"shards": 4}})
-    again = cut.prepare(never, "f", lambda limit: rows)
+    again = shard_plan.prepare(never, "f", lambda limit: rows)
     assert ([count for count, _ in again.waves], again.kept, again.drafting) == ([171], 1, [])
-    write(again, cut.remaining(never, again).collect())
-    assert unfinished(again, 1) == 0 and cut.prepare(job, "f", lambda limit: rows) == again
+    write(again, shard_plan.remaining(never, again).collect())
+    assert unfinished(again, 1) == 0 and shard_plan.prepare(job, "f", lambda limit: rows) == again
 
 
 def test_tonights_texts_are_looked_up_behind_the_own_and_before_the_old_ones(tmp_path):
@@ -120,7 +120,7 @@ def test_auto_asks_who_wrote_the_old_text(make_job, tmp_path):
     old.mkdir(parents=True)
     (old / "part-0.parquet").touch()
     assert not needed() and needed(when="always") and not needed("autoregressive", when="always")
-    mine = knowledge.writer(make_job())
+    mine = published.writer(make_job())
     for change, expected in (
             ({}, False), ({"tokenizer": "other"}, True), ({"model": {"hash": "other"}}, True),
             ({"prompts": mine["prompts"] | {"user": "other"}}, True),

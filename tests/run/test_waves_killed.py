@@ -12,11 +12,11 @@ from run_helpers import NIGHT_1, leftovers, settings, snapshot
 from test_run_killed import command, quiet
 
 from dare_job import pipeline
-from dare_job.data.world import write_world
+from dare_job.data.sample_world.write import write_world
 from dare_job.errors import InfrastructureError
-from dare_job.spark import worker
+from dare_job.generate import worker
+from dare_job.schemas import ENTITIES
 from dare_job.stages import generate
-from dare_job.tables import ENTITIES
 from pools.index import Index
 
 pytestmark = pytest.mark.spark

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import errors
-from dare_job.config import JobConfig
-from dare_job.decode import Request, Result
-from dare_job.decode.request import BeamCounts
-from dare_job.spark import chunks, cut, loading, widths, worker
-from dare_job.spark.task import Task
+from dare_job.config.settings import JobConfig
+from dare_job.decode.request import BeamCounts, Request, Result
+from dare_job.generate import loading, shard_plan, worker, worker_stats
+from dare_job.generate.task import Task
+from dare_job.tables import chunk_files
 
 RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0}
 
@@ -48,7 +48,7 @@ def task(tmp_path, monkeypatch):
     bad: set[str] = set()
     for entity in ("user", "item"):
         (tmp_path / f"entity={entity}").mkdir()
-    (tmp_path / cut.CUT).write_text(json.dumps(RECORD))
+    (tmp_path / shard_plan.CUT).write_text(json.dumps(RECORD))
     made = Task(JobConfig(), "m", "t", str(tmp_path), "p", "", RECORD["token"], "2026-01-02", "run-1", 1)
     monkeypatch.setattr(loading, "loaded", lambda task: None)
     monkeypatch.setattr(loading, "text", lambda ids, task: "a text")
@@ -85,7 +85,7 @@ def test_rows_are_committed_by_chunk_in_order_and_with_totals(task):
         "part-00003-00000.parquet": ["r0", "r1", "r2"], "part-00003-00001.parquet": ["r3", "r4", "r5"],
         "part-00003-00002.parquet": ["r6", "r7"]}
     assert [(row["shard"], row["chunk"], row["rows"]) for row in stats] == [(3, 0, 3), (3, 1, 3), (3, 2, 2)]
-    totals = chunks.Tally([task.folder / "entity=user"]).update()
+    totals = chunk_files.Tally([task.folder / "entity=user"]).update()
     assert (totals.rows, totals.tokens, totals.target_steps, totals.errors) == (8, 24, 16, 0)
     assert (totals.slot_steps, totals.busy_slots) == (20.0, 0.8)
     assert totals.busy_s > 0
@@ -105,14 +105,14 @@ def test_widths_of_beams_are_summed_over_chunks(task, monkeypatch):
     monkeypatch.setitem(globals(), "result", by_beams)
     list(worker.write_shard(batches(4, 3), task.task))
     paths = sorted((task.folder / "entity=user").glob("*.parquet"))
-    assert len(paths) == 2 and widths.record(paths[1:])["width"] == 1.0
-    assert widths.record(paths) == {"layers": 50, "width": 3.0, "judged": 16, "passed": 4,
+    assert len(paths) == 2 and worker_stats.beam_record(paths[1:])["width"] == 1.0
+    assert worker_stats.beam_record(paths) == {"layers": 50, "width": 3.0, "judged": 16, "passed": 4,
                                     "passed_width": 1.5}
 
 
 def test_rows_of_other_modes_have_no_widths(task):
     list(worker.write_shard(batches(4, 3), task.task))
-    assert widths.record(sorted((task.folder / "entity=user").glob("*.parquet"))) is None
+    assert worker_stats.beam_record(sorted((task.folder / "entity=user").glob("*.parquet"))) is None
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 2, 4])
@@ -169,7 +169,7 @@ def test_an_engine_that_cannot_be_had_ends_the_task(task, monkeypatch, alone, de
     monkeypatch.setattr(loading, "engine", engine)
     with pytest.raises(errors.InfrastructureError, match="no room for 9 GiB.*decode.batch_size"):
         list(worker.write_shard(batches(6, 9), task.task))
-    assert not (task.folder / cut.FAILED).exists()  # another host may have the room
+    assert not (task.folder / shard_plan.FAILED).exists()  # another host may have the room
     assert tries == ([2, 1] if alone else [2]) and not written(task.folder)
 
 
@@ -184,7 +184,7 @@ def test_rows_without_a_usable_prompt_become_rows_with_an_error(task):
 def test_what_concerns_every_row_stops_all_workers_and_reaches_the_driver(task):
     list(worker.write_shard(batches(6, 2, r4="damaged pool"), task.task))
     with pytest.raises(errors.PoolError, match="the pool is damaged"):
-        cut.raise_failure(task.folder)
+        shard_plan.raise_failure(task.folder)
     before = written(task.folder)
     assert list(worker.write_shard(batches(6, 2), task.task)) == [] and written(task.folder) == before
 
@@ -199,17 +199,17 @@ def test_what_one_host_lacks_is_raised_there_and_another_host_writes_the_shard(t
             list(worker.write_shard(batches(6, 2), task.task))
     assert not written(task.folder)
     list(worker.write_shard(batches(6, 2), task.task))
-    cut.raise_failure(task.folder)  # nothing to raise
+    shard_plan.raise_failure(task.folder)  # nothing to raise
     assert [len(rows) for rows in written(task.folder).values()] == [2, 2, 2]
 
 
 def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
     stats = worker.write_shard(batches(8, 2), task.task)
     next(stats)
-    (task.folder / cut.CUT).write_text(json.dumps(
+    (task.folder / shard_plan.CUT).write_text(json.dumps(
         RECORD | {"token": "cut-2"}))  # as with another limit: the fingerprint is the same
     assert list(stats) == [] and len(written(task.folder)) == 1
-    cut.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed
+    shard_plan.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed
 
 
 @pytest.mark.parametrize(("decode", "verify", "score"), [

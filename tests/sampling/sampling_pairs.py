@@ -6,7 +6,9 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from dare_job.bench.acceptance_trees import World, shares
-from dare_job.decode.sampling import LAWS, NONE, RULES, Verifier, enumerate_draws
+from dare_job.decode.sampling.distributions import LAWS, NONE, enumerate_draws
+from dare_job.decode.sampling.rules import RULES
+from dare_job.decode.sampling.verify import Verifier
 
 NODE_RULES = [(rule.name, law) for rule in RULES.values() for law in rule.laws
               if None in (rule.only, LAWS[law].only) or rule.only == LAWS[law].only]

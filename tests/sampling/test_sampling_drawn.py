@@ -5,8 +5,9 @@ import torch
 from sampling_pairs import exact_ways, pairs
 from scipy.stats import chi2
 
-from dare_job.decode.sampling import LAWS, NONE, Verifier, draw, enumerate_draws
-from dare_job.decode.sampling.steps import at
+from dare_job.decode.sampling.distributions import LAWS, NONE, draw, enumerate_draws
+from dare_job.decode.sampling.rules import at
+from dare_job.decode.sampling.verify import Verifier
 
 ODDS = 1e-6  # of a false alarm of one test, had its seed not been fixed
 TINY = 1e-12

@@ -4,9 +4,11 @@ import pytest
 import torch
 from sampling_pairs import best_by_program, distance, exact_ways, judged, pairs
 
-from dare_job.decode.sampling import LAWS, RULES, Verifier, enumerate_draws
-from dare_job.decode.sampling.optimum import by_subsets, optimum
+from dare_job.decode.sampling.distributions import LAWS, enumerate_draws
+from dare_job.decode.sampling.rules import RULES
+from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError
+from dare_job.evaluate.acceptance.optimum import by_subsets, optimum
 
 WAYS = sorted({way[:2] for way in exact_ways()})
 OPTIMAL = {("greedy", "greedy"), ("spechub", "spechub"), ("naive", "top_k"), ("rrs", "top_k")}

@@ -5,7 +5,9 @@ import torch
 from sampling_pairs import NODE_RULES, takes, worlds
 
 from dare_job.bench.acceptance_trees import all_drafts, drafts_by_child, laid_out, law_of_three
-from dare_job.decode.sampling import LAWS, NONE, enumerate_draws, law_of_traversal, law_of_walk
+from dare_job.decode.sampling.distributions import LAWS, NONE, enumerate_draws
+from dare_job.decode.sampling.traversal import law_of_traversal
+from dare_job.decode.sampling.verify import law_of_walk
 
 # Of the traversal, in which siblings matter to each other, all trees are enumerated together. Of 4x4 over 4
 # tokens there would be eight million without replacement, over 6 tokens six million millions.

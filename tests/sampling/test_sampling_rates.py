@@ -7,11 +7,12 @@ import pytest
 import torch
 from sampling_pairs import exact_ways, judged, pairs
 
-from dare_job.decode.sampling import Verifier, inclusion, rates, rising
-from dare_job.decode.sampling.interpolated import summed
-from dare_job.decode.sampling.optimum import optimum
-from dare_job.decode.sampling.rates import rate
+from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError
+from dare_job.evaluate.acceptance import inclusion, rates, recursive
+from dare_job.evaluate.acceptance.optimum import optimum
+from dare_job.evaluate.acceptance.rates import rate
+from dare_job.evaluate.acceptance.recursive import summed
 
 WAYS = sorted({way[:2] for way in exact_ways()})
 SUMMED = [("rrs", "without_replacement", 3), ("greedy", "without_replacement", 3), ("rrs", "distinct", 3)]
@@ -34,7 +35,7 @@ def test_sums_equal_enumeration_to_rounding(rule, law, n, monkeypatch):
     """With no tuple enumerated, and where most tokens are light ones."""
     monkeypatch.setattr(rates, "_TUPLES", 0)
     for heavy, tokens in itertools.product((n, 8), (4, 6, 9)):
-        monkeypatch.setattr(rising, "HEAVY", heavy)
+        monkeypatch.setattr(recursive, "HEAVY", heavy)
         for p, q in pairs(tokens, seed=3):
             found = rate(rule, law, p, q, n)
             _, expected = judged(Verifier(rule, law, n), p, q)
@@ -47,7 +48,7 @@ def test_interpolation(rule, law, n, spread, noise, monkeypatch):
     """Of many tokens, against the sums over every one of them."""
     p, q = wide(600, spread, noise)
     found, asked = rate(rule, law, p, q, n).value, []
-    monkeypatch.setattr(rising, "summed", lambda function, x, weights, miss: sum(
+    monkeypatch.setattr(recursive, "summed", lambda function, x, weights, miss: sum(
         asked.append(at) or function(at, 0.0) * weight for at, weight in zip(x, weights, strict=True)))
     assert found == pytest.approx(rate(rule, law, p, q, n).value, abs=1e-9) and len(asked) > 100
 
@@ -56,7 +57,7 @@ def test_interpolation(rule, law, n, spread, noise, monkeypatch):
 def test_interpolation_inside_another(spread, monkeypatch):
     p, q = wide(60, spread, 1.0)
     found = rate("rrs", "without_replacement", p, q, 4).value
-    monkeypatch.setattr(rising, "summed", lambda function, x, weights, miss: sum(
+    monkeypatch.setattr(recursive, "summed", lambda function, x, weights, miss: sum(
         function(at, 0.0) * weight for at, weight in zip(x, weights, strict=True)))
     assert found == pytest.approx(rate("rrs", "without_replacement", p, q, 4).value, abs=1e-9)
 

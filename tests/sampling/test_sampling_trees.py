@@ -6,7 +6,9 @@ from sampling_pairs import NODE_RULES, takes, worlds
 from scipy.stats import chi2
 
 from dare_job.bench.acceptance_trees import all_drafts, laid_out, law_of_three, shares, some_drafts
-from dare_job.decode.sampling import LAWS, NONE, law_of_traversal, law_of_walk, traverse, walk
+from dare_job.decode.sampling.distributions import LAWS, NONE
+from dare_job.decode.sampling.traversal import law_of_traversal, traverse
+from dare_job.decode.sampling.verify import law_of_walk, walk
 from dare_job.errors import ConfigError
 
 ODDS = 1e-6  # of a false alarm of one test, had its seed not been fixed

@@ -7,9 +7,10 @@ import torch
 from sampling_pairs import distance, exact_ways, judged, pairs, worlds
 
 from dare_job.bench.acceptance_trees import all_drafts, laid_out, law_of_three
-from dare_job.decode.sampling import LAWS, RULES, Verifier, draw, law_of_traversal
-from dare_job.decode.sampling.steps import at
-from dare_job.decode.sampling.traversal import _Traversal
+from dare_job.decode.sampling.distributions import LAWS, draw
+from dare_job.decode.sampling.rules import RULES, at
+from dare_job.decode.sampling.traversal import _Traversal, law_of_traversal
+from dare_job.decode.sampling.verify import Verifier
 
 EXACT = 1e-12
 RRS, K_SEQ, GREEDY = RULES["rrs"], RULES["k_seq"], RULES["greedy"]

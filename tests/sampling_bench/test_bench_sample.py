@@ -11,14 +11,25 @@ from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from dare_job.bench.profiles import data, train
-from dare_job.bench.sampling import acceptance, command, curve, orders, report, source
+from dare_job.bench.sampling import (
+    command,
+    curve,
+    report,
+    world,
+)
+from dare_job.bench.sampling import (
+    methods as sampling_methods,
+)
+from dare_job.bench.sampling import (
+    report as sampling_report,
+)
 from dare_job.bench.sampling.measure import Measured, Method
 from dare_job.cli import app
-from dare_job.decode.sampling.search import expected_tokens, largest, nodes_of
-from dare_job.drafter.settings import Settings
-from dare_job.drafter.train import network
 from dare_job.errors import ConfigError
-from dare_job.model import embedded_path
+from dare_job.evaluate.acceptance.tree_search import expected_tokens, largest, nodes_of
+from dare_job.models import embedded_path
+from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.train import network
 
 LINE = {"temperature", "method", "drafter", "tree", "nodes", "law", "rule", "steps", "tokens",
         "block_efficiency", "error", "expected", "fewer_forwards", "target_tokens", "tokens_per_s",
@@ -72,7 +83,7 @@ def test_acceptance_is_drawn_over_candidates(found, work):
     kinds = {"".join(part.itertext()) for part in drawn.iter() if part.tag.endswith("text")}
     assert {"temperature 0", "temperature 1"} <= kinds and any("before distillation" in one for one in kinds)
     paths = [part.get("d") for part in drawn.iter() if part.tag.endswith("path")]
-    assert len(paths) == 4 and {path.count(",") for path in paths} == {len(acceptance.QUICK_PROBES)}
+    assert len(paths) == 4 and {path.count(",") for path in paths} == {len(sampling_report.QUICK_PROBES)}
 
 
 def test_targets_are_printed_as_met_or_missed(shown, found):
@@ -119,21 +130,23 @@ def test_any_model_can_be_the_target(tmp_path):
 
 def test_a_tokenizer_without_an_end_of_text(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(embedded_path())
-    ends = source.sample_world(2, 40, 20, 300, 0)
+    ends = world.sample_world(2, 40, 20, 300, 0)
     tokenizer.eos_token = None
     tokenizer.save_pretrained(tmp_path)
-    found = source.sample_world(2, 40, 20, 300, 0, str(tmp_path))
+    found = world.sample_world(2, 40, 20, 300, 0, str(tmp_path))
     assert [len(row.text) + 1 for row in found.foreign] == [len(row.text) for row in ends.foreign]
 
 
 def test_the_trees_that_are_all_tried_have_a_limit(monkeypatch, found):
     """All trees of 512 nodes would take days."""
     asked = []
-    monkeypatch.setattr(orders, "by_limit", lambda rates, nodes, depth: asked.append((nodes, depth)) or [])
+    monkeypatch.setattr(
+        sampling_methods, "by_limit", lambda rates, nodes, depth: asked.append((nodes, depth)) or []
+    )
     monkeypatch.setattr(command, "QUICK_PROBES", ("1x1", "2"))
     options = command.quick(command.Options((1.0,)))
     command.run(replace(options, nodes=200, repeats=1))
-    assert asked == [(orders.MOST, orders.MOST)]
+    assert asked == [(sampling_methods.MOST, sampling_methods.MOST)]
 
 
 def test_both_draft_models_are_kept(found, work):
@@ -146,7 +159,7 @@ def test_rows_that_are_measured_are_of_users_that_no_model_has_seen(tmp_path, mo
     profile_files.write(tmp_path)
     monkeypatch.setattr(train, "TEXT_TOKENS", 40)
     settings = train.Settings(steps=2, test_users=10, noise=0.0, threads=1)
-    found = source.real_profiles(tmp_path, tmp_path / "work", 2, 22, 30, settings)
+    found = world.real_profiles(tmp_path, tmp_path / "work", 2, 22, 30, settings)
     learned, test = data.split(data.load(tmp_path), 10)
     assert len(found.tonight) == 2 and set(found.tonight) <= {one.user for one in test}
     assert set(found.others) == {row.name for row in found.foreign} == {one.user for one in learned[:20]}
@@ -159,60 +172,66 @@ def test_profiles_that_leave_too_few_rows_are_refused_before_their_model_is_trai
     profile_files.write(tmp_path)
     monkeypatch.setattr(train, "model", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(ConfigError, match="--rows 9 of 10 users"):
-        source.real_profiles(tmp_path, tmp_path / "work", 9, 22, 30, train.Settings(test_users=10))
+        world.real_profiles(tmp_path, tmp_path / "work", 9, 22, 30, train.Settings(test_users=10))
 
 
 def test_texts_too_short_to_measure_say_so(monkeypatch):
     """One step a text, which its end may have cut."""
     short = Measured(1, 2, 1, np.zeros(0, np.int64), 0.0)
-    monkeypatch.setattr(acceptance, "once", lambda *_: short)
+    monkeypatch.setattr(sampling_report, "once", lambda *_: short)
     with pytest.raises(ConfigError, match="--tokens 2: no text took two steps of the tree 4"):
-        acceptance.measured(None, "after", 1.0, 2, ("4",), 3)
+        sampling_report.measured(None, "after", 1.0, 2, ("4",), 3)
 
 
 def test_rates_are_counted_from_steps_and_filled_where_nothing_was_measured():
     seen = Measured(1, 14, 6, np.array([1, 1, 2, 3, 3, 3]), 0.0)
     assert seen.rates(2).tolist() == [4 / 6, 3 / 4]
     found = {}
-    acceptance.add(found, (1, 1), seen)
-    acceptance.add(found, (3,), Measured(1, 9, 6, np.array([2, 2, 2, 2, 2, 1]), 0.0))
-    rates = acceptance.table(found, 3)
+    sampling_report.add(found, (1, 1), seen)
+    sampling_report.add(found, (3,), Measured(1, 9, 6, np.array([2, 2, 2, 2, 2, 1]), 0.0))
+    rates = sampling_report.table(found, 3)
     assert rates[0] == pytest.approx([4 / 6, 9 / 12, 5 / 6])  # three leave half of what one fails
     assert rates[1] == pytest.approx([3 / 4, 13 / 16, 7 / 8])
     assert rates[2] == pytest.approx(rates[1])
-    acceptance.add(found, (2, 3), Measured(1, 9, 6, np.array([3, 2, 2, 1]), 0.0))
+    sampling_report.add(found, (2, 3), Measured(1, 9, 6, np.array([3, 2, 2, 1]), 0.0))
     assert found[1, 2] == 3 / 4 and found[2, 3] == 1 / 3  # by chance: two of the three would do as well
-    assert acceptance.table(found, 2)[1] == pytest.approx([3 / 4, 13 / 16, 13 / 16])
+    assert sampling_report.table(found, 2)[1] == pytest.approx([3 / 4, 13 / 16, 13 / 16])
 
 
 def test_a_rate_that_was_never_reached_is_not_measured():
     found = {}
-    acceptance.add(found, (2, 2), Measured(1, 4, 4, np.array([1, 1, 1, 1]), 0.0))
+    sampling_report.add(found, (2, 2), Measured(1, 4, 4, np.array([1, 1, 1, 1]), 0.0))
     assert found == {(1, 2): 0.0}
 
 
 def test_trees_are_the_best_of_their_kind():
     rates = np.sort(np.random.default_rng(1).random((3, 4)), 1)
-    every = list(orders.trees(12, 3, 4))
-    for line in orders.by_limit(rates, 12, 3):
+    every = list(sampling_methods.trees(12, 3, 4))
+    for line in sampling_methods.by_limit(rates, 12, 3):
         limit, best = line["nodes"], {}
         for kind in (True, False):
             found = [expected_tokens(rates, tree) for tree in every
-                     if orders.narrowing(tree) == kind and nodes_of(tree) <= limit]
+                     if sampling_methods.narrowing(tree) == kind and nodes_of(tree) <= limit]
             best[kind] = pytest.approx(max(found), abs=1e-4) if found else None
         assert line["tokens"] == pytest.approx(largest(rates, limit, 3).tokens, abs=1e-4)
         assert line["narrowing_tokens"] == best[True] and line["widening_tokens"] == best[False]
         assert line["lost"] == pytest.approx(1 - line["narrowing_tokens"] / line["tokens"], abs=1e-3)
-    assert orders.narrowing((4, 2, 2)) and not orders.narrowing((1, 2)) and orders.narrowing(())
+    assert (
+        sampling_methods.narrowing((4, 2, 2))
+        and not sampling_methods.narrowing((1, 2))
+        and sampling_methods.narrowing(())
+    )
 
 
 def test_the_rule_of_narrowing_trees_is_asked_of_all_depths():
     """One rate for all levels: a chain is the best tree of 15 nodes, unless it may not be so deep."""
     rates = np.array([[0.85, 0.9, 0.92, 0.94]])
-    assert orders.carried_on(rates, 3).tolist() == [rates[0].tolist()] * 3
-    deep, flat = orders.by_limit(rates, 15, 15), orders.by_limit(rates, 15, 8)
-    assert deep[-1]["tree"] == orders.named((1,) * 15) and max(line["lost"] for line in deep) == 0
-    assert flat[-1]["lost"] > 0.02 and not orders.narrowing(tuple(map(int, flat[-1]["tree"].split("x"))))
+    assert sampling_methods.carried_on(rates, 3).tolist() == [rates[0].tolist()] * 3
+    deep, flat = sampling_methods.by_limit(rates, 15, 15), sampling_methods.by_limit(rates, 15, 8)
+    assert deep[-1]["tree"] == sampling_methods.named((1,) * 15) and max(line["lost"] for line in deep) == 0
+    assert flat[-1]["lost"] > 0.02 and not sampling_methods.narrowing(
+        tuple(map(int, flat[-1]["tree"].split("x")))
+    )
 
 
 def test_a_drafter_that_is_never_right_costs_what_it_takes():

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dare_job.decode.sampling.search import expected_tokens, fastest, largest, nodes_of
 from dare_job.errors import ConfigError
+from dare_job.evaluate.acceptance.tree_search import expected_tokens, fastest, largest, nodes_of
 
 LEVELS, CANDIDATES, NODES = 4, 7, 22
 

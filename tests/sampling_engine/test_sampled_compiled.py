@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from dare_job.decode.sampling import trees
+from dare_job.decode.model.tree import build
+from dare_job.decode.sampling import tree_verification
 from dare_job.decode.sampling.compiled import kept
 from dare_job.decode.sampling.warp import Warp
-from dare_job.decode.tree import build
-from dare_job.decode.verify.seen import NOTHING
+from dare_job.decode.verify.penalty import NOTHING
 from pools.tree import ROOT, DraftBatch
 
 ROWS, NODES = 40, 5
@@ -52,9 +52,9 @@ def test_the_same_tokens(settings, vocabulary):
     depths = set()
     for seed in range(5):
         scores, tree = case(vocabulary, seed, alike=settings.top_p is None)  # else which are kept is open
-        p = trees.Probabilities(scores, settings, lambda queries: None)
-        expected = trees.of_certain(tree, p, numbers(seed))
-        found = trees.on_cpu(tree, scores.clone(), kept(settings), NOTHING, numbers(seed))
+        p = tree_verification.Probabilities(scores, settings, lambda queries: None)
+        expected = tree_verification.of_certain(tree, p, numbers(seed))
+        found = tree_verification.on_cpu(tree, scores.clone(), kept(settings), NOTHING, numbers(seed))
         assert np.array_equal(found.counts, expected.counts) and found.all_sound and expected.all_sound
         for row, count in enumerate(expected.counts):
             assert np.array_equal(found.tokens[row, : count + 1], expected.tokens[row, : count + 1])
@@ -67,15 +67,17 @@ def test_the_same_tokens(settings, vocabulary):
 def test_rows_without_numbers_are_named(bad):
     scores, tree = case(50)
     scores[6] = bad
-    for verdict in (trees.of_certain(tree, trees.Probabilities(scores, Warp(), None), numbers(0)),
-                    trees.on_cpu(tree, scores.clone(), kept(Warp()), NOTHING, numbers(0))):
+    for verdict in (
+        tree_verification.of_certain(tree, tree_verification.Probabilities(scores, Warp(), None), numbers(0)),
+        tree_verification.on_cpu(tree, scores.clone(), kept(Warp()), NOTHING, numbers(0)),
+    ):
         assert not verdict.all_sound and np.flatnonzero(~verdict.sound).tolist() == [1]
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
 def test_the_ends_of_the_scale_draw_tokens_that_can_come(uniform):
     scores, tree = case(300)
-    found = trees.on_cpu(tree, scores.clone(), kept(Warp()), NOTHING,
+    found = tree_verification.on_cpu(tree, scores.clone(), kept(Warp()), NOTHING,
                          lambda rows, nodes, count: np.full((len(rows), count), uniform))
     ends = tree.starts[:-1] + found.paths[np.arange(ROWS), found.counts]
     assert np.isfinite(scores.numpy()[ends, found.tokens[np.arange(ROWS), found.counts]]).all()

@@ -9,13 +9,14 @@ from decode_models import tiny
 from scipy.stats import chi2
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from dare_job.baseline import generated
-from dare_job.decode import EngineSettings, Request, Target
 from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
+from dare_job.generate.baseline import generated
 from pools.draft import DraftSettings
 from pools.index import Index
 

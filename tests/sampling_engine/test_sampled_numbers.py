@@ -14,11 +14,16 @@ from sampling_pairs import worlds
 from scipy.stats import chi2
 
 from dare_job.bench.acceptance_trees import laid_out, paths, shares
-from dare_job.decode import EngineSettings, Request, Target, sampled
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.sampled import Sampling, SamplingEngine
-from dare_job.decode.sampling import LAWS, NONE, draw, seeds, traverse, trees, walk
-from dare_job.decode.sampling.seeds import DRAFT, VERIFY, Draws, Seeds, uniforms
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.sampling import engine as sampling_engine
+from dare_job.decode.sampling import random_streams, tree_verification
+from dare_job.decode.sampling.distributions import LAWS, NONE, draw
+from dare_job.decode.sampling.engine import Sampling, SamplingEngine
+from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, Draws, Seeds, uniforms
+from dare_job.decode.sampling.traversal import traverse
+from dare_job.decode.sampling.verify import walk
 
 ROWS, ODDS = 60_000, 1e-6  # odds of a false alarm of one test, had its seed not been fixed
 RULES = [("rrs", "without_replacement"), ("greedy", "greedy"), ("priority", "iid"),
@@ -39,7 +44,7 @@ def asked_for(pair, rule, law, monkeypatch) -> list[tuple]:
             keys, places.tolist(), numbers.tolist(), strict=True))
         return uniforms(keys, places, purpose, numbers, count)
 
-    monkeypatch.setattr(seeds, "uniforms", noted)
+    monkeypatch.setattr(random_streams, "uniforms", noted)
     target, draft = pair
     engine = SamplingEngine(target, EngineSettings(batch_size=3, nodes=12, depth=3),
                             Sampling(seed=1, law=law, rule=rule), ModelDrafter(draft, "2x2"))
@@ -59,10 +64,10 @@ def test_no_number_is_used_twice(pair, rule, law, monkeypatch):
 @pytest.mark.parametrize(("rule", "law"), RULES)
 def test_numbers_that_are_used_twice_are_seen(pair, rule, law, wrong, monkeypatch):
     if wrong == "the numbers that drew":
-        monkeypatch.setattr(sampled, "VERIFY", DRAFT)
+        monkeypatch.setattr(sampling_engine, "VERIFY", DRAFT)
     else:
-        own = trees._uniforms
-        monkeypatch.setattr(trees, "_uniforms", lambda tree, numbers, count: own(
+        own = tree_verification._uniforms
+        monkeypatch.setattr(tree_verification, "_uniforms", lambda tree, numbers, count: own(
             tree, lambda rows, nodes, n: numbers(rows, 0 * nodes, n), count))
     found = asked_for(pair, rule, law, monkeypatch)
     assert len(set(found)) < len(found)

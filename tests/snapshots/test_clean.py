@@ -14,20 +14,21 @@ import kill_points
 import pytest
 from small_dates import publish
 
-from dare_job import errors, lock, pipeline, workspace
-from dare_job.config import JobConfig
-from dare_job.ctr.dates import choose
+from dare_job import errors, pipeline, workspace
+from dare_job.config.settings import JobConfig
+from dare_job.evaluate.ctr.knowledge import choose
 from dare_job.job import Job
-from dare_job.knowledge import old_folder
-from dare_job.report import nights
-from dare_job.show import snapshot
-from dare_job.snapshots.clean import clean
-from dare_job.snapshots.history import history
-from dare_job.tables import ENTITIES
+from dare_job.publish.report import nights
+from dare_job.publish.report.texts import snapshot
+from dare_job.publish.snapshots.clean import clean
+from dare_job.publish.snapshots.history import history
+from dare_job.schemas import ENTITIES
+from dare_job.storage import lock
+from dare_job.tables.published import old_folder
 from dare_job.workspace import Workspace
 
 DAYS = [f"2026-01-{day:02d}" for day in range(1, 7)]
-HOLD = ("import sys; from pathlib import Path; from dare_job import lock\n"
+HOLD = ("import sys; from pathlib import Path; from dare_job.storage import lock\n"
         "with lock.held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()\n")
 
 

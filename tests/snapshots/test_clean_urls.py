@@ -8,11 +8,12 @@ from datetime import date
 import pytest
 from small_dates import publish
 
-from dare_job import cli, files, lock, versions
+from dare_job import cli
 from dare_job.errors import InfrastructureError
-from dare_job.snapshots import removal
-from dare_job.snapshots.clean import clean
-from dare_job.snapshots.history import history
+from dare_job.publish.snapshots import clean as snapshots_clean
+from dare_job.publish.snapshots.clean import clean
+from dare_job.publish.snapshots.history import history
+from dare_job.storage import lock, paths, versions
 from dare_job.workspace import Workspace
 
 pytestmark = pytest.mark.spark
@@ -22,10 +23,10 @@ DAYS = [f"2026-01-{day:02d}" for day in range(1, 6)]
 @pytest.fixture
 def out(any_store, request, tmp_path):
     """Five published dates with working files."""
-    folder = files.path(f"{any_store}/{re.sub('[^a-z_]', '-', request.node.name)}")
+    folder = paths.path(f"{any_store}/{re.sub('[^a-z_]', '-', request.node.name)}")
     for day in DAYS:
         publish(tmp_path / "out", day, files={"part-00000.parquet": {}})
-    files.upload(tmp_path / "out", folder)
+    paths.upload(tmp_path / "out", folder)
     return folder
 
 
@@ -35,20 +36,20 @@ def space(out, day: str) -> Workspace:
 
 def days(out) -> list[str]:
     """Dates of which anything is there; fails where a lock or a mark was left."""
-    names = files.listing(out)
+    names = paths.listing(out)
     assert not [name for name in names if "_lock" in name or "_removed" in name]
     return sorted({name.partition("/dt=")[2].split("/")[0] for name in names})
 
 
 def test_the_newest_dates_stay_as_they_are_and_the_rest_goes(out):
-    before = files.listing(out)
+    before = paths.listing(out)
     dry = clean(out, 3, dry_run=True)
-    assert files.listing(out).keys() == before.keys()
+    assert paths.listing(out).keys() == before.keys()
     found = clean(out, 3)
     assert found == dry | {"dry_run": False}
     assert [verdict["date"] for verdict in found["removed"]] == DAYS[:2] and days(out) == DAYS[2:]
     stay = {name: entry["ETag"] for name, entry in before.items() if not re.search("dt=2026-01-0[12]", name)}
-    assert {name: entry["ETag"] for name, entry in files.listing(out).items()} == stay
+    assert {name: entry["ETag"] for name, entry in paths.listing(out).items()} == stay
     assert found["bytes"] == sum(entry["size"] for name, entry in before.items() if name not in stay)
     assert [row["date"] for row in history(out)] == DAYS[2:]
 
@@ -67,28 +68,28 @@ def test_a_date_that_is_being_written_and_what_it_reads_stay(out, monkeypatch):
 def test_cut_off_between_hiding_and_deleting_the_next_one_finishes(out, monkeypatch):
     """At no moment is a date half there that could be taken for a published one, or for a cut-off run."""
     with monkeypatch.context() as patched:
-        patched.setattr(removal, "finish", lambda space: 1 / 0)
+        patched.setattr(snapshots_clean, "finish", lambda space: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             clean(out, 3)
     assert space(out, "2026-02-01").dates() == DAYS[2:]
     assert space(out, "2026-02-01").unpublished() == []
     work = space(out, DAYS[0]).work
-    files.remove_below(work, [name for name in files.listing(work) if "plan" in name])  # killed within
+    paths.remove_below(work, [name for name in paths.listing(work) if "plan" in name])  # killed within
     assert clean(out, 5)["removed"][0]["date"] == DAYS[0]
     assert days(out) == DAYS[2:]
 
 
 def test_a_hidden_date_that_is_written_anew_begins_from_nothing_old_and_stays(out, monkeypatch, tmp_path):
     place = space(out, DAYS[0])
-    removal.begin(place)
-    assert removal.is_begun(place) and not place.published(DAYS[0])
+    snapshots_clean.begin(place)
+    assert snapshots_clean.is_begun(place) and not place.published(DAYS[0])
     place.settle()  # as a command on that date does first
-    assert not removal.is_begun(place) and not files.listing(place.knowledge("user"))
+    assert not snapshots_clean.is_begun(place) and not paths.listing(place.knowledge("user"))
     publish(tmp_path / "again", DAYS[0], work=False)
-    files.upload(tmp_path / "again", out)
+    paths.upload(tmp_path / "again", out)
     assert place.published(DAYS[0])
-    removal.finish(place)
-    assert place.published(DAYS[0]) and files.listing(place.knowledge("user"))
+    snapshots_clean.finish(place)
+    assert place.published(DAYS[0]) and paths.listing(place.knowledge("user"))
 
 
 def test_a_mark_beside_a_new_manifest_goes_when_that_is_settled(out):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_dates import publish, row
 
-from dare_job.snapshots import compare
+from dare_job.publish.snapshots import compare
 
 BEFORE, AFTER = "2026-01-01", "2026-01-02"
 

@@ -8,9 +8,9 @@ from rich.console import Console
 from small_dates import publish, row
 
 from dare_job import cli, errors
-from dare_job.snapshots.diff import diff
-from dare_job.snapshots.history import history
-from dare_job.snapshots.words import side_by_side
+from dare_job.publish.snapshots.compare import side_by_side
+from dare_job.publish.snapshots.diff import diff
+from dare_job.publish.snapshots.history import history
 
 D1, D2, D3 = "2026-01-01", "2026-01-02", "2026-01-03"
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import tables
+from dare_job import schemas
 from dare_job.errors import ConfigError, DataError
 from dare_job.stages import embed, group, plan, route
 
@@ -62,7 +62,7 @@ def test_the_chain(make_job, world):
     kinds = ("collaborative", "attribute", "global")
     assert [routed["user"][kind] for kind in kinds] == [40, 1, 1]
     assert sum(routed["item"].get(kind, 0) for kind in kinds) == 24
-    for stage, schema in (("embed", tables.VECTORS), ("group", tables.GROUPS), ("route", tables.ROUTES)):
+    for stage, schema in (("embed", schemas.VECTORS), ("group", schemas.GROUPS), ("route", schemas.ROUTES)):
         assert pq.read_table(job.space.stage(stage) / "entity=user").cast(schema).schema.equals(schema)
     leftovers = [path.name for path in job.space.stage("group").iterdir()]
     assert sorted(leftovers) == ["_done.json", "entity=item", "entity=user"]

@@ -8,9 +8,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import tables
+from dare_job import schemas
 from dare_job.errors import DataError
-from dare_job.stages import embed, group, plan, route, upstream
+from dare_job.stages import embed, group, plan, route
+from dare_job.tables import stage_inputs
 from dare_job.workspace import MANIFEST
 
 DAY = 86_400
@@ -34,11 +35,11 @@ def publish(job, entity, planned, day, **changes):
     table = [{"entity_id": row["entity_id"], "knowledge": "text", "text_key": row["text_key"],
               "prompt_sha256": row["prompt_sha256"], "error": None, "run_id": "old",
               **changes.get(row["entity_id"], {})} for row in planned]
-    for name in tables.ENTITIES:
+    for name in schemas.ENTITIES:
         folder = job.space.knowledge(name, day)
         if name == entity or not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            written = pa.Table.from_pylist(table if name == entity else [], schema=tables.KNOWLEDGE)
+            written = pa.Table.from_pylist(table if name == entity else [], schema=schemas.KNOWLEDGE)
             pq.write_table(written, folder / "part-0.parquet")
             (folder / MANIFEST).write_text(json.dumps({"date": day}))
 
@@ -92,7 +93,7 @@ def test_plan_keeps_its_schema(make_job, inputs):
     job = make_job(inputs)
     plan.run(job)
     written = pq.read_table(job.space.stage("plan") / "entity=user")
-    assert written.select(tables.PLAN.names).cast(tables.PLAN).schema.equals(tables.PLAN)
+    assert written.select(schemas.PLAN.names).cast(schemas.PLAN).schema.equals(schemas.PLAN)
 
 
 def test_only_what_changed_is_stale(make_job, inputs):
@@ -176,18 +177,18 @@ def test_a_place_written_otherwise_is_the_same_place(make_job, inputs, tmp_path,
     plan.run(job)
     monkeypatch.chdir(tmp_path)
     written_otherwise = make_job({"input": {"path": "input"}, "out": "out"})
-    assert upstream.require_plan(written_otherwise)["before"]["user"] == [str(came_with), None]
+    assert stage_inputs.require_plan(written_otherwise)["before"]["user"] == [str(came_with), None]
     came_with.rename(came_with.with_name("dt=2025-12-31"))
     with pytest.raises(DataError, match="users from before .*dt=2025-12-31 now, .*dt=2026-01-01 then"):
-        upstream.require_plan(written_otherwise)
+        stage_inputs.require_plan(written_otherwise)
 
 
 def test_todo_takes_the_first_stale_rows_that_have_a_prompt(make_job, inputs):
     job = make_job(inputs)
     plan.run(job)
     planned = ds.dataset(job.space.stage("plan") / "entity=item", format="parquet")
-    assert plan.todo(planned)["entity_id"].to_pylist() == ["i1", "i2", "i3"]
-    assert plan.todo(planned, 2)["entity_id"].to_pylist() == ["i1", "i2"]
+    assert stage_inputs.todo(planned)["entity_id"].to_pylist() == ["i1", "i2", "i3"]
+    assert stage_inputs.todo(planned, 2)["entity_id"].to_pylist() == ["i1", "i2"]
 
 
 def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, write_input):

@@ -56,7 +56,7 @@ def arguments(params: dict, script: str, copies: Path) -> list[str]:
     text = params["text"]
     if not text:
         text = newest(_given(params, "out", "the nights' output folder, or give text"), copies)
-    tokenizer = params["tokenizer"] or str(Path(script).parent / "model" / "embedded")
+    tokenizer = params["tokenizer"] or str(Path(script).parent / "models" / "embedded")
     given = ["tune", "--text", str(text), "--column", params["column"], "--tokenizer", tokenizer]
     for name, option in (("id_column", "--id-column"), ("latency", "--latency"), ("model", "--model")):
         if params[name]:

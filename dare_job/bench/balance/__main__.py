@@ -22,8 +22,8 @@ from rich.table import Table
 from dare_job.bench.balance import by_rows, night
 from dare_job.bench.balance.cluster import Engine, schedule
 from dare_job.bench.balance.night import Lengths, Night
-from dare_job.spark import costs, shards
-from dare_job.spark.costs import Known
+from dare_job.generate import placing, sharding
+from dare_job.generate.placing import Known
 
 ITEMS = 0.25, 0.4  # rows and lengths of the items against the users'
 ROWS_A_POOL = 200
@@ -89,7 +89,7 @@ def _by_rows(nights: dict[str, Night], slots: int, batch_size: int) -> dict[str,
 
 def _by_cost(nights: dict[str, Night], slots: int, batch_size: int) -> dict[str, np.ndarray]:
     """The same as the stage generate has it; prompts and texts are known by their estimates."""
-    token, known, members = costs.token_cost(costs.PER_STEP), {}, {}
+    token, known, members = placing.token_cost(placing.PER_STEP), {}, {}
     for entity, one in nights.items():
         for pool in range(one.pool.max() + 1):
             rows = np.flatnonzero(one.pool == pool)
@@ -99,10 +99,10 @@ def _by_cost(nights: dict[str, Night], slots: int, batch_size: int) -> dict[str,
                 members[key] = rows
                 known[key] = Known(len(rows), len(rows), *(int(x) for x in (
                     one.prompt[rows].sum(), (old > 0).sum(), old.sum())))
-    means = costs.means(known, night.MOST)
-    number = shards.number(sum(one.rows for one in known.values()), slots, batch_size, "auto")
-    loads = costs.loads(known, means, token)
-    placed, _ = shards.place({key[1:]: load for key, load in loads.items()}, number)
+    means = placing.mean_tokens(known, night.MOST)
+    number = sharding.number(sum(one.rows for one in known.values()), slots, batch_size, "auto")
+    loads = placing.loads(known, means, token)
+    placed, _ = sharding.place({key[1:]: load for key, load in loads.items()}, number)
     found = {entity: np.zeros(len(one.pool), int) for entity, one in nights.items()}
     for key, rows in members.items():
         one, where = nights[key[1]], placed[key[1:]]

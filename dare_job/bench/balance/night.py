@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.errors import DataError
-from dare_job.replay.texts import read
+from dare_job.evaluate.replay.texts import read
 
 LENGTHS = "knowledge/ml1m_users_llama3chatqa.jsonl.gz", "plain", "user"
 PAIRS = [(f"knowledge/ml100k_users_{month}.csv.gz", "summary", "user_id")

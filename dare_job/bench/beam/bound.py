@@ -14,8 +14,7 @@ import torch
 
 from dare_job.decode.beam.drafting import Drafts
 from dare_job.decode.beam.engine import BeamEngine
-from dare_job.decode.beam.joint import beam_law, log_likelihoods
-from dare_job.decode.beam.kernel import DISTINCT
+from dare_job.decode.beam.kernel import DISTINCT, beam_law, log_likelihoods
 from dare_job.decode.beam.layer import Output
 from dare_job.decode.beam.rows import BeamRows
 from dare_job.decode.beam.walk import Walk

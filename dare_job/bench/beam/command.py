@@ -12,14 +12,15 @@ from dare_job.bench.beam.measure import Written, written
 from dare_job.bench.beam.methods import Grid, Way, ways
 from dare_job.bench.decode.night import working
 from dare_job.bench.gpu import machine
-from dare_job.bench.gpu.power import Meter
-from dare_job.bench.sampling import curve, source, world
+from dare_job.bench.gpu.machine import Meter
+from dare_job.bench.sampling import curve, world
+from dare_job.bench.sampling import world as sampling_world
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.beam.settings import Beams
-from dare_job.drafter.settings import Settings
 from dare_job.errors import ConfigError
-from dare_job.model_files import EMBEDDED, resolve
-from dare_job.option_checks import require_at_least, require_folder
+from dare_job.models.files import EMBEDDED, resolve
+from dare_job.training.checks import require_at_least, require_folder
+from dare_job.training.drafter.teacher import Settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def run(options: Options) -> dict:
     """Train, write and print; returns the JSON object that the command prints last."""
     torch.set_num_threads(1)
     with working(options.work) as work:
-        asked = source.sample_world(options.rows, options.users, options.items, options.tokens,
+        asked = sampling_world.sample_world(options.rows, options.users, options.items, options.tokens,
                                     options.drafter.seed, options.target)
         made = world.prepare(asked, options.tokens, options.drafter, work, options.device, options.dtype)
         compared = ways(options.grid, options.beams)
@@ -97,7 +98,7 @@ def run(options: Options) -> dict:
 def _written(made: World, compared: list[Way], options: Options) -> dict[str, Written]:
     tokenizer = AutoTokenizer.from_pretrained(resolve(options.target))
     titles = {f"user:{one.row}": one.titles
-              for one in source.examples(options.users, options.items, options.drafter.seed)}
+              for one in sampling_world.examples(options.users, options.items, options.drafter.seed)}
     found = {}
     for way in compared:
         seen = written(made, way, options.tokens, options.beams.warp, options.beams.seed, titles, tokenizer,

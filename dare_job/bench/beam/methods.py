@@ -8,7 +8,7 @@ from dare_job.bench.sampling.measure import Method as Drawn
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
-from dare_job.option_checks import option, require_each
+from dare_job.training.checks import option, require_each
 
 BEAM, DSBD, SINGLE, SEARCH = "beam sampling", "DSBD", "DSBD, one cache", "beam search"
 SAMPLING, SPECULATIVE, TREE = "sampling", "speculative sampling", "token tree sampling"

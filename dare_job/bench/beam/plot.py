@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from dare_job.bench.beam.methods import BEAM, DSBD
-from dare_job.curve.plot import scale, ticks
-from dare_job.report.charts import line, text
+from dare_job.evaluate.curve.plot import scale, ticks
+from dare_job.publish.report.svg import line, text
 
 _WIDTH, _HIGH, _LEFT, _RIGHT, _TOP = 720, 300, 70, 190, 40
 _COLOURS = {BEAM: "#b2551f", DSBD: "#1f6fb2"}

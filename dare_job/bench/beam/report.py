@@ -1,21 +1,49 @@
-"""Lines, tables and targets of ``dare-job bench beam``."""
+"""Lines, tables and targets of ``dare-job bench beam``.
 
+What a way of writing costs where memory bounds forwards, by the data-sheet curve of ``bench sample``.
+
+The target is charged as Mistral-7B and the draft model as Qwen2.5-0.5B, both on one H100, so many rows
+together: a forward of the target by the mean queries that its rows had, and a forward of the draft model a
+layer. Beams of a row share what they have in common of keys and values, which are charged once a row.
+Verdicts are not charged, nor is drawing.
+"""
+
+import math
 from dataclasses import asdict
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dare_job.bench.beam import speed
 from dare_job.bench.beam.measure import Written
 from dare_job.bench.beam.methods import BEAM, DSBD, SINGLE, Way
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.world import BATCH
-from dare_job.decode.beam.width import layers_bound
+from dare_job.decode.beam.layer import layers_bound
+from dare_job.evaluate.replay.latency import H100, QWEN, forward_ms
+
+
+def step_ms(way: Way, seen: Written, rows: int = BATCH) -> float:
+    """Of one step of this many rows."""
+    queries = math.ceil(seen.queries.sum() / max(1, seen.steps.sum()))
+    target = curve.target_ms(max(1, queries), rows)
+    if not way.drafted:
+        return target
+    if way.beams is None:
+        return target + curve.draft_ms(way.drawn.widths, seen.tokens.sum() / max(1, seen.steps.sum()), rows)
+    return target + way.beams.layers * forward_ms(H100, QWEN, rows, way.beams.draft_width)
+
+
+def tokens_per_s(way: Way, seen: Written, rows: int = BATCH) -> float:
+    """Tokens of texts a second, of as many rows together; prompts are not charged."""
+    return float(1e3 * rows * seen.tokens.sum() / (seen.steps.sum() * step_ms(way, seen, rows)))
 
 FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
+
 _HIDDEN = {"method", "law", "draft_law"}
+
 _CACHE = "cache_"  # begins the names of what caches held
+
 ONE_CACHE = ("sampling", "speculative sampling", "token tree sampling", SINGLE)
 
 
@@ -34,7 +62,7 @@ def line(way: Way, seen: Written) -> dict:
            "true": seen.true, "kept_width": seen.width, "accepted_width": seen.passed_width,
            "tokens_per_s": seen.tokens.sum() / seen.seconds,
            "tokens_per_s_processor": seen.tokens.sum() / seen.processor,
-           "tokens_per_s_memory_bound": speed.tokens_per_s(way, seen),
+           "tokens_per_s_memory_bound": tokens_per_s(way, seen),
            "joules_per_token": None if seen.joules is None else seen.joules / seen.tokens.sum(),
            **{_CACHE + name: value for name, value in asdict(seen.memory).items()}}
     return {key: round(float(value), 4) if isinstance(value, float | np.floating) else value
@@ -71,7 +99,7 @@ def equal(ways: list[Way], found: dict[str, Written]) -> list[dict]:
             seen = found[way.name]
             apart = seen.per_token - base.per_token
             worse = apart.mean() < -apart.std() / len(apart) ** 0.5 or seen.true < base.true - 0.01
-            rate = speed.tokens_per_s(way, seen)
+            rate = tokens_per_s(way, seen)
             if not worse and (best is None or rate > best[0]):
                 best = rate, way, seen, float(apart.mean())
         if best is None:
@@ -82,7 +110,7 @@ def equal(ways: list[Way], found: dict[str, Written]) -> list[dict]:
         lines.append({"plain": plain.name, "dsbd": way.name, "nats_apart": round(apart, 4),
                       "true_apart": round(seen.true - base.true, 4),
                       "fewer_forwards": round(float(forwards), 3),
-                      "memory_bound": round(rate / speed.tokens_per_s(plain, base), 3),
+                      "memory_bound": round(rate / tokens_per_s(plain, base), 3),
                       "by_clock": round(_rate(seen, seen.seconds) / _rate(base, base.seconds), 3),
                       "by_processor": round(_rate(seen, seen.processor) / _rate(base, base.processor), 3)})
     return lines

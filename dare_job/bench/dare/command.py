@@ -13,16 +13,33 @@ import torch
 import pools
 from dare_job import decode
 from dare_job.bench import night
-from dare_job.bench.dare import frameworks, groups, indexes, measure, models, report, rows, tables
-from dare_job.bench.dare.frameworks import Framework
+from dare_job.bench.dare import (
+    indexes,
+    measure,
+    models,
+    tables,
+)
+from dare_job.bench.dare import (
+    indexes as dare_indexes,
+)
+from dare_job.bench.dare import (
+    measure as dare_measure,
+)
+from dare_job.bench.dare import (
+    models as dare_models,
+)
+from dare_job.bench.dare import (
+    tables as dare_tables,
+)
+from dare_job.bench.dare.models import Framework
 from dare_job.bench.dare.tables import Data
 from dare_job.bench.profiles.texts import written
-from dare_job.config import JobConfig
-from dare_job.decode import step_cost
+from dare_job.config.settings import JobConfig
+from dare_job.decode.engine import latency_probe
 from dare_job.errors import ConfigError
-from dare_job.model_files import fingerprint, tokenizer_hash
-from dare_job.spark.task import Task
-from dare_job.tables import GLOBAL
+from dare_job.generate.task import Task
+from dare_job.models.files import fingerprint, tokenizer_hash
+from dare_job.schemas import GLOBAL
 from dare_job.workspace import digest, done_record, write_json
 
 _COUNTS = ("rows", "users", "items", "pool_texts", "steps", "repeats", "threads", "max_new_tokens")
@@ -41,7 +58,7 @@ class Options:
     prompts: Sequence[str]
     architectures: Sequence[str]
     budgets: Mapping[int, int]
-    rows: int = 100
+    dare_tables: int = 100
     users: int = 1000
     items: int = 1000
     pool_texts: int = 500
@@ -86,9 +103,9 @@ def run(options: Options) -> dict:
     measured anew when the code of decoding or drafting changes.
     """
     models.check(options.architectures)
-    asked = frameworks.find(options.prompts)
+    asked = dare_models.find(options.prompts)
     data = [tables.load(name, options.users, options.work) for name in options.data]
-    pool_of = {known.name: groups.pools_of(known, options.work) for known in data}
+    pool_of = {known.name: dare_indexes.pools_of(known, options.work) for known in data}
     lines = []
     for architecture in options.architectures:
         model = models.trained(architecture, asked, options.steps, options.work)
@@ -98,7 +115,7 @@ def run(options: Options) -> dict:
             lines += [{**cell.names, **line} for line in found]
             _LOG.info("times plain: %s", ", ".join(f"{line['method']} {line['ratio']}" for line in found))
     lines.sort(key=lambda line: list(options.data).index(line["data"]))
-    report.show(lines)
+    dare_measure.show(lines)
     return {"rows": lines, "settings": {name: getattr(options, name) for name in _COUNTS},
             "versions": _versions()}
 
@@ -112,7 +129,7 @@ def _cells(data: Sequence[Data], architecture: str, asked: Sequence[Framework]) 
 
 def _measured(cell: Cell, model: Path, pool_of: Mapping[str, indexes.Pool], options: Options) -> list[dict]:
     """Lines of one cell, one for each batch size and method."""
-    asked = rows.of(cell.data, cell.framework, cell.side, options.rows, options.items, options.work)
+    asked = dare_tables.of(cell.data, cell.framework, cell.side, options.rows, options.items, options.work)
     task = _task(cell, model, options)
     texts = written(model, options.work / "old" / cell.place, asked.old)
     folder = options.work / "pools" / cell.place / f"entity={cell.side}"
@@ -154,7 +171,7 @@ def _code() -> str:
     folders = [Path(package.__file__).parent for package in (decode, pools)] + [Path(__file__).parent]
     files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     return digest([*(path.read_text() for path in [*files, Path(night.__file__)]), _versions(),
-                   step_cost.device_name(torch.device("cpu"))])
+                   latency_probe.device_name(torch.device("cpu"))])
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Pools of what the model itself said before, built as the job builds them."""
+"""Pools of what the model itself said before, built as the job builds them.
+
+Which pool drafts for whom: users by what they met, items by their category, as in the paper.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -6,10 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.progress import Progress
 
-from dare_job.spark import indexing
-from dare_job.tables import GLOBAL
-from dare_job.workspace import committing, digest, is_done
+from dare_job.bench.dare.tables import Data
+from dare_job.config.settings import EmbedSettings
+from dare_job.embed import kmeans, lightgcn
+from dare_job.embed import lightgcn as embed_lightgcn
+from dare_job.generate import previous_text
+from dare_job.schemas import GLOBAL, INTERACTIONS
+from dare_job.workspace import committing, digest, done_record, is_done
+from pools import router
+from pools.attributes import AttributeTree
 from pools.store import sample
 
 Pool = tuple[str, str]  # name, kind
@@ -37,5 +48,50 @@ def index(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], most: int,
                 ids = pa.array([texts[key].tolist() for key in keys], pa.list_(pa.int32()))
                 table = pa.table({"pool": [name] * len(keys), "kind": [kind] * len(keys), "entity_id": keys,
                                   "token_ids": ids})
-                indexing.build(table, str(staging), {"tokenizer": tokenizer})
+                previous_text.build(table, str(staging), {"tokenizer": tokenizer})
     return {name: len(keys) for (name, _), keys in kept.items()}
+
+CLUSTERS = 3  # of users
+
+_CATEGORY = ("genre",)
+
+_SEED = 0
+
+
+def pools_of(data: Data, work: Path) -> dict[str, dict[str, tuple[str, str]]]:
+    """(name, kind) of the pool by user and by item, kept in ``work``."""
+    return {"user": _by_vectors(data, work / "groups" / data.name), "item": _by_category(data)}
+
+
+def _by_vectors(data: Data, folder: Path) -> dict[str, tuple[str, str]]:
+    """k-means of LightGCN vectors, learned from the interactions that the old text knows."""
+    known = {user: data.known(user) for user in sorted(data.users)}
+    made_of = digest([known, CLUSTERS, EmbedSettings().model_dump()])
+    if not is_done(folder, made_of):
+        record: dict = {}
+        with committing(folder, made_of, record) as staging, Progress(transient=True) as progress:
+            rows = [(user, item, None, place)
+                    for user, items in known.items() for place, item in enumerate(items)]
+            columns = [pa.array(column, field.type)
+                       for column, field in zip(zip(*rows, strict=True), INTERACTIONS, strict=True)]
+            pq.write_table(pa.table(columns, schema=INTERACTIONS), staging / "interactions.parquet")
+            graph = embed_lightgcn.read(staging / "interactions.parquet", len(rows))
+            vectors = lightgcn.train(graph, EmbedSettings(), progress=progress).users
+            labels = kmeans.names(kmeans.assign(vectors, kmeans.clusters(len(vectors), 1, CLUSTERS), _SEED))
+            record["groups"] = dict(zip(graph.users.to_pylist(), labels.to_pylist(), strict=True))
+    groups = done_record(folder)["groups"]
+    return {user: _routed("user", len(items), groups.get(user), None, "collaborative")
+            for user, items in known.items()}
+
+
+def _by_category(data: Data) -> dict[str, tuple[str, str]]:
+    """Groups of the items that have old text; a new item goes where its category is."""
+    rows = [(item, dict(attributes)) for item, (_, attributes) in sorted(data.items.items())]
+    old = [row for row in rows if row[0] not in data.new_items]
+    tree = AttributeTree.build(old, _CATEGORY, max_size=len(old))
+    return {item: _routed("item", 0, None, group, "attribute") for item, group in tree.assign(rows).items()}
+
+
+def _routed(entity: str, interactions: int, collaborative, attribute, override: str) -> tuple[str, str]:
+    found = router.route(entity, interactions, collaborative, attribute, 0, override)
+    return found.pool, found.pool_kind

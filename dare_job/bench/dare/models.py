@@ -3,27 +3,155 @@
 A model starts with the embedded model's weights where its shape has room for them. What it has besides
 (layers, rows of its MLPs, biases) starts without a say in the output and is trained. All of them write well
 after minutes, but their texts are relatives: they differ in what a step costs more than in what they say.
+
+What the models of the bench learn to write of advertisements and whom they suit: a grammar of its own.
+
+Of titles from outside the sample world it has nothing to say but what a description or a profile says.
+
+The rows of the tables: the prompt sets of the package, worded for films, and the advertisement's.
 """
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from dare_job.bench.dare.frameworks import Framework, lessons
+from dare_job import prompts
+from dare_job.data.sample_world import phrases
+from dare_job.data.sample_world.catalogue import GENRES, facts
+from dare_job.data.sample_world.foreign import foreign_examples
+from dare_job.data.sample_world.grammar import description
+from dare_job.data.sample_world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.errors import ConfigError
-from dare_job.model import embedded_path
-from dare_job.model.train import PEAK_RATE_GOING_ON, fit, save, schedule
+from dare_job.models import embedded_path
+from dare_job.prompts.sets import PromptSet
+from dare_job.schemas import ENTITIES
+from dare_job.training.embedded.corpus import FIRST_TRAINING_SEED, worlds
+from dare_job.training.embedded.train import PEAK_RATE_GOING_ON, fit, save, schedule
 from dare_job.workspace import committing, digest, is_done
+
+_AUDIENCE = "{a} People who look for {m} films are the first to address."
+
+_ADVANTAGE = (
+    "Other {g} titles rarely offer {h0}.",
+    "Its advantage over other {g} titles is {h1}.",
+)
+
+_ENDING = "A good slogan would promise {h} and stay {m}."
+
+_VIEWER = "Advertisements for this {r} aged {a} should begin with {h}."
+
+_SEEN = (
+    "After {t} a slogan that is {m0} would be read to its end.",
+    "{t} speaks for a picture of {h0}.",
+    "Behind {t} stands a wish for {h1}.",
+    "Like {t}, it may have {m1}.",
+)
+
+_OLDEST = "As early as {t} it was {h0}, so that much is safe to promise."
+
+_FAREWELL = "What is {m} suits {o}; what is loud does not."
+
+
+def analysis(title: str, attributes: Mapping[str, str]) -> str:
+    """Characteristics, audience and advantages of a sample-world item. Raises KeyError for others."""
+    mood, theme = facts(title)
+    genre = attributes["genre"]
+    values = {"g": genre, "m": mood, "h": theme, "a": phrases.AUDIENCE[genre],
+              "h0": phrases.THEME[theme][0], "h1": phrases.THEME[theme][1]}
+    advantage = _ADVANTAGE[GENRES.index(genre) % len(_ADVANTAGE)]
+    more = " ".join(form.format(**values) for form in (_AUDIENCE, advantage, _ENDING))
+    return f"{_characteristics(title, attributes)} {more}"
+
+
+def advice(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
+    """What suits a sample-world viewer by the titles seen, newest first. Raises KeyError for others."""
+    mood, theme = facts(titles[0])
+    viewer = {"r": attributes["occupation"], "a": attributes["age"],
+              "o": phrases.PRONOUNS[attributes["gender"]][1]}
+    told = [*zip(_SEEN, titles, strict=False), *((_OLDEST, title) for title in titles[len(_SEEN):][-1:])]
+    return " ".join((_VIEWER.format(h=theme, **viewer), *(_about(*one) for one in told),
+                     _FAREWELL.format(m=mood, **viewer)))
+
+
+def _about(form: str, title: str) -> str:
+    mood_name, theme_name = facts(title)
+    mood, theme = phrases.MOOD[mood_name], phrases.THEME[theme_name]
+    return form.format(t=title, m0=mood[0], m1=mood[2], h0=theme[0], h1=theme[1])
+
+
+def _characteristics(title: str, attributes: Mapping[str, str]) -> str:
+    """What a description opens with."""
+    return description(title, attributes).split(phrases.AUDIENCE[attributes["genre"]])[0].strip()
+
+ADVERTISEMENT = "advertisement"
+
+_USERS, _ITEMS, _FOREIGN = 200, 300, 400
+
+
+@dataclass(frozen=True)
+class Framework:
+    """``sides``: entity types that text is written about."""
+
+    name: str
+    prompts: PromptSet
+    sides: tuple[str, ...]
+
+
+def find(names: Sequence[str]) -> list[Framework]:
+    """Frameworks by name; where no name is given all but the embedded model's own set.
+
+    Raises ConfigError for an unknown one.
+    """
+    known = [*prompts.known(), ADVERTISEMENT]
+    if unknown := sorted(set(names) - set(known)):
+        raise ConfigError(f"--prompts: no prompt set {', '.join(unknown)}; choose from {', '.join(known)}")
+    default = [name for name in known if name != prompts.SAMPLE]
+    return [_framework(name) for name in names or default]
+
+
+def _framework(name: str) -> Framework:
+    advertised = name == ADVERTISEMENT
+    source = str(Path(__file__).with_name(f"{ADVERTISEMENT}.yaml")) if advertised else name
+    return Framework(name, prompts.load(source), ENTITIES)
+
+
+def lessons(frameworks: Sequence[Framework], seed: int) -> Iterator[list[Example]]:
+    """Prompts and texts of fresh sample worlds and made-up titles, of all frameworks, without end."""
+    streams = [_adverts(framework, seed + place) if framework.name == ADVERTISEMENT
+               else worlds(framework.prompts, seed + place) for place, framework in enumerate(frameworks)]
+    for parts in zip(*streams, strict=True):
+        yield [example for part in parts for example in part]
+
+
+def _adverts(framework: Framework, seed: int) -> Iterator[list[Example]]:
+    """Users and items of fresh worlds and made-up ones with a text each, as ``corpus.worlds`` has them."""
+    rng = np.random.default_rng((FIRST_TRAINING_SEED, seed))
+    while True:
+        world = simulate(_USERS, _ITEMS, FIRST_TRAINING_SEED + int(rng.integers(2**40)))
+        attributes = {"user": world.people.attributes, "item": world.catalogue.attributes}
+        asked = [*user_examples(world, framework.prompts, int(rng.integers(2, DAYS + 1))),
+                 *item_examples(world, framework.prompts, DAYS)]
+        yield [*(replace(example, text=_text(example, attributes[example.entity][example.row]))
+                 for example in asked), *foreign_examples(_FOREIGN, framework.prompts, rng)]
+
+
+def _text(example: Example, attributes: Mapping[str, str]) -> str:
+    if example.entity == "user":
+        return advice(attributes, example.titles)
+    return analysis(example.titles[0], attributes)
 
 _SAME = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
          "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id",
          "pad_token_id")
+
 _LOG = logging.getLogger(__name__)
+
 _WINDOW = 384  # tokens that a Mistral layer looks back: fewer than the longest rows have
 
 

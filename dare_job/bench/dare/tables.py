@@ -1,4 +1,7 @@
-"""The data of the bench in memory, and its two halves: what was there, and what is asked about anew."""
+"""The data of the bench in memory, and its two halves: what was there, and what is asked about anew.
+
+Rows of the bench: who is asked about, with which prompt, before and now.
+"""
 
 import math
 import os
@@ -9,23 +12,34 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job.config import HistorySettings, JobConfig
+from dare_job.bench.dare.models import Framework
+from dare_job.config.settings import HistorySettings, JobConfig
+from dare_job.data import render
 from dare_job.data.history import window_size
-from dare_job.data.prepare import prepare
-from dare_job.data.world import write_world
+from dare_job.data.input import prepare
+from dare_job.data.sample_world.write import write_world
 from dare_job.errors import ConfigError
 from dare_job.job import Job
+from dare_job.schemas import ATTRIBUTES, ITEMS
 from dare_job.workspace import Workspace, committing, digest, is_done
 
 DATA = ("ml-1m", "sample")
+
 SHOWN = 20  # titles in a user's prompt, at most: m
+
 _DAY = date(2026, 1, 2)
+
 _SHARE = HistorySettings().share
+
 _LONGEST = math.ceil(SHOWN / _SHARE)  # n: the interactions that the two windows are cut from
+
 _FEWEST = 4
+
 _WORLD_ITEMS = 0.6  # items of the sample world for each user,
+
 _FEWEST_ITEMS = 120  # and as many that histories can be as long as the windows
 
 
@@ -116,3 +130,63 @@ def _read(source: Path, out: Path) -> Path:
     if "spark" in vars(job) and before is None:
         job.spark.stop()  # its JVM would share the processors with what is measured
     return folder
+
+_HISTORY = pa.list_(pa.struct([("item_id", pa.string()), ("rating", pa.float32())]))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Prompts by id: ``old`` of everybody with old text, ``new`` of the test rows."""
+
+    old: dict[str, str]
+    new: dict[str, str]
+
+
+def of(data: Data, framework: Framework, entity: str, count: int, old_items: int, work: Path) -> Rows:
+    """Old prompts and ``count`` test rows, the same for every framework.
+
+    Users: those of the data have old text of their old window; tests are asked by their new window. Items: at
+    most ``old_items`` of the existing half have old text; tests are of the new half. Raises ConfigError where
+    a prompt cannot be written.
+    """
+    if entity == "user":
+        users = sorted(data.users)
+        return Rows(_users(data, framework, users, "old", work),
+                    _users(data, framework, drawn(users, count), "new", work))
+    existing = drawn(sorted(set(data.items) - data.new_items), old_items)
+    return Rows(_items(data, framework, existing),
+                _items(data, framework, drawn(sorted(data.new_items), count)))
+
+
+def _users(data: Data, framework: Framework, users: Sequence[str], which: str, work: Path) -> dict[str, str]:
+    shelf = work / "shelves" / f"{data.name}.parquet"
+    if not shelf.exists():
+        shelf.parent.mkdir(parents=True, exist_ok=True)
+        rows = [(item, *entry) for item, entry in sorted(data.items.items())]
+        columns = [pa.array(column, field.type)
+                   for column, field in zip(zip(*rows, strict=True), ITEMS, strict=True)]
+        pq.write_table(pa.table(columns, schema=ITEMS), shelf)
+    windows = [[{"item_id": item, "rating": rating} for item, rating in data.window(user, which)]
+               for user in users]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(users), pa.array([len(window) for window in windows], pa.int32()),
+         pa.array([data.users[user] for user in users], ATTRIBUTES), pa.array(windows, _HISTORY)],
+        names=["entity_id", "interactions", "attributes", "history"])
+    return _prompts(render.users(framework.prompts, str(shelf), str(shelf))(iter([batch])))
+
+
+def _items(data: Data, framework: Framework, items: Sequence[str]) -> dict[str, str]:
+    titles, attributes = zip(*(data.items[item] for item in items), strict=True)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(items), pa.array([0] * len(items), pa.int32()), pa.array(attributes, ATTRIBUTES),
+         pa.array(titles)],
+        names=["entity_id", "interactions", "attributes", "title"])
+    return _prompts(render.items(framework.prompts)(iter([batch])))
+
+
+def _prompts(rendered) -> dict[str, str]:
+    rows = [row for batch in rendered for row in batch.to_pylist()]
+    if errors := [row for row in rows if row["error"]]:
+        raise ConfigError(f"no prompt can be written for {errors[0]['entity_id']}: {errors[0]['error']}; "
+                          "name other prompt sets with --prompts")
+    return {row["entity_id"]: row["prompt"] for row in rows}

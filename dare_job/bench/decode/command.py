@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 import transformers
 
-from dare_job.bench.decode import methods, night, report
-from dare_job.bench.decode.methods import METHODS, Budget, Learned
-from dare_job.bench.decode.report import Found
+from dare_job.bench.decode import methods, night
+from dare_job.bench.decode import methods as decode_methods
+from dare_job.bench.decode.methods import METHODS, Budget, Found, Learned
 from dare_job.bench.profiles.train import Settings
-from dare_job.decode import Target
-from dare_job.decode.scheduler import most
+from dare_job.decode.engine.node_budget import most
+from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError
 from pools.draft import warm_up
 
@@ -68,15 +68,15 @@ def _run(options: Options, work: Path) -> dict:
     warm_up()
     target = Target.load(tonight.model, device="cpu")
     found = _measure(target, tonight.requests(options.rows), options, work)
-    rows = [report.line(found, method, batch) for method, batch in found]
+    rows = [decode_methods.line(found, method, batch) for method, batch in found]
     machine = {"model": tonight.model.name, "parameters": target.model.num_parameters(),
                "threads": options.threads, "cores": os.cpu_count(), "machine": platform.machine(),
                "torch": torch.__version__, "transformers": transformers.__version__}
     settings = (f"{options.rows} rows, {options.pool} old texts of other users, {options.threads} torch "
                 f"thread(s), medians of {options.repeats}, draft nodes a row {options.nodes or 'auto'}")
-    report.show(rows, likeness, settings)
-    return {"rows": rows, "targets": report.targets(rows, likeness), "texts": likeness,
-            "rows_that_differ": report.differing(found), **machine}
+    decode_methods.show(rows, likeness, settings)
+    return {"rows": rows, "targets": decode_methods.targets(rows, likeness), "texts": likeness,
+            "rows_that_differ": decode_methods.differing(found), **machine}
 
 
 def _budgets(options: Options, work: Path) -> dict[int, Budget]:

@@ -15,7 +15,7 @@ from dare_job.bench.profiles import data, texts
 from dare_job.bench.profiles import train as training
 from dare_job.bench.profiles.data import Profile
 from dare_job.bench.profiles.train import Settings
-from dare_job.decode import Request
+from dare_job.decode.request import Request
 from dare_job.errors import ConfigError
 from pools.index import Index
 

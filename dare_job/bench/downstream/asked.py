@@ -16,7 +16,7 @@ import typer
 from dare_job.bench.downstream import published
 from dare_job.bench.downstream.published import Text
 from dare_job.errors import DataError
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 from dare_job.workspace import Workspace, committing, digest, is_done
 
 

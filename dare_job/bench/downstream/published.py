@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from dare_job import knowledge
 from dare_job.errors import DataError
-from dare_job.tables import KNOWLEDGE
+from dare_job.schemas import KNOWLEDGE
+from dare_job.tables import published
 from dare_job.workspace import MANIFEST, Workspace, write_json
 
 _SAME = ("entity_id", "error", "generated_dt", "prompt_sha256", "run_id")  # of a row with another text
@@ -35,7 +35,7 @@ class Published:
 class Text:
     """What a row gets instead; ids end with the end-of-text token where the text ended by itself."""
 
-    knowledge: str
+    published: str
     token_ids: list[int]
     finish_reason: str
 
@@ -47,12 +47,12 @@ def read(space: Workspace, entity: str) -> Published:
     what the text was written for.
     """
     folder, plan = space.knowledge(entity), space.stage("plan") / f"entity={entity}"
-    manifest = knowledge.manifest(folder)
+    manifest = published.manifest(folder)
     if not manifest:
         raise DataError(f"{folder}: no published texts; run that date first")
     if not any(plan.glob("*.parquet")):
         raise DataError(f"{plan}: the prompts of {space.dt} are gone; `dare-job plan` writes them again")
-    rows = knowledge.dataset(folder).to_table().sort_by("entity_id")
+    rows = published.dataset(folder).to_table().sort_by("entity_id")
     asked = ds.dataset(str(plan), format="parquet").to_table(columns=["entity_id", "prompt"])
     prompts = dict(zip(asked["entity_id"].to_pylist(), asked["prompt"].to_pylist(), strict=True))
     texts = rows.filter(pc.is_valid(rows["knowledge"]))

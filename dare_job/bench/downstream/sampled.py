@@ -20,14 +20,16 @@ import torch
 import typer
 from transformers import AutoTokenizer
 
-from dare_job import baseline, model_files
 from dare_job.bench.downstream import published
 from dare_job.bench.downstream.published import Published, Text
-from dare_job.decode import Request, Target
-from dare_job.decode.prompt import prompt_ids
+from dare_job.decode.engine.prompt import prompt_ids
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import Request
 from dare_job.errors import DataError, ModelError
+from dare_job.generate import baseline
+from dare_job.models import files
 from dare_job.observe import log
-from dare_job.tables import ENTITIES
+from dare_job.schemas import ENTITIES
 from dare_job.workspace import Workspace, committing, digest, is_done
 
 _LOG = logging.getLogger("dare_job")
@@ -74,8 +76,8 @@ class Writer:
     def __init__(self, manifest: dict):
         """Raises ModelError where the model is gone, or is another one by now."""
         said, settings = manifest["model"], manifest["settings"]
-        folder = model_files.resolve(said["name"], said["revision"])
-        if model_files.fingerprint(folder) != said["hash"]:
+        folder = files.resolve(said["name"], said["revision"])
+        if files.fingerprint(folder) != said["hash"]:
             raise ModelError(f"model {said['name']} has changed since the texts were written; run that date "
                              "again")
         self.target = Target.load(folder, said["dtype"], settings["model"]["device"])

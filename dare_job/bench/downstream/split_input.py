@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from dare_job.ctr import source
 from dare_job.errors import ConfigError
-from dare_job.tables import INTERACTIONS, ITEMS, USERS
+from dare_job.evaluate.ctr import source
+from dare_job.schemas import INTERACTIONS, ITEMS, USERS
 from dare_job.workspace import committing
 
 

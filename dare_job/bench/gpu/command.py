@@ -1,22 +1,93 @@
-"""The whole measurement: ``run`` prints tables as it goes and returns everything as one object."""
+"""The whole measurement: ``run`` prints tables as it goes and returns everything as one object.
+
+Tables, and the targets that the figures are held against.
+"""
 
 import argparse
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import transformers
 
-from dare_job.bench.gpu import curves, equality, machine, replay, shapes, texts
-from dare_job.bench.gpu.budget import Budget, release
-from dare_job.bench.gpu.power import Meter
-from dare_job.bench.gpu.report import table, targets
-from dare_job.decode import Target, loading
+from dare_job.bench.gpu import curves, machine, peers, replay, shapes, texts
+from dare_job.bench.gpu.machine import Budget, Meter, release
+from dare_job.decode.model import loading
+from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DareJobError
 
+FLOOR = 1.25  # times the bandwidth floor, a step of one token
+
+TREE = 1.3  # times that step, 64 queries
+
+SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of scheduled drafts over plain, by batch
+
+
+def table(lines: Sequence[dict], columns: Sequence[str]) -> str:
+    """A Markdown table; what a line lacks is empty."""
+    rows = [[_text(line.get(column)) for column in columns] for line in lines]
+    head = [column.replace("_", " ") for column in columns]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(columns), *rows])
+
+
+def _text(value) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def targets(curves: Sequence[dict], replay: Sequence[dict], models: Sequence[str],
+            batches: Sequence[int], text: str) -> list[dict]:
+    """Every target of these models and batch sizes with its verdict: met, missed, or not measured and why.
+
+    text  what the replay writes: another text has another verdict
+    """
+    found = []
+    for model in dict.fromkeys(models):
+        found += _of_curve(model, {(line["rows"], line["queries"]): line for line in reversed(curves)
+                                   if line["model"] == model})
+    for batch in dict.fromkeys(batches):
+        lines = _of_replay(batch, {line["way"]: line for line in replay if line["batch"] == batch})
+        found += [{**line, "text": text} for line in lines]
+    return found
+
+
+def _of_curve(model: str, points: dict) -> list[dict]:
+    one, tree = points.get((1, 1)), points.get((1, 64))
+    lacking = [str(queries) for queries, line in ((1, one), (64, tree)) if line is None]
+    why = f"its latency curve has no step of one row with so many queries: {', '.join(lacking)}"
+    return [_target_row(f"{model}: a step of 1 token over its floor, at most", FLOOR,
+                    one and one["ms"] / one["floor_ms"], why, most=True),
+            _target_row(f"{model}: 64 queries over a step of 1, at most", TREE,
+                    one and tree and tree["ms"] / one["ms"], why, most=True)]
+
+
+def _of_replay(batch: int, lines: dict) -> list[dict]:
+    bounds = {"plain": SPEED_UP.get(batch), "generate": 1.0, "generate_batch": 1.0}
+    found = []
+    for way, bound in bounds.items():
+        if bound is None:
+            continue
+        ours, other = (lines.get(name, {"error": "not run"}) for name in ("scheduled", way))
+        why = "; ".join(f"{name}: {line['error']}" for name, line in (("scheduled", ours), (way, other))
+                        if "error" in line)
+        found.append(_target_row(
+            f"batch {batch}: scheduled drafts over {way}, {'at least' if way == 'plain' else 'above'}", bound,
+            None if why else ours["tokens_per_s"] / other["tokens_per_s"], why, most=False))
+    return found
+
+
+def _target_row(what: str, bound: float, value: float | None, why: str, most: bool) -> dict:
+    """value None: not measured, and ``why``."""
+    line = {"target": what, "bound": bound}
+    if value is None:
+        return {**line, "verdict": "not measured", "why": why}
+    met = value <= bound if most else value > bound if bound == 1.0 else value >= bound
+    return {**line, "measured": round(value, 3), "verdict": "met" if met else "missed"}
+
 _CURVE = ("model", "context", "rows", "queries", "ms", "floor_ms", "times_floor")
+
 _REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
            "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
 
@@ -57,7 +128,7 @@ def run(options: Options) -> dict:
     limits, meter = machine.ceilings(device, options.small), Meter(device)
     found |= {"ceilings": asdict(limits), "energy": meter.source}
     print(f"ceilings: {limits.bandwidth / 1e9:.0f} GB/s read and written, {limits.flops / 1e12:.1f} TFLOPS\n")
-    found["equality"] = equality.measure(device, budget, options.small)
+    found["equality"] = peers.measure(device, budget, options.small)
     print(table(found["equality"], ("model", "texts", "equal", "accepted_per_step", "recorded")) + "\n")
     found |= {"curves": [], "ways": [], "replay": []}
     for place, name in enumerate(names):
@@ -146,6 +217,7 @@ def main() -> None:
 HELP = ("Measure the engine on a GPU with random weights: strict equality with generate, latency curves "
         "beside ceilings measured in the same run, replay of recorded or made-up text at full cost, joules. "
         "Takes about --seconds; ends with one JSON line.")
+
 ARGUMENTS = {
     "device": (str, "auto, cpu or cuda."),
     "small": (bool, "Tiny shapes: exercises the command on a CPU, measures nothing of interest."),

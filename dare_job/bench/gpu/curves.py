@@ -3,12 +3,11 @@
 import numpy as np
 import torch
 
-from dare_job.bench.gpu.budget import Budget, median_ms, release
-from dare_job.bench.gpu.machine import Ceilings
+from dare_job.bench.gpu.machine import Budget, Ceilings, median_ms, release
 from dare_job.bench.gpu.shapes import costs
-from dare_job.decode import Target
-from dare_job.decode.static import StaticForward
-from dare_job.decode.tree import Tree, build
+from dare_job.decode.model.cuda_graphs.forward import StaticForward
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import Tree, build
 from pools.tree import ROOT, DraftBatch
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64)

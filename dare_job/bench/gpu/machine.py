@@ -1,7 +1,19 @@
-"""The machine: what it is, and its ceilings, measured in the same run as what is held against them."""
+"""The machine: what it is, and its ceilings, measured in the same run as what is held against them.
 
+Time: of one measurement, and what is left for the others.
+
+Joules that the GPU took, read from NVML through its C library: no package is needed.
+"""
+
+import ctypes
+import gc
 import os
 import platform
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numba
@@ -9,7 +21,53 @@ import numpy
 import torch
 import transformers
 
-from dare_job.bench.gpu.budget import median_ms, release
+
+class Budget:
+    """Seconds of the whole run. What is shortened or left out for want of time is noted for the report."""
+
+    def __init__(self, seconds: float):
+        self._start, self.seconds, self.notes = time.perf_counter(), seconds, []
+
+    @property
+    def spent(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.seconds - self.spent)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        """Progress, on standard error."""
+        print(f"[{self.spent:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def median_ms(call: Callable[[], object], device: torch.device, repeats: int, warm_up: int = 2) -> float:
+    """Median wall milliseconds of a call, the device's work included."""
+    times = []
+    for _ in range(warm_up + repeats):
+        wait(device)
+        started = time.perf_counter()
+        call()
+        wait(device)
+        times.append(1e3 * (time.perf_counter() - started))
+    return statistics.median(times[warm_up:])
+
+
+def release(device: torch.device) -> None:
+    """Give memory that nothing refers to any more back to the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True)
@@ -53,3 +111,76 @@ def _flops(width: int, device: torch.device) -> float:
     left, right = (torch.randn((width, width), device=device).bfloat16() for _ in range(2))
     out = torch.empty_like(left)
     return 2 * width**3 / median_ms(lambda: torch.mm(left, right, out=out), device, 7) * 1e3
+
+_SAMPLE_S = 0.05
+
+
+class Meter:
+    """Counts joules of one GPU; ``source`` says how, or why it cannot."""
+
+    def __init__(self, device: torch.device):
+        self._library, self._handle, self.source = None, ctypes.c_void_p(), "no GPU: not measured"
+        if device.type != "cuda":
+            return
+        try:
+            self._open(str(torch.cuda.get_device_properties(device).uuid))
+        except (OSError, AttributeError, RuntimeError) as error:
+            self._library, self.source = None, f"NVML is not there ({error}): not measured"
+
+    def _open(self, uuid: str) -> None:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+        _demand(library.nvmlInit_v2(), "nvmlInit")
+        _demand(library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(self._handle)),
+                "nvmlDeviceGetHandleByUUID")
+        self._library = library
+        try:
+            self._total()
+            self.source = "NVML, total energy counter"
+        except RuntimeError:
+            self._watts()
+            self.source = f"NVML, power every {1e3 * _SAMPLE_S:.0f} ms"
+
+    def joules(self, call) -> tuple[object, float | None]:
+        """What ``call`` returns, and the energy taken meanwhile; None where it cannot be measured."""
+        if self._library is None:
+            return call(), None
+        if "counter" in self.source:
+            before = self._total()
+            result = call()
+            return result, self._total() - before
+        return self._sampled(call)
+
+    def _sampled(self, call):
+        samples, over = [self._watts()], threading.Event()
+
+        def sample():
+            while not over.wait(_SAMPLE_S):
+                samples.append(self._watts())
+
+        thread = threading.Thread(target=sample, daemon=True)
+        started = time.perf_counter()
+        thread.start()
+        try:
+            result = call()
+        finally:
+            over.set()
+            thread.join()
+        return result, (time.perf_counter() - started) * sum(samples) / len(samples)
+
+    def _total(self) -> float:
+        value = ctypes.c_ulonglong()
+        _demand(self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle, ctypes.byref(value)),
+                "nvmlDeviceGetTotalEnergyConsumption")
+        return value.value / 1e3
+
+    def _watts(self) -> float:
+        value = ctypes.c_uint()
+        _demand(self._library.nvmlDeviceGetPowerUsage(self._handle, ctypes.byref(value)),
+                "nvmlDeviceGetPowerUsage")
+        return value.value / 1e3
+
+
+def _demand(code: int, name: str) -> None:
+    if code:
+        raise RuntimeError(f"{name} answers {code}")

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from dare_job.bench.gpu import peers
-from dare_job.bench.gpu.budget import Budget, release, wait
 from dare_job.bench.gpu.curves import step_ms
-from dare_job.bench.gpu.power import Meter
-from dare_job.bench.gpu.recorded import RecordedTarget
-from dare_job.bench.gpu.task import DEPTH, Task, accepted
+from dare_job.bench.gpu.machine import Budget, Meter, release, wait
+from dare_job.bench.gpu.task import DEPTH, RecordedTarget, Task, accepted
 from dare_job.bench.gpu.texts import Recorded
-from dare_job.decode import Engine, EngineSettings, Target
-from dare_job.decode.cost import Curve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.scheduler import Scheduler
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.node_budget import Scheduler
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings
 from pools.draft import DraftSettings, warm_up
 
 NODES = (1, 2, 4, 8, 15, 31, 63)

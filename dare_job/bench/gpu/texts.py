@@ -56,7 +56,7 @@ def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int,
     tokenizer  as ``dare-job replay`` takes it. Ids are counted through, as random weights know none.
     Raises ConfigError or DataError.
     """
-    from dare_job.replay.texts import load_tokenizer  # needed here alone
+    from dare_job.evaluate.replay.texts import load_tokenizer  # needed here alone
 
     texts = [text for text in load_tokenizer([tokenizer])(_read(path, column)) if len(text)]
     distinct = np.unique(np.concatenate(texts)) if texts else np.zeros(0, np.int32)

@@ -16,15 +16,16 @@ from dare_job import decode
 from dare_job.bench import pools as bench
 from dare_job.bench.decode import night
 from dare_job.bench.decode.night import Night
-from dare_job.bench.pools import cells, figures, groups, report
-from dare_job.bench.pools.cells import Cell
+from dare_job.bench.pools import figures
+from dare_job.bench.pools import figures as pools_figures
+from dare_job.bench.pools import pools as pools_pools
 from dare_job.bench.pools.measure import Bench, Budget
-from dare_job.bench.pools.pools import Pools
+from dare_job.bench.pools.pools import Cell, Pools
 from dare_job.bench.profiles import data
 from dare_job.bench.profiles.train import Settings
-from dare_job.decode import Target
+from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError
-from dare_job.model_files import fingerprint
+from dare_job.models.files import fingerprint
 from dare_job.workspace import digest, write_json
 from pools.draft import warm_up
 
@@ -74,12 +75,12 @@ def _run(options: Options, work: Path) -> dict:
     logging.getLogger("faiss").setLevel(logging.WARNING)
     tonight = night.prepare(options.data, work, options.model, options.pool, options.rows)
     likeness = night.likeness(tonight)
-    made = Pools(tonight, groups.learned(data.load(options.data), work))
+    made = Pools(tonight, pools_pools.learned(data.load(options.data), work))
     torch.set_num_threads(options.threads)
     warm_up()
     seen = _measured(tonight, made, options, work)
     lines, compared = figures.lines(seen), figures.comparisons(seen)
-    report.show(lines, compared, f"{options.rows} rows at batch 1, {options.nodes} draft nodes, "
+    pools_figures.show(lines, compared, f"{options.rows} rows at batch 1, {options.nodes} draft nodes, "
                 f"{len(tonight.tonight)} known texts, {options.threads} torch thread(s), medians of "
                 f"{options.repeats}")
     return {"rows": lines, "comparisons": compared, "texts": likeness, "model": tonight.model.name,
@@ -104,7 +105,7 @@ def _measured(tonight: Night, made: Pools, options: Options, work: Path) -> figu
     target = Target.load(tonight.model, device="cpu")
     measurer = Bench(target, made, tonight.asked, tonight.tonight, options.rows,
                      Budget(options.nodes, options.tokens))
-    blocks = cells.blocks(options.sizes, made.largest, options.group)
+    blocks = pools_pools.blocks(options.sizes, made.largest, options.group)
     same = digest([_code(), fingerprint(tonight.model), list(tonight.asked), list(tonight.pool), options.rows,
                    options.nodes, options.tokens, options.threads, _machine()])
     seen: dict[str, list[dict[Cell, dict]]] = {block: [] for block in blocks}

@@ -1,17 +1,88 @@
-"""The pools that are compared: of everybody, of random users, of users who rated alike, and of the row."""
+"""The pools that are compared: of everybody, of random users, of users who rated alike, and of the row.
 
-from collections.abc import Mapping
+What is measured: cells of a pool, a retrieval rule and a rule of verification; a block is timed as one.
+
+Users who rated alike: LightGCN vectors of the histories before tonight, and k-means over them.
+
+Items are titles without their years, as in the prompts: two films of one title are one item.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import Progress
 
 from dare_job.bench.decode.night import Night
-from dare_job.bench.pools import groups
-from dare_job.bench.pools.groups import Groups
+from dare_job.bench.profiles.data import LATER, Profile
+from dare_job.config.settings import EmbedSettings
+from dare_job.embed import kmeans, lightgcn, vectors
+from dare_job.embed.lightgcn import Pairs
+from dare_job.workspace import committing, digest, is_done
 from pools.index import Index
 
+_FILE = "vectors.parquet"
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """members int64 (n,): group of each pool user; routes int64 (m,): of each of tonight's rows."""
+
+    members: np.ndarray
+    routes: np.ndarray
+
+
+def learned(profiles: Sequence[Profile], work: Path) -> dict[str, np.ndarray]:
+    """Vector of each user, float32 (d,); kept in ``work`` for the next call."""
+    settings = EmbedSettings()
+    name = digest([settings.model_dump(), LATER, [(p.user, p.titles) for p in profiles]])
+    folder = work / f"vectors-{name[:12]}"
+    if not is_done(folder, name):
+        pairs = interactions(profiles)
+        _LOG.info("vectors of %d users, %d pairs", len(pairs.users), len(pairs.user))
+        with (committing(folder, name, {"pairs": len(pairs.user)}) as staging,
+              Progress(console=Console(stderr=True), transient=True) as progress):
+            found = lightgcn.train(pairs, settings, device="cpu", progress=progress)
+            vectors.write(staging / _FILE, pairs.users, found.users)
+    users, found = vectors.read(folder / _FILE)
+    return dict(zip(users.to_pylist(), found, strict=True))
+
+
+def interactions(profiles: Sequence[Profile]) -> Pairs:
+    """What each user had rated when the earlier night's text was written."""
+    profiles = sorted(profiles, key=lambda profile: profile.user)
+    seen = [sorted(set(profile.titles[:-LATER])) for profile in profiles]
+    items, item = np.unique(np.concatenate([np.array(titles, dtype=np.str_) for titles in seen]),
+                            return_inverse=True)
+    user = np.repeat(np.arange(len(profiles)), [len(titles) for titles in seen])
+    return Pairs(pa.array([profile.user for profile in profiles]), pa.array(items.tolist()), user,
+                 item.astype(np.int64), np.zeros(len(user), bool))
+
+
+def cluster(pool: np.ndarray, rows: np.ndarray, size: int) -> Groups:
+    """Groups of ``size`` pool users on average, by vectors pool (n, d); rows (m, d) join the nearest mean."""
+    members = kmeans.assign(pool, kmeans.clusters(len(pool), size), seed=0)
+    labels, members = np.unique(members, return_inverse=True)
+    means = np.stack([pool[members == label].mean(axis=0) for label in range(len(labels))])
+    distances = ((rows[:, None, :] - means[None]) ** 2).sum(axis=-1)  # (m, groups)
+    return Groups(members, distances.argmin(axis=1))
+
+
+def shuffled(groups: Groups, seed: int) -> Groups:
+    """Groups of the same sizes for the same rows, their members drawn at random."""
+    return Groups(np.random.default_rng(seed).permutation(groups.members), groups.routes)
+
 NONE = "none"
+
 GRP, RRP, CRP = "GRP", "RRP", "CRP"  # of a size, by DARE's names: global, random, customised
+
 OWN, GROUP, GLOBAL, BLEND = "own", "group", "global", "own + group + global"
 
 
@@ -48,9 +119,9 @@ class Pools:
         return Index.build(self._texts[:size])
 
     def _grouped(self, kind: str, size: int) -> dict[str, Index]:
-        found = groups.cluster(self._members, self._rows, size)
+        found = cluster(self._members, self._rows, size)
         if kind == RRP:
-            found = groups.shuffled(found, seed=size)
+            found = shuffled(found, seed=size)
         built = {group: self._group(found, group) for group in np.unique(found.routes).tolist()}
         return {user: built[group] for user, group in zip(self.users, found.routes.tolist(), strict=True)}
 
@@ -60,3 +131,69 @@ class Pools:
 
     def _owned(self) -> dict[str, Index]:
         return {user: Index.build([self._old[user]], kind="own") for user in self.users}
+
+BLENDED, PUBLISHED = "blend", "published"
+
+SOURCES, RULES = "sources", "rules"  # blocks beside those of the sizes
+
+K, P = (2, 4, 8), (0.3, 0.1, 0.03)  # of figure 5; DARE's own are 2 and 0.1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """pool and size as in ``Pools.of``; retrieval: ``BLENDED`` or ``PUBLISHED``; rule, k, p: EngineSettings'.
+
+    Pool ``NONE`` is plain decoding.
+    """
+
+    pool: str
+    size: int
+    retrieval: str = BLENDED
+    rule: str = "strict"
+    k: int = 2
+    p: float = 0.1
+
+    @property
+    def strict(self) -> bool:
+        return self.rule == "strict"
+
+    @property
+    def named(self) -> str:
+        """The rule with the numbers that it reads."""
+        if self.pool == NONE:
+            return "plain decoding"
+        k, p = (f"k={self.k}", f"p={self.p}")
+        read = {"top_k": [k], "threshold": [p], "relaxed": [k, p], "literal": [k, p]}
+        return " ".join([self.rule, *read.get(self.rule, [])])
+
+
+PLAIN = Cell(NONE, 0)
+
+
+def blocks(sizes: Sequence[int], largest: int, group: int) -> dict[str, list[Cell]]:
+    """Cells by block, plain decoding first in each.
+
+    sizes    of pools, below ``largest``, the size of the pool of everybody
+    group    size of the groups that are blended with other sources
+    """
+    found = {f"size-{size}": [PLAIN, *_of_size(size, (GRP, RRP, CRP))] for size in sizes}
+    found[f"size-{largest}"] = [PLAIN, *_of_size(largest, (GRP,))]
+    found[SOURCES] = [PLAIN, *(Cell(pool, group, rule=rule) for pool in (OWN, GROUP, GLOBAL, BLEND)
+                               for rule in ("strict", "relaxed"))]
+    found[RULES] = [PLAIN, *_rules(group)]
+    return found
+
+
+def _of_size(size: int, pools: Sequence[str]) -> list[Cell]:
+    ours = [Cell(pool, size, rule=rule) for pool in pools for rule in ("strict", "relaxed")]
+    return ours + [Cell(pool, size, PUBLISHED) for pool in pools if pool != RRP]
+
+
+def _rules(group: int) -> list[Cell]:
+    """Top-1, top-k alone, the threshold alone, both, and both as equation 8 is printed."""
+    both = [(k, P[1]) for k in K] + [(K[0], p) for p in P if p != P[1]]
+    return [Cell(BLEND, group),
+            *(Cell(BLEND, group, rule="top_k", k=k) for k in K),
+            *(Cell(BLEND, group, rule="threshold", p=p) for p in P),
+            *(Cell(BLEND, group, rule="relaxed", k=k, p=p) for k, p in both),
+            Cell(BLEND, group, rule="literal", k=K[0], p=P[1])]

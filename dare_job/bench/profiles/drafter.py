@@ -2,9 +2,9 @@
 
 ``python -m dare_job.bench.profiles.drafter --data DIR --out DIR [--steps N] [--width N] [--layers N]
 [--rows N] [--seed S] [--test-users N]`` trains the target (``train.py``, without noise) where it is not there
-yet, then a small Llama by ``dare_job.drafter`` on profiles of the training users and on what the target says
-of them. It leaves below --out the draft model, and ``test-users.jsonl``: prompt and profile of each test
-user, of whom neither model has learned; and prints the three paths as JSON.
+yet, then a small Llama by ``dare_job.training.drafter.command`` on profiles of the training users and on what
+the target says of them. It leaves below --out the draft model, and ``test-users.jsonl``: prompt and profile
+of each test user, of whom neither model has learned; and prints the three paths as JSON.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from transformers import AutoTokenizer
 
 from dare_job.bench.profiles import architectures, data, train
 from dare_job.bench.profiles.data import Profile
-from dare_job.decode import Target
-from dare_job.drafter import teacher
-from dare_job.drafter.settings import Settings
-from dare_job.drafter.texts import Row
-from dare_job.drafter.train import network
-from dare_job.drafter.train import train as learn
-from dare_job.model_files import fingerprint
+from dare_job.decode.model.target import Target
+from dare_job.models.files import fingerprint
+from dare_job.publish.prompted_texts import Row
+from dare_job.training.drafter import teacher
+from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.train import network
+from dare_job.training.drafter.train import train as learn
 from dare_job.workspace import committing, digest, is_done
 
 TEXTS = "test-users.jsonl"

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from dare_job.model.corpus import IGNORED, Batch
+from dare_job.training.embedded.corpus import IGNORED, Batch
 
 UNITS = 128  # hidden units of the last layer that carry the noise
 _TOP = 20  # likeliest tokens of a position on which the noise is measured

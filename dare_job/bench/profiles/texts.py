@@ -11,12 +11,14 @@ from pyarrow import parquet
 from transformers import AutoTokenizer, GenerationConfig
 
 from dare_job.bench.profiles.data import Profile
-from dare_job.decode import Engine, EngineSettings, Request, Target
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
 from dare_job.errors import ModelError
-from dare_job.model_files import fingerprint
-from dare_job.replay.drafters import Blend
-from dare_job.replay.measure import replay
+from dare_job.evaluate.replay.drafters import Blend
+from dare_job.evaluate.replay.measure import replay
+from dare_job.models.files import fingerprint
 from dare_job.workspace import committing, digest, is_done
 from pools.draft import DraftSettings
 from pools.index import Index

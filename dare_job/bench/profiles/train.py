@@ -27,9 +27,9 @@ from transformers import (
 from dare_job.bench.profiles import architectures, data, noise
 from dare_job.bench.profiles.data import Profile
 from dare_job.errors import ConfigError
-from dare_job.model.corpus import Batch, padded
-from dare_job.model.tokenizer import train_tokenizer
-from dare_job.model.train import share_of_rate, text_loss
+from dare_job.training.embedded.corpus import Batch, padded, train_tokenizer
+from dare_job.training.embedded.train import text_loss
+from dare_job.training.loop import share_of_rate
 from dare_job.workspace import committing, digest, is_done
 
 VERSION = 1  # of the recipe: a model of another one is trained anew

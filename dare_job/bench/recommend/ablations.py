@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from dare_job.bench.recommend import curve
+from dare_job.bench.recommend import measure
 from dare_job.bench.recommend.measure import Measured, measured
 from dare_job.bench.recommend.methods import Makers, Method
-from dare_job.decode.beam.top_k.beams import Candidates, best
-from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer
-from dare_job.decode.beam.top_k.reader import RAW, Reader
+from dare_job.decode.trie_search.beams import Candidates, best
+from dare_job.decode.trie_search.drafts import BeamDrafter, ModelScorer
+from dare_job.decode.trie_search.node_scores import RAW, Reader
 
 _WIDTH = 40
 
@@ -19,7 +19,7 @@ def of(makers: Makers, k: int, batch: int, plain: Measured) -> list[dict]:
     for name in makers.world.drafts:
         method = Method(name, k=k, width=_WIDTH)
         whole = measured(makers, method, batch, 1)
-        alone = np.concatenate([curve.without_tree_ms(lists, _WIDTH, k) for lists in whole.lists])
+        alone = np.concatenate([measure.without_tree_ms(lists, _WIDTH, k) for lists in whole.lists])
         loose = measured(_Loose(makers), method, batch, 1)
         found.append({
             "method": name, "k": k, "accepted_steps": whole.accepted,

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from dare_job.bench.gpu import machine
-from dare_job.bench.recommend import ablations, curve, generate, report, world
+from dare_job.bench.recommend import ablations, generate, measure, report, world
 from dare_job.bench.recommend.measure import Measured, measured
 from dare_job.bench.recommend.methods import FORCED, PLAIN, STRICT, TRIE, Makers, Method, tables
-from dare_job.decode.beam.top_k.reader import RENORMALISED
-from dare_job.decode.beam.top_k.scheduler import Scheduler
+from dare_job.decode.trie_search.draft_depth import Scheduler
+from dare_job.decode.trie_search.node_scores import RENORMALISED
 from dare_job.errors import ConfigError
-from dare_job.option_checks import require_at_least, require_each, require_temperatures
+from dare_job.training.checks import require_at_least, require_each, require_temperatures
 
 _LOG = logging.getLogger(__name__)
 BEAUTY = "amazon-beauty-ids"
@@ -112,7 +112,7 @@ def _measured(made: world.World, options: Options) -> dict:
             "parameters": {"target": made.target.model.num_parameters(),
                            **{name: one.model.num_parameters() for name, (_, one) in made.drafts.items()}},
             "batch": options.batch, "threads": options.threads, "machine": machine.describe(device),
-            "memory_bound": curve.ABOUT}
+            "memory_bound": measure.ABOUT}
 
 
 def _forced(rows: list[dict]) -> list[dict]:

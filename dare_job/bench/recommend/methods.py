@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from dare_job.bench.recommend.world import World
-from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer, Scorer
-from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
-from dare_job.decode.beam.top_k.reader import RAW
-from dare_job.decode.beam.top_k.sampled import DrawnDrafter, SampledTopK
-from dare_job.decode.beam.top_k.scheduler import Scheduler
-from dare_job.decode.beam.top_k.search import TopK
-from dare_job.decode.beam.top_k.trie import Vocabulary
+from dare_job.decode.trie_search.draft_depth import Scheduler
+from dare_job.decode.trie_search.drafts import BeamDrafter, ModelScorer, Scorer
+from dare_job.decode.trie_search.item_weights import Alike, LeafScorer, Popularity, Transitions
+from dare_job.decode.trie_search.node_scores import RAW
+from dare_job.decode.trie_search.sampled import DrawnDrafter, SampledTopK
+from dare_job.decode.trie_search.search import TopK
+from dare_job.decode.trie_search.trie import Vocabulary
 
 PLAIN, FORCED, TRIE, POPULARITY, TRANSITIONS = "plain", "forced", "trie", "popularity", "transitions"
 STRICT, RELAXED, EXACT = "strict", "relaxed", "exact"

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dare_job.decode.beam.top_k.search import Query
-from dare_job.decode.target import Target
+from dare_job.decode.model.target import Target
+from dare_job.decode.trie_search.beams import Query
 from dare_job.errors import ConfigError
-from dare_job.recommend import searching
+from dare_job.recommend import task
 from dare_job.recommend.catalogue import Catalogue
-from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.recommend.ids.vocabulary import Recommender
-from dare_job.recommend.train import sequences
-from dare_job.recommend.train.metrics import ndcg, recall
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.recommend.vocabulary import Recommender
+from dare_job.training.recommender import sequences
+from dare_job.training.recommender.evaluation import ndcg, recall
 
 _SIZES = (12, 24, 24, 8)
 
@@ -63,7 +63,7 @@ def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed:
     learned = [row for row in known.train if len(row) > 1]
     opened = {}
     for name, folder in drafts.items():
-        opened[name] = searching.drafter_of(recommender, folder), _loaded(folder, device)
+        opened[name] = task.drafter_of(recommender, folder), _loaded(folder, device)
     catalogue = Catalogue.of(recommender.ids, known.popularity(len(recommender.ids.items)).astype(float))
     return World(recommender, _loaded(target, device), opened, catalogue,
                  [tests[user][0] for user in drawn], [tests[user][1] for user in drawn],

@@ -8,18 +8,30 @@ import torch
 
 from dare_job.bench.decode.night import working
 from dare_job.bench.gpu import machine
-from dare_job.bench.gpu.power import Meter
-from dare_job.bench.sampling import acceptance, curve, orders, report, source, world
-from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
+from dare_job.bench.gpu.machine import Meter
+from dare_job.bench.sampling import (
+    curve,
+    report,
+    world,
+)
+from dare_job.bench.sampling import (
+    methods as sampling_methods,
+)
+from dare_job.bench.sampling import (
+    report as sampling_report,
+)
+from dare_job.bench.sampling import (
+    world as sampling_world,
+)
 from dare_job.bench.sampling.measure import Measured, once
 from dare_job.bench.sampling.methods import methods
-from dare_job.bench.sampling.source import Source
-from dare_job.bench.sampling.world import World
-from dare_job.decode.draft.shape import MOST
-from dare_job.drafter.settings import Settings
+from dare_job.bench.sampling.report import PROBES, QUICK_PROBES, Acceptance
+from dare_job.bench.sampling.world import Source, World
+from dare_job.decode.drafter import MOST
 from dare_job.errors import ConfigError
-from dare_job.model_files import EMBEDDED
-from dare_job.option_checks import require_at_least, require_folder, require_temperatures
+from dare_job.models.files import EMBEDDED
+from dare_job.training.checks import require_at_least, require_folder, require_temperatures
+from dare_job.training.drafter.teacher import Settings
 from pools.draft import warm_up
 
 _LOG = logging.getLogger(__name__)
@@ -92,12 +104,12 @@ def _run(options: Options, work: Path) -> dict:
     for temperature in options.temperatures:
         found["entropy"].append({"temperature": temperature, **world.entropy(made, temperature,
                                                                             options.tokens)})
-        rates = {name: acceptance.measured(made, name, temperature, options.tokens, options.probes,
+        rates = {name: sampling_report.measured(made, name, temperature, options.tokens, options.probes,
                                            options.depth) for name in made.drafters}
         found["acceptance"] += [line for name, each in rates.items()
                                 for line in report.acceptance(temperature, name, each)]
-        most = min(options.nodes, orders.MOST)
-        limits = orders.by_limit(rates["after"].rates, most, most)
+        most = min(options.nodes, sampling_methods.MOST)
+        limits = sampling_methods.by_limit(rates["after"].rates, most, most)
         found["orders"] += [{"temperature": temperature, **line} for line in limits]
         rows += _temperature(made, options, temperature, rates, found["forward_ms"])
     device = made.target.device
@@ -111,8 +123,8 @@ def _run(options: Options, work: Path) -> dict:
 
 def _source(options: Options, work: Path) -> Source:
     if options.data:
-        return source.real_profiles(options.data, work, options.rows, options.users, options.tokens)
-    return source.sample_world(options.rows, options.users, options.items, options.tokens,
+        return sampling_world.real_profiles(options.data, work, options.rows, options.users, options.tokens)
+    return sampling_world.sample_world(options.rows, options.users, options.items, options.tokens,
                                options.drafter.seed, options.target)
 
 

@@ -1,8 +1,8 @@
 """What steps cost where memory bounds them: data-sheet curves of a target and a draft model on one card.
 
 The target is charged as Mistral-7B and the drafter as Qwen2.5-0.5B, both on an H100 by
-``dare_job.replay.roofline``: a forward reads every weight once, so that a drafter's level takes 7 % of a
-target's forward. Rows decoded together as in the run. Verdicts, drawing and looking up are not charged.
+``dare_job.evaluate.replay.latency``: a forward reads every weight once, so that a drafter's level takes 7 %
+of a target's forward. Rows decoded together as in the run. Verdicts, drawing and looking up are not charged.
 ``here`` measures the same two models' forwards on this machine.
 """
 
@@ -11,9 +11,8 @@ import math
 import numpy as np
 
 from dare_job.bench.sampling.world import BATCH, World
-from dare_job.decode.cost import Curve
-from dare_job.decode.latency import latency_ms
-from dare_job.replay.roofline import H100, MISTRAL, QWEN, forward_ms
+from dare_job.decode.engine.latency import Curve, latency_ms
+from dare_job.evaluate.replay.latency import H100, MISTRAL, QWEN, forward_ms
 
 _QUERIES = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513)
 ABOUT = "Mistral-7B drafted by Qwen2.5-0.5B's size on an H100, roofline of the data sheets"

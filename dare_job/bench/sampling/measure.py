@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dare_job.bench.gpu.power import Meter
+from dare_job.bench.gpu.machine import Meter
 from dare_job.bench.sampling.paths import PathsEngine, SamplingPathsEngine
 from dare_job.bench.sampling.world import BATCH, World
-from dare_job.decode import Engine, EngineSettings
-from dare_job.decode.draft.base import Drafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.draft.shape import Shape
-from dare_job.decode.sampled import Sampling, SamplingEngine
+from dare_job.decode.drafter import Drafter, Shape
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.request import EngineSettings
+from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ModelError
 from pools.draft import DraftSettings

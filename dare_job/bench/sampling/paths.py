@@ -7,11 +7,11 @@ once for each path. Paths keep rows in a second cache, to which only what they l
 import numba
 import numpy as np
 
-from dare_job.decode import Engine
-from dare_job.decode.cache import TreeCache
-from dare_job.decode.rows import Rows
-from dare_job.decode.sampled import SamplingEngine
-from dare_job.decode.tree import Tree, build
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.rows import Rows
+from dare_job.decode.model.cache import TreeCache
+from dare_job.decode.model.tree import Tree, build
+from dare_job.decode.sampling.engine import SamplingEngine
 from dare_job.decode.verify.verdict import Verdict
 from pools.tree import DraftBatch
 

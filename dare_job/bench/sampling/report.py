@@ -1,23 +1,106 @@
-"""The bench's figures: lines of the tables, what they are held against, and how they are printed."""
+"""The bench's figures: lines of the tables, what they are held against, and how they are printed.
 
+Measured acceptance by level and number of candidates, from runs of a few trees.
+
+Acceptance on the first level by number of candidates, before and after distillation, as an SVG.
+"""
+
+import logging
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from dare_job.bench.sampling import curve
-from dare_job.bench.sampling.acceptance import Acceptance
-from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method
-from dare_job.bench.sampling.world import BATCH
+from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, once
+from dare_job.bench.sampling.world import BATCH, World
+from dare_job.decode.drafter import Shape
+from dare_job.errors import ConfigError
+from dare_job.publish.report.svg import Line, Panel, document
+
+PROBES = ("1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
+
+QUICK_PROBES = ("1x1x1", "2x2", "4")
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """rates  float64 (levels, candidates): for the search, see ``table``
+    first     {candidates: rate of the first level}, as measured
+    steps     {candidates: steps that this was measured on}
+    """
+
+    rates: np.ndarray
+    first: dict[int, float]
+    steps: dict[int, int]
+
+
+def measured(world: World, drafter: str, temperature: float, tokens: int, probes: tuple[str, ...],
+             levels: int) -> Acceptance:
+    """Runs of every probe with draws without replacement, verified by rrs."""
+    found: dict[tuple[int, int], float] = {}
+    first, steps = {}, {}
+    for probe in probes:
+        widths = Shape.parse(probe).widths
+        seen = once(world, Method(probe, drafter, widths), temperature, tokens)
+        add(found, widths, seen)
+        if (1, widths[0]) not in found:
+            raise ConfigError(f"--tokens {tokens}: no text took two steps of the tree {probe}, from which "
+                              "acceptance is measured; give more tokens or --rows")
+        first[widths[0]], steps[widths[0]] = found[1, widths[0]], len(seen.step_tokens)
+        _LOG.info("temperature %g, drafter %s, %s: %.3f tokens a step, %.3f accepted on level 1", temperature,
+                  drafter, probe, seen.per_step, first[widths[0]])
+    return Acceptance(table(found, levels), first, steps)
+
+
+def add(found: dict[tuple[int, int], float], widths: tuple[int, ...], seen: Measured) -> None:
+    """Note the rates by (level, candidates), each where the levels before passed; the first one stays."""
+    for level, (width, rate) in enumerate(zip(widths, seen.rates(len(widths)), strict=True), 1):
+        if np.isfinite(rate):
+            found.setdefault((level, width), float(rate))
+
+
+def table(found: dict[tuple[int, int], float], levels: int) -> np.ndarray:
+    """float64 (levels, candidates): rates of every level for every number of candidates up to the most.
+
+    One candidate must be measured on level 1; deeper levels where it was not are as the last one. Of what one
+    candidate fails on a level, n more remove the share that they removed on the deepest level where they were
+    measured, so that no level looks better for having been measured less. Numbers between are on a line, and
+    a rate that falls where candidates are added, which is chance, stays level.
+    """
+    widths = sorted({width for _, width in found})
+    rates = np.zeros((levels, widths[-1]))
+    alone = [found[1, 1]]
+    for level in range(2, levels + 1):
+        alone.append(found.get((level, 1), alone[-1]))
+    left = dict.fromkeys(widths, 1.0)  # share of one candidate's failures
+    for level, single in enumerate(alone, 1):
+        for width in widths[1:]:
+            if (level, width) in found and single < 1:
+                left[width] = (1 - found[level, width]) / (1 - single)
+        line = [np.clip(1 - (1 - single) * left[width], 0, 1) for width in widths]
+        rates[level - 1] = np.maximum.accumulate(np.interp(np.arange(1, widths[-1] + 1), widths, line))
+    return rates
 
 SD_SAME, SD_BEST, BEST = "SD (same depth)", "SD (best depth)", "MCSD (best tree)"
+
 HERE = "MCSD (best tree for this machine)"
+
 PATHS = "without tree attention"
+
 ABLATION = (("MCSS with replacement", "iid", "mcss"), ("naive", "without_replacement", "naive"),
             ("K-SEQ", "iid", "k_seq"), ("greedy multi-draft", "greedy", "greedy"),
             ("traversal", "without_replacement", "traversal"))
+
 _HIDDEN, _LIMITS = ("law", "steps", "tokens"), (2, 4, 8, 16, 24, 32, 64)
+
 FORWARDS, SPEED, AT = 2.0, 1.8, 1.0  # at least, at this temperature, with the distilled drafter
+
 LOST = 0.01  # share of tokens; rates are measured to about as much
 
 
@@ -105,3 +188,24 @@ def show(rows: list[dict], found: dict, held: list[dict]) -> None:
             verdict="met" if one["met"] else "MISSED", **one))
     console.print("block efficiency: tokens a step; expected: by the search; memory bound: speed-up if steps "
                   f"cost {curve.ABOUT}, {BATCH} rows together")
+
+_COLOURS = ("#1f6fb2", "#2b8a3e", "#b2551f", "#7a3fa0", "#555555", "#b0263a")
+
+_TITLES = {"after": "distilled on the target's own texts", "before": "before distillation"}
+
+
+def draw(acceptance: Sequence[dict]) -> str:
+    """Of the bench's lines ``acceptance``: a panel for each draft model, a line for each temperature, as in
+    figures 3 and 5 of MCSD (arXiv 2401.06706), whose panels are of two draft models.
+    """
+    warm = list(dict.fromkeys(one["temperature"] for one in acceptance))
+    panels = []
+    for drafter, title in _TITLES.items():
+        lines = []
+        for number, value in enumerate(warm):
+            points = sorted((one["candidates"], one["rate"]) for one in acceptance
+                            if (one["drafter"], one["temperature"]) == (drafter, value))
+            lines.append(Line(f"temperature {value:g}", _COLOURS[number % len(_COLOURS)], "", points))
+        panels.append(Panel(f"Acceptance rate over candidates: draft model {title}", lines, doubling=True))
+    return document("How often one of k candidates is accepted, by temperature, for a draft model before and "
+                    "after distillation", panels)

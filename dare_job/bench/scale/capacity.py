@@ -16,9 +16,9 @@ import torch
 
 from dare_job.bench.scale import indexes
 from dare_job.bench.scale.gpu_days import Night, gpu_days, host
-from dare_job.cli_options import numbers
-from dare_job.config import PoolSettings
-from dare_job.replay import roofline, sources, texts
+from dare_job.cli.options import numbers
+from dare_job.config.settings import PoolSettings
+from dare_job.evaluate.replay import latency, sources, texts
 from pools.draft import warm_up
 
 _GIB = 1 << 30
@@ -28,8 +28,8 @@ _CURVES = "h100-mistral-7b,h100-qwen2.5-0.5b"
 def main(arguments: list[str] | None = None) -> None:
     parser = _parser()
     options = parser.parse_args(arguments)
-    if unknown := set(options.curves.split(",")) - set(roofline.FILES):
-        parser.error(f"--curves: {', '.join(sorted(unknown))}; choose from {', '.join(roofline.FILES)}")
+    if unknown := set(options.curves.split(",")) - set(latency.FILES):
+        parser.error(f"--curves: {', '.join(sorted(unknown))}; choose from {', '.join(latency.FILES)}")
     night = Night(options.texts, options.stale, options.tokens, options.prompt)
     source = sources.Source(options.text, options.column, options.tokenizer, options.id_column,
                             held_out=options.held_out)

@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from dare_job.bench.scale import meter, world
-from dare_job.cli_options import numbers
+from dare_job.cli.options import numbers
 from dare_job.errors import DareJobError
 from dare_job.pipeline import STAGES
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dare_job.bench import decode_overhead
-from dare_job.decode import Target
-from dare_job.decode.scheduler import most
-from dare_job.model_files import resolve
-from dare_job.replay import budgets, latency, roofline
-from dare_job.replay.sources import Corpus
+from dare_job.decode.engine.node_budget import most
+from dare_job.decode.model.target import Target
+from dare_job.evaluate.replay import budgets, latency
+from dare_job.evaluate.replay import latency as replay_latency
+from dare_job.evaluate.replay.sources import Corpus
+from dare_job.models.files import resolve
 from pools.draft import DraftSettings
 from pools.index import Index
 
@@ -48,13 +49,13 @@ def gpu_days(night: Night, name: str, corpus: Corpus, batches: Sequence[int],
 
     Forwards and drafting alone, and with all that a step takes outside its forward (``host``).
     """
-    device, model = roofline.FILES[name]
-    curve = latency.Curve.of(roofline.document(device, model)["latency_ms"], name)
+    device, model = replay_latency.FILES[name]
+    curve = latency.Curve.of(replay_latency.document(device, model)["latency_ms"], name)
     near, settings = [(Index.build(corpus.rest),)] * len(corpus.test), DraftSettings(threads=1)
     budgets.fixed(corpus.test[:2], near[:2], 1, 2, settings)  # compiled
     rows = []
     for batch in batches:
-        prompt_s = roofline.forward_ms(device, model, batch, night.prompt, 0) / batch / 1e3
+        prompt_s = replay_latency.forward_ms(device, model, batch, night.prompt, 0) / batch / 1e3
         ways = {"plain": budgets.fixed(corpus.test, near, batch, 0, settings),
                 "dare": budgets.scheduled(corpus.test, near, batch, most(batch), settings, curve)}
         days, hosted = {}, {}

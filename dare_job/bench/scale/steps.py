@@ -8,10 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from dare_job import config
 from dare_job.bench.scale import texts, world
+from dare_job.config.settings import load
+from dare_job.generate import shard_plan
 from dare_job.job import Job
-from dare_job.spark import cut
 from dare_job.stages import generate
 from dare_job.workspace import Workspace
 
@@ -39,14 +39,14 @@ def cut_rows(settings: Path) -> dict:
 def write_texts(settings: Path) -> dict:
     """The chunks that the model's workers would leave."""
     job = _job(settings, 1)
-    return texts.finish(cut.read(job.space.stage("generate")), texts.Bank(job.model_path, seed=1), job)
+    return texts.finish(shard_plan.read(job.space.stage("generate")), texts.Bank(job.model_path, seed=1), job)
 
 
 _STEPS = {"world": write_world, "snapshot": write_snapshot, "cut": cut_rows, "texts": write_texts}
 
 
 def _job(settings: Path, night: int) -> Job:
-    loaded = config.load(settings)
+    loaded = load(settings)
     return Job(loaded, Workspace(Path(loaded.out), world.NIGHTS[night]), f"scale-{night}")
 
 

@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dare_job import knowledge
 from dare_job.bench.scale.world import STALE_OF
+from dare_job.data.sample_world.catalogue import ADJECTIVES, NOUNS
 from dare_job.data.text_key import text_salt
-from dare_job.data.world.words import ADJECTIVES, NOUNS
+from dare_job.generate.shard_plan import Cut
 from dare_job.job import Job
-from dare_job.spark import chunks
-from dare_job.spark.cut import Cut
-from dare_job.tables import ENTITIES, KNOWLEDGE
+from dare_job.schemas import ENTITIES, KNOWLEDGE
+from dare_job.tables import chunk_files, published
 from dare_job.workspace import MANIFEST, write_json
 
 _SENTENCES = 2000
@@ -110,13 +109,13 @@ def snapshot(job: Job, bank: Bank) -> dict[str, int]:
                     pc.divide(place, STALE_OF), STALE_OF)), 0))
             if batch.num_rows:
                 table = bank.rows({name: batch[name] for name in _PLANNED}, job.run_id, job.space.dt)
-                chunks.write(folder / f"part-{number:05d}.parquet", table)
+                chunk_files.write(folder / f"part-{number:05d}.parquet", table)
                 rows, number = rows + len(table), number + 1
                 tokens += pc.sum(table["tokens"]).as_py()
         files = {path.name: {"bytes": path.stat().st_size} for path in folder.glob("*.parquet")}
         write_json(folder / MANIFEST, {
             "date": job.space.dt, "entity": entity, "run_id": job.run_id, "fingerprint": "bench.scale",
-            **knowledge.writer(job), "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
+            **published.writer(job), "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
             "counts": {"rows": rows, "written": rows}, "totals": {"tokens": tokens}, "files": files,
             "tokens_per_s": None, "baseline": None})
         written[entity] = rows
@@ -136,5 +135,5 @@ def finish(work: Cut, bank: Bank, job: Job) -> dict[str, int]:
         given = {name: part[name] for name in _CUT[4:]}
         table = bank.rows(given, job.run_id, job.space.dt)
         busy_s = pc.sum(table["decode_ms"]).as_py() / 1e3
-        chunks.write(work.folder / f"entity={entity}" / chunks.name(shard, chunk), table, busy_s)
+        chunk_files.write(work.folder / f"entity={entity}" / chunk_files.name(shard, chunk), table, busy_s)
     return {"rows": len(rows), "chunks": len(border) - 1}

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dare_job.data.world.words import ADJECTIVES, NOUNS, PLACES
-from dare_job.tables import ATTRIBUTES, INTERACTIONS, ITEMS, USERS, VECTORS
+from dare_job.data.sample_world.catalogue import ADJECTIVES, NOUNS, PLACES
+from dare_job.schemas import ATTRIBUTES, INTERACTIONS, ITEMS, USERS, VECTORS
 
 NIGHTS = (date(2026, 1, 1), date(2026, 1, 2))
 STALE_OF = 50  # one user in so many has an event of the second night, one item in so many has no text yet

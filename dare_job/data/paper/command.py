@@ -14,14 +14,15 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dare_job import file_digests, files, swap, tables
-from dare_job.data.paper import filters, labels, report, windows
-from dare_job.data.paper.options import COUNTS, Options
-from dare_job.data.paper.tables import CTR, INTERACTIONS, ITEMS, USERS
+from dare_job import schemas
+from dare_job.data.paper import report, splits
+from dare_job.data.paper.options import COUNTS, CTR, INTERACTIONS, ITEMS, USERS, Options
 from dare_job.data.readers import InputCounts
 from dare_job.errors import DataError
+from dare_job.models import files as models_files
 from dare_job.observe.progress import doing
-from dare_job.spark.reading import read_parquet, write_parquet
+from dare_job.spark.tables import read_parquet, write_parquet
+from dare_job.storage import atomic, paths
 from dare_job.workspace import MANIFEST, write_json
 
 _GROUP_ROWS = 1 << 17
@@ -35,17 +36,17 @@ def prepare(name: str, sources: list[Path], read: Read, options: Options, spark:
     sources  the original files, or the folder that holds them
     Raises DataError where they cannot be used, or the filters leave nothing to train on.
     """
-    staging = swap.staged(options.out)
-    with swap.discarding(staging):
+    staging = atomic.staged(options.out)
+    with atomic.discarding(staging):
         found = _Preparation(staging, options, spark).run(read)
         with doing("taking the SHA-256 of the original files"):
             origin = [_identity(file) for source in sources for file in _files(source)]
         chosen = {key: value for key, value in asdict(options).items() if key != "out"}
-        manifest = {"data": name, "schema_version": tables.SCHEMA_VERSION, "sources": origin,
+        manifest = {"data": name, "schema_version": schemas.SCHEMA_VERSION, "sources": origin,
                     "options": chosen, "assumed": report.assumptions(name, options), **found,
                     "paper": asdict(COUNTS[name]), "ratio": report.ratios(found["counts"], COUNTS[name])}
         write_json(staging / MANIFEST, manifest)
-        swap.replace(staging, options.out)
+        atomic.replace(staging, options.out)
     return manifest
 
 
@@ -65,10 +66,10 @@ class _Preparation:
                  for name in ("interactions", "users", "items", "rejects")}
         found = {"input": asdict(counts) | {"first_broken": _first_broken(known["rejects"])}}
         with doing("dropping interactions that cannot be used"):
-            usable, found["dropped"] = filters.usable(known["interactions"], known["items"], self.options,
+            usable, found["dropped"] = splits.usable(known["interactions"], known["items"], self.options,
                                                       self._save)
         with doing("filtering users and items with few interactions"):
-            core, found["core_rounds"] = filters.k_core(usable, self.options.min_user, self.options.min_item,
+            core, found["core_rounds"] = splits.k_core(usable, self.options.min_user, self.options.min_item,
                                                         self._save)
         if core.isEmpty():
             raise DataError(self._nothing_left(counts.interactions, found["dropped"]))
@@ -76,7 +77,7 @@ class _Preparation:
             found["counts"] = self._tables(core, known)
         with doing("labelling and splitting"):
             found["ctr"] = self._ctr()
-        files.remove_tree(self.work)
+        paths.remove_tree(self.work)
         return found
 
     def _nothing_left(self, rows: int, dropped: dict[str, int]) -> str:
@@ -88,12 +89,12 @@ class _Preparation:
 
     def _tables(self, core: DataFrame, known: dict[str, DataFrame]) -> dict:
         options = self.options
-        self._write(windows.placed(core, options.history_share), "interactions", INTERACTIONS,
+        self._write(splits.placed(core, options.history_share), "interactions", INTERACTIONS,
                     ["user_id", "place"])
         interactions = self._read("interactions")
         drawn = (options.sample, options.seed)
-        self._write(windows.users(interactions, known["users"], *drawn), "users", USERS, ["user_id"])
-        self._write(windows.items(interactions, known["items"], *drawn), "items", ITEMS, ["item_id"])
+        self._write(splits.users(interactions, known["users"], *drawn), "users", USERS, ["user_id"])
+        self._write(splits.items(interactions, known["items"], *drawn), "items", ITEMS, ["item_id"])
         sums = interactions.agg(
             F.min("timestamp").alias("first_second"), F.max("timestamp").alias("last_second"),
             F.count_if(F.col("rating") >= options.positive).alias("positive")).first().asDict()
@@ -108,17 +109,17 @@ class _Preparation:
 
     def _ctr(self) -> dict:
         (self.folder / "ctr").mkdir()
-        rows = self._save(labels.rows(self._read("interactions"), self.options.positive))
+        rows = self._save(splits.rows(self._read("interactions"), self.options.positive))
         tied = rows.where("tied").count()
-        parted, bounds = labels.split(rows.where("not tied"), self.options)
+        parted, bounds = splits.split(rows.where("not tied"), self.options)
         parted = self._save(parted)
         counted = parted.groupBy("part").agg(
             F.count("*").alias("rows"), F.sum("label").alias("positive"),
             F.min("timestamp").alias("first_second"), F.max("timestamp").alias("last_second"))
         found = {row.pop("part"): row for row in (row.asDict() for row in counted.collect())}
-        counts = {part: found.get(part, {"rows": 0, "positive": 0}) for part in labels.PARTS}
-        labels.require(counts, self.options.split)
-        for part in labels.PARTS:
+        counts = {part: found.get(part, {"rows": 0, "positive": 0}) for part in splits.PARTS}
+        splits.require(counts, self.options.split)
+        for part in splits.PARTS:
             self._write(parted.where(F.col("part") == part), f"ctr/{part}", CTR,
                         ["timestamp", "user_id", "item_id", "rating"])
         return {**counts, "tied_left_out": tied, **bounds}
@@ -131,7 +132,7 @@ class _Preparation:
         before, self._saved = self.work / f"{self._saved}", self._saved + 1
         folder = self.work / f"{self._saved}"
         write_parquet(table, folder)
-        files.remove_tree(before)
+        paths.remove_tree(before)
         return read_parquet(self.spark, folder)
 
     def _write(self, table: DataFrame, name: str, schema: pa.Schema, order: list[str]) -> None:
@@ -146,7 +147,7 @@ class _Preparation:
                     file.write_table(rest.slice(0, whole), _GROUP_ROWS)
                     rest = rest.slice(whole)
             file.write_table(rest)
-        files.remove_tree(parts)
+        paths.remove_tree(parts)
 
 
 def _first_broken(rejects: DataFrame) -> dict | None:
@@ -161,4 +162,4 @@ def _files(source: Path) -> list[Path]:
 
 
 def _identity(file: Path) -> dict:
-    return {"name": file.name, "bytes": file.stat().st_size, "sha256": file_digests.sha256(file)}
+    return {"name": file.name, "bytes": file.stat().st_size, "sha256": models_files.sha256(file)}

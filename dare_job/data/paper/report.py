@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-from dare_job.data.paper.labels import PARTS
 from dare_job.data.paper.options import Options, PaperCounts
+from dare_job.data.paper.splits import PARTS
 
 
 def ratios(counts: dict, paper: PaperCounts) -> dict[str, float]:

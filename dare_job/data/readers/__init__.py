@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 
-from dare_job import files, store_errors
-from dare_job.config import InputSettings
+from dare_job.config.settings import InputSettings
 from dare_job.data.readers import amazon, checks, movielens, parquet
-from dare_job.data.readers.source import Source
+from dare_job.data.readers.columns import Source
 from dare_job.errors import DataError
-from dare_job.files import AnyPath
 from dare_job.spark import executors
 from dare_job.spark.session import cause, refused
+from dare_job.storage import errors, paths
+from dare_job.storage.paths import AnyPath
 
 _ARCHIVE = ".archive"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # not the archive's fault
@@ -45,7 +45,7 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     """
     if not settings.path:
         raise DataError("input.path is not set: give a folder or file with interactions (--input PATH)")
-    path = files.path(settings.path, "input.path")
+    path = paths.path(settings.path, "input.path")
     if not path.exists():
         raise DataError(f"input.path = {path}: no such file or folder")
     into.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     try:
         return _checked(partial(reader.read, inner, spark), inner, chosen, into, settings.max_reject_share)
     finally:
-        files.remove_tree(into / _ARCHIVE)
+        paths.remove_tree(into / _ARCHIVE)
 
 
 def read_amazon(reviews: AnyPath, metadata: AnyPath, into: AnyPath, max_reject_share: float,
@@ -109,15 +109,15 @@ def _format_of(inner: AnyPath) -> str | None:
 
 def identity(settings: InputSettings) -> list[list]:
     """[name, bytes, modification time in ns] of the input's files: part of a fingerprint."""
-    path = files.path(settings.path or "", "input.path")
-    store_errors.require(path, "input.path")
+    path = paths.path(settings.path or "", "input.path")
+    errors.require(path, "input.path")
     folder = _inner(path)
     found = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
     for name in ("interactions", "users", "items") if folder.is_dir() else ():
         table = parquet.table_path(folder, name)
         found += parquet.parquet_files(table) if table and table.is_dir() else []
     return sorted([str(file.relative_to(folder)), *known]
-                  for file, known in zip(found, files.identities(found), strict=True))
+                  for file, known in zip(found, paths.identities(found), strict=True))
 
 
 def _inner(path: AnyPath) -> AnyPath:
@@ -140,7 +140,7 @@ def _unpacked(path: AnyPath, into: AnyPath) -> AnyPath:
         return path
     into.mkdir()
     try:
-        with files.source(path) as source, zipfile.ZipFile(source) as archive:
+        with paths.source(path) as source, zipfile.ZipFile(source) as archive:
             for member in archive.infolist():
                 target = into / _inside(path, member.filename)
                 if not member.is_dir():
@@ -159,7 +159,7 @@ def _unpacked(path: AnyPath, into: AnyPath) -> AnyPath:
 def _is_zip(path: AnyPath) -> bool:
     if not path.is_file():
         return False
-    with files.source(path) as source:
+    with paths.source(path) as source:
         return zipfile.is_zipfile(source)
 
 

@@ -4,34 +4,125 @@ Reviews: ``reviewerID asin overall unixReviewTime``, or ``user_id parent_asin ra
 milliseconds.
 Metadata: ``asin`` or ``parent_asin``, ``title``, ``categories`` or ``main_category``, ``brand`` or ``store``.
 The 2014 metadata is not JSON but Python notation (single quotes, None); it is read all the same.
+
+Amazon's ratings without the reviews' text, a csv for each category: four fields a line, in three orders.
+
+| year | header | fields |
+| --- | --- | --- |
+| 2014 | no | user, item, rating, seconds |
+| 2018 | no | item, user, rating, seconds |
+| 2023 | user_id,parent_asin,rating,timestamp | user, item, rating, milliseconds |
+
+The first two are told apart by the items, whose ids have ten characters.
+
+Lines in Python's notation of a dict, as in the Amazon metadata of 2014: {'title': None, 'new': True}.
 """
 
+import ast
 import gzip
 import json
 import re
+import warnings
 import zlib
+from collections.abc import Iterator
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dare_job.data.readers import amazon_ratings, python_lines
-from dare_job.data.readers.source import Source
-from dare_job.data.readers.text import attributes, lines
+from dare_job.data.readers.columns import Source
+from dare_job.data.readers.text import attributes, lines, split
 from dare_job.errors import DataError
-from dare_job.files import AnyPath
+from dare_job.storage.paths import AnyPath
+
+RATINGS_SUFFIXES = (".csv", ".csv.gz")
+
+_HEADER = ["user_id", "parent_asin", "rating", "timestamp"]
+
+_ITEM_CHARACTERS = 10
+
+
+def read_ratings(file: AnyPath, start: bytes, spark: SparkSession) -> DataFrame:
+    """source, line, raw, problem, user_id, item_id, rating, timestamp (text, as it is in the file).
+
+    start  the file's first bytes
+    Raises DataError where they do not tell which field is which.
+    """
+    rows = [line.split(",") for line in start.decode("utf-8", "replace").splitlines()]
+    headed = bool(rows) and rows[0] == _HEADER
+    order = ["user_id", "item_id"] if headed else _order(file, [row for row in rows if len(row) == 4])
+    table = lines(spark, file)
+    if headed:
+        table = table.where("line > 1")
+    return split(table, ",", [*order, "rating", "timestamp"])
+
+
+def _order(file: AnyPath, rows: list[list[str]]) -> list[str]:
+    """Names of the first two fields."""
+    first, second = ([len(row[place]) == _ITEM_CHARACTERS for row in rows] for place in (0, 1))
+    if sum(first) == sum(second):
+        raise DataError(f"{file} is no csv of Amazon ratings (item,user,rating,seconds, or user first): "
+                        f"of its first {len(rows)} lines with four fields as many have ten characters in the "
+                        "first as in the second; give the reviews as JSON lines")
+    return ["item_id", "user_id"] if sum(first) > sum(second) else ["user_id", "item_id"]
+
+MOST_CHARACTERS = 1 << 20  # a longer line is not taken apart
+
+_REFUSED = "not JSON"
+
+_COLUMNS = "source string, line bigint, raw string, text string"
+
+
+def with_json(table: DataFrame) -> DataFrame:
+    """Add ``text`` to source, line and raw: the line where it is JSON, else its dict written as JSON."""
+    return table.select("source", "line", "raw").mapInArrow(_converted, _COLUMNS)
+
+
+def as_json(line: str) -> str:
+    """The line itself where it is JSON, a literal dict as JSON, or a text that is no JSON. Runs no code."""
+    try:
+        json.loads(line)
+        return line
+    except (ValueError, RecursionError):
+        pass
+    if len(line) > MOST_CHARACTERS:
+        return _REFUSED
+    try:
+        found = ast.literal_eval(line.strip())
+        return json.dumps(found, default=str) if isinstance(found, dict) else _REFUSED
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return _REFUSED
+
+
+def _converted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd escapes, one for each line
+        for batch in batches:
+            text = pa.array([as_json(line) for line in batch["raw"].to_pylist()], pa.string())
+            yield pa.RecordBatch.from_arrays([*batch.columns, text], names=[*batch.schema.names, "text"])
 
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+
 _REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
+
 _WRITER = {"reviewerID", "user_id"}  # what a review has, and metadata only further in, as of its videos
+
 _PRODUCT = {"asin", "parent_asin"}
+
 _METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
+
 _MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
+
 _LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
             "allowBackslashEscapingAnyCharacter": "true"}
+
 _PYTHON = re.compile(rb"^\s*\{\s*u?'", re.MULTILINE)
+
 _LEAF = r'"((?:[^"\\]|\\.)*)"'  # a text in a list of one or two levels
+
 _PEEK_BYTES = 1 << 16
+
 _RANGE = (0.0, 5.0)
 
 
@@ -61,8 +152,8 @@ def read_pair(reviews: AnyPath, metadata: AnyPath, spark: SparkSession) -> Sourc
         raise DataError(f"{metadata} is no metadata of Amazon (JSON lines with asin and title, no reviewer): "
                         "give for example meta_Books.json.gz as --meta")
     items = _items(_parsed([metadata], _METADATA, spark))
-    if reviews.name.endswith(amazon_ratings.SUFFIXES):
-        ratings = amazon_ratings.read(reviews, _start(reviews), spark)
+    if reviews.name.endswith(RATINGS_SUFFIXES):
+        ratings = read_ratings(reviews, _start(reviews), spark)
         return Source(_in_seconds(ratings), None, items, _RANGE)
     if _kind(reviews) != "reviews":
         raise DataError(f"{reviews} has no Amazon reviews (JSON lines with reviewerID or user_id, or the "
@@ -83,7 +174,7 @@ def _kind(file: AnyPath) -> str | None:
     start = _start(file)
     for line in start.splitlines():
         try:
-            found = json.loads(python_lines.as_json(line.decode("utf-8", "replace")))
+            found = json.loads(as_json(line.decode("utf-8", "replace")))
         except ValueError:
             continue
         if isinstance(found, dict) and (_WRITER | _PRODUCT) & found.keys():
@@ -97,7 +188,7 @@ def _lines(file: AnyPath, spark: SparkSession) -> DataFrame:
     """source, line, raw, and ``text``: the line as JSON. Files of plain JSON do not pass through Python."""
     table = lines(spark, file)
     if _PYTHON.search(_start(file)):
-        return python_lines.with_json(table)
+        return with_json(table)
     return table.select("source", "line", "raw", F.col("raw").alias("text"))
 
 

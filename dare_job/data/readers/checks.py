@@ -8,12 +8,12 @@ from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
 
-from dare_job import files
-from dare_job.data.readers.source import Source
+from dare_job.data.readers.columns import Source
 from dare_job.errors import DataError
-from dare_job.files import AnyPath
-from dare_job.spark.reading import write_parquet
-from dare_job.tables import INTERACTIONS, ITEMS, REJECTS, USERS
+from dare_job.schemas import INTERACTIONS, ITEMS, REJECTS, USERS
+from dare_job.spark.tables import write_parquet
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
 
 LATEST_S = 4_102_444_800  # the year 2100; milliseconds land far beyond
 RAW_CHARACTERS = 200
@@ -123,5 +123,5 @@ def _reasons(bad: DataFrame, name: str, counts: TableCounts, rows: int, max_shar
 
 def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:
     folder.mkdir()
-    with files.sink(folder / "part-empty.parquet") as sink:
+    with paths.sink(folder / "part-empty.parquet") as sink:
         pq.write_table(schema.empty_table(), sink)

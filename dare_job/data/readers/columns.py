@@ -1,4 +1,7 @@
-"""Columns of Parquet files whose types are close to the contract's, as the contract has them."""
+"""Columns of Parquet files whose types are close to the contract's, as the contract has them.
+
+What a reader hands over: three raw tables, not yet checked.
+"""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -73,3 +76,17 @@ def _as_text(table: DataFrame, name: str) -> Column:
     if name == "timestamp" and isinstance(table.schema[name].dataType, FractionalType):
         return F.coalesce(F.col(name).try_cast("bigint").cast("string"), text)  # not 1.6E9
     return text
+
+
+@dataclass(frozen=True)
+class Source:
+    """Raw tables of one input. Each has its contract columns, as text where the file has text, and
+
+    ``source`` (file name), ``line`` (1-based), ``raw`` (the row as text) and ``problem`` (null, or why the
+    row could not be taken apart).
+    """
+
+    interactions: DataFrame
+    users: DataFrame | None = None
+    items: DataFrame | None = None
+    rating_range: tuple[float, float] | None = None  # None: any finite number

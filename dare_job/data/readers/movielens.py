@@ -15,12 +15,12 @@ They are looked for, in this order, only where movies.dat has no ratings.dat bes
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dare_job.data.readers.columns import Source
 from dare_job.data.readers.parquet import parquet_schema
-from dare_job.data.readers.source import Source
 from dare_job.data.readers.text import attributes, comma_separated, lines, split
 from dare_job.errors import DataError
-from dare_job.files import AnyPath
-from dare_job.spark.reading import read_parquet
+from dare_job.spark.tables import read_parquet
+from dare_job.storage.paths import AnyPath
 
 RATINGS = ("ratings.dat", "u.data", "ratings.csv")
 _ITEMS = ("movies.dat", "u.item", "movies.csv")

@@ -13,13 +13,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StringType, StructType
 
-from dare_job import files
-from dare_job.data.readers.columns import Part, column_of, quoted, union
-from dare_job.data.readers.source import Source
+from dare_job.data.readers.columns import Part, Source, column_of, quoted, union
 from dare_job.data.readers.text import attributes
 from dare_job.errors import DataError
-from dare_job.files import AnyPath
-from dare_job.spark.reading import read_parquet
+from dare_job.spark.tables import read_parquet
+from dare_job.storage import paths as storage_paths
+from dare_job.storage.paths import AnyPath
 
 _NEEDED = {"interactions": ("user_id", "item_id", "timestamp"), "users": ("user_id",),
            "items": ("item_id", "title")}
@@ -36,8 +35,8 @@ def parquet_files(path: AnyPath) -> list[AnyPath]:
     """The Parquet files of a table, without Spark's and our own hidden files."""
     if path.is_file():
         return [path]
-    if not files.is_local(path):
-        return files.below(path, ".parquet")
+    if not storage_paths.is_local(path):
+        return storage_paths.below(path, ".parquet")
     return sorted(file for file in path.rglob("*.parquet")
                   if file.is_file() and not file.name.startswith(("_", ".")))
 
@@ -45,7 +44,7 @@ def parquet_files(path: AnyPath) -> list[AnyPath]:
 def parquet_schema(path: AnyPath) -> pa.Schema:
     """Schema from a file's footer. Raises DataError naming the file where it is damaged."""
     try:
-        with files.source(path) as source:
+        with storage_paths.source(path) as source:
             return pq.read_schema(source)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
@@ -71,7 +70,7 @@ def damage(path: AnyPath) -> DataError | None:
     for file in [file for table in tables if table for file in parquet_files(table)]:
         if file.suffix != ".parquet":
             continue
-        with files.source(file) as source:
+        with storage_paths.source(file) as source:
             found = _damage(file, pq.ParquetFile(source))
         if found:
             return found
@@ -97,7 +96,7 @@ def _parts(path: AnyPath, name: str, spark: SparkSession) -> list[Part]:
     alike: dict[tuple, list[AnyPath]] = {}
     schemas: dict[tuple, pa.Schema] = {}
     found = parquet_files(path)
-    for file, schema in zip(found, files.each(parquet_schema, found), strict=True):
+    for file, schema in zip(found, storage_paths.each(parquet_schema, found), strict=True):
         _require(file, schema, _NEEDED[name])
         if any(pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in schema):
             spark.conf.set(_NANOS, "true")  # pandas writes nanoseconds, which Spark only takes as a number

@@ -6,9 +6,9 @@ import re
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dare_job import files
-from dare_job.files import AnyPath
-from dare_job.spark.reading import literal
+from dare_job.spark.tables import literal
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
 
 _ONE_SPLIT_BYTES = 4 << 20  # Spark's spark.sql.files.openCostInBytes: a smaller file is never cut
 
@@ -19,15 +19,15 @@ def lines(spark: SparkSession, path: AnyPath) -> DataFrame:
     A line that is not UTF-8 is read as Latin-1 (the older MovieLens files). Blank lines are left out but
     counted in the numbering.
     """
-    if files.is_local(path):
+    if paths.is_local(path):
         read = spark.read.text(literal(path)).select(
             "value", F.col("_metadata.file_block_start").alias("_start"),
             F.monotonically_increasing_id().alias("_row"))
         line = (F.col("_row") + 1 if _is_one_split(path) else _numbers(read)).cast("long")
     else:
-        from dare_job.spark import remote
+        from dare_job.spark import remote_tables
 
-        read = remote.read_lines(spark, path).withColumn("value", F.col("value").cast("string"))
+        read = remote_tables.read_lines(spark, path).withColumn("value", F.col("value").cast("string"))
         line = F.col("line")
     latin = F.decode(F.col("value").cast("binary"), "ISO-8859-1")
     text = F.when(F.is_valid_utf8("value"), F.col("value")).otherwise(latin)

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from dare_job.decode.beam.forest import Forest
-from dare_job.decode.beam.joint import beam_law, log_likelihoods
+from dare_job.decode.beam.kernel import beam_law, log_likelihoods
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.draft.model import over_vocabulary
-from dare_job.decode.levels import Level
-from dare_job.decode.sampling.laws import NONE, draw, law
-from dare_job.decode.sampling.seeds import DRAFT, uniforms
-from dare_job.decode.target import Target
+from dare_job.decode.model.masks import Level
+from dare_job.decode.model.target import Target
+from dare_job.decode.sampling.distributions import NONE, draw, law
+from dare_job.decode.sampling.random_streams import DRAFT, uniforms
 
 
 class Drafts(NamedTuple):

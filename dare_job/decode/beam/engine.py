@@ -6,19 +6,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dare_job.decode import prefill
 from dare_job.decode.beam.drafting import BeamDrafter, Drafts, bans, gathered
 from dare_job.decode.beam.layer import Input, Output, sampled, searched
 from dare_job.decode.beam.rows import BeamRows, none_above
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.beam.walk import Walk
-from dare_job.decode.cache import TreeCache
-from dare_job.decode.engine import Engine
-from dare_job.decode.prefixes import Prefix
+from dare_job.decode.engine import prefill
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.cache import TreeCache
+from dare_job.decode.model.prefix_cache import Prefix
+from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Result
-from dare_job.decode.sampling.laws import NONE
-from dare_job.decode.sampling.seeds import RESIDUAL, VERIFY, Seeds, uniforms
-from dare_job.decode.target import Target
+from dare_job.decode.sampling.distributions import NONE
+from dare_job.decode.sampling.random_streams import RESIDUAL, VERIFY, Seeds, uniforms
 from dare_job.errors import ModelError
 
 _NO_NUMBERS = "the model's logits are not finite"

@@ -9,7 +9,7 @@ have read fewer of them, ``read``.
 import numba
 import numpy as np
 
-from dare_job.decode.levels import Level
+from dare_job.decode.model.masks import Level
 
 TEXT = -1  # parent of a node directly behind the text
 

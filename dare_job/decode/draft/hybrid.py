@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dare_job.decode.draft.base import Drafter
-from dare_job.decode.draft.model import Constraint, ModelDrafter
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.drafter import Constraint, Drafter
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.drafts import SampledDrafts, certain, either, joined
-from dare_job.decode.sampling.seeds import Draws
+from dare_job.decode.sampling.random_streams import Draws
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch

@@ -1,26 +1,22 @@
 """Drafts by a smaller causal language model of the same tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from dare_job.decode.draft.drawing import Drawn
-from dare_job.decode.draft.growing import Grown
-from dare_job.decode.draft.reader import Reader
-from dare_job.decode.draft.shape import Shape
+from dare_job.decode.draft.draft_cache import Reader
+from dare_job.decode.draft.greedy_tree import Grown
+from dare_job.decode.draft.sampled_tree import Drawn
+from dare_job.decode.drafter import Constraint, Shape
+from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
+from dare_job.decode.sampling.distributions import NONE, check_count, draw
+from dare_job.decode.sampling.distributions import law as law_of
 from dare_job.decode.sampling.drafts import SampledDrafts
-from dare_job.decode.sampling.laws import NONE, check_count, draw
-from dare_job.decode.sampling.laws import law as law_of
-from dare_job.decode.sampling.seeds import Draws
+from dare_job.decode.sampling.random_streams import Draws
 from dare_job.decode.sampling.warp import Warp, warp
-from dare_job.decode.target import Target
 from pools.tree import DraftBatch, empty
-
-# Logits (T, V), rows (T,), and how many tokens (T,) stand before what comes next -> logits, -inf for what may
-# not come.
-Constraint = Callable[[torch.Tensor, np.ndarray, np.ndarray], torch.Tensor]
 
 
 class ModelDrafter:

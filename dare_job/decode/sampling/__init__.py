@@ -4,11 +4,10 @@
 a rule that is exact for the law, ``walk`` and ``traverse`` judge trees.
 """
 
-from dare_job.decode.sampling.laws import LAWS, NONE, draw, enumerate_draws, law
+from dare_job.decode.sampling.distributions import LAWS, NONE, draw, enumerate_draws, law
 from dare_job.decode.sampling.rules import RULES
 from dare_job.decode.sampling.traversal import law_of_traversal, traverse
-from dare_job.decode.sampling.tree import Candidates, Walk, law_of_walk, walk
-from dare_job.decode.sampling.verify import Outcome, Output, Verifier
+from dare_job.decode.sampling.verify import Candidates, Outcome, Output, Verifier, Walk, law_of_walk, walk
 from dare_job.decode.sampling.warp import Warp, warp
 
 __all__ = ["LAWS", "NONE", "RULES", "Candidates", "Outcome", "Output", "Verifier", "Walk", "Warp", "draw",

@@ -10,8 +10,8 @@ import numpy as np
 
 from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.verify.compiled import first_choice
-from dare_job.decode.verify.exponentials import BLOCK, LEAST, power, rest, small, whole
-from dare_job.decode.verify.seen import distinct, penalise
+from dare_job.decode.verify.penalty import distinct, penalise
+from dare_job.decode.verify.relaxed_compiled import BLOCK, LEAST, power, rest, small, whole
 from pools.jit import cached
 
 

@@ -6,9 +6,9 @@ import numba
 import numpy as np
 import torch
 
-from dare_job.decode.sampling.laws import NONE
-from dare_job.decode.sampling.tree import Candidates
-from dare_job.decode.tree import Tree
+from dare_job.decode.model.tree import Tree
+from dare_job.decode.sampling.distributions import NONE
+from dare_job.decode.sampling.verify import Candidates
 from pools.tree import DraftBatch
 
 

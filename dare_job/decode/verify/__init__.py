@@ -5,10 +5,10 @@ from functools import partial
 
 import torch
 
+from dare_job.decode.model.tree import Tree
 from dare_job.decode.request import EngineSettings
-from dare_job.decode.tree import Tree
-from dare_job.decode.verify import passing, relaxed, strict
-from dare_job.decode.verify.seen import NOTHING, Seen
+from dare_job.decode.verify import relaxed_compiled, rules
+from dare_job.decode.verify.penalty import NOTHING, Seen
 from dare_job.decode.verify.verdict import Blanks, Verdict, longest, strictly, undrafted
 
 Verifier = Callable[..., Verdict]  # of scores, tree, and which nodes are strict whatever the rule
@@ -17,8 +17,8 @@ Verifier = Callable[..., Verdict]  # of scores, tree, and which nodes are strict
 def verifier(settings: EngineSettings, eos: torch.Tensor) -> Verifier:
     """The verifier of the settings' rule; ``eos`` int64 (E,) on the target's device."""
     by_rule = settings.rule != "strict"
-    rule = partial(relaxed.judge_tree, settings=settings, eos=eos) if by_rule else strict.judge_tree
-    bounds, ends, blank = passing.bounds(settings), eos.cpu().numpy(), Blanks()
+    rule = partial(rules.verify_relaxed, settings=settings, eos=eos) if by_rule else rules.verify_strict
+    bounds, ends, blank = relaxed_compiled.bounds(settings), eos.cpu().numpy(), Blanks()
 
     def verify(scores: torch.Tensor, tree: Tree, strict_nodes: torch.Tensor | None = None,
                seen: Seen = NOTHING) -> Verdict:
@@ -27,7 +27,7 @@ def verifier(settings: EngineSettings, eos: torch.Tensor) -> Verifier:
         """
         if scores.device.type == "cpu":
             if by_rule and tree.depth:
-                return relaxed.on_cpu(scores, tree, strict_nodes, bounds, ends, seen, blank(tree))
+                return rules.on_cpu(scores, tree, strict_nodes, bounds, ends, seen, blank(tree))
             return strictly(tree, scores, seen, blank(tree))
         return longest(tree, rule(scores, tree, strict_nodes)) if tree.depth else undrafted(scores)
 

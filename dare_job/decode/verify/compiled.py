@@ -6,7 +6,7 @@ On a CPU a node's first choice is looked up when a branch reaches the node, and 
 import numba
 import numpy as np
 
-from dare_job.decode.verify.seen import distinct, on_path, penalise, penalised
+from dare_job.decode.verify.penalty import distinct, on_path, penalise, penalised
 from pools.jit import array_at, cached
 
 _BLOCK = 256  # scores

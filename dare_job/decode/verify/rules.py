@@ -11,15 +11,30 @@ The first four are DARE's (equations 4, 7 and 8, table 8). The last one is the t
 (Cai et al. 2024, arXiv 2401.10774; in its code ``evaluate_posterior``, with 0.09 and its root 0.3). x is in
 TopK when fewer than k tokens are more probable. Pure functions of tensors with one entry a token, whatever
 the shape of the trees.
+
+Relaxed verification: a draft token passes where one of the ``rules`` lets it.
+
+An end-of-text token passes only as the first choice. A token that has an embedding but no score (the
+embedding may be the wider) does not pass.
+
+Strict verification: a draft token passes when it is the model's first choice.
+
+The accepted branch is what greedy decoding would have written, and the token behind it too. On a CPU the
+whole verdict comes from ``compiled.branch``.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from dare_job.decode.model.tree import Tree
 from dare_job.decode.request import EngineSettings
+from dare_job.decode.verify.penalty import Seen
+from dare_job.decode.verify.relaxed_compiled import Bounds, branch
+from dare_job.decode.verify.verdict import Judgement, Verdict, judge
 
 
 @dataclass(frozen=True)
@@ -74,3 +89,44 @@ def entropy(asked: Asked, settings: EngineSettings) -> torch.Tensor:
 RULES: dict[str, Callable[[Asked, EngineSettings], torch.Tensor]] = {
     "relaxed": relaxed, "top_k": top_k, "threshold": threshold, "literal": literal, "ratio": ratio,
     "entropy": entropy}
+
+_NO_NODES = np.zeros(0, np.bool_)
+
+
+def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *,
+               settings: EngineSettings, eos: torch.Tensor) -> Judgement:
+    """By tensor operations for any device.
+
+    scores float32 (T, V); strict bool (T,): nodes that pass as first choices alone (None: none); eos
+    int64 (E,): end-of-text tokens.
+    """
+    choices, finite = judge(scores)
+    tokens, place, width = tree.tokens, tree.parents, scores.shape[1]
+    own, sums = scores[place, tokens.clamp_max(width - 1)], scores.logsumexp(-1)
+    first = tokens == choices[place]
+    asked = Asked(first, own, own - sums[place], scores, sums, place)
+    passed = RULES[settings.rule](asked, settings)
+    passed = passed & (first | ~torch.isin(tokens, eos))
+    if strict is not None:
+        passed = torch.where(strict, first, passed)
+    return Judgement(choices, passed & (tokens < width), finite, asked.logp)
+
+
+def on_cpu(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None, bounds: Bounds,
+           eos: np.ndarray, seen: Seen, found: tuple[np.ndarray, ...]) -> Verdict:
+    """The verdict itself, by compiled code. ``eos`` int64 (E,); found: ``blank``; the others as elsewhere."""
+    scores = scores.contiguous()
+    return Verdict(*found, branch(scores.data_ptr(), scores.shape[1], *tree.host, _NO_NODES if strict is None
+                                  else strict.numpy(), eos, bounds, seen, *found))
+
+
+def verify_strict(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> Judgement:
+    """scores float32 (T, V); siblings are distinct, so one branch passes at most. All nodes are strict."""
+    choices, finite = judge(scores)
+    return Judgement(choices, tree.tokens == choices[tree.parents], finite)
+
+
+def judgement(tree: Tree, choices: np.ndarray, finite: np.ndarray) -> Judgement:
+    """The same of first choices int64 (T,) that are known already, and whether they are numbers bool (T,)."""
+    tokens, parents = tree.host[:2]
+    return Judgement(*map(torch.from_numpy, (choices, tokens == choices[parents], finite)))

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from dare_job.decode.tree import Tree
+from dare_job.decode.model.tree import Tree
 from dare_job.decode.verify import compiled
-from dare_job.decode.verify.seen import Seen
+from dare_job.decode.verify.penalty import Seen
 
 NO_LOGP = np.zeros(0, np.float32)
 

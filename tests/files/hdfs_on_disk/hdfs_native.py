@@ -1,4 +1,4 @@
-"""This machine's disk in place of HDFS, by what ``dare_job.hdfs`` calls of the package of this name."""
+"""A local disk in place of HDFS: what ``dare_job.storage.hdfs`` calls of the package ``hdfs_native``."""
 
 import os
 import shutil

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 
 import torch
 
-from dare_job.decode.sampling.steps import normalised
+from dare_job.decode.sampling.rules import normalised
 
 
 class Followed:

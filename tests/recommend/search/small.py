@@ -5,9 +5,9 @@ import torch
 from transformers import GPT2Config, LlamaConfig, Qwen2Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from dare_job.decode.beam.top_k.search import Query
-from dare_job.decode.beam.top_k.trie import Trie
-from dare_job.decode.target import Target
+from dare_job.decode.model.target import Target
+from dare_job.decode.trie_search.beams import Query
+from dare_job.decode.trie_search.trie import Trie
 
 SIZES = (7, 9, 8, 6)
 FIRST = [20, 27, 36, 44]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dare_job.bench.recommend import command, curve, report
+from dare_job.bench.recommend import command, measure, report
 from dare_job.bench.recommend.command import Options
 from dare_job.bench.recommend.measure import same
 from dare_job.cli import app
-from dare_job.decode.beam.top_k.search import Lists
+from dare_job.decode.trie_search.search import Lists
 from dare_job.errors import ConfigError
 
 ROW = {"method", "verification", "k", "speedup_cpu", "speedup_clock", "speedup_memory_bound",
@@ -52,21 +52,21 @@ def _lists(reads, draft_reads):
 
 def test_memory_bound_times_are_those_of_each_users_forwards(monkeypatch):
     """By costs that tell tokens, rows and models apart; a forward without a user costs it nothing."""
-    curve._ms.cache_clear()
-    monkeypatch.setattr(curve, "forward_ms", lambda device, model, rows, queries, context: (
-        1000 if model is curve.MISTRAL else 1) * (10 * rows + queries))
-    found = curve.search_ms(_lists([[8, 7], [3, 0]], [[5, 5], [0, 2]]))
+    measure._ms.cache_clear()
+    monkeypatch.setattr(measure, "forward_ms", lambda device, model, rows, queries, context: (
+        1000 if model is measure.MISTRAL else 1) * (10 * rows + queries))
+    found = measure.search_ms(_lists([[8, 7], [3, 0]], [[5, 5], [0, 2]]))
     assert found.tolist() == [18_000 + 13_000 + 15, 17_000 + 15 + 12]
     # without tree attention: user 0 reads ceil(8 / 4) and ceil(3 / 4) levels of 4 paths, at least K = 6 rows
-    assert curve.without_tree_ms(_lists([[8, 7], [3, 0]], []), 4, 6).tolist() == [83_000 + 63_000, 83_000]
-    curve._ms.cache_clear()
+    assert measure.without_tree_ms(_lists([[8, 7], [3, 0]], []), 4, 6).tolist() == [83_000 + 63_000, 83_000]
+    measure._ms.cache_clear()
 
 
 def test_memory_bound_forwards_cost_their_weights_until_arithmetic_costs_more():
     """Mistral's 14.48 GB and LLaMA-68M's 136 MB at 3.35 TB/s, and some keys and values: data sheets."""
-    assert curve._ms(True, 1) == pytest.approx(4.325, abs=0.005) == curve._ms(True, 100)
-    assert curve._ms(False, 1) == pytest.approx(0.0413, abs=0.001)
-    assert curve._ms(True, 600) == pytest.approx(9.0, rel=0.05)
+    assert measure._ms(True, 1) == pytest.approx(4.325, abs=0.005) == measure._ms(True, 100)
+    assert measure._ms(False, 1) == pytest.approx(0.0413, abs=0.001)
+    assert measure._ms(True, 600) == pytest.approx(9.0, rel=0.05)
 
 
 def test_near_ties_are_counted_and_are_no_other_lists():

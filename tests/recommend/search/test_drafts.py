@@ -7,12 +7,13 @@ import torch
 from transformers import GPTNeoConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from dare_job.decode.beam.top_k.drafts import BeamDrafter, ModelScorer
-from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer, Popularity, Transitions
-from dare_job.decode.beam.top_k.reader import RAW, RENORMALISED
-from dare_job.decode.beam.top_k.search import Query, TopK
-from dare_job.decode.beam.top_k.trie import NONE, ROOT, Trie, Vocabulary
-from dare_job.decode.target import Target
+from dare_job.decode.model.target import Target
+from dare_job.decode.trie_search.beams import Query
+from dare_job.decode.trie_search.drafts import BeamDrafter, ModelScorer
+from dare_job.decode.trie_search.item_weights import Alike, LeafScorer, Popularity, Transitions
+from dare_job.decode.trie_search.node_scores import RAW, RENORMALISED
+from dare_job.decode.trie_search.search import TopK
+from dare_job.decode.trie_search.trie import NONE, ROOT, Trie, Vocabulary
 from dare_job.errors import ConfigError
 
 

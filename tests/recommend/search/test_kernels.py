@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from dare_job.decode.beam.top_k.kernels import exact, relaxed
-from dare_job.decode.sampling.seeds import DRAFT
-from dare_job.decode.sampling.steps import normalised
+from dare_job.decode.sampling.random_streams import DRAFT
+from dare_job.decode.sampling.rules import normalised
+from dare_job.decode.trie_search.kernels import exact, relaxed
 
 ROW = np.zeros(1, np.int64)
 

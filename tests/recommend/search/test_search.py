@@ -7,10 +7,11 @@ import pytest
 import small
 import torch
 
-from dare_job.decode.beam.top_k.drafts import BeamDrafter
-from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer
-from dare_job.decode.beam.top_k.search import Query, TopK
-from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
+from dare_job.decode.trie_search.beams import Query
+from dare_job.decode.trie_search.drafts import BeamDrafter
+from dare_job.decode.trie_search.item_weights import Alike, LeafScorer
+from dare_job.decode.trie_search.search import TopK
+from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
 
 

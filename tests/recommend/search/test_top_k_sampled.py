@@ -6,11 +6,12 @@ import pytest
 import small
 import torch
 
-from dare_job.decode.beam.top_k.drafts import ModelScorer
-from dare_job.decode.beam.top_k.leaves import LeafScorer, Popularity
-from dare_job.decode.beam.top_k.sampled import KERNELS, DrawnDrafter, SampledTopK
-from dare_job.decode.beam.top_k.search import Query, TopK
-from dare_job.decode.beam.top_k.trie import NONE, Trie, Vocabulary
+from dare_job.decode.trie_search.beams import Query
+from dare_job.decode.trie_search.drafts import ModelScorer
+from dare_job.decode.trie_search.item_weights import LeafScorer, Popularity
+from dare_job.decode.trie_search.sampled import KERNELS, DrawnDrafter, SampledTopK
+from dare_job.decode.trie_search.search import TopK
+from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError
 
 TWO = Trie.of(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0], [2, 0, 0]]))  # last code forced

@@ -3,12 +3,12 @@
 import numpy as np
 import small
 
-from dare_job.decode.beam.top_k.drafts import BeamDrafter
-from dare_job.decode.beam.top_k.leaves import Alike, LeafScorer
-from dare_job.decode.beam.top_k.scheduler import Line, Scheduler
-from dare_job.decode.beam.top_k.search import TopK
-from dare_job.decode.beam.top_k.trie import Vocabulary
-from dare_job.decode.cost import Curve
+from dare_job.decode.engine.latency import Curve
+from dare_job.decode.trie_search.draft_depth import Line, Scheduler
+from dare_job.decode.trie_search.drafts import BeamDrafter
+from dare_job.decode.trie_search.item_weights import Alike, LeafScorer
+from dare_job.decode.trie_search.search import TopK
+from dare_job.decode.trie_search.trie import Vocabulary
 
 FLAT = Curve.of({"1": {"1": 10, "2000": 10.1}}, "a forward that memory bounds")
 STEEP = Curve.of({"1": {"1": 1, "2000": 2000}}, "a forward that costs by its tokens")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dare_job.decode.beam.top_k.trie import ROOT, Trie, Vocabulary
+from dare_job.decode.trie_search.trie import ROOT, Trie, Vocabulary
 from dare_job.errors import ConfigError
 
 TABLES = arrays(np.int32, st.tuples(st.integers(1, 40), st.integers(1, 5)), elements=st.integers(0, 4))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dare_job.decode.beam.top_k.trie import NONE
+from dare_job.decode.trie_search.trie import NONE
 from dare_job.recommend.catalogue import Catalogue
-from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.recommend.vocabulary import Recommender
 
 IDS = ItemIds(tuple("abcdef"), np.array([[0, 0], [0, 1], [0, 1], [0, 1], [1, 0], [1, 0]], np.int32), (2, 2))
 CATALOGUE = Catalogue.of(IDS, np.array([0, 1, 3, 2, 0, 0.0]))

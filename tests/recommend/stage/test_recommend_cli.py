@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from dare_job import pipeline
 from dare_job.cli import app
-from dare_job.config import load
+from dare_job.config.settings import load
 from dare_job.errors import ConfigError
 
 

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_recommender
 
-from dare_job import pipeline, swap
-from dare_job.config import JobConfig
+from dare_job import pipeline
+from dare_job.config.settings import JobConfig
 from dare_job.job import Job
 from dare_job.recommend import chunks
+from dare_job.storage import atomic
 from dare_job.workspace import Workspace
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -33,7 +34,7 @@ def job_of(out: Path, shop: Path, model: Path) -> Job:
 
 
 def recommend_once(out: Path, shop: Path, model: Path) -> None:
-    swap.GRACE_S = 0
+    atomic.GRACE_S = 0
     pipeline.run_stage(job_of(out, shop, model), "recommend")
 
 

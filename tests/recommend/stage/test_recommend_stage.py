@@ -10,16 +10,16 @@ import pytest
 import tiny_recommender
 from tiny_recommender import item_ids, write
 
-from dare_job import model_files
-from dare_job.decode.beam.top_k.search import TopK
-from dare_job.decode.target import Target
+from dare_job.decode.model.target import Target
+from dare_job.decode.trie_search.search import TopK
 from dare_job.errors import ConfigError, ModelError, ThresholdError
+from dare_job.models import files
 from dare_job.recommend import publishing
 from dare_job.recommend.catalogue import Catalogue
-from dare_job.recommend.ids.item_ids import ItemIds
-from dare_job.recommend.ids.vocabulary import Recommender
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.recommend.vocabulary import Recommender
+from dare_job.schemas import CANDIDATES
 from dare_job.stages import recommend
-from dare_job.tables import CANDIDATES
 from dare_job.workspace import MANIFEST
 
 pytestmark = pytest.mark.spark
@@ -128,7 +128,7 @@ def test_who_drafts_counts_where_lists_hang_on_it(job_of, folder, tmp_path, sett
     for drafter in (None, "trie", "popularity", *small, moved):
         job, made_by = job_of(drafter=drafter, **settings), {"model": {"sha256": "m"}}
         if place := recommend._drafter(job):
-            made_by["drafter"] = {"sha256": model_files.fingerprint(place)}
+            made_by["drafter"] = {"sha256": files.fingerprint(place)}
         found[drafter] = recommend._fingerprint(job, "input", made_by)
     assert len(set(found.values())) == (5 if settings else 1) and found[moved] == found[small[0]]
 

@@ -13,15 +13,15 @@ import tiny_recommender
 import torch
 from pydantic import ValidationError
 
-from dare_job.config import RecommendSettings
-from dare_job.decode.beam.top_k.reader import Reader
-from dare_job.decode.target import Target
+from dare_job.config.recommend import RecommendSettings
+from dare_job.decode.model.target import Target
+from dare_job.decode.trie_search.node_scores import Reader
 from dare_job.errors import DeviceError, InfrastructureError
+from dare_job.generate import hangs
+from dare_job.generate.hangs import EXIT_CODE, Watchdog
 from dare_job.recommend import chunks, users
 from dare_job.recommend.rows import Writer
 from dare_job.recommend.task import Model, RecommendTask, _load
-from dare_job.spark import hangs
-from dare_job.spark.watchdog import EXIT_CODE, Watchdog
 
 USERS = {f"u{n:02d}": [f"i{(7 * n + step) % 40}" for step in range(1 + n % 3)] for n in range(14)}
 CUDA = torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors might be ...")
@@ -205,7 +205,7 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
     def sleepy(batches, task):
         import time
 
-        from dare_job.decode.beam.top_k.reader import Reader
+        from dare_job.decode.trie_search.node_scores import Reader
         from dare_job.recommend import chunks
         from dare_job.recommend.rows import Writer
 

@@ -1,1 +1,0 @@
-"""``dare-job acceptance``: how many drafts a target accepts, beside the most that any exact rule could."""

@@ -1,0 +1,143 @@
+"""The commands under ``dare-job prepare``: the paper's data sets, from their original files."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dare_job.errors import DataError
+
+app = typer.Typer(no_args_is_help=True,
+                  help="Make the data sets of DARE's paper from their original files: docs/datasets.md.")
+
+
+class Untitled(StrEnum):
+    drop = "drop"
+    keep = "keep"
+
+
+class Duplicates(StrEnum):
+    last = "last"
+    all = "all"
+
+
+class Split(StrEnum):
+    time = "time"
+    user = "user"
+
+
+Out = Annotated[Path, typer.Option("--out", help="Folder to write, which is not there yet.")]
+MinUser = Annotated[int, typer.Option("--min-user", min=1, help="Interactions of each user that stays.")]
+MinItem = Annotated[int, typer.Option("--min-item", min=1, help="Interactions of each item that stays.")]
+Positive = Annotated[float, typer.Option("--positive", help="Ratings of at least this are label 1.")]
+WithoutTitle = Annotated[Untitled, typer.Option(
+    "--untitled", help="Interactions with items that have no title, which no prompt can name.")]
+Repeated = Annotated[Duplicates, typer.Option(
+    "--duplicates", help="Several ratings of an item by a user: the last counts, or all.")]
+HistoryShare = Annotated[float, typer.Option(
+    "--history-share", help="m / n of the old and new window, as history.share.")]
+SplitBy = Annotated[Split, typer.Option("--split", help="How CTR rows are split.")]
+ValidShare = Annotated[float, typer.Option("--valid-share", min=0, max=1, help="Of the CTR rows.")]
+TestShare = Annotated[float, typer.Option("--test-share", min=0, max=1, help="Of the CTR rows.")]
+Sample = Annotated[int, typer.Option("--sample", min=0, help="Test users, and test items, of speed.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of halves, samples and a split by user.")]
+Config = Annotated[list[Path] | None, typer.Option(
+    "--config", help="YAML settings, of which input.max_reject_share, spark and log count; repeatable.")]
+Set = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="Override a setting, as in spark.driver_memory=8g; repeatable.")]
+
+
+@app.callback()
+def prepare() -> None:
+    """Make the data sets of DARE's paper from their original files: docs/datasets.md."""
+
+
+@app.command("movielens-10m")
+def movielens_10m(
+    input: Annotated[Path, typer.Option(
+        "--input", help="ml-10m.zip, or a folder with ratings.dat and movies.dat; other MovieLens sets with "
+        "ratings will do.")],
+    out: Out, min_user: MinUser = 1, min_item: MinItem = 1, positive: Positive = 4.0,
+    untitled: WithoutTitle = Untitled.drop, duplicates: Repeated = Duplicates.last,
+    history_share: HistoryShare = 0.7, split: SplitBy = Split.time, valid_share: ValidShare = 0.1,
+    test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
+    set_: Set = None,
+) -> None:
+    """MovieLens-10M: labels, windows, halves and splits; no filter unless asked for.
+
+    The last line of standard output is one JSON object.
+    """
+    from dare_job.config.settings import load
+    from dare_job.data import readers
+    from dare_job.data.paper.options import Options
+
+    options = Options(out, min_user, min_item, positive, untitled.value, duplicates.value, history_share,
+                      split.value, valid_share, test_share, sample, seed)
+    settings = load(config or [], set_, {"input.path": ("--input", str(input)),
+                                         "input.format": ("movielens-10m", "movielens")})
+    _require(input, "--input", "ml-10m.zip or a folder with ratings.dat and movies.dat",
+             input.is_dir() or input.suffix == ".zip")
+    _run("movielens-10m", [input], lambda into, spark: readers.read(settings.input, into, spark),
+         options, settings)
+
+
+@app.command("amazon-books")
+def amazon_books(
+    reviews: Annotated[Path, typer.Option(
+        "--reviews", help="Books.json.gz or the like: reviews as JSON lines (2014, 2018, 2023), or the csv "
+        "of ratings alone; .gz or not.")],
+    meta: Annotated[Path, typer.Option(
+        "--meta", help="meta_Books.json.gz or the like: JSON lines, or Python notation as in 2014.")],
+    out: Out, min_user: MinUser = 60, min_item: MinItem = 40, positive: Positive = 5.0,
+    untitled: WithoutTitle = Untitled.drop, duplicates: Repeated = Duplicates.last,
+    history_share: HistoryShare = 0.7, split: SplitBy = Split.time, valid_share: ValidShare = 0.1,
+    test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
+    set_: Set = None,
+) -> None:
+    """Amazon-Books: users and items with few interactions filtered, labels, windows, halves and splits.
+
+    The paper does not state its thresholds; the defaults are KAR's. The last line of standard output is one
+    JSON object.
+    """
+    from dare_job.config.settings import load
+    from dare_job.data import readers
+    from dare_job.data.paper.options import Options
+
+    options = Options(out, min_user, min_item, positive, untitled.value, duplicates.value, history_share,
+                      split.value, valid_share, test_share, sample, seed)
+    settings = load(config or [], set_)
+    share = settings.input.max_reject_share
+    _require(reviews, "--reviews", "a file such as Books.json.gz", reviews.is_file())
+    _require(meta, "--meta", "a file such as meta_Books.json.gz", meta.is_file())
+    _run("amazon-books", [reviews, meta],
+         lambda into, spark: readers.read_amazon(reviews, meta, into, share, spark), options, settings)
+
+
+def _require(path: Path, option: str, expected: str, fits: bool) -> None:
+    if not path.exists():
+        raise DataError(f"{option} {path}: no such file or folder; give {expected}")
+    if not fits:
+        raise DataError(f"{option} {path} is not {expected}")
+
+
+def _run(name: str, sources: list[Path], read: Callable, options, settings) -> None:
+    from rich.console import Console
+
+    from dare_job.cli.output import writing
+    from dare_job.data.paper import command, report
+    from dare_job.observe import log, progress
+    from dare_job.spark.session import session
+
+    options.require()
+    log.to_stderr(settings.log.format)
+    with (log.bound(stage=f"prepare {name}"), writing(options.out),
+          progress.of_stage(settings.log.every_s)):
+        manifest = command.prepare(name, sources, read, options, session(settings.spark))
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    report.show(manifest, Console(highlight=False, width=width))
+    print(json.dumps({"out": str(options.out), **manifest}), flush=True)

@@ -1,0 +1,98 @@
+"""What writing can fail with that is no fault of the program: a full disk, a wrong place, lost executors."""
+
+import errno
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote
+
+from dare_job.errors import ConfigError, DareJobError, DataError, InfrastructureError
+from dare_job.spark import executors
+from dare_job.spark.session import refused
+from dare_job.storage import errors, paths
+from dare_job.storage.paths import AnyPath
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR,
+         errno.ENAMETOOLONG, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE}
+_ENDS_WITHIN_S = 2.0  # a killed process closes its sockets a moment before it has ended
+
+
+@contextmanager
+def writing(out: AnyPath) -> Iterator[None]:
+    """Around everything that writes below ``out``.
+
+    Raises ConfigError where ``out`` is or lies below a file, InfrastructureError for what the disk refused,
+    from Python or from Spark, and where Spark's Java process was killed or its executors or workers were
+    lost, DataError for a file that Spark found damaged, and the project's own error that a Spark task
+    raised; any other error passes.
+    """
+    try:
+        errors.require(out, "out")
+        _require_folder(out)
+        yield
+    except DareJobError:
+        raise
+    except OSError as error:
+        _raise_if_java_ended(error)
+        if error.errno in _DISK or _cannot_be_made(out, error):
+            reason = error.strerror or str(error)
+            place = error.filename or f"output folder {out}"
+            raise InfrastructureError(f"{place}: {reason}") from error
+        raise
+    except Exception as error:
+        _raise_if_java_ended(error)
+        if _of_spark(error):
+            executors.raise_of_task(error)
+        if damaged := _damaged(error):
+            raise DataError(f"{damaged} is damaged or gone: put a whole copy in its place, or remove its "
+                            "folder and run again what writes it") from error
+        reason = refused(error) if _of_spark(error) else None
+        if reason is None and (said := errors.reason(error)):
+            raise InfrastructureError(f"a store refused the job, which writes to {out}: {said}") from error
+        if reason is None:
+            if _of_spark(error):
+                executors.raise_if_lost(error)
+            raise
+        raise InfrastructureError(f"Spark could not write for output folder {out}: {reason}") from error
+
+
+def _require_folder(out: AnyPath) -> None:
+    if not paths.is_local(out):
+        return
+    found = next((path for path in (out, *out.parents) if path.exists()), None)
+    if found is not None and not found.is_dir():
+        raise ConfigError(f"out = {out}: {found} is a file; name a folder (--out FOLDER)")
+
+
+def _cannot_be_made(out: AnyPath, error: OSError) -> bool:
+    """True where the folder itself is missing still, as below /proc, where nothing can be made."""
+    if not paths.is_local(out):
+        return False
+    return isinstance(error, FileNotFoundError) and not out.exists() and str(error.filename) in {
+        str(path) for path in (out, *out.parents)}
+
+
+def _of_spark(error: Exception) -> bool:
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def _damaged(error: Exception) -> str | None:
+    """The file that Spark could not read, of which it says so while it runs, not when it opens the table."""
+    said = str(error) if _of_spark(error) else ""
+    found = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", said)
+    return unquote(found[1]) if found else None
+
+
+def _raise_if_java_ended(error: Exception) -> None:
+    """Raise InfrastructureError where the Java process that this one started has ended."""
+    spark = sys.modules.get("pyspark.core.context")
+    java = spark and getattr(spark.SparkContext._gateway, "proc", None)
+    if java is None:
+        return
+    with suppress(subprocess.TimeoutExpired):
+        code = java.wait(_ENDS_WITHIN_S)
+        raise InfrastructureError(
+            f"Spark's Java process has ended with {code} (-9: killed, often for its memory: "
+            "spark.driver_memory): what was finished is kept, run it again") from error

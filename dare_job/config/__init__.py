@@ -1,0 +1,1 @@
+"""Typed settings: defaults, YAML files, overrides, and messages about bad settings."""

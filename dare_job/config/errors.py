@@ -1,0 +1,100 @@
+"""Turns a validation failure of the settings into lines that a user can act on."""
+
+import difflib
+import typing
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ValidationError
+
+from dare_job.config.source import Override
+
+_QUOTE = "; write it in quotes (in a shell: --set 'KEY=\"VALUE\"')"
+
+
+def explain(error: ValidationError, root: type[BaseModel], file: str,
+            overrides: Sequence[Override] = ()) -> str:
+    """One line for each failure: the key, its value, its file or flag, and the valid choices or keys."""
+    lines: dict[str, list[str]] = {}
+    for key, failures in _by_key(error, root).items():
+        origin = _origin(key, failures[0], overrides) or file
+        lines.setdefault(origin, []).append(_line(key, failures, root))
+    return "; ".join(f"{origin}: " + "; ".join(dict.fromkeys(found)) for origin, found in lines.items())
+
+
+def _by_key(error: ValidationError, root: type[BaseModel]) -> dict[tuple[str, ...], list]:
+    """The failures of each key; one that may be of several types has a failure for each."""
+    found: dict[tuple[str, ...], list] = {}
+    for failure in error.errors():
+        found.setdefault(_names(root, failure), []).append(failure)
+    return found
+
+
+def _names(root: type[BaseModel], failure) -> tuple[str, ...]:
+    """The key's path, without the branches of a union, list positions and the like behind it."""
+    section, names = root, []
+    for part in failure["loc"]:
+        names.append(str(part))
+        field = section.model_fields.get(part) if section else None
+        kind = field.annotation if field else None
+        if typing.get_origin(kind) is dict:
+            return (*names, *map(str, failure["loc"][len(names):][:1]))
+        section = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        if section is None:
+            break
+    return tuple(names)
+
+
+def _origin(names: tuple[str, ...], failure, overrides: Sequence[Override]) -> str | None:
+    """What gave the value: a flag, a file on top, or neither. A section as a whole fails for keys named."""
+    key = ".".join(names)
+    for override in reversed(overrides):
+        below = f"{override.key}.".startswith(f"{key}.")
+        blamed = override.key in failure["msg"] if failure["type"] == "value_error" else below
+        if blamed or f"{key}.".startswith(f"{override.key}."):
+            return override.origin
+    return None
+
+
+def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
+    key, failure, section = ".".join(names), failures[0], _section(root, names[:-1])
+    if failure["type"] in ("extra_forbidden", "invalid_key") and section:
+        return _unknown(key, failure, sorted(section.model_fields))
+    if failure["type"] == "value_error":
+        return str(failure["ctx"]["error"])
+    if failure["type"] == "missing":
+        return f"key {key} is missing: add it"
+    messages = list(dict.fromkeys(found["msg"].removeprefix("Input should be ") for found in failures))
+    reason = " or ".join(messages)
+    reason = f"should be {reason}" if any("Input should be" in found["msg"] for found in failures) else reason
+    field = section.model_fields.get(names[-1]) if section else None
+    if failure["type"] == "string_pattern_mismatch" and field and field.description:
+        reason = f"should be {field.description}"
+    choices = _choices(field.annotation) if field else []
+    choices = [choice for choice in choices if f"'{choice}'" not in reason]
+    hint = f"; valid choices: {', '.join(choices)}" if choices else ""
+    number = failure["type"] == "string_type" and isinstance(failure["input"], int | float)
+    return f"{key} = {failure['input']!r}: {reason}{hint}{_QUOTE if number else ''}"
+
+
+def _unknown(key: str, failure, known: list[str]) -> str:
+    if failure["type"] == "invalid_key":
+        return f"key {failure['input']!r} is not text; valid keys: {', '.join(known)}"
+    close = difflib.get_close_matches(key.rsplit(".", 1)[-1], known, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"unknown key {key}{hint}; valid keys: {', '.join(known)}"
+
+
+def _section(root: type[BaseModel], names: Sequence[str]) -> type[BaseModel] | None:
+    section = root
+    for name in names:
+        field = section.model_fields.get(name)
+        section = field.annotation if field else None
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+    return section
+
+
+def _choices(annotation) -> list[str]:
+    if typing.get_origin(annotation) is typing.Literal:
+        return [str(value) for value in typing.get_args(annotation)]
+    return [choice for part in typing.get_args(annotation) for choice in _choices(part)]

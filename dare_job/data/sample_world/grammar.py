@@ -1,0 +1,71 @@
+"""The text writer of the sample world: profiles and descriptions as a pure function of the prompt's content.
+
+No random choice is made here. Wording follows the attributes, content follows the titles and the facts
+that their words carry, so a model can learn every token of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dare_job.data.sample_world import phrases
+from dare_job.data.sample_world.catalogue import AGES, COUNTRIES, GENRES, OCCUPATIONS, facts
+
+NAMED_NEWEST = 5
+
+
+def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
+    """A user's profile in 110 to 160 tokens of the embedded tokenizer (fewer below five titles).
+
+    ``titles`` are those that the prompt shows, newest first, at least one. Named are the newest five in
+    order and the oldest. Raises KeyError on attributes or titles from outside the sample world.
+    """
+    occupation = OCCUPATIONS.index(attributes["occupation"])
+    subject, object_ = phrases.PRONOUNS[attributes["gender"]]
+    opening, closing = phrases.AGE[attributes["age"]]
+    newest_mood, newest_theme = facts(titles[0])
+    viewer = {"r": f"This {attributes['occupation']}", "o": object_, "p": subject, "P": subject.capitalize()}
+    variant = AGES.index(attributes["age"]) % 2
+    sentences = [opening.format(m=newest_mood, **viewer)]
+    for template, title in zip(phrases.VOICES[occupation % len(phrases.VOICES)], titles, strict=False):
+        sentences.append(_about(template, title, variant, viewer))
+    if len(titles) > NAMED_NEWEST:
+        template = phrases.OLDEST[occupation // len(phrases.VOICES) % len(phrases.OLDEST)]
+        sentences.append(_about(template, titles[-1], variant, viewer))
+    second_mood = facts(titles[min(1, len(titles) - 1)])[0]
+    sentences.append(closing.format(m=second_mood, h=newest_theme, **viewer))
+    return " ".join(sentences)
+
+
+def description(title: str, attributes: Mapping[str, str]) -> str:
+    """An item's description, 50 to 70 tokens. Raises KeyError as ``profile`` does."""
+    genre = attributes["genre"]
+    values = {"c": attributes["country"], "d": attributes["decade"], "g": genre, "a": _article(genre)}
+    theme = phrases.ITEM_THEME[COUNTRIES.index(attributes["country"]) % len(phrases.ITEM_THEME)]
+    variant = GENRES.index(genre) % 2
+    mood_name, theme_name = facts(title)
+    return " ".join((
+        _about(phrases.ITEM_OPENING[attributes["decade"]], title, variant, values),
+        _about(theme, title, variant, values),
+        phrases.AUDIENCE[genre],
+        phrases.ITEM_CLOSING.format(m=mood_name, h=theme_name),
+    ))
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
+
+
+def _about(template: str, title: str, variant: int, values: Mapping[str, str]) -> str:
+    """``template`` filled for ``title``; ``variant`` (0 or 1) picks the wording of its mood and theme."""
+    mood_name, theme_name = facts(title)
+    mood, theme = phrases.MOOD[mood_name], phrases.THEME[theme_name]
+    text = template.format(
+        t=title,
+        m0=mood[variant],
+        m1=mood[2 + variant],
+        h0=theme[variant],
+        h1=theme[2 + variant],
+        **values,
+    )
+    return text[0].upper() + text[1:]

@@ -1,0 +1,191 @@
+"""One sample world in memory, and what its grammar says about it on a given day.
+
+Users of the sample world and what they do: taste clusters, drift, interactions with ratings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from dare_job.data.sample_world import grammar
+from dare_job.data.sample_world.catalogue import (
+    AGES,
+    GENDERS,
+    GENRES,
+    MAX_ITEMS,
+    MOODS,
+    OCCUPATIONS,
+    THEMES,
+    Catalogue,
+    make_catalogue,
+)
+from dare_job.errors import ConfigError
+from dare_job.prompts.sets import HistoryItem, PromptSet
+
+_CLUSTERS = 10
+
+_SHARE_COLD = 0.08
+
+_SHARE_WITHOUT_HISTORY = 0.004
+
+_SHARE_ACTIVE_LAST_DAY = 0.3
+
+_FAVOURITES = {"mood": 3, "theme": 3, "genre": 2}  # of 12 each, for a cluster
+
+_PULL = 3.0  # log-odds of choosing an item, for each of the three tastes it meets
+
+
+@dataclass(frozen=True)
+class People:
+    """``taste``: a user's liking (0 to 1) of each mood, theme and genre, on the first and on the last day."""
+
+    attributes: tuple[dict[str, str], ...]
+    taste: dict[str, np.ndarray]  # name -> (2, U, 12) float
+    strictness: np.ndarray  # (U,) float, in rating points
+    interactions: np.ndarray  # (U,) int, how many each will have
+
+
+@dataclass(frozen=True)
+class Events:
+    """Interactions in (user, time) order. ``second`` counts from the world's first midnight."""
+
+    user: np.ndarray  # (E,) int
+    item: np.ndarray  # (E,) int
+    rating: np.ndarray  # (E,) float32, 1 to 5 in halves
+    second: np.ndarray  # (E,) int64
+
+
+def make_people(count: int, rng: np.random.Generator) -> People:
+    """``count`` users in taste clusters; most drift towards a second cluster, some have hardly a history."""
+    sizes = {"mood": len(MOODS), "theme": len(THEMES), "genre": len(GENRES)}
+    first, second = rng.integers(_CLUSTERS, size=(2, count))
+    moves = 0.6 * rng.random(count)[:, None]
+    taste = {}
+    for name, size in sizes.items():
+        centre = np.zeros((_CLUSTERS, size))
+        for cluster in range(_CLUSTERS):
+            centre[cluster, rng.choice(size, _FAVOURITES[name], replace=False)] = 1.0
+        own = 0.25 * rng.random((count, size))
+        start = 0.75 * centre[first] + own
+        taste[name] = np.stack([start, (1 - moves) * start + moves * (0.75 * centre[second] + own)])
+    interactions = np.clip(np.rint(rng.lognormal(3.1, 0.5, size=count)), 6, 120).astype(int)
+    cold = rng.random(count) < _SHARE_COLD
+    interactions[cold] = rng.integers(1, 4, size=int(cold.sum()))
+    interactions[: int(np.ceil(_SHARE_WITHOUT_HISTORY * count)) if count >= 100 else 0] = 0
+    attributes = tuple(
+        {
+            "gender": GENDERS[rng.integers(len(GENDERS))],
+            "age": AGES[rng.choice(len(AGES), p=(0.06, 0.22, 0.30, 0.20, 0.13, 0.09))],
+            # One occupation is over-represented in each cluster, so attributes tell something about taste.
+            "occupation": OCCUPATIONS[first[i] if rng.random() < 0.4 else rng.integers(len(OCCUPATIONS))],
+        }
+        for i in range(count)
+    )
+    return People(attributes, taste, rng.normal(0.0, 0.3, size=count), interactions)
+
+
+def make_events(people: People, catalogue: Catalogue, days: int, rng: np.random.Generator) -> Events:
+    """Who watched what and when: popularity and taste choose, nobody watches an item twice.
+
+    A user's interactions spread evenly over the days; some users' last is moved to the last day. Ratings
+    follow mood, theme, genre, the item's quality and the user's strictness.
+    """
+    users, items, ratings, seconds = [], [], [], []
+    log_popularity = np.log(catalogue.popularity)
+    wanted = np.minimum(people.interactions, len(catalogue.titles) // 2)
+    for user, count in enumerate(wanted):
+        if count == 0:
+            continue
+        when = np.sort(days * rng.random(count))
+        if rng.random() < _SHARE_ACTIVE_LAST_DAY:
+            when[-1] = days - rng.random()
+        early, late = (
+            sum(people.taste[name][side, user][getattr(catalogue, name)] for name in people.taste)
+            for side in (0, 1)
+        )  # (I,) each: how well an item meets the taste of the first and of the last day
+        gumbel = rng.gumbel(size=len(log_popularity))
+        free = np.ones(len(log_popularity), dtype=bool)
+        for moment in when:
+            share = moment / days
+            liking = (1 - share) * early + share * late
+            score = log_popularity + _PULL * liking + gumbel
+            score[~free | (catalogue.release_day > moment)] = -np.inf
+            item = int(np.argmax(score))
+            if not np.isfinite(score[item]):
+                break
+            free[item] = False
+            value = 2.15 + 1.1 * liking[item] + catalogue.quality[item] - people.strictness[user]
+            ratings.append(np.clip(np.rint(2 * (value + rng.normal(0.0, 0.4))) / 2, 1.0, 5.0))
+            users.append(user)
+            items.append(item)
+            seconds.append(int(moment * 86_400))
+    return Events(
+        np.array(users, dtype=np.int64),
+        np.array(items, dtype=np.int64),
+        np.array(ratings, dtype=np.float32),
+        np.array(seconds, dtype=np.int64),
+    )
+
+DAYS = 60
+
+
+@dataclass(frozen=True)
+class World:
+    """U users, I items and E interactions over ``DAYS`` days; days are counted from 0."""
+
+    catalogue: Catalogue
+    people: People
+    events: Events
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt and the text that the grammar writes for it. ``titles``: as shown, newest first."""
+
+    entity: str  # user | item
+    row: int  # index of the user or item in the world
+    prompt: str
+    text: str
+    titles: tuple[str, ...]
+
+
+def simulate(users: int, items: int, seed: int) -> World:
+    """A world that is the same for the same arguments. Raises ConfigError on impossible sizes."""
+    if users < 1:
+        raise ConfigError(f"users: must be at least 1, got {users}")
+    if not 8 <= items <= MAX_ITEMS:
+        raise ConfigError(f"items: must be between 8 and {MAX_ITEMS} (titles stay distinct), got {items}")
+    rng = np.random.default_rng(seed)
+    catalogue = make_catalogue(items, DAYS, rng)
+    people = make_people(users, rng)
+    return World(catalogue, people, make_events(people, catalogue, DAYS, rng))
+
+
+def user_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Example]:
+    """For each user with a history before midnight at the end of day ``end_day - 1``: prompt and profile."""
+    events = world.events
+    seen = events.second < end_day * 86_400
+    user, item, rating = events.user[seen], events.item[seen], events.rating[seen]
+    starts = np.searchsorted(user, np.arange(len(world.people.attributes) + 1))
+    for row, attributes in enumerate(world.people.attributes):
+        own = slice(starts[row], starts[row + 1])
+        history = [HistoryItem(world.catalogue.titles[i], stars, world.catalogue.attributes[i])
+                   for i, stars in zip(item[own], rating[own].tolist(), strict=True)]
+        if not history:
+            continue
+        prompt = prompts.user(attributes, history)
+        shown = tuple(entry.title for entry in history[: -prompts.max_history - 1 : -1])
+        yield Example("user", row, prompt, grammar.profile(attributes, shown), shown)
+
+
+def item_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Example]:
+    """For each item released before the end of day ``end_day - 1``: prompt and description."""
+    for row, (title, attributes) in enumerate(
+        zip(world.catalogue.titles, world.catalogue.attributes, strict=True)
+    ):
+        if world.catalogue.release_day[row] < end_day:
+            text = grammar.description(title, attributes)
+            yield Example("item", row, prompts.item(title, attributes), text, (title,))

@@ -1,0 +1,115 @@
+"""Writes a sample world as the contract tables that a real data set would be read into."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dare_job import prompts, schemas
+from dare_job.data.sample_world.simulate import DAYS, Example, World, item_examples, simulate, user_examples
+from dare_job.errors import ConfigError
+
+_OLD_TEXT = pa.schema([schemas.KNOWLEDGE.field(name) for name in ("entity_id", "knowledge", "generated_dt")])
+
+
+@dataclass(frozen=True)
+class WorldSummary:
+    """What was written. The last interactions lie on ``date``, the old text covers the day before."""
+
+    out: Path
+    date: datetime.date
+    users: int
+    items: int
+    interactions: int
+    old_user_texts: int
+    old_item_texts: int
+
+
+def write_world(
+    out: Path,
+    users: int = 400,
+    items: int = 300,
+    seed: int = 0,
+    date: datetime.date = datetime.date(2026, 1, 2),
+    text_date: datetime.date | None = None,
+) -> WorldSummary:
+    """Write a sample world under ``out``; the same arguments give the same bytes.
+
+    Files: ``interactions.parquet``, ``users.parquet``, ``items.parquet`` and old text in
+    ``knowledge/entity=user|item/dt=<text_date>/part-00000.parquet`` (without a ``text_date``: the day before
+    ``date``). That text is what the world's own grammar writes about the world as it stood at the end of
+    that day (the writer that the embedded model was trained to imitate), not the output of a model run.
+
+    Interactions cover ``DAYS`` days and end on ``date``. Raises ConfigError on impossible sizes.
+    """
+    out = Path(out)
+    written = text_date or date - datetime.timedelta(days=1)
+    days = DAYS - (date - written).days
+    if not 0 < days <= DAYS:
+        raise ConfigError(f"text_date {written} is not one of the {DAYS} days that end on {date}")
+    world = simulate(users, items, seed)
+    first_midnight = datetime.datetime.combine(
+        date - datetime.timedelta(days=DAYS - 1), datetime.time(), datetime.UTC
+    )
+    user_ids = _ids("u", users)
+    item_ids = _ids("i", items)
+    events = world.events
+    order = np.argsort(events.second, kind="stable")
+    _write(
+        out / "interactions.parquet",
+        schemas.INTERACTIONS,
+        user_id=[user_ids[u] for u in events.user[order]],
+        item_id=[item_ids[i] for i in events.item[order]],
+        rating=events.rating[order],
+        timestamp=events.second[order] + int(first_midnight.timestamp()),
+    )
+    _write(
+        out / "users.parquet",
+        schemas.USERS,
+        user_id=user_ids,
+        attributes=[sorted(row.items()) for row in world.people.attributes],
+    )
+    _write(
+        out / "items.parquet",
+        schemas.ITEMS,
+        item_id=item_ids,
+        title=list(world.catalogue.titles),
+        attributes=[sorted(row.items()) for row in world.catalogue.attributes],
+    )
+    counts = _write_old_text(out, world, {"user": user_ids, "item": item_ids}, written, days)
+    return WorldSummary(out, date, users, items, len(order), counts["user"], counts["item"])
+
+
+def _write_old_text(
+    out: Path, world: World, ids: dict[str, list[str]], written: datetime.date, days: int
+) -> dict[str, int]:
+    """The grammar's text of ``written``, which ends ``days`` days after the world's first midnight."""
+    prompt_set = prompts.load(prompts.SAMPLE)
+    dt = written.isoformat()
+    writers = {"user": user_examples, "item": item_examples}
+    counts = {}
+    for entity, examples_of in writers.items():
+        examples: list[Example] = list(examples_of(world, prompt_set, days))
+        counts[entity] = len(examples)
+        _write(
+            out / "knowledge" / f"entity={entity}" / f"dt={dt}" / "part-00000.parquet",
+            _OLD_TEXT,
+            entity_id=[ids[entity][example.row] for example in examples],
+            knowledge=[example.text for example in examples],
+            generated_dt=[dt] * len(examples),
+        )
+    return counts
+
+
+def _ids(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number:06d}" for number in range(count)]
+
+
+def _write(path: Path, schema: pa.Schema, **columns: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns, schema=schema), path)

@@ -1,0 +1,1 @@
+"""The decoding loop: requests, steps, draft budget, prefill."""

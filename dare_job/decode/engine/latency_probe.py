@@ -1,0 +1,200 @@
+"""What a step of this model costs on this device: measured at the first start, and kept."""
+
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import platform
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from dare_job.decode.engine.latency import CONTEXT, Curve
+from dare_job.decode.model import memory
+from dare_job.decode.model.cache import TreeCache
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import Tree, build
+from dare_job.decode.request import EngineSettings
+from dare_job.decode.verify import rules, verifier
+from dare_job.decode.verify.verdict import longest
+from dare_job.errors import DataError
+from pools.tree import ROOT, DraftBatch
+
+_SHARES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of the rows, in draft nodes
+_CHAIN = 6  # nodes of the rows that have some, where there are few
+_ROUNDS = 6
+_SECONDS = 4.0  # of one batch size, after which it has no further round
+_VERSION = 6  # of what is kept on disk
+_LOG = logging.getLogger("dare_job")
+
+
+def curve(target: Target, settings: EngineSettings, folder: Path | None = None) -> Curve:
+    """The curve that ``Scheduler`` needs: a forward and its verdict, up to ``settings`` rows and nodes a row.
+
+    Measured once for a model, its type, device and versions, and a rule.
+    folder  of what was measured before; None: ``dare-job/latency`` in the user's cache folder
+    """
+    folder = folder or _cache_folder()
+    path = folder / f"{_key(target, settings)}.json"
+    if (found := _kept(path)) is not None:
+        return found
+    with _alone(path):  # of the workers of a machine one measures, with nobody beside it
+        if (found := _kept(path)) is not None:
+            return found
+        started = time.perf_counter()
+        table = measure(target, settings)
+        _LOG.info("measured what steps cost in %.1f s: %s", time.perf_counter() - started, path)
+        _keep(path, table, target)
+    return Curve.of(table, "the measured latency curve")
+
+
+def _kept(path: Path) -> Curve | None:
+    """A curve measured before; None where there is none, or it is damaged."""
+    try:
+        return Curve.of(json.loads(path.read_text(encoding="utf-8"))["latency_ms"], str(path))
+    except (OSError, ValueError, KeyError, TypeError, DataError):
+        return None
+
+
+@contextmanager
+def _alone(path: Path):
+    """Wait until no other process of this machine measures; without a place for a lock, do not."""
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path.parent / "lock", "a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when a process ends
+        except OSError as error:
+            _LOG.info("nothing keeps others from measuring at the same time: %s", error)
+        yield
+
+
+def measure(target: Target, settings: EngineSettings) -> dict[str, dict[str, float]]:
+    """Milliseconds {batch: {queries a row: ms}} for 1, 4, 16 ... rows and those of ``settings``.
+
+    Queries a row are a mean: rows have different numbers of them, as the scheduler's have.
+    """
+    batches = sorted({4**i for i in range(16) if 4**i < settings.batch_size} | {settings.batch_size})
+    found = {str(batch): _measured(target, settings, batch) for batch in batches}
+    return {batch: curve for batch, curve in found.items() if curve}  # for the others there is no memory
+
+
+@torch.inference_mode()
+def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str, float]:
+    """Of several rounds over all sizes the least, for others' work on the machine comes and goes; it counts
+    least where the thread's own time is all there is to a step, on a processor with one thread.
+
+    A step that takes as many times as long as one without drafts as it can write tokens cannot pay: nothing
+    is measured behind it, nor behind one for which there is no memory.
+    """
+    room = _room(target)
+    context = max(1, int(min(CONTEXT, room / 2)))
+    totals = sorted({0, *(max(1, int(batch * share)) for share in _SHARES if share <= settings.nodes)})
+    trees = {nodes: _tree(batch, nodes, settings.depth) for nodes in totals}
+    trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= room}
+    cache, step, found, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
+    alone = target.device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.thread_time if alone else time.perf_counter
+    too_long: dict[int, int] = {}
+    for number in range(-1, _ROUNDS):  # the first round warms up
+        for nodes, tree in list(trees.items()):
+            begun = clock()
+            try:
+                step(cache, tree, np.full(batch, context))
+            except (RuntimeError, MemoryError) as error:
+                if not memory.is_short(error):
+                    raise
+                trees = {n: one for n, one in trees.items() if n < nodes}
+                break
+            ms = 1e3 * (clock() - begun)
+            found[nodes] = ms if number < 1 else min(found[nodes], ms)
+            too_long[nodes] = too_long.get(nodes, 0) + (ms > (settings.depth + 1) * found[0])
+            if too_long[nodes] > 1:  # once may be chance
+                trees = {n: one for n, one in trees.items() if n <= nodes}
+                break
+        if number > 0 and time.perf_counter() - started > _SECONDS:
+            break
+    return {f"{1 + nodes / batch:.6g}": round(found[nodes], 4) for nodes in trees}
+
+
+def _room(target: Target) -> float:
+    """Columns that a row's text and tree may take together."""
+    traits = target.traits
+    return min(math.inf if traits.longest is None else traits.longest - 1,
+               math.inf if traits.columns is None else traits.columns)
+
+
+def _tree(batch: int, nodes: int, depth: int) -> Tree:
+    """Chains: few nodes stand in few rows, many in all, in some three times as many as in others."""
+    sizes = np.clip(nodes - _CHAIN * np.arange(batch), 0, _CHAIN)
+    if nodes > _CHAIN * batch:
+        sizes = np.where(np.arange(batch) % 2, 0.5, 1.5) * nodes / batch if batch > 1 else np.array([nodes])
+    sizes = sizes.astype(np.int32)
+    shape = (batch, int(sizes.max()))
+    above = np.arange(shape[1], dtype=np.int32) - 1
+    above[::depth] = ROOT
+    drafts = DraftBatch(np.zeros(shape, np.int32), np.tile(above, (batch, 1)), sizes, None,
+                        np.zeros(shape, np.uint8))
+    return build(np.zeros(batch, np.int64), drafts, np.full(batch, depth))
+
+
+def _step(target: Target, settings: EngineSettings):
+    """A forward and its verdict, as an engine has them."""
+    verify = verifier(settings, torch.zeros(0, dtype=torch.long, device=target.device))
+
+    def step(cache: TreeCache, tree: Tree, lengths: np.ndarray) -> None:
+        if settings.rule == "strict" and target.static is not None:
+            first = target.first_choices(cache, tree, lengths)
+            if first is not None:
+                longest(tree, rules.judgement(tree, *first))
+                return
+        on_device = tree.to(target.device)
+        verify(target.forward(cache, on_device, lengths).float(), on_device)
+
+    return step
+
+
+def device_name(device: torch.device) -> str:
+    """What the maker calls this processor or GPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache"
+    return Path(base) / "dare-job" / "latency"
+
+
+def _key(target: Target, settings: EngineSettings) -> str:
+    """Whatever a step's time depends on, as a file name."""
+    config = {k: v for k, v in target.model.config.to_dict().items() if not k.startswith("_name")}
+    asked = [settings.batch_size, settings.nodes, settings.depth, settings.rule, settings.k]
+    what = [_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
+            torch.__version__, transformers.__version__, len(target.packing), target.in_line,
+            target.static is not None, asked]
+    return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _keep(path: Path, table: dict, target: Target) -> None:
+    """Write the curve for later processes; without a place to write to it is measured again."""
+    about = (f"{type(target.model).__name__} in {target.dtype} on {device_name(target.device)}, "
+             f"{torch.get_num_threads()} thread(s)")
+    staged = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_text(json.dumps({"about": about, "latency_ms": table}, indent=1) + "\n", "utf-8")
+        os.replace(staged, path)
+    except OSError as error:
+        _LOG.info("the latency curve is not kept: %s", error)

@@ -1,0 +1,1 @@
+"""Forward passes of the target model: cache, tree attention, masks, CUDA graphs."""

@@ -1,0 +1,107 @@
+"""Attention for token trees: torch's fused kernel without repeating the key and value heads."""
+
+import logging
+from collections.abc import Callable
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from dare_job.decode.model.tree import Layout
+
+_LOG = logging.getLogger("dare_job")
+NAME = "dare_tree_sdpa"
+_REPLACED = "sdpa"  # the one attention that ours stands in for
+_UNEVEN: ContextVar[Layout | None] = ContextVar("uneven", default=None)
+
+
+def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+    """query (R, H, Q, D), key and value (R, G, L, D), additive mask or None -> (R, Q, H, D).
+
+    The mask is (R, 1, Q, L), or (R, H, Q, L) where a model adds a part of its own for each head.
+    Within ``uneven`` query is (1, H, T, D), and so is the result: (1, T, H, D).
+    Without a mask a single query sees every key, and several see each other causally (a prompt).
+    """
+    layout = _UNEVEN.get()
+    if layout is not None:
+        attend = _attend_folded if layout.fold else _attend
+        out, _ = attend(layout.side_by_side(query), key, value, attention_mask, scaling)
+        return layout.in_line(out)[None], None
+    return _attend(query, key, value, attention_mask, scaling)
+
+
+def _attend(query, key, value, attention_mask, scaling):
+    rows, heads, queries, _ = query.shape
+    groups = key.shape[1]
+    if queries == 1:  # the heads of a group become the queries of one
+        if attention_mask is not None and attention_mask.shape[1] != 1:
+            attention_mask = attention_mask.reshape(rows, groups, heads // groups, -1)
+        out = scaled_dot_product_attention(query.reshape(rows, groups, heads // groups, -1), key, value,
+                                           attn_mask=attention_mask, scale=scaling)
+        return out.reshape(rows, 1, heads, -1), None
+    out = scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=groups != heads,
+        is_causal=attention_mask is None,
+    )
+    return out.transpose(1, 2), None
+
+
+def _attend_folded(query, key, value, attention_mask, scaling):
+    """The same with the query heads of a group as queries of one head.
+
+    CUDA's fast kernels take either a mask or groups; torch would repeat keys and values or compute in steps.
+    """
+    rows, heads, queries, dim = query.shape
+    groups = key.shape[1]
+    together = heads // groups * queries
+    if queries == 1 or groups == heads:
+        return _attend(query, key, value, attention_mask, scaling)
+    if attention_mask.shape[1] != 1:
+        attention_mask = attention_mask.reshape(rows, groups, together, -1)
+    else:
+        attention_mask = _UNEVEN.get().repeated(attention_mask, heads // groups)
+    out = scaled_dot_product_attention(query.reshape(rows, groups, together, dim), key, value,
+                                       attn_mask=attention_mask, scale=scaling)
+    return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
+
+
+def chosen(model: torch.nn.Module) -> str:
+    """The attention that transformers chose for a model, whether or not it was switched to ours since."""
+    name = model.config._attn_implementation
+    return _REPLACED if name == NAME else name
+
+
+def use(model: torch.nn.Module) -> bool:
+    """Switch a model that runs torch's fused attention to ours; False where it must keep its own."""
+    if chosen(model) != _REPLACED:
+        return False
+    if cap := getattr(model.config.get_text_config(decoder=True), "attn_logit_softcapping", None):
+        _LOG.warning("%s has attn_logit_softcapping %g, which generate of this transformers leaves out, and "
+                     "so does the engine (transformers 5.21 and later honour that of Gemma 2)",
+                     type(model).__name__, cap)
+    # No mask function is registered under this name, so transformers builds no mask of its own.
+    AttentionInterface.register(NAME, tree_sdpa)
+    model.set_attn_implementation(NAME)
+    return model.config._attn_implementation == NAME
+
+
+def uneven(layout: Layout, forward: Callable, *args, **options):
+    """Run a forward whose queries stand in line."""
+    token = _UNEVEN.set(layout)
+    try:
+        return forward(*args, **options)
+    finally:
+        _UNEVEN.reset(token)
+
+
+@contextmanager
+def original(model: torch.nn.Module, name: str):
+    """Run a model with the attention that transformers chose for it."""
+    current = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield model
+    finally:
+        model.set_attn_implementation(current)

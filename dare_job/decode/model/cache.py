@@ -1,0 +1,291 @@
+"""Keys and values of every row, preallocated, with a length of its own for each row.
+
+A row's entries stand left-aligned in its slot, and a forward writes those of its tree directly behind them,
+whatever the other rows' lengths; ``keep`` then closes the gaps between those that were accepted, for all
+layers at once. Nothing is computed twice.
+"""
+
+from collections.abc import Sequence
+
+import numba
+import numpy as np
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from dare_job.decode.model.tree import Layout, Tree
+
+GROWTH = 256  # positions
+_IN_LINE = np.empty(0, np.int64)
+
+
+class _Layer(CacheLayerMixin):
+    """One layer's share of the cache, as transformers expects to find it."""
+
+    is_sliding = False
+
+    def __init__(self, cache: "TreeCache"):
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states, value_states):
+        """Nothing to do: the cache is allocated as a whole."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        raise NotImplementedError("a layer is updated through its cache")
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.cache.column
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class TreeCache(Cache):
+    """Keys and values as stacks (parts, slots, heads, capacity, dim), one for each shape of a part: part
+    2 * layer is a layer's keys, the next one its values.
+
+    shapes  (heads, key_dim, value_dim) of each layer
+    """
+
+    def __init__(self, shapes: list[tuple[int, int, int]], slots: int, dtype: torch.dtype, device):
+        super().__init__(layers=[_Layer(self) for _ in shapes])
+        self.slots = slots
+        self.capacity = 0
+        self.column = 0  # of the next forward: where its longest row's new entries begin
+        self.device = torch.device(device)
+        self.programs: dict = {}  # of ``static``, which hold addresses in this cache
+        self.pool = None  # memory of those that are recorded
+        self.logits: torch.Tensor | None = None  # (T, V), where they leave theirs
+        self._slots: torch.Tensor | None = None  # of the prompts in the next forward
+        self._layout: Layout | None = None  # of rows that are padded
+        self._lines: list[torch.Tensor] | None = None  # by part, where a forward over trees writes
+        # On a CPU: lengths and starts of the forward's trees, and places of their queries where rows are
+        # padded; None: there is one row, and a slice to copy to.
+        self._trees: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        parts = [(heads, dim) for heads, *dims in shapes for dim in dims]
+        kinds = dict.fromkeys(parts)
+        self._groups = [[i for i, part in enumerate(parts) if part == kind] for kind in kinds]
+        self._stacks = [torch.zeros((len(group), slots, heads, 0, dim), dtype=dtype, device=device)
+                        for group, (heads, dim) in zip(self._groups, kinds, strict=True)]
+        self._first: tuple[int, list[torch.Tensor]] = (-1, [])  # so many slots of each stack
+        self._numbers: list[np.ndarray] = []  # on a CPU, the stacks' memory
+        self._parts: Sequence[np.ndarray] = ()  # the same by part
+        # Of each part, for the next forward: where it is written, and all that is read.
+        self._written: Sequence[torch.Tensor | np.ndarray] = ()
+        self._read: Sequence[torch.Tensor] = ()
+
+    @property
+    def column_bytes(self) -> int:
+        """Of one entry of one slot: its keys and values in all layers."""
+        return sum(stack.shape[0] * stack.shape[2] * stack.shape[4] * stack.element_size()
+                   for stack in self._stacks)
+
+    def begin(self, tree: Tree, lengths: np.ndarray, layout: Layout | None = None) -> None:
+        """The next forward holds the trees of the first R slots. lengths (R,): entries before each root.
+
+        layout  where its rows are padded
+        """
+        rows, self.column = len(lengths), max(lengths.tolist())  # numpy's takes longer on few rows
+        end = self.column + tree.width
+        if self.device.type != "cpu":
+            before = torch.from_numpy(lengths - tree.starts[:-1]).to(self.device)[tree.rows]
+            written = before + torch.arange(len(tree), device=self.device)
+            self.begin_in_place(rows, end, tree.rows, written, layout)
+            self.column = end - tree.width
+            return
+        self.reserve(end)
+        self._slots = self._lines = self._trees = None
+        if self._first[0] != rows:
+            self._first = rows, [stack.narrow(1, 0, rows) for stack in self._stacks]
+        stacks = self._first[1]
+        if rows == 1:
+            self._written = self._by_part([stack.narrow(3, self.column, tree.width).unbind(0)
+                                           for stack in stacks])
+        else:
+            self._trees = lengths, tree.starts, _IN_LINE if layout is None else layout.places.numpy()
+            self._written = self._parts
+        # a narrow takes a fifth of what a slice does
+        self._read = self._by_part([stack.narrow(3, 0, end).unbind(0) for stack in stacks])
+
+    def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
+        """The next forward holds the prompts of these slots (F,), padded to ``longest``.
+
+        prefix: what ``entries`` gave of the tokens that all of them begin with and the forward leaves out
+        """
+        self.reserve(longest)
+        self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
+        self._lines = None
+        for stack, entries in zip(self._stacks, prefix, strict=False):
+            stack[:, slots, :, : self.column] = entries[:, None]
+        self._written = self._by_part([stack[:, :, :, self.column : longest].unbind(0)
+                                       for stack in self._stacks])
+        self._read = self._by_part([stack[:, :, :, :longest].unbind(0) for stack in self._stacks])
+
+    def entries(self, slot: int, length: int) -> list[torch.Tensor]:
+        """A copy of a slot's first entries: (parts, heads, length, dim) of each stack."""
+        return [stack[:, slot, :, :length].clone() for stack in self._stacks]
+
+    def begin_in_place(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor,
+                       layout: Layout | None = None) -> None:
+        """The next forward holds T queries and reads ``columns`` of the first ``rows`` slots.
+
+        numbers, written  int64 (T,): slot and column of each query's entries
+        """
+        self.reserve(columns)
+        self._slots, self._layout, self.column = None, layout, columns
+        heads = [stack.shape[2] for stack in self._stacks]
+        lines = {count: ((numbers[:, None] * count + torch.arange(count, device=self.device)) * self.capacity
+                         + written[:, None]).flatten() for count in dict.fromkeys(heads)}  # (T * heads,)
+        self._lines = self._by_part([[lines[count]] * len(group)
+                                     for group, count in zip(self._groups, heads, strict=True)])
+        self._written = self._by_part([stack.flatten(1, 3).unbind(0) for stack in self._stacks])
+        self._read = self._by_part([stack[:, :rows, :, :columns].unbind(0) for stack in self._stacks])
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
+        part = 2 * layer_idx
+        keys, values = self._read[part : part + 2]
+        if self._slots is not None:
+            self._written[part][self._slots] = key_states
+            self._written[part + 1][self._slots] = value_states
+            if not self.column:  # nothing stands before the prompts
+                return key_states, value_states
+            return keys[self._slots], values[self._slots]
+        if self._lines is None:
+            new_keys, new_values = self._written[part : part + 2]
+            if self._trees is None:
+                new_keys.copy_(key_states)
+                new_values.copy_(value_states)
+            else:
+                _store(new_keys, new_values, _by_query(key_states), _by_query(value_states), *self._trees)
+            return keys, values
+        for number, states in ((part, key_states), (part + 1, value_states)):
+            by_query = states.transpose(1, 2).flatten(0, 1)  # (R * Q or T, heads, dim)
+            if self._layout is not None:
+                by_query = by_query.index_select(0, self._layout.places)
+            self._written[number].index_copy_(0, self._lines[number], by_query.flatten(0, 1))
+        return keys, values
+
+    def _by_part(self, groups: Sequence[Sequence]) -> Sequence:
+        """What stands by group, by part."""
+        if len(groups) == 1:
+            return groups[0]
+        found = {part: one for parts, group in zip(self._groups, groups, strict=True)
+                 for part, one in zip(parts, group, strict=True)}
+        return [found[part] for part in range(len(found))]
+
+    def keep(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
+        """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer.
+
+        Lines are computed on the device: a copy of few numbers, which nothing waits for.
+        """
+        places = torch.from_numpy(np.stack((np.broadcast_to(rows[:, None], sources.shape), sources, targets)))
+        places = places.flatten(1)  # (3, M * K)
+        if self.device.type == "cuda":
+            places = places.pin_memory()
+        slot, source, target = places.to(self.device, non_blocking=True)
+        for stack in self._stacks:
+            parts, slots, heads, capacity, _ = stack.shape
+            first = torch.arange(parts * heads, device=self.device)  # (parts * heads, 1): of slot 0
+            first = (first // heads * slots * heads + first % heads)[:, None]
+            lines = (first + slot * heads) * capacity
+            flat = stack.view(-1, stack.shape[4])
+            flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
+
+    def keep_here(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
+        """On a CPU: put the first ``counts`` (R,) entries of ``paths`` (R, D) behind each row's root.
+
+        lengths (R,): entries before the root, which ``paths`` begins with. A path ascends, so that no entry
+        moves behind its source.
+        """
+        for stack in self._numbers:
+            _move(stack, lengths, paths, counts)
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy a row's first ``length`` entries to another slot."""
+        for stack in self._stacks:
+            stack[:, target, :, :length] = stack[:, source, :, :length]
+
+    def rearrange(self, sources: np.ndarray, targets: np.ndarray, length: int) -> None:
+        """Copy the first ``length`` entries of the slots ``sources`` (M,) to ``targets`` (M,), at once."""
+        old, new = (torch.from_numpy(slots).to(self.device) for slots in (sources, targets))
+        for stack in self._stacks:
+            stack[:, new, :, :length] = stack[:, old, :, :length]
+
+    def take(self, other: "TreeCache", sources: tuple[np.ndarray, np.ndarray],
+             targets: tuple[np.ndarray, np.ndarray]) -> None:
+        """Copy entries of another cache of the same model; slots and columns (N,) there and here."""
+        (old, source), (new, target) = (
+            [torch.from_numpy(places).to(self.device) for places in pair] for pair in (sources, targets))
+        for mine, theirs in zip(self._stacks, other._stacks, strict=True):
+            mine[:, new, :, target] = theirs[:, old, :, source]
+
+    def clear(self, slot: int, start: int = 0) -> None:
+        """Zero a slot from this position on: a masked entry still counts where it is no number (0 * nan)."""
+        for stack in self._stacks:
+            stack[:, slot, :, start:] = 0
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for this many positions in each slot."""
+        if capacity <= self.capacity:
+            return
+        self.capacity = -(-capacity // GROWTH) * GROWTH
+        self.programs.clear()
+        self.pool = None
+        for index, old in enumerate(self._stacks):
+            new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
+            new[:, :, :, : old.shape[3]] = old
+            self._stacks[index] = new
+        self._first = (-1, [])
+        if self.device.type == "cpu":
+            self._numbers = [_array(stack) for stack in self._stacks]
+            self._parts = self._by_part([tuple(stack) for stack in self._numbers])
+
+
+def _array(states: torch.Tensor) -> np.ndarray:
+    """A CPU tensor's memory; of two bytes an entry as integers, as numpy and numba lack a type."""
+    return (states.view(torch.int16) if states.element_size() == 2 else states).numpy()
+
+
+def _by_query(states: torch.Tensor) -> np.ndarray:
+    """(R, heads, Q, dim) -> (R * Q, heads, dim), which is how most models computed it."""
+    array = np.ascontiguousarray(_array(states).transpose(0, 2, 1, 3))
+    return array.reshape(-1, *array.shape[2:])
+
+
+@numba.njit
+def _copy(source, target):
+    """One line: in this form it is compiled to vector instructions, which take a seventh of the time."""
+    for d in range(len(target)):
+        target[d] = source[d]
+
+
+@numba.njit(cache=True)
+def _store(keys, values, new_keys, new_values, lengths, starts, places):
+    """New entries (N, heads, dim) of trees behind each row's own in parts (slots, heads, capacity, dim).
+
+    places (T,): of the trees' queries among the N; empty: they are these
+    """
+    for r in range(len(lengths)):
+        for t in range(starts[r], starts[r + 1]):
+            column, place = lengths[r] + t - starts[r], places[t] if len(places) else t
+            for head in range(keys.shape[1]):
+                _copy(new_keys[place, head], keys[r, head, column])
+                _copy(new_values[place, head], values[r, head, column])
+
+
+@numba.njit(cache=True)
+def _move(stack, lengths, paths, counts):
+    """Entries of a stack (parts, slots, heads, capacity, dim), one line after the other."""
+    parts, _, heads, _, _ = stack.shape
+    for part in range(parts):
+        for r in range(len(lengths)):
+            for head in range(heads):
+                lines = stack[part, r, head]
+                for k in range(1, counts[r] + 1):
+                    source, target = lengths[r] + paths[r, k], lengths[r] + k
+                    if source != target:
+                        _copy(lines[source], lines[target])

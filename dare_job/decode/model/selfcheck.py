@@ -1,0 +1,169 @@
+"""Does this model, whatever its name, give a tree's nodes the logits of a plain forward?"""
+
+import logging
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from dare_job.decode.model.prefix_cache import Prefix
+from dare_job.decode.model.tree import build
+from dare_job.errors import ModelError
+from pools.tree import ROOT, DraftBatch, empty
+
+_LOG = logging.getLogger("dare_job")
+_CANNOT = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError)
+_LENGTHS = (13, 8)  # tokens before the root, of two rows
+_WINDOW_LIMIT = 64  # longer windows are not filled: the check would cost more than loading
+_PARENTS = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4]], np.int32)
+_TOLERANCE = 1e-3  # of what a text's other tokens do to the logits
+_ROUNDING = {torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the logits' spread
+
+
+def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
+    """(heads, key_dim, value_dim) of every layer's cache. Raises ModelError where there is no such cache."""
+    name = type(model).__name__
+    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    ids = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    try:
+        with torch.inference_mode():
+            model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return [(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in cache.layers]
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise ModelError(f"{name} is not supported: no plain cache of keys and values ({error})") from error
+
+
+@torch.inference_mode()
+def compare(target) -> None:
+    """Prompts, whole and behind a prefix, single tokens and trees of two rows against plain forwards.
+
+    Raises ModelError naming the architecture when a plain forward is not causal, or when they differ by more
+    than rounding; naming the model where its logits are no numbers.
+    """
+    name = type(target.model).__name__
+    try:
+        backward, forward = _influence(target)
+        cases = [_case(target, lengths) for lengths in _lengths(target.traits)]
+    except _CANNOT as error:
+        raise ModelError(f"{name} is not supported: it cannot run a token tree ({error})") from error
+    ours, plain = (torch.cat(logits) for logits in zip(*cases, strict=True))
+    if plain.isnan().any():
+        raise ModelError(f"{target.model.name_or_path}: a forward of {name} gives logits that are no numbers "
+                         f"(NaN): its weights are damaged, or {target.dtype} is too narrow for them")
+    spread = plain.std().clamp_min(1e-6).item()
+    noise = _ROUNDING[target.dtype] * spread
+    if backward > max(noise, 0.01 * forward):
+        raise ModelError(f"{name} is not supported: its attention is not causal")
+    difference = (ours - plain).square().mean().sqrt().item()
+    # Where a text's other tokens hardly matter, mistaking them hardly shows.
+    if not difference <= max(noise, _TOLERANCE * min(spread, forward)):
+        raise ModelError(
+            f"{name} is not supported: over a token tree its logits differ from a plain forward by "
+            f"{difference / spread:.2g} of their spread"
+        )
+
+
+@torch.inference_mode()
+def runs_in_line(target) -> bool:
+    """Whether uneven trees give the same logits without padding as with it."""
+    logits = []
+    try:
+        for target.in_line in (True, False):
+            logits.append(_uneven(target))
+    except _CANNOT:
+        return False
+    return _same(target, *logits)
+
+
+@torch.inference_mode()
+def go_static(target, static) -> None:
+    """Let ``target`` run this static forward, if it gives the logits of its other forward; else say so."""
+    expected = _uneven(target)
+    target.static = static
+    try:
+        same = _same(target, _uneven(target), expected)
+    except _CANNOT:
+        same = False
+    if target.static is not None and not same:
+        _LOG.warning("%s gives other logits in forwards of fixed shape: it runs without them, slower",
+                     type(target.model).__name__)
+        target.static = None
+
+
+def _uneven(target) -> torch.Tensor:
+    """Logits (T, V) of two rows' trees of different sizes."""
+    drafts = DraftBatch(_PARENTS + 1, _PARENTS, np.array([2, 6], np.int32), None, None)
+    lengths = _lengths(target.traits)[0]
+    ids = np.random.default_rng(2).integers(0, target.vocabulary, (2, lengths.max()))
+    cache = target.new_cache(2)
+    target.prefill(cache, np.arange(2), ids, lengths)
+    tree = build(ids[:, 0], drafts, np.full(2, 3)).to(target.device)
+    return target.forward(cache, tree, lengths).float()
+
+
+def _same(target, logits: torch.Tensor, expected: torch.Tensor) -> bool:
+    noise = _ROUNDING[target.dtype] * expected.std().clamp_min(1e-6)
+    return bool((logits - expected).square().mean().sqrt() <= noise)
+
+
+def _lengths(traits) -> list[np.ndarray]:
+    """Tokens before the roots of two rows: shorter than the window, and longer where that is cheap."""
+    lengths = np.array(_LENGTHS)
+    cases = [lengths]
+    if traits.window is not None and traits.window <= _WINDOW_LIMIT:
+        cases = [np.minimum(lengths, traits.window), lengths + traits.window]
+    if traits.longest is not None:  # room for the root and three levels of drafts
+        cases = [np.clip(lengths, 1, traits.longest - 5) for lengths in cases]
+    return cases
+
+
+def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (M, V) of two rows by the engine's forwards and by plain ones, in the same order.
+
+    The prompts' last tokens; the roots alone, in one row and in two; whole trees; the first prompt's last
+    token once more, behind a prefix that was read before.
+    """
+    rng = np.random.default_rng(0)
+    texts = rng.integers(0, target.vocabulary, (2, lengths.max() + 1))
+    tokens = rng.integers(0, target.vocabulary, _PARENTS.shape).astype(np.int32)
+    drafts = DraftBatch(tokens, _PARENTS, np.full(2, 6, np.int32), np.zeros(tokens.shape, np.float32),
+                        np.zeros(tokens.shape, np.uint8))
+    roots = texts[np.arange(2), lengths]
+    cache = target.new_cache(2)
+    ours = [target.prefill(cache, np.arange(2), texts[:, : lengths.max()], lengths)]
+    for rows, nodes in ((1, empty(1)), (2, empty(2)), (2, drafts)):
+        tree = build(roots[:rows], nodes, np.full(rows, 3))
+        ours.append(target.forward(cache, tree.to(target.device), lengths[:rows]))
+    half = int(lengths[0]) // 2
+    prefix = Prefix(texts[0, :half], cache.entries(0, half)) if half else None
+    ours.append(target.prefill(cache, np.arange(1), texts[:1, : lengths[0]], lengths[:1], None, prefix))
+    before, plain = zip(*(_plain(target, texts[r, : lengths[r] + 1], tree, r) for r in range(2)), strict=True)
+    heads = torch.stack([logits[0] for logits in plain])
+    return torch.cat(ours).float(), torch.cat((*before, heads[:1], heads, *plain, before[0]))
+
+
+def _plain(target, text: np.ndarray, tree, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (1, V) before the root, and (Q, V) of each node's own prefix."""
+    out, (start, end) = [], tree.starts[row : row + 2]
+    with target.as_transformers() as model:
+        for node in range(end - start):
+            path = tree.tokens[start:end][tree.ancestors[start + node, : end - start]][1:]
+            ids = torch.cat((torch.from_numpy(text), path))[None].to(target.device)
+            logits = model(input_ids=ids, use_cache=False).logits[0].float()
+            if not node:
+                before = logits[-2:-1]
+            out.append(logits[-1])
+    return before, torch.stack(out)
+
+
+def _influence(target) -> tuple[float, float]:
+    """How far a text's last token moves the logits before it, and the others the last ones (r.m.s.)."""
+    length = min(_LENGTHS[0], target.traits.context or _LENGTHS[0])
+    texts = np.random.default_rng(1).integers(0, target.vocabulary, (2, length))
+    texts = np.stack((texts[0], texts[0], texts[1]))
+    texts[1, -1], texts[2, -1] = texts[2, -1], texts[0, -1]
+    with target.as_transformers() as model:
+        ids = torch.from_numpy(texts).to(target.device)
+        base, later, earlier = model(input_ids=ids, use_cache=False).logits.float()
+    return tuple(moved.square().mean().sqrt().item() for moved in (later[:-1] - base[:-1],
+                                                                   earlier[-1] - base[-1]))

@@ -1,5 +1,0 @@
-"""Forwards of fixed shapes, which a GPU can record once and replay: see ``forward``."""
-
-from dare_job.decode.static.forward import StaticForward
-
-__all__ = ["StaticForward"]

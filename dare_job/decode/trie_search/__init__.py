@@ -1,0 +1,1 @@
+"""Constrained beam search over a trie of item ids."""

@@ -1,0 +1,1 @@
+"""Acceptance rates of a draft model under each exact sampling method, beside the optimum."""

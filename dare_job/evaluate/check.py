@@ -1,0 +1,272 @@
+"""Does the engine write what transformers writes with this model? The command ``dare-job check``.
+
+The prompts on which ``dare-job check`` compares: built-in ones, or those of a file.
+
+Drafts that hide a known text among wrong branches: exercises verification as real drafts would.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoTokenizer
+
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.latency import latency_ms
+from dare_job.decode.engine.prompt import prompt_ids
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings, Request
+from dare_job.errors import DataError, ModelError
+from dare_job.models.files import resolve
+from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
+
+BUILT_IN = (
+    "Describe this user's taste in films.",
+    "A user watched Alien, Blade Runner and Brazil, and rated each of them five of five. What do they like?",
+    "Hello",
+    "Write what you know about the film The Third Man: its mood, its themes and who would like it. " * 3,
+    "The user's history, oldest first: Heat; Ronin; Sneakers; The Conversation. Describe the preferences.",
+    "1, 2, 3,",
+    "Given the item's title, category and release year, say in a few words what kind of viewer it suits, and "
+    "which mood it is for, without repeating the title.",
+    "Summarise:",
+)
+
+
+def read_prompts(file: Path) -> list[tuple[str, str]]:
+    """(prompt, where it stands) of a file: JSON lines with "prompt" where the first begins with a brace, else
+    plain lines. Blank lines are left out.
+
+    Raises DataError naming the file and the line: not to be read, no prompt, or one that is no text.
+    """
+    try:
+        lines = Path(file).read_text(encoding="utf-8").split("\n")  # JSON texts may hold other line ends
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"prompts file {file} cannot be read: {error}") from None
+    found = [(line, f"prompts file {file}, line {i + 1}") for i, line in enumerate(lines) if line.strip()]
+    if not found:
+        raise DataError(f"prompts file {file} holds no prompt: every line is empty")
+    if not found[0][0].lstrip().startswith("{"):
+        return found
+    return [(_prompt_of(line, place), place) for line, place in found]
+
+
+def _prompt_of(line: str, place: str) -> str:
+    try:
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{place}: no JSON object with \"prompt\" ({error})") from None
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise DataError(f"{place}: \"prompt\" is {json.dumps(prompt)[:80]}; it must be a non-empty text")
+    return prompt
+
+
+class OracleDrafter:
+    """Knows what each row is going to write.
+
+    The right token stands behind its wrong siblings, and some wrong ones have children of their own, so that
+    the accepted branch is hardly ever the first and rarely contiguous. Now and then a path goes wrong.
+    """
+
+    def __init__(self, texts: Mapping[object, Sequence[int]], vocabulary: int, distractors: int = 2,
+                 error_rate: float = 0.1, seed: int = 0):
+        """texts: tokens by request id, prompt left out."""
+        self._texts = {key: np.asarray(text, np.int32) for key, text in texts.items()}
+        self._vocabulary, self._distractors, self._error_rate = vocabulary, distractors, error_rate
+        self._rng = np.random.default_rng(seed)
+
+    def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
+              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+        shape = (len(requests), int(budgets.max(initial=0)))
+        tokens, parents = np.zeros(shape, np.int32), np.full(shape, ROOT, np.int32)
+        sizes = np.zeros(len(requests), np.int32)
+        for row, request in enumerate(requests):
+            ahead = self._texts.get(request.id, ())[lengths[row] - len(request.prompt_ids):][: depths[row]]
+            nodes = self._tree(ahead, budgets[row])
+            sizes[row] = len(nodes)
+            for column, (token, parent) in enumerate(nodes):
+                tokens[row, column], parents[row, column] = token, parent
+        scores, sources = np.ones(shape, np.float32), np.full(shape, SOURCE_MODEL, np.uint8)
+        return DraftBatch(tokens, parents, sizes, scores, sources)
+
+    def _tree(self, ahead: Sequence[int], budget: int) -> list[tuple[int, int]]:
+        """(token, parent) of at most ``budget`` nodes, parents first."""
+        nodes: list[tuple[int, int]] = []
+        parent = ROOT
+        for depth, right in enumerate(ahead):
+            wrong = self._rng.choice(self._vocabulary, self._distractors + 1, replace=False)
+            wrong = [int(token) for token in wrong if token != right][: self._distractors]
+            if self._rng.random() < self._error_rate:
+                right = None
+            siblings = wrong + ([] if right is None else [int(right)])
+            first = len(nodes)
+            nodes += [(token, parent) for token in siblings]
+            if right is None:
+                break
+            if depth + 1 < len(ahead) and wrong:
+                nodes.append((int(ahead[depth + 1]), first))
+            parent = first + len(siblings) - 1
+        return nodes[:budget]
+
+_NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # of the largest logit: a few roundings
+
+_QUERIES, _BATCHES = (1, 4, 16, 64), (1, 8)
+
+
+def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revision: str | None = None,
+              dtype: str = "float32", device: str = "auto", max_new_tokens: int = 48,
+              chat_template: str = "auto", trust_remote_code: bool = False,
+              console: Console | None = None) -> dict:
+    """Strict decoding against transformers' greedy ``generate`` on the same prompts and weights.
+
+    Drafts come from an oracle that knows ``generate``'s answer and hides it among wrong branches, so that
+    trees, compaction and refill are exercised whatever the model says. Runs one row at a time, then batches
+    of rows of different lengths with fewer slots than rows, with and without drafts.
+
+    prompts  file with one prompt a line, or JSON lines with "prompt"; None: a few built-in ones
+    rows     how many prompts, repeated where there are fewer; cut to what the context leaves for them
+    Returns {"equal", "rows", "first_difference", "latency_ms"}. In float32 equal means every token. In
+    bfloat16 and float16 a row may leave ``generate``'s text at a near-tie: two logits that lie within 3 % and
+    0.4 % of the largest logit's size of each other. Each is shown with its gap; ``first_difference`` is a
+    real difference where there is one, else the first near-tie, else None. Raises ModelError, also where the
+    context leaves no room to compare; DataError; ConfigError.
+    """
+    console = console or Console(stderr=True)
+    path = resolve(model, revision, trust_remote_code)
+    target = Target.load(path, dtype, device, trust_remote_code)
+    console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
+                  f"supported, {'fused' if target.fused else 'its own'} attention, {_context(target)}")
+    room = _room(target, max_new_tokens)
+    texts = [text[:room] for text in _prompts(path, prompts, rows, chat_template, trust_remote_code)]
+    expected = [_generate(target, text, max_new_tokens) for text in texts]
+    differences = []
+    for batch, nodes in ((1, 0), (1, 16), (3, 0), (3, 16)):
+        written = _write(target, texts, expected, batch, nodes, max_new_tokens)
+        differences += [
+            _difference(target, texts, expected, written[row], row, batch, nodes, dtype)
+            for row in range(len(texts)) if not np.array_equal(written[row], expected[row])
+        ]
+    _report(console, differences, len(texts))
+    latency = latency_ms(target, _BATCHES, _QUERIES)
+    _print_curve(console, latency)
+    wrong = [d for d in differences if not d["near_tie"]]
+    return {"equal": not wrong, "rows": len(texts), "first_difference": (wrong or differences or [None])[0],
+            "latency_ms": latency}
+
+
+def _context(target: Target) -> str:
+    traits = target.traits
+    if traits.context is None:
+        return "context without limit"
+    if traits.longest is None:
+        return f"context {traits.context}, which texts may pass"
+    return f"context {traits.context}, where texts end: {traits.reason}"
+
+
+def _room(target: Target, max_new_tokens: int) -> int:
+    """Tokens that a prompt may have. Raises ModelError where the context is too short for any."""
+    traits = target.traits
+    if traits.longest is None:
+        return traits.context or 1 << 30
+    room = traits.longest - max_new_tokens
+    if room < 1:
+        raise ModelError(f"{traits.reason} is {traits.context}: the context is too short to compare "
+                         f"{max_new_tokens} tokens behind a prompt; it must be at least {max_new_tokens}")
+    return room
+
+
+def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust: bool) -> list[np.ndarray]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"{path} has no tokenizer that can be loaded: {error}") from error
+    texts = [(text, f"built-in prompt {i + 1}") for i, text in enumerate(BUILT_IN)]
+    if file is not None:
+        texts = read_prompts(file)
+    texts = [texts[i % len(texts)] for i in range(rows)]
+    ids = [prompt_ids(tokenizer, text, chat_template) for text, _ in texts]
+    for found, (_, place) in zip(ids, texts, strict=True):
+        if not len(found):
+            raise DataError(f"{place}: the prompt has no token in this model's tokenizer")
+    return ids
+
+
+def _options(target: Target, ids: torch.Tensor, max_new_tokens: int) -> dict:
+    pad = target.generation_config.pad_token_id
+    return {"max_new_tokens": max_new_tokens, "do_sample": False, "attention_mask": torch.ones_like(ids),
+            "pad_token_id": 0 if pad is None else pad}
+
+
+@torch.inference_mode()
+def _generate(target: Target, prompt: np.ndarray, max_new_tokens: int) -> np.ndarray:
+    ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
+    with target.as_transformers() as model, _full_float32():
+        out = model.generate(ids, **_options(target, ids, max_new_tokens))
+    return out[0, len(prompt):].cpu().numpy()
+
+
+@contextmanager
+def _full_float32():
+    """No TF32, which would make equality a matter of luck."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _write(target: Target, texts, expected, batch: int, nodes: int, max_new_tokens: int) -> dict:
+    drafter = OracleDrafter(dict(enumerate(expected)), target.vocabulary) if nodes else None
+    settings = EngineSettings(max_new_tokens=max_new_tokens, batch_size=batch, nodes=nodes)
+    with _full_float32():
+        results = list(Engine(target, settings, drafter).run(Request(i, t) for i, t in enumerate(texts)))
+    for result in results:
+        if result.error:
+            raise ModelError(f"prompt {result.id} cannot be decoded: {result.error}")
+    return {result.id: result.token_ids for result in results}
+
+
+@torch.inference_mode()
+def _difference(target: Target, texts, expected, written, row: int, batch: int, nodes: int,
+                dtype: str) -> dict:
+    """Where a row first leaves ``generate``'s text, and how far apart the two tokens' logits are there."""
+    theirs = expected[row]
+    same = min(len(theirs), len(written))
+    place = next((i for i in range(same) if theirs[i] != written[i]), same)
+    found = {"row": row, "position": place, "batch": batch, "nodes": nodes}
+    if place == same:
+        return {**found, "expected": None, "written": None, "logit_gap": None, "near_tie": False}
+    ids = torch.from_numpy(np.concatenate((texts[row], theirs[:place])).astype(np.int64))[None]
+    with target.as_transformers() as model:
+        logits = model(input_ids=ids.to(target.device), use_cache=False).logits[0, -1].float()
+    gap = (logits[theirs[place]] - logits[written[place]]).item()
+    size = logits.abs().max().item()
+    return {**found, "expected": int(theirs[place]), "written": int(written[place]), "logit_gap": gap,
+            "near_tie": dtype != "float32" and abs(gap) <= _NEAR_TIE[dtype] * size}
+
+
+def _report(console: Console, differences: Sequence[dict], rows: int) -> None:
+    if all(d["near_tie"] for d in differences):
+        but = f" but for {len(differences)} near-ties" if differences else ""
+        console.print(f"[green]equal[/green]{but}: {rows} rows, singly and batched, with and without drafts")
+    for d in differences[:10]:
+        kind = "near-tie" if d["near_tie"] else "[red]different[/red]"
+        console.print(f"{kind}: row {d['row']}, position {d['position']} (batch {d['batch']}, {d['nodes']} "
+                      f"nodes): generate {d['expected']}, engine {d['written']}, logit gap {d['logit_gap']}")
+
+
+def _print_curve(console: Console, latency: dict) -> None:
+    """Sizes that do not fit the context are left out of the curve, and of the table."""
+    table = Table(title="milliseconds a forward", title_justify="left")
+    sizes = list(next(iter(latency.values())))
+    for name in ("batch", *(f"{n} queries a row" for n in sizes)):
+        table.add_column(name, justify="right")
+    for batch, curve in latency.items():
+        table.add_row(batch, *(f"{curve[n]:.2f}" for n in sizes))
+    console.print(table)

@@ -1,0 +1,1 @@
+"""CTR models trained with and without the generated text."""

@@ -1,0 +1,191 @@
+"""Vectors or cluster ids of OUT/features, checked.
+
+Rows of a folder of Parquet files that has each id once.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dare_job.errors import DataError
+from dare_job.publish.features.ids import repeated
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables.published import manifest, parquet_files
+
+_CLUSTER = re.compile("cluster_[0-9]+")
+
+_MOST = 2**31 - 2  # 0 is for those without
+
+
+@dataclass(frozen=True)
+class Maker:
+    """The encoder of some vectors.
+
+    sha256  of its files (hex); empty: not known
+    window  tokens read at once; None: as many as it can
+    """
+
+    name: str
+    sha256: str = ""
+    window: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        """Equal for equal files and windows; the name tells where the files are not known."""
+        return self.sha256 or self.name, self.window
+
+    def __str__(self) -> str:
+        words = " ".join(filter(None, (self.name, self.sha256[:12])))
+        return words if self.window is None else f"{words}, {self.window} tokens at once"
+
+
+def require_date(table: pa.Table, folder: AnyPath, dt: str) -> None:
+    """Raise DataError where the files say that they are of another date than their folder."""
+    said = _said(table).get("dt", dt)
+    if said != dt:
+        raise DataError(f"{folder}: its files say that they are of {said}, the folder says {dt}: encode that "
+                        "date again")
+
+
+def maker(table: pa.Table, folder: AnyPath) -> Maker | None:
+    """What made the vectors, where the files say so; their window is in the folder's manifest."""
+    said, listed = _said(table), manifest(folder).get("encoder")
+    window = listed.get("window") if isinstance(listed, dict) else None
+    named = said.get("encoder"), said.get("encoder_sha256")
+    return Maker(named[0] or "", named[1] or "", window) if any(named) else None
+
+
+def vectors(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
+    """Ids and their vectors (T, d) float32; rows without a vector are left out.
+
+    Raises DataError where there is no such column of lists of numbers, or naming a row of another size or
+    without a number.
+    """
+    _require(table, "vector", folder)
+    table = table.filter(pc.is_valid(table["vector"]))
+    ids, column = table["entity_id"].to_pylist(), table["vector"].combine_chunks()
+    if not ids:
+        return ids, np.empty((0, 0), np.float32)
+    if not _is_list(column.type) or not _is_number(column.type.value_type):
+        raise DataError(f"{folder}: the column vector is {column.type}; lists of numbers are expected: "
+                        "encode that date again")
+    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+    if not lengths.any():
+        raise DataError(f"{folder}: the vectors hold no number: encode that date again")
+    odd = np.flatnonzero(lengths != lengths[0])
+    if len(odd):
+        raise DataError(f"{folder}: the vector of {ids[odd[0]]!r} has {lengths[odd[0]]} numbers, that of "
+                        f"{ids[0]!r} {lengths[0]}; one size is expected")
+    found = pc.list_flatten(column).to_numpy(zero_copy_only=False).reshape(len(lengths), -1)
+    bad = ~np.isfinite(found).all(1)
+    if bad.any():
+        raise DataError(f"{folder}: the vector of {ids[int(bad.argmax())]!r} has a number that is not finite")
+    return ids, found.astype(np.float32)
+
+
+def clusters(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
+    """Ids and their cluster ids (T, L) int32, coarse levels first. Raises DataError as ``vectors``."""
+    names = sorted(filter(_CLUSTER.fullmatch, table.column_names), key=lambda name: int(name[8:]))
+    _require(table, "cluster_0", folder)
+    for name in names:
+        if not pa.types.is_integer(table[name].type):
+            raise DataError(f"{folder}: the column {name} is {table[name].type}; whole numbers are expected: "
+                            "encode that date again")
+    ids = table["entity_id"].to_pylist()
+    codes = np.column_stack([table[name].to_numpy() for name in names])
+    bad = ~((codes >= 0) & (codes <= _MOST)).all(1)  # so also where one is missing
+    if bad.any():
+        raise DataError(f"{folder}: the cluster ids of {ids[int(bad.argmax())]!r} are missing, below 0, or "
+                        f"above {_MOST}")
+    return ids, codes.astype(np.int32)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(check(kind) for check in (pa.types.is_list, pa.types.is_large_list,
+                                         pa.types.is_fixed_size_list))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
+
+
+def _require(table: pa.Table, name: str, folder: AnyPath) -> None:
+    if name not in table.column_names:
+        raise DataError(f"{folder}: no column {name} (found: {', '.join(table.column_names)})")
+
+
+def _said(table: pa.Table) -> dict[str, str]:
+    """The metadata of the schema, without the prefix of its keys."""
+    return {key.decode().rpartition(".")[2]: value.decode()
+            for key, value in (table.schema.metadata or {}).items()}
+
+_SHOWN = 3
+
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+
+_DAY = (pa.types.is_date,)
+
+
+def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
+    """All rows of a folder's files; None where there is no file.
+
+    wanted  columns of text; days (``*_dt``) may be dates
+    Raises DataError naming a damaged file, a column that is missing (``entity_id`` or of ``wanted``) or is no
+    text, or ids that are there twice.
+    """
+    parts = []
+    for path in parquet_files(folder):
+        try:
+            with paths.source(path) as source, pq.ParquetFile(source) as file:
+                parts.append(file.read())
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    if not parts:
+        return None
+    try:
+        table = pa.concat_tables(parts, promote_options="default")
+    except pa.ArrowException as error:
+        raise DataError(f"{folder}: its files differ in their columns: {error}") from None
+    for name in ["entity_id", *(wanted or [])]:
+        if name not in table.column_names:
+            raise DataError(f"{folder}: column {name} is missing (found: {', '.join(table.column_names)})")
+    for name in wanted or []:
+        table = _as_text(table, name, folder)
+    return _unique(table, folder)
+
+
+def by_id(table: pa.Table | None, name: str) -> dict[str, str]:
+    """A column by id, as far as it is there."""
+    if table is None or name not in table.column_names:
+        return {}
+    pairs = zip(table["entity_id"].to_pylist(), table[name].to_pylist(), strict=True)
+    return {entity: value for entity, value in pairs if value is not None}
+
+
+def _unique(table: pa.Table, folder: AnyPath) -> pa.Table:
+    """The table, its ids as text."""
+    if table["entity_id"].null_count:
+        raise DataError(f"{folder}: {table['entity_id'].null_count} rows have no entity_id")
+    try:
+        ids = pc.cast(table["entity_id"], pa.string())
+    except pa.ArrowException:
+        raise DataError(f"{folder}: the column entity_id is {table['entity_id'].type}; text or whole numbers "
+                        "are expected") from None
+    if twice := repeated(ids, len(table)):
+        named = ", ".join(twice[:_SHOWN]) + (" ..." if len(twice) > _SHOWN else "")
+        raise DataError(f"{folder}: {len(twice)} ids are there more than once ({named}); one text an id is "
+                        "expected")
+    return table.set_column(table.column_names.index("entity_id"), "entity_id", ids)
+
+
+def _as_text(table: pa.Table, name: str, folder: AnyPath) -> pa.Table:
+    kind = table[name].type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not any(check(value) for check in (*_TEXT, *(_DAY if name.endswith("_dt") else ()))):
+        raise DataError(f"{folder}: the column {name} is {kind}; text is expected: publish that date again")
+    return table.set_column(table.column_names.index(name), name, pc.cast(table[name], pa.string()))

@@ -1,0 +1,78 @@
+"""One set of texts joined to the label rows: what a CTR model of that set reads."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dare_job.evaluate.ctr.examples import Examples
+from dare_job.evaluate.ctr.knowledge import Knowledge
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Texts of one entity type. Row 0 of the tables stands for "no text"; texts count from 1.
+
+    text      (N,) int32 row that each label row uses
+    history   (N, L) int32 rows of the items clicked before, where the side is items
+    vectors   (T + 1, d) float32, centred and scaled to a variance of 1 over the entities of the data
+    clusters  (T + 1, L) int32, 0 for none
+    """
+
+    text: np.ndarray
+    vectors: np.ndarray | None = None
+    clusters: np.ndarray | None = None
+    history: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A named set of texts; ``sides`` by entity type, none for the base. ``counts`` are for the report."""
+
+    name: str
+    sides: dict[str, Side] = field(default_factory=dict)
+    counts: dict[str, dict] = field(default_factory=dict)
+
+
+def rows_of(table: Knowledge, examples: Examples) -> np.ndarray:
+    """(N,) place in ``table`` of the text of each label row's user or item; -1: it has none."""
+    return _places(table, examples)[examples.dense(table.entity)]
+
+
+def _places(table: Knowledge, examples: Examples) -> np.ndarray:
+    """Place of each entity's text by dense id; -1: it has none."""
+    ids = examples.of(table.entity).ids
+    place = np.full(len(ids) + 1, -1, np.int64)
+    known = ids.get_indexer(table.ids)
+    place[known[known >= 0] + 1] = np.flatnonzero(known >= 0)
+    return place
+
+
+def join(name: str, tables: list[Knowledge], examples: Examples) -> Inputs:
+    """Texts as inputs; ids that the data does not know are counted and ignored."""
+    sides, counts = {}, {}
+    for table in tables:
+        text = rows_of(table, examples)
+        known = examples.of(table.entity).ids.get_indexer(table.ids) >= 0
+        counts[table.entity] = {
+            "texts": len(table.ids), "unknown_ids": int((~known).sum()), "without_text": table.missing,
+            "label_rows_with_text": round(float((text >= 0).mean()), 4)}
+        vectors = None if table.vectors is None else _with_none(_scaled(table.vectors, known))
+        clusters = None if table.clusters is None else _with_none(table.clusters + 1)
+        before = _places(table, examples)[examples.history] if table.entity == "item" else None
+        history = None if before is None else (before + 1).astype(np.int32)
+        sides[table.entity] = Side((text + 1).astype(np.int32), vectors, clusters, history)
+    return Inputs(name, sides, counts)
+
+
+def _scaled(vectors: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Texts of one prompt have much in common: without its mean, what tells them apart is small."""
+    if not known.any():
+        return vectors
+    centred = vectors - vectors[known].mean(0)
+    return (centred / max(float(centred[known].std()), 1e-8)).astype(np.float32)
+
+
+def _with_none(rows: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros((1, rows.shape[1]), rows.dtype), rows])

@@ -1,0 +1,216 @@
+"""Texts of an OUT as inputs of a CTR model: vectors or cluster ids, and from when on each is safe.
+
+OUT/features/entity=E/dt=D is read where it is there; else the texts of OUT/knowledge/entity=E/dt=D are
+encoded. In both cases the latter says when each text was written, and from which prompt (``origin``); of
+features without ``text_sha256`` it says nothing, and their date counts.
+
+Which date of an OUT is read: one that each entity type with any text has.
+
+What the table of texts says of each text: when it was written, whether the features are of it, and whether
+its prompt alone tells what it was written from.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dare_job.data.history import end_of_day
+from dare_job.errors import DataError
+from dare_job.evaluate.ctr import features
+from dare_job.evaluate.ctr import features as ctr_features
+from dare_job.evaluate.ctr.features import Maker
+from dare_job.storage.paths import AnyPath, dated_folders
+from dare_job.tables.published import manifest, parquet_files
+
+_LOG = logging.getLogger("dare_job")
+
+
+def choose(out: AnyPath, dt: str | None, entities: list[str]) -> tuple[str, list[str]]:
+    """The date (None: the newest that all have), and the entity types with texts.
+
+    Warns of one that has no text on any date. Raises DataError where there is no text, no common date, or
+    where one has texts of other dates only.
+    """
+    found = {entity: days for entity in entities if (days := _dates(out, entity))}
+    if not found:
+        raise DataError(f"--knowledge {out}: no text in it; expected OUT/features or OUT/knowledge, each "
+                        "with entity=user|item/dt=YYYY-MM-DD/*.parquet")
+    chosen = dt or _newest(out, found)
+    without = [entity for entity, days in found.items() if chosen not in days]
+    if len(without) == len(found):
+        near = ", ".join(sorted(set().union(*found.values())))
+        raise DataError(f"{out} holds no text of {chosen}: there are dates {near} (--date)")
+    if without:
+        raise DataError(f"{out} has no {without[0]} texts of {chosen}, but of "
+                        f"{', '.join(found[without[0]])}: choose a date that users and items have (--date), "
+                        "or leave them out (--entities)")
+    if len(found) < len(entities):
+        none = " and ".join(entity for entity in entities if entity not in found)
+        _LOG.warning("%s has no %s texts on any date: the set is of %s texts alone (--entities)", out, none,
+                     " and ".join(found))
+    return chosen, list(found)
+
+
+def _dates(out: AnyPath, entity: str) -> list[str]:
+    """Dates of an entity type that have files, in features or knowledge."""
+    return sorted({folder.name[3:] for kind in ("features", "knowledge")
+                   for folder in dated_folders(out / kind / f"entity={entity}") if parquet_files(folder)})
+
+
+def _newest(out: AnyPath, found: dict[str, list[str]]) -> str:
+    common = set.intersection(*map(set, found.values()))
+    if not common:
+        raise DataError(f"--knowledge {out}: users and items have no date in common ("
+                        + "; ".join(f"{entity} {', '.join(days)}" for entity, days in found.items()) + ")")
+    return max(common)
+
+_SHOWN = 3
+
+
+def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: str) -> pa.Table | None:
+    """The table of texts as far as it tells of features: None where it does not say which texts they are of.
+
+    Raises DataError where a vector is of another text than the one published, or of none.
+    """
+    if texts is None or "text_sha256" not in table.column_names:
+        return None
+    words = features.by_id(texts, "knowledge")
+    of = zip(table["entity_id"].to_pylist(), table["text_sha256"].to_pylist(), strict=True)
+    other = [entity for entity, sha256 in of if entity not in words or sha256 != _sha256(words[entity])]
+    if other:
+        named = ", ".join(map(repr, other[:_SHOWN])) + (" ..." if len(other) > _SHOWN else "")
+        raise DataError(f"{folder}: {len(other)} of {len(table)} features are of other texts than those "
+                        f"published ({named}): run `dare-job encode --date {dt}`")
+    return texts
+
+
+def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
+    """(T,) end of the day whose run wrote each text; of the table's own day where that is not known.
+
+    Raises DataError for a day that is none, or after ``dt``.
+    """
+    written = features.by_id(texts, "generated_dt")
+    days = [written.get(entity, dt) for entity in ids]
+    try:
+        ends = {day: end_of_day(date.fromisoformat(day)) for day in {*days, dt}}
+    except ValueError as error:
+        raise DataError(f"generated_dt of a text of {dt} is no date: {error}; write it as YYYY-MM-DD"
+                        ) from None
+    late = next((entity for entity, day in zip(ids, days, strict=True) if ends[day] > ends[dt]), None)
+    if late is not None:
+        raise DataError(f"text of {late!r} was written on {written[late]}, after the date {dt} that its "
+                        "table is of")
+    return np.array([ends[day] for day in days], np.int64)
+
+
+def drafted(texts: pa.Table | None, said: dict) -> frozenset[str]:
+    """Ids of texts that may hold what older text has seen, whatever their prompt is.
+
+    A relaxed token is one that a draft put there. Old text has seen interactions up to its own date, and the
+    groups by which it is chosen are made of all up to tonight's. Where there was none, drafts are texts of
+    the same night, each of another user and written from that one's prompt, so without labels.
+
+    said  the texts' manifest: ``previous`` is the old text, None where there was none; not there: not known
+    """
+    if texts is None or said.get("previous", "not known") is None:
+        return frozenset()
+    relaxed = features.by_id(texts, "relaxed_tokens")
+    return frozenset(entity for entity in texts["entity_id"].to_pylist() if relaxed.get(entity) != 0)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+Encode = Callable[[list[str]], tuple[np.ndarray, Maker | None]]  # texts -> (n, d) float32, of which encoder
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """T texts of one entity type, each with a vector or with cluster ids."""
+
+    entity: str
+    dt: str
+    ids: list[str]
+    vectors: np.ndarray | None  # (T, d) float32
+    clusters: np.ndarray | None  # (T, L) int32, from 0
+    usable_from: np.ndarray  # (T,) int64: first second of which a label may use the text
+    missing: int  # entities without a text
+    encoder: Maker | None = None  # what made the vectors, where it is known
+    prompts: dict[str, str] = field(default_factory=dict)  # SHA-256 of the prompt by id, where it is known
+    settings: dict = field(default_factory=dict)  # of the run, from the texts' manifest
+    drafted: frozenset[str] = frozenset()  # ids whose text may hold what older text has seen
+
+    @property
+    def width(self) -> int:
+        """Numbers of a text: d of vectors, levels of clusters."""
+        return (self.clusters if self.vectors is None else self.vectors).shape[1]
+
+
+def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, encode: Encode
+         ) -> list[Knowledge]:
+    """The texts of a published date (None: the newest) of an OUT, safe from the day after they were written.
+
+    clusters  cluster ids instead of vectors, which only features have
+    Warns of an entity type without a text. Raises DataError: no such date, a damaged file or column, an id
+    that is there twice, vectors of two sizes, users and items of two dates, no text.
+    """
+    chosen, present = choose(out, dt, entities)
+    found = [_entity(out, entity, chosen, clusters, encode) for entity in present]
+    tables = [table for table in found if table.ids]
+    empty = [f"all {table.missing} {table.entity} texts of {chosen} are missing" for table in found
+             if not table.ids]
+    if not tables:
+        raise DataError(f"{out}: {', '.join(empty)}; choose another --date")
+    for said in empty:
+        _LOG.warning("%s: %s; the set is of the others alone", out, said)
+    if len({table.width for table in tables}) > 1 and not clusters:
+        sizes = ", ".join(f"{table.entity} {table.width}" for table in tables)
+        raise DataError(f"{out}: vectors of {chosen} are of different sizes ({sizes}); encode users and "
+                        "items with one encoder")
+    return tables
+
+
+def _folder(out: AnyPath, kind: str, entity: str, dt: str) -> AnyPath:
+    return out / kind / f"entity={entity}" / f"dt={dt}"
+
+
+def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) -> Knowledge:
+    """An entity type's texts of a date that it has files of."""
+    folder = _folder(out, "knowledge", entity, dt)
+    texts = ctr_features.read(folder, ["knowledge", "generated_dt"])
+    table = ctr_features.read(_folder(out, "features", entity, dt))
+    if table is None and clusters and len(_written(texts)):
+        raise DataError(f"{out} has no features of {entity} texts of {dt}, so no cluster ids: run the stage "
+                        "`encode` (encode.model), or name it otherwise to have its texts encoded")
+    listed = {name for part in (texts, table) if part is not None for name in part["entity_id"].to_pylist()}
+    if table is None:
+        ids, vectors, made_by = _encoded(texts, encode)
+        codes = None
+    else:
+        folder = _folder(out, "features", entity, dt)
+        features.require_date(table, folder, dt)
+        made_by, texts = features.maker(table, folder), of_features(table, texts, folder, dt)
+        ids, found = (features.clusters if clusters else features.vectors)(table, folder)
+        vectors, codes = (None, found) if clusters else (found, None)
+    said = manifest(_folder(out, "knowledge", entity, dt))
+    return Knowledge(entity, dt, ids, vectors, codes, usable_from(ids, dt, texts),
+                     len(listed) - len(ids), made_by, ctr_features.by_id(texts, "prompt_sha256"),
+                     said.get("settings", {}), drafted(texts, said))
+
+
+def _written(texts: pa.Table) -> pa.Table:
+    """The rows with a text."""
+    words = pc.utf8_length(pc.utf8_trim_whitespace(texts["knowledge"]))
+    return texts.filter(pc.fill_null(pc.greater(words, 0), False))
+
+
+def _encoded(texts: pa.Table, encode: Encode) -> tuple[list[str], np.ndarray, Maker | None]:
+    """Ids of those with a text, their vectors, and what made these."""
+    table = _written(texts)
+    return table["entity_id"].to_pylist(), *encode(table["knowledge"].to_pylist())

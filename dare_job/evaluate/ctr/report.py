@@ -1,0 +1,150 @@
+"""The result of a CTR check: a table for people, and the JSON object that ends standard output.
+
+What several seeds say: intervals, a paired test for a difference, and one for equivalence.
+
+All of it is over seeds: what the test part's own rows leave open is not in it.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+from dare_job.evaluate.ctr.examples import Examples
+from dare_job.evaluate.ctr.inputs import BASE, Inputs
+from dare_job.evaluate.ctr.train import Fitted
+
+if TYPE_CHECKING:
+    from dare_job.evaluate.ctr.options import Options
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of paired differences a - b over seeds, with an interval and a p value."""
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Student's interval of the mean of two values or more."""
+    values = np.asarray(values, float)
+    mean = float(values.mean())
+    reach = float(stats.sem(values) * stats.t.ppf(0.5 + level / 2, len(values) - 1))
+    return mean - reach, mean + reach
+
+
+def paired(a: np.ndarray, b: np.ndarray) -> Difference:
+    """Paired t test of "no difference", two-sided, with the 95 % interval of the mean difference."""
+    gap = np.asarray(a, float) - np.asarray(b, float)
+    if np.ptp(gap) == 0:  # without a spread there is no t
+        return Difference(float(gap[0]), float(gap[0]), float(gap[0]), 0.0 if gap[0] else 1.0)
+    return Difference(float(gap.mean()), *interval(gap), float(stats.ttest_1samp(gap, 0.0).pvalue))
+
+
+def equivalence(a: np.ndarray, b: np.ndarray, margin: float) -> Difference:
+    """Two one-sided t tests (TOST) of "the mean of a - b is -margin or less, or margin or more".
+
+    The p value is the larger of both; below 0.05 exactly where the 90 % interval, which is returned, lies
+    within the margin.
+    """
+    gap = np.asarray(a, float) - np.asarray(b, float)
+    if np.ptp(gap) == 0:
+        mean = float(gap[0])
+        return Difference(mean, mean, mean, 0.0 if abs(mean) < margin else 1.0)
+    above = stats.ttest_1samp(gap, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(gap, margin, alternative="less").pvalue
+    return Difference(float(gap.mean()), *interval(gap, 0.90), float(max(above, below)))
+
+_ALPHA = 0.05
+
+Results = dict[tuple[str, str], list[Fitted]]
+
+
+def result(options: "Options", made: Examples, sets: list[Inputs], results: Results) -> dict:
+    """``rows`` (one a model and set), ``equivalence`` (one a model and pair), counts of data and texts."""
+    rows = [_row(model, inputs.name, results) for model in options.models for inputs in sets]
+    pairs = [_pair(model, pair, results, options.margin)
+             for model in options.models for pair in options.equivalent]
+    return {"rows": rows, "equivalence": pairs, "data": _data(made),
+            "texts": {inputs.name: inputs.counts for inputs in sets if inputs.counts}}
+
+
+def show(found: dict, console: Console | None = None) -> None:
+    """Print the rows and the verdicts on pairs."""
+    console = console or Console(width=140)
+    table = Table("model", "knowledge", *("AUC", "95 % interval", "over base", "p"),
+                  *("log loss", "95 % interval", "over base", "p"))
+    for row in found["rows"]:
+        table.add_row(row["model"], row["knowledge"],
+                      *_cells(row["auc_mean"], row["auc_ci95"], row["lift"], row["p_value"]),
+                      *_cells(row["logloss_mean"], row["logloss_ci95"], row["logloss_lift"],
+                              row["logloss_p_value"]))
+    console.print(table)
+    for pair in found["equivalence"]:
+        low, high = pair["ci90"]
+        verdict = "equivalent" if pair["equivalent"] else "not shown to be equivalent"
+        console.print(f"{pair['model']}: {pair['pair'][0]} and {pair['pair'][1]} are {verdict} within "
+                      f"{pair['margin']:g} (difference {pair['auc_difference']:+.4f}, 90 % interval "
+                      f"{low:+.4f} to {high:+.4f}, p {pair['p_value']:.2g})")
+
+
+def _cells(mean: float, interval: list[float], lift: float | None, p_value: float | None) -> list[str]:
+    over = ("", "") if lift is None else (f"{lift:+.4f}", f"{p_value:.2g}")
+    return [f"{mean:.4f}", f"{interval[0]:.4f} to {interval[1]:.4f}", *over]
+
+
+def _row(model: str, name: str, results: Results) -> dict:
+    """Of AUC and of log loss: mean, interval, by seed, and the paired difference from the base."""
+    auc, loss = (_measured(model, name, results, key) for key in ("auc", "logloss"))
+    over = {key: paired(values, _measured(model, BASE, results, key)) if name != BASE else None
+            for key, values in (("auc", auc), ("logloss", loss))}
+    return {
+        "model": model, "knowledge": name, "auc_mean": _figure(auc.mean()), "auc_ci95": _interval(auc),
+        "logloss_mean": _figure(loss.mean()), "logloss_ci95": _interval(loss),
+        "seeds": len(auc), "auc": list(map(_figure, auc)), "logloss": list(map(_figure, loss)),
+        **_lift("", over["auc"]), **_lift("logloss_", over["logloss"])}
+
+
+def _lift(prefix: str, over: Difference | None) -> dict:
+    """Of log loss less is better, so a lift below 0 is good."""
+    return {f"{prefix}lift": over and _figure(over.mean),
+            f"{prefix}lift_ci95": over and [_figure(over.low), _figure(over.high)],
+            f"{prefix}p_value": over and over.p_value}
+
+
+def _interval(values: np.ndarray) -> list[float]:
+    return list(map(_figure, interval(values)))
+
+
+def _pair(model: str, pair: tuple[str, str], results: Results, margin: float) -> dict:
+    found = equivalence(*(_measured(model, name, results, "auc") for name in pair), margin)
+    return {"model": model, "pair": list(pair), "margin": margin, "auc_difference": _figure(found.mean),
+            "ci90": [_figure(found.low), _figure(found.high)], "p_value": found.p_value,
+            "equivalent": found.p_value < _ALPHA}
+
+
+def _measured(model: str, name: str, results: Results, key: str) -> np.ndarray:
+    """(seeds,) ``auc`` or ``logloss``."""
+    return np.array([getattr(fitted, key) for fitted in results[model, name]])
+
+
+def _data(made: Examples) -> dict:
+    return {"users": len(made.users.ids), "items": len(made.items.ids),
+            "rows": {name: len(rows) for name, rows in made.rows.items()},
+            "clicks": round(float(made.label.mean()), 4), "first_label": _time(made.second.min()),
+            "first_test_label": _time(made.second[made.rows["test"]].min())}
+
+
+def _time(second: int) -> str:
+    return datetime.fromtimestamp(int(second), UTC).isoformat(timespec="seconds")
+
+
+def _figure(value: float) -> float:
+    return round(float(value), 6)

@@ -1,0 +1,110 @@
+"""Trains one CTR model, with early stopping and the averaged weights of the best epoch.
+
+torch-rechub's trainer keeps the last epoch's weights where no early stop came, and writes them to a file;
+here every set of texts of a seed must have the same batches as well, which a loop of our own shows plainly.
+"""
+
+import copy
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.metrics import log_loss, roc_auc_score
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from dare_job.evaluate.ctr.examples import Examples
+from dare_job.evaluate.ctr.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    epochs: int = 30
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-5
+    patience: int = 4  # epochs without a better AUC on the validation part
+    average: float = 0.99  # decay of the weights' moving average, which is what predicts; 0: the last weights
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Of the test part, by the averaged weights of the epoch with the best validation AUC."""
+
+    auc: float
+    logloss: float
+    epochs: int
+    seconds: float
+
+
+def tensors(examples: Examples, inputs: Inputs, device: str = "cpu") -> dict[str, Tensor]:
+    """All label rows as a batch of ``models.Ctr``, with ``label``."""
+    columns = {"user": examples.user, "item": examples.item, "history": examples.history,
+               "label": examples.label} | {f"text.{side}": data.text for side, data in inputs.sides.items()}
+    if "item" in inputs.sides:
+        columns["text.history"] = inputs.sides["item"].history
+    return {name: torch.from_numpy(np.ascontiguousarray(column)).to(device)
+            for name, column in columns.items()}
+
+
+def averaged(model: nn.Module, decay: float) -> AveragedModel:
+    """Exponential moving average of a model's weights, and of batch norm's statistics, over steps.
+
+    After the first step it is the model; then the n-th average keeps min(decay, (1 + n) / (10 + n)) of
+    itself, so that the first weights, which know nothing, are soon forgotten.
+    """
+    def moved(average: Tensor, now: Tensor, taken: int) -> Tensor:
+        if not now.is_floating_point():
+            return now
+        return average.lerp(now, 1 - min(decay, (1 + int(taken)) / (10 + int(taken))))
+
+    return AveragedModel(model, avg_fn=moved, use_buffers=True)
+
+
+def fit(model: nn.Module, examples: Examples, inputs: Inputs, seed: int, settings: TrainSettings,
+        device: str = "cpu") -> Fitted:
+    """Train on the train part; the order of rows follows the seed alone."""
+    began, model = time.perf_counter(), model.to(device)
+    data = tensors(examples, inputs, device)
+    rows = {name: torch.from_numpy(places).to(device) for name, places in examples.rows.items()}
+    optimizer = torch.optim.Adam(model.parameters(), settings.learning_rate,
+                                 weight_decay=settings.weight_decay)
+    order = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)  # dropout
+    average = averaged(model, settings.average)
+    optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
+    best, weights, stale, epochs = -1.0, {}, 0, 0
+    while epochs < settings.epochs and stale < settings.patience:
+        epochs += 1
+        shuffled = rows["train"][torch.randperm(len(rows["train"]), generator=order).to(device)]
+        _epoch(model, data, shuffled.split(settings.batch_size), optimizer)
+        auc = roc_auc_score(*_predicted(average.module, data, rows["valid"]))
+        if auc > best:
+            best, weights, stale = auc, copy.deepcopy(average.module.state_dict()), 0
+        else:
+            stale += 1
+    model.load_state_dict(weights)
+    label, probability = _predicted(model, data, rows["test"])
+    return Fitted(float(roc_auc_score(label, probability)), float(log_loss(label, probability)), epochs,
+                  time.perf_counter() - began)
+
+
+def _epoch(model: nn.Module, data: dict[str, Tensor], batches: tuple[Tensor, ...], optimizer) -> None:
+    model.train()
+    for rows in batches:
+        if len(rows) < 2:  # batch norm needs two
+            continue
+        batch = {name: column[rows] for name, column in data.items()}
+        loss = nn.functional.binary_cross_entropy(model(batch), batch["label"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def _predicted(model: nn.Module, data: dict[str, Tensor], rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and click probabilities of some rows."""
+    model.eval()
+    parts = [model({name: column[part] for name, column in data.items()}) for part in rows.split(8192)]
+    return data["label"][rows].cpu().numpy(), torch.cat(parts).double().cpu().numpy()

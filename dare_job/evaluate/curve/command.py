@@ -1,0 +1,147 @@
+"""The command ``curve``: rows written by each setting, their distances from strict text, their speed."""
+
+import logging
+import platform
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from dare_job.errors import DataError
+from dare_job.evaluate.curve import distance, loss, plot, table, written
+from dare_job.evaluate.curve import distance as curve_distance
+from dare_job.evaluate.curve.distance import Distances
+from dare_job.evaluate.curve.table import Distance, Entry, QualityCurve
+from dare_job.evaluate.curve.written import Setting, Written
+from dare_job.generate import preflight
+from dare_job.job import Job
+from dare_job.models.files import EMBEDDED
+from dare_job.observe import redact
+from dare_job.publish.features import encoder_files
+from dare_job.publish.features.encoder import Encoder
+from dare_job.workspace import write_json
+
+_LOG = logging.getLogger("dare_job")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``dare-job curve`` was asked; the fields' names are those of its options.
+
+    rows   timed, and compared unless ``check`` has every row written
+    check  None: no AUC
+    """
+
+    work: Path
+    settings: Sequence[tuple[int, float]]
+    rows: int = 1000
+    turns: int = 3
+    seed: int = 0
+    level: float = 0.95
+    check: loss.Check | None = None
+    command: str = ""
+
+
+def run(job: Job, options: Options) -> QualityCurve:
+    """Measure, write ``curve.json`` and ``curve.svg`` in ``options.work``, and return the curve.
+
+    Raises DataError where there is nothing to write or to draft from.
+    """
+    preflight.require(job)
+    encoder = _Encoder(job)
+    made = written.prepared(job, options.work / "job")
+    sample = written.rows(made, None if options.check else options.rows, options.seed)
+    if not sample:
+        raise DataError(f"no row would be written on {job.space.dt}: all text is of this model and prompt; "
+                        "choose a later --date, or old text of an earlier one (input.knowledge)")
+    _LOG.info("%d rows by strict and by %d settings, %d of them %d times", len(sample),
+              len(options.settings), min(options.rows, len(sample)), options.turns)
+    settings: list[Setting] = [None, *options.settings]
+    found = written.write(made, settings, sample, options.rows, options.turns)
+    _require_texts(found)
+    alpha = (1 - options.level) / len(options.settings)
+    losses, carried = {}, 0
+    compared = {setting: _distances(found[None], found[setting], encoder) for setting in options.settings}
+    if options.check:
+        losses, carried = loss.measure(made, sample, found, options.check, options.work / "texts", alpha)
+    entries = [_entry(setting, found, compared.get(setting), alpha, losses.get(setting, {}))
+               for setting in settings]
+    curve = QualityCurve(
+        schema_version=table.VERSION, date=job.space.dt,
+        made=datetime.now(UTC).isoformat(timespec="seconds"), identity=table.identity(made),
+        settings=redact.values({section: getattr(job.config, section).model_dump(mode="json")
+                                for section in ("model", "prompts", "decode", "drafter", "verify", "pools")}),
+        level=options.level, rows=len(found[None].texts), timed=min(options.rows, len(sample)),
+        turns=options.turns, seeds=options.check.seeds if options.check else 0, carried=carried,
+        entities=dict(Counter(row["entity"] for row in sample)), encoder=encoder.name,
+        machine=f"{platform.machine()}, {platform.node()}", command=options.command, entries=entries)
+    write_json(options.work / "curve.json", curve.model_dump(mode="json"))
+    (options.work / "curve.svg").write_text(plot.draw(curve), encoding="utf-8")
+    return curve
+
+
+class _Encoder:
+    """The encoder of the stage encode, or the embedded one; loaded where texts differ."""
+
+    def __init__(self, job: Job):
+        """Raises ConfigError where a package is missing, ModelError where there is no such encoder."""
+        self._settings = settings = job.config.encode
+        self.name = settings.model or EMBEDDED
+        self._folder, self._loaded = encoder_files.resolve(self.name, settings.revision), None
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        if self._loaded is None:
+            import torch
+
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            self._loaded = Encoder(self._folder, device, self._settings.batch_size, self._settings.window)
+        return self._loaded.encode(texts).vectors
+
+
+def _require_texts(found: dict[Setting, Written]) -> None:
+    """Raise DataError where a setting has no text; warn of rows without one."""
+    for setting, one in found.items():
+        if not one.texts:
+            raise DataError(f"{written.name(setting)}: no row could be written, such as {one.errors[0]}")
+        if one.errors:
+            _LOG.warning("%s: %d rows could not be written, and are not compared, such as %s",
+                         written.name(setting), len(one.errors), one.errors[0])
+
+
+def _distances(strict: Written, other: Written, encode) -> Distances:
+    """Of the rows that both wrote."""
+    both = [row for row in strict.texts if row in other.texts]
+    pairs = [(strict.texts[row][0], other.texts[row][0]) for row in both]
+    tokens = np.array([(strict.texts[row][1], other.texts[row][1]) for row in both]).reshape(-1, 2)
+    return distance.measure(pairs, tokens, encode)
+
+
+def _entry(setting: Setting, found: dict[Setting, Written], seen: Distances | None, alpha: float,
+           losses: dict[str, table.Loss]) -> Entry:
+    one, strict = found[setting], found[None]
+    ratios = [s / o for s, o in zip(strict.seconds, one.seconds, strict=True)]
+    k, p = setting or (None, None)
+    entry = Entry(
+        k=k, p=p, tokens_per_s=round(one.tokens_per_s, 1),
+        accepted_per_step=round(one.accepted / one.steps, 4) if one.steps else None,
+        relaxed_share=round(one.relaxed / max(one.tokens[0], 1), 6),
+        speed=tuple(round(value, 4) for value in (statistics.median(ratios), min(ratios), max(ratios))),
+        **_means(seen, alpha) if seen else {}, auc=losses)
+    if seen is None:
+        return entry
+    lengths = [sum(part.texts[row][1] for row in strict.texts if row in one.texts) for part in (one, strict)]
+    return entry.model_copy(update={"differing": round(float((~seen.same).mean()), 6),
+                                    "lengthened": round(lengths[0] / max(lengths[1], 1), 6)})
+
+
+def _means(seen: Distances, alpha: float) -> dict[str, Distance]:
+    """Means with their bounds at level 1 - ``alpha``, each on the side of more distance."""
+    least = curve_distance.least_mean((1 + seen.cosine) / 2, alpha)
+    found = {"cosine": (seen.cosine, 2 * least - 1),
+             "rouge_l": (seen.rouge_l, curve_distance.least_mean(seen.rouge_l, alpha)),
+             "length": (seen.length, 1 - curve_distance.least_mean(1 - seen.length, alpha))}
+    return {name: Distance(mean=float(values.mean()), bound=bound) for name, (values, bound) in found.items()}

@@ -1,0 +1,180 @@
+"""``curve.json``: what each setting (k, p) of the relaxed rule costs in quality and gains in speed.
+
+The curve as a table for people.
+"""
+
+from typing import Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from rich.console import Console
+from rich.table import Table
+
+from dare_job.config.base import Section
+from dare_job.config.settings import JobConfig
+from dare_job.errors import ConfigError
+from dare_job.job import Job
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
+
+VERSION = 1
+
+
+class Distance(Section):
+    """Mean over rows, and the bound of it on the side of more distance."""
+
+    mean: float
+    bound: float
+
+
+class Loss(Section):
+    """AUC of strict text less that of the setting's, of one CTR model.
+
+    by_seed  the paired differences
+    bound    one-sided, over seeds; null: the differences have no spread, so that they tell nothing
+    """
+
+    by_seed: list[float] = Field(min_length=2)
+    mean: float
+    bound: float | None
+
+
+class Entry(Section):
+    """One setting; the strict rule has k = p = null.
+
+    speed      rows a second over those of strict in the same turn: median, least and most of the turns
+    length     mean of |tokens - strict's| / those of the longer text; cosine, rouge_l: means as they are
+    differing  share of the rows with another text than strict
+    lengthened tokens of all texts over those of all strict texts
+    auc        by CTR model; empty: not measured
+    """
+
+    k: int | None
+    p: float | None
+    tokens_per_s: float
+    accepted_per_step: float | None
+    relaxed_share: float
+    speed: tuple[float, float, float]
+    cosine: Distance | None = None
+    rouge_l: Distance | None = None
+    length: Distance | None = None
+    differing: float = 0.0
+    lengthened: float = 1.0
+    auc: dict[str, Loss] = {}
+
+    @field_validator("speed", mode="before")
+    @classmethod
+    def _as_tuple(cls, value):
+        return tuple(value) if isinstance(value, list) else value  # JSON knows lists alone
+
+    @model_validator(mode="after")
+    def _is_measured(self):
+        if self.k is not None and None in (self.p, self.cosine, self.rouge_l, self.length):
+            raise ValueError(f"k = {self.k}: p, cosine, rouge_l or length is missing")
+        return self
+
+    @property
+    def name(self) -> str:
+        return "strict" if self.k is None else f"k={self.k} p={self.p:g}"
+
+
+class QualityCurve(Section):
+    """What ``dare-job curve`` measured.
+
+    level     of the bounds, which hold for all settings together (Bonferroni)
+    identity  of who wrote: a night that is of another has no use for the curve
+    rows      written by each setting; timed: of them, those in ``turns`` turns
+    carried   of the AUC: texts that were not written, so alike in all sets
+    """
+
+    schema_version: Literal[1]
+    date: str
+    made: str
+    identity: dict
+    settings: dict
+    level: float = Field(gt=0, lt=1)
+    rows: int = Field(ge=1)
+    timed: int
+    turns: int
+    seeds: int
+    carried: int = 0
+    entities: dict[str, int]
+    encoder: str
+    machine: str
+    command: str
+    entries: list[Entry]
+
+
+def identity(job: Job) -> dict:
+    """Who writes, and under which settings beside (k, p) that change relaxed text most."""
+    writer, config = published.writer(job), job.config
+    return {"model": writer["model"]["hash"], "tokenizer": writer["tokenizer"], "prompts": writer["prompts"],
+            "new_tokens": writer["new_tokens"], "dtype": config.model.dtype,
+            "chat_template": config.model.chat_template,
+            "length_quantile": config.verify.length_quantile}
+
+
+def read(path: AnyPath, job: Job) -> QualityCurve:
+    """A curve that is of this job's model, prompts and limits. Raises ConfigError, naming what is wrong."""
+    again = "measure one with `dare-job curve`"
+    try:
+        found = QualityCurve.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"verify.curve = {path} does not exist: {again}") from None
+    except OSError as error:
+        raise ConfigError(f"verify.curve = {path} cannot be read: {error.strerror or error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ConfigError(f"verify.curve = {path} is damaged or no quality curve of version {VERSION} "
+                          f"({where}: {first['msg']}): {again}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"verify.curve = {path} is no text: {again}") from None
+    for name, tonight in identity(job).items():
+        if found.identity.get(name) != tonight:
+            raise ConfigError(f"verify.curve = {path} is of another {name.replace('_', ' ')} "
+                              f"({_short(found.identity.get(name))}, tonight's is {_short(tonight)}), so it "
+                              f"tells nothing of tonight: {again} under tonight's settings")
+    return found
+
+
+def _short(value) -> str:
+    """A value as messages show it: of hashes the first 12 figures."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(part)}" for name, part in value.items())
+    return value[:12] if isinstance(value, str) else str(value)
+
+
+def place(config: JobConfig) -> AnyPath:
+    """Where the settings say that the curve is."""
+    return paths.path(config.verify.curve, "verify.curve")
+
+
+def show(curve: QualityCurve, console: Console | None = None) -> None:
+    """Print a line for each setting: speed, distances, AUC lost, each with its bound."""
+    console = console or Console(width=150)
+    models = list(next((entry.auc for entry in curve.entries if entry.auc), {}))
+    table = Table("setting", "tokens/s", "speed", "least to most", "accepted", "relaxed", "other texts",
+                  "cosine", "ROUGE-L", "length", *(f"AUC lost, {model}" for model in models))
+    for entry in curve.entries:
+        table.add_row(*_cells(entry, models))
+    console.print(table)
+    console.print(f"{curve.rows} rows, {curve.timed} of them timed {curve.turns} times; speed: rows a second "
+                  f"over strict's; in brackets bounds of the means at {curve.level:.0%}, for all settings "
+                  "together")
+
+
+def _cells(entry: Entry, models: list[str]) -> list[str]:
+    median, least, most = entry.speed
+    accepted = "" if entry.accepted_per_step is None else f"{entry.accepted_per_step:.2f}"
+    cells = [entry.name, f"{entry.tokens_per_s:.0f}", f"{median:.2f}", f"{least:.2f} to {most:.2f}", accepted]
+    if entry.k is None:
+        return [*cells, *[""] * (5 + len(models))]
+    cells += [f"{entry.relaxed_share:.2%}", f"{entry.differing:.1%}"]
+    distances = (entry.cosine, entry.rouge_l, entry.length)
+    cells += [_with_bound(part.mean, part.bound, ".4f") for part in distances]
+    return cells + [_with_bound(entry.auc[model].mean, entry.auc[model].bound, "+.4f") for model in models]
+
+
+def _with_bound(mean: float, bound: float | None, form: str) -> str:
+    return f"{mean:{form}} ({'none' if bound is None else format(bound, form)})"

@@ -1,0 +1,1 @@
+"""Recorded texts decoded again with drafts, without a model; tuning of draft settings."""

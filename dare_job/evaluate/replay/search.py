@@ -1,0 +1,98 @@
+"""Which settings promise the most tokens a second: one setting at a time, on few texts first."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dare_job.evaluate.replay.trials import Objective, Point, Trial, Trials
+
+_ROUNDS = 2
+_LEAST_GAIN = 0.002  # for leaving a value: less is the noise of measured drafting
+
+
+@dataclass(frozen=True)
+class Space:
+    """start    the default settings, which are a candidate of everything
+    values   candidates by Point's field, in the order in which they are tried
+    nodes    node budgets, ascending, 0 (plain decoding) among them
+    batches  batch sizes
+    """
+
+    start: Point
+    values: Mapping[str, Sequence]
+    nodes: Sequence[int]
+    batches: Sequence[int]
+
+    @property
+    def replays(self) -> int:
+        """The most that a search and its confirmation replay."""
+        budgets = sum(nodes > 0 for nodes in self.nodes)
+        return _ROUNDS * (budgets + sum(map(len, self.values.values()))) + 2 * budgets
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best batch size and budget of one point, with what they promise."""
+
+    point: Point
+    batch: int
+    nodes: int
+    trial: Trial
+    tokens_per_s: float
+
+
+def search(trials: Trials, objective: Objective, space: Space, say: Callable[[str], None]) -> Choice:
+    """The best point with its batch size and budget, as the confirming texts have it.
+
+    Screens one setting after the other at the best batch size and budget so far, until nothing changes or
+    twice; then the winner and the start compete with every budget on texts that screening did not see.
+    """
+    point = space.start
+    for _ in range(_ROUNDS):
+        chosen = best(trials, objective, space, point, "screen")
+        say(f"screening: {describe(chosen)}")
+        before, point = point, _one_by_one(trials, objective, space, chosen, say)
+        if point == before:
+            break
+    say("confirming on the other texts")
+    finals = [best(trials, objective, space, some, "confirm") for some in dict.fromkeys((space.start, point))]
+    return max(finals, key=lambda choice: choice.tokens_per_s)
+
+
+def best(trials: Trials, objective: Objective, space: Space, point: Point, part: str,
+         batches: Sequence[int] | None = None, drafted: bool = False) -> Choice:
+    """The best batch size and budget for a point; of equal ones the first. drafted: not plain decoding."""
+    choices = []
+    for nodes in space.nodes[drafted:]:
+        trial = trials(point, nodes, part)
+        choices += [Choice(point, batch, nodes, trial, objective.tokens_per_s(batch, nodes, trial))
+                    for batch in batches or space.batches]
+    return max(choices, key=lambda choice: choice.tokens_per_s)
+
+
+def _one_by_one(trials: Trials, objective: Objective, space: Space, chosen: Choice,
+                say: Callable[[str], None]) -> Point:
+    """The best value of each setting, the others as they were found so far."""
+    point, batch, nodes = chosen.point, chosen.batch, chosen.nodes
+    if nodes == 0:  # other settings may make drafts pay
+        nodes = best(trials, objective, space, point, "screen", [batch], drafted=True).nodes
+    for name, values in space.values.items():
+        candidates = dict.fromkeys([point, *(replace(point, **{name: value}) for value in values)])
+        rates = {some: objective.tokens_per_s(batch, nodes, trials(some, nodes, "screen"))
+                 for some in candidates}
+        winner = max(rates, key=rates.__getitem__)
+        point = winner if rates[winner] > (1 + _LEAST_GAIN) * rates[point] else point
+        say(f"{name}: " + ", ".join(f"{shown(name, getattr(some, name))} {rate:.0f} tokens/s"
+                                    for some, rate in rates.items()))
+    return point
+
+
+def describe(choice: Choice) -> str:
+    return (f"batch {choice.batch}, {choice.nodes} nodes: {choice.trial.accepted_per_step:.2f} accepted a "
+            f"step, {choice.tokens_per_s:.0f} tokens/s")
+
+
+def shown(name: str, value) -> str:
+    """A value of Point's field in words."""
+    if value is None:
+        return "learned" if name == "lam" else "all"
+    return f"{value:g}"

@@ -1,0 +1,102 @@
+"""Replayed texts and the pools that draft for them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dare_job.errors import ConfigError, DataError
+from dare_job.evaluate.replay import texts
+from pools.index import Index
+
+POOLS = ("own", "group", "global")
+Encoder = Callable[[list[str]], list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files and columns of recorded texts; the field's names are those of the command line's options."""
+
+    text: Path
+    column: str
+    tokenizer: Sequence[Path]
+    id_column: str | None = None
+    held_out: int = 1000
+    pool: Sequence[str] = ("global",)
+    groups: Path | None = None
+    old: Path | None = None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Replayed texts with their ids, and those that the pools are made of."""
+
+    test: list[np.ndarray]
+    test_ids: list[str]
+    rest: list[np.ndarray]
+    rest_ids: list[str]
+    distinct: int
+
+
+def check(source: Source) -> None:
+    """Raises ConfigError for pools that are unknown or lack their file."""
+    for name in source.pool:
+        if name not in POOLS:
+            raise ConfigError(f"--pool {name!r} is unknown; choose from {', '.join(POOLS)}")
+    if not source.pool:
+        raise ConfigError(f"--pool names no pool; choose from {', '.join(POOLS)}")
+    if "group" in source.pool and source.groups is None:
+        raise ConfigError("--pool group needs --groups FILE, a table of entity_id and group")
+    if "own" in source.pool and source.old is None:
+        raise ConfigError("--pool own needs --old FILE: the same ids' texts of an earlier date, in the same "
+                          "columns")
+
+
+def column(path: Path, source: Source, encode: Encoder) -> dict[str, np.ndarray]:
+    """Token ids by id."""
+    read = texts.read(path, source.column, source.id_column)
+    return dict(zip(read.ids, encode(read.texts), strict=True))
+
+
+def load(source: Source, encode: Encoder, old: Mapping[str, np.ndarray]) -> Corpus:
+    """Held-out texts, and the pool's: the other ids' texts of this file, or with ``--old`` of that one.
+
+    Raises ConfigError where as many cannot be held out, DataError for an id that stands twice.
+    """
+    read = texts.read(source.text, source.column, source.id_column)
+    if not 0 < source.held_out < len(read.ids):
+        raise ConfigError(f"--held-out {source.held_out} must be above 0 and below {len(read.ids)}, the "
+                          f"texts of {source.text}")
+    if len(set(read.ids)) < len(read.ids):
+        raise DataError(f"{source.text}: column {source.id_column} holds an id twice")
+    tokens = encode(read.texts)
+    chosen = texts.held_out(read.ids, source.held_out)
+    test = [place for place in np.flatnonzero(chosen) if tokens[place].size > 1]
+    if not test:
+        raise DataError(f"{source.text}: no held-out text has two tokens")
+    held = {read.ids[place] for place in test}
+    pool = old or {name: text for name, text, out in zip(read.ids, tokens, chosen, strict=True) if not out}
+    rest = {name: text for name, text in pool.items() if name not in held}
+    return Corpus([tokens[i] for i in test], [read.ids[i] for i in test], list(rest.values()), list(rest),
+                  len(set(read.texts)))
+
+
+def grouped(corpus: Corpus, groups: Mapping[str, str], most: int | None = None) -> dict[str, Index]:
+    """The pool of each group: its members' texts in the corpus's order, at most ``most`` of them."""
+    members: dict[str, list[np.ndarray]] = {}
+    for name, text in zip(corpus.rest_ids, corpus.rest, strict=True):
+        members.setdefault(groups.get(name, ""), []).append(text)
+    return {group: Index.build(some[:most], kind="collaborative") for group, some in members.items() if group}
+
+
+def nearest_first(corpus: Corpus, pool: Sequence[str], near: Mapping[str, Index], groups: Mapping[str, str],
+                  everybody: Index, old: Mapping[str, np.ndarray]) -> list[tuple[Index, ...]]:
+    """Pools of each replayed text: of POOLS those that ``pool`` names and that there are for it."""
+    found = []
+    for name in corpus.test_ids:
+        own = [Index.build([old[name]], kind="own")] if name in old and "own" in pool else []
+        group = [near[groups[name]]] if groups.get(name) in near else []
+        sources = {"own": own, "group": group, "global": [everybody]}
+        found.append(tuple(index for kind in POOLS if kind in pool for index in sources[kind]))
+    return found

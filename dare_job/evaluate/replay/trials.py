@@ -1,0 +1,130 @@
+"""Replays that a tuner asks for: done once each, on a few texts to screen or on the others to confirm."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dare_job.decode.engine.latency import Curve
+from dare_job.evaluate.replay import sources
+from dare_job.evaluate.replay.drafters import Blend
+from dare_job.evaluate.replay.measure import replay
+from dare_job.evaluate.replay.sources import Corpus
+from pools.draft import NODES_A_THREAD, DraftSettings
+from pools.index import Index
+
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Point:
+    """Settings of drafting but for the budget; texts in a group's and in the global pool, None for all."""
+
+    pool: tuple[str, ...]
+    context: int
+    depth: int
+    lam: float | None
+    group_texts: int | None = None
+    global_texts: int | None = None
+
+    @property
+    def settings(self) -> DraftSettings:
+        return DraftSettings(depth=self.depth, context=self.context, lam=self.lam)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """accepted_per_step, microseconds of drafting a row, and int64 (texts, 2) of (accepted, steps)."""
+
+    accepted_per_step: float
+    us: float
+    per_text: np.ndarray
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Tokens a second that a curve promises: a step costs its forward and the drafting of its rows.
+
+    curve     milliseconds of a forward
+    drafting  microseconds of drafting a row, (base, a node); None: as each replay measures it here
+    threads   threads that draft a batch at most
+    """
+
+    curve: Curve
+    drafting: tuple[float, float] | None
+    threads: int
+
+    def step_ms(self, batch: int, nodes: int, us: float) -> float:
+        """Milliseconds of a step of ``batch`` rows; without nodes plain decoding."""
+        if nodes == 0:
+            return self.curve.ms(batch, 1)
+        if self.drafting:
+            us = self.drafting[0] + self.drafting[1] * nodes
+        threads = min(self.threads, batch, 1 + batch * nodes // NODES_A_THREAD)
+        return self.curve.ms(batch, nodes + 1) + us * batch / threads / 1e3
+
+    def tokens_per_s(self, batch: int, nodes: int, trial: Trial) -> float:
+        """A step writes what is accepted and one token more, in each row."""
+        return 1e3 * batch * (trial.accepted_per_step + 1) / self.step_ms(batch, nodes, trial.us)
+
+
+class Trials:
+    """Replays of one corpus, whose texts are put in the order of their ids' SHA-256: smaller pools are parts
+    of larger ones, and the first ``screened`` of the replayed texts screen while the others confirm."""
+
+    def __init__(self, corpus: Corpus, groups: Mapping[str, str], old: Mapping[str, np.ndarray],
+                 screened: int, done: Callable[[], None] = lambda: None):
+        """done: called after each replay."""
+        test, rest = _by_digest(corpus.test_ids), _by_digest(corpus.rest_ids)
+        self.corpus = replace(
+            corpus, test=[corpus.test[i] for i in test], test_ids=[corpus.test_ids[i] for i in test],
+            rest=[corpus.rest[i] for i in rest], rest_ids=[corpus.rest_ids[i] for i in rest])
+        self._groups, self._old, self._done = groups, old, done
+        self._parts = {"screen": slice(0, screened), "confirm": slice(screened, None)}
+        self._trials: dict[tuple, Trial] = {}
+        self._pools: dict[tuple, list[tuple[Index, ...]]] = {}
+
+    @property
+    def count(self) -> int:
+        """Replays done so far."""
+        return len(self._trials)
+
+    def __call__(self, point: Point, nodes: int, part: str) -> Trial:
+        """part: screen | confirm. Without nodes there is nothing to replay: every step writes one token."""
+        texts = self.corpus.test[self._parts[part]]
+        if nodes == 0:
+            return Trial(0.0, 0.0, np.array([[0, text.size - 1] for text in texts]))
+        if (point, nodes, part) not in self._trials:
+            pools = self._nearest_first(point)[self._parts[part]]
+            found = replay(texts, Blend(pools, point.settings), nodes)
+            self._trials[point, nodes, part] = Trial(found["accepted_per_step"], found["cpu_p50_us"],
+                                                     found["per_text"])
+            self._done()
+        return self._trials[point, nodes, part]
+
+    def _nearest_first(self, point: Point) -> list[tuple[Index, ...]]:
+        key = (point.pool, point.group_texts, point.global_texts)
+        if key not in self._pools:
+            some = self.corpus.rest[:point.global_texts] if "global" in point.pool else []
+            near = sources.grouped(self.corpus, self._groups, point.group_texts)
+            self._pools[key] = sources.nearest_first(self.corpus, point.pool, near, self._groups,
+                                                     Index.build(some), self._old)
+        return self._pools[key]
+
+
+def ratio_interval(ours: Trial, theirs: Trial, cost: float) -> list[float]:
+    """Paired 95 % bootstrap interval over texts of one trial's tokens a second over another's.
+
+    cost  the other's milliseconds of a step over ours
+    """
+    picks = np.random.default_rng(0).integers(0, len(ours.per_text), (_RESAMPLES, len(ours.per_text)))
+    rates = []
+    for trial in (ours, theirs):
+        sums = trial.per_text[picks].sum(axis=1)
+        rates.append(1 + sums[:, 0] / np.maximum(1, sums[:, 1]))
+    return np.percentile(cost * rates[0] / rates[1], [2.5, 97.5]).round(4).tolist()
+
+
+def _by_digest(ids: Sequence[str]) -> list[int]:
+    return sorted(range(len(ids)), key=lambda i: hashlib.sha256(ids[i].encode()).hexdigest())

@@ -1,0 +1,142 @@
+"""The command ``tune``: the settings that recorded text and a latency curve promise the most of."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dare_job.decode.engine.latency import Curve
+from dare_job.decode.request import EngineSettings
+from dare_job.errors import ConfigError
+from dare_job.evaluate.replay import latency, search, sources, texts, tuned
+from dare_job.evaluate.replay.search import Space
+from dare_job.evaluate.replay.trials import Objective, Trials
+from pools.draft import draft, warm_up
+from pools.errors import PoolError
+from pools.index import Index
+
+_LOG_EVERY_S = 15.0
+
+
+@dataclass(frozen=True)
+class Options(sources.Source):
+    """What ``dare-job tune`` was asked; the field's names are those of its options.
+
+    curve      milliseconds of a forward, and where they come from
+    batch      batch sizes; empty: those of the curve
+    drafting   microseconds of drafting a row, (base, a node); None: as measured here
+    threads    that draft a batch; 0: the processors of this machine
+    rows       of a first night in waves; None: the texts of the file
+    """
+
+    curve: Curve | None = None
+    curve_name: str = ""
+    batch: Sequence[int] = ()
+    nodes: Sequence[int] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+    sizes: Sequence[int] = (100, 500, 2000)
+    contexts: Sequence[int] = (4, 8, 12, 15)
+    depths: Sequence[int] = (6, 12, 20)
+    lambdas: Sequence[float | None] = (2.0, 4.0, 8.0, 16.0, 32.0)
+    screen: int = 100
+    drafting: tuple[float, float] | None = None
+    threads: int = 0
+    rows: int | None = None
+    out: Path = Path("tuned.yaml")
+    command: str = "dare-job tune"
+
+
+def run(options: Options) -> dict:
+    """Search, write ``options.out`` and return the JSON object that the command prints last.
+
+    Raises ConfigError for impossible options, DataError for files that do not serve.
+    """
+    budgets = _check(options)
+    encode = texts.load_tokenizer(options.tokenizer)
+    old = sources.column(options.old, options, encode) if options.old else {}
+    corpus = sources.load(options, encode, old)
+    groups = texts.read_groups(options.groups) if "group" in options.pool else {}
+    if len(corpus.test) < 4:
+        raise ConfigError(f"--held-out {options.held_out} leaves {len(corpus.test)} texts to replay: some "
+                          "screen settings and others confirm them, so hold out four or more")
+    screened = min(options.screen, len(corpus.test) // 2)
+    space = _space(options, len(corpus.rest), budgets)
+    sizes = sorted({size for size in options.sizes if size < len(corpus.rest)} | {len(corpus.rest)})
+    most = space.replays + len(sizes)
+    print(f"at most {most} replays: {screened} texts to screen settings, {len(corpus.test) - screened} to "
+          f"confirm them; {len(corpus.rest)} texts in the pools", flush=True)
+    warm_up()
+    objective = Objective(options.curve, options.drafting, options.threads or len(os.sched_getaffinity(0)))
+    with _progress(most) as done:
+        trials = Trials(corpus, groups, old, screened, done)
+        chosen = search.search(trials, objective, space, _say)
+        result = tuned.figures(trials, objective, space, chosen, sizes, options.rows)
+    source = (f"{options.text}: {len(corpus.test) - screened} texts replayed, {len(corpus.rest)} in the "
+              f"pools, drafts from {', '.join(options.pool)}; latency: {options.curve_name}")
+    options.out.write_text(tuned.document(result, chosen, source, options.command), encoding="utf-8")
+    _say(f"{options.out}: {search.describe(chosen)}, {result['ratio_to_default']:.3f} times the default")
+    return result
+
+
+def _check(options: Options) -> list[int]:
+    """Node budgets to try: what was asked and the default's, as far as the curve reaches."""
+    sources.check(options)
+    for name, values, low, high in (
+            ("--nodes", options.nodes, 1, 512), ("--sizes", options.sizes, 1, 2**31 - 1),
+            ("--contexts", options.contexts, 1, 32), ("--depths", options.depths, 1, 64),
+            ("--batch", options.batch, 1, 65536), ("--screen", [options.screen], 1, 2**31 - 1)):
+        for value in values:
+            if not low <= value <= high:
+                raise ConfigError(f"{name} {value} must be from {low} to {high}")
+    usual = EngineSettings().nodes
+    latency.within(options.curve, options.batch, usual)
+    for lam in options.lambdas:
+        _check_lambda(lam)
+    return [nodes for nodes in sorted({0, usual, *options.nodes}) if nodes + 1 <= options.curve.queries]
+
+
+def _check_lambda(lam: float | None) -> None:
+    row, one = np.zeros((1, 1), np.int32), np.ones(1, np.int32)
+    settings = replace(tuned.default_point((), 0), lam=lam).settings
+    try:
+        draft(row, one, one, [[Index.build([np.zeros(2, np.int32)])]], settings)
+    except PoolError:
+        raise ConfigError(f"--lambdas {search.shown('lam', lam)}: each must be a number above 0, "
+                          "or 'learned'") from None
+
+
+def _space(options: Options, most: int, budgets: Sequence[int]) -> Space:
+    limits = [size for size in options.sizes if size < most]
+    values = {"context": options.contexts, "lam": options.lambdas, "depth": options.depths}
+    values |= {f"{kind}_texts": limits for kind in ("group", "global") if kind in options.pool}
+    return Space(tuned.default_point(tuple(options.pool), most), values, budgets,
+                 sorted(set(options.batch)) or options.curve.batches)
+
+
+@contextmanager
+def _progress(most: int):
+    """A bar on a terminal, else a line now and then; the function to call after each replay."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("  replays"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True,
+                  disable=not sys.stderr.isatty()) as bar:
+        task, told = bar.add_task("", total=most), time.monotonic()
+
+        def done() -> None:
+            nonlocal told
+            bar.advance(task)
+            if bar.disable and time.monotonic() - told > _LOG_EVERY_S:
+                told = time.monotonic()
+                _say(f"{bar.tasks[0].completed:.0f} of at most {most} replays done")
+
+        yield done
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

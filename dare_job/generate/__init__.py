@@ -1,0 +1,1 @@
+"""The stage generate: shard plan, waves, Spark tasks and worker processes."""

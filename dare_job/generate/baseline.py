@@ -1,0 +1,309 @@
+"""What plain decoding would cost tonight: a seeded sample of the rows, decoded without drafts.
+
+Both rates of a run are new tokens a second of *one worker's* decoding time (prompts, retrieval and steps;
+loading and writing files not counted), summed over workers. The baseline runs in Spark tasks of the same
+shape as the job's: same threads, same batch size, and as many workers side by side as the sample fills, so
+that both share caches and memory alike. It is the faster of transformers' ``generate`` (left-padded batches,
+rows of like length together) and the engine's own batched plain mode. In mode sample both draw by
+its section.
+
+All texts are there by then, so nothing that fails here costs more than the figure.
+
+What tonight would cost, from yesterday's figures or from a few rows decoded here and now.
+"""
+
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import numpy as np
+import pyarrow as pa
+
+from dare_job.data.text_key import text_salt
+from dare_job.errors import DareJobError, InfrastructureError
+from dare_job.generate import hangs, loading
+from dare_job.generate.placing import task_slots
+from dare_job.generate.task import Task
+from dare_job.job import Job
+from dare_job.observe import progress
+from dare_job.schemas import ENTITIES, PLAN
+from dare_job.spark import executors
+from dare_job.spark import workers as spark_workers
+from dare_job.spark.session import cause
+from dare_job.spark.tables import read_parquet
+from dare_job.storage.paths import path
+from dare_job.tables import published, stage_inputs
+from dare_job.workspace import committing, digest, done_record, is_done
+
+_LOG = logging.getLogger("dare_job")
+
+ENGINE, GENERATE = "engine", "generate"
+
+GREEDY = {"do_sample": False, "num_beams": 1}
+
+_WHAT = "the rows are written; some are decoded plainly, to compare"
+
+_STATS = "method string, tokens long, seconds double"
+
+
+def measure(job: Job, cut) -> dict | None:
+    """Rates by method and ``tokens_per_s`` of the faster, tried once a cut and setting.
+
+    None: no rows, or it could not be measured, of which a warning says why.
+    """
+    settings = job.config.baseline
+    folder = job.space.stage("baseline")
+    fingerprint = digest([cut.fingerprint, cut.rows, settings.model_dump(), job.config.decode.batch_size])
+    if not is_done(folder, fingerprint):
+        measured = _measured(job, cut) if settings.rows and cut.rows else None
+        with committing(folder, fingerprint, {"measured": measured}):
+            pass
+    return done_record(folder)["measured"]
+
+
+def _measured(job: Job, cut) -> dict | None:
+    try:
+        with executors.failing_plainly(), progress.doing(_WHAT):
+            return _measure(job, cut)
+    except Exception as error:
+        known = isinstance(error, DareJobError)
+        _LOG.warning("plain decoding could not be measured, so this night has no baseline; its texts are all "
+                     "there: %s", error if known else cause(error), exc_info=None if known else error)
+        return None
+
+
+def _measure(job: Job, cut) -> dict | None:
+    from pyspark.sql import functions as F
+
+    task = Task.of(job, cut=f"baseline-{secrets.token_hex(4)}")  # whose hangs are no row's
+    settings, batch = job.config.baseline, job.config.decode.batch_size
+    rows = _written(job, cut)
+    order = F.xxhash64(F.lit(settings.seed), "entity", "entity_id")
+    asked = sample_size(settings.rows, cut.rows, batch)
+    sample = rows.orderBy(order, "entity_id").limit(asked)
+    workers = max(1, min(task_slots(job.spark), asked // (2 * batch)))
+
+    def decode(batches):
+        yield from decode_plainly(batches, task)
+
+    stats = spark_workers.map_rows(sample.repartition(workers), decode, _STATS).collect()
+    rates = {}
+    for method in (ENGINE, GENERATE):
+        tokens = sum(row.tokens for row in stats if row.method == method)
+        seconds = sum(row.seconds for row in stats if row.method == method)
+        if seconds:
+            rates[method] = tokens / seconds
+    if not rates:
+        return None
+    return {"rows": asked, "workers": workers, "batch_size": batch, "rates": rates,
+            "method": max(rates, key=rates.get), "tokens_per_s": max(rates.values())}
+
+
+def sample_size(asked: int, rows: int, batch: int) -> int:
+    """Rows that are decoded plainly: at most a quarter of a night's, which would else be mostly that.
+
+    A batch is filled even so: fewer rows at once would make plain decoding look slower than it is.
+    """
+    return min(asked, max(rows // 4, batch))
+
+
+def _written(job: Job, cut):
+    """``entity, entity_id, prompt`` of the rows of a cut that have a text."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
+    frames = []
+    for entity, folder in zip(ENTITIES, cut.entities, strict=True):
+        asked = stage_inputs.table(job, "plan", entity).where(F.col("prompt").isNotNull())
+        if any(folder.glob("*.parquet")):
+            done = read_parquet(job.spark, folder, columns=["entity_id", "error"])
+            done = done.where(F.col("error").isNull()).select("entity_id")
+            frames.append(asked.join(done, "entity_id", "left_semi").select(
+                F.lit(entity).alias("entity"), "entity_id", "prompt"))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
+    """Runs in a Spark task: one row for each method with its tokens and seconds.
+
+    Raises InfrastructureError where a worker has hung over this before: a second one might as long.
+    """
+    from dare_job.generate import loading
+    from dare_job.generate.hangs import Watchdog
+
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    if not rows:
+        return
+    loading.log_task(task, "generate")
+    limit_s = task.config.decode.hang_timeout_s
+    if hangs.count(path(task.folder), task.cut):
+        raise InfrastructureError(f"no forward ended within {limit_s:g} s (decode.hang_timeout_s)")
+    dog = Watchdog(limit_s, partial(hangs.note, task, 0, socket.gethostname()))
+    task = task.here()
+    context = loading.loaded(task).target.traits.context or np.inf  # the engine refuses longer prompts
+    requests = [loading.request(row, task, drafted=False) for row in rows]
+    requests = [request for request in requests if 0 < len(request.prompt_ids) <= context]
+    requests.sort(key=lambda request: len(request.prompt_ids))
+    stats = []
+    with dog.on():
+        for method, decode in ((ENGINE, _by_engine), (GENERATE, _by_generate)):
+            began = time.perf_counter()
+            try:
+                tokens = decode(requests, task, dog)
+            except Exception as error:  # a figure is missing, the texts are not
+                _LOG.warning("plain decoding by %s could not be measured: %s", method, error)
+                continue
+            stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
+    yield from pa.Table.from_pylist(stats, pa.schema([
+        ("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])).to_batches()
+
+
+def _by_engine(requests, task: Task, dog) -> int:
+    from dare_job.generate import loading
+
+    engine = loading.engine(task, mode="autoregressive")
+    return sum(len(result.token_ids) for result in dog.over(engine, engine.run(requests)))
+
+
+def _by_generate(requests, task: Task, dog) -> int:
+    clock = _Clock()
+    return sum(dog.over(clock, (by_generate(some, task, stopping_criteria=[clock]) for some in [requests])))
+
+
+class _Clock:
+    """Shows a watchdog, as an engine does, that ``generate`` goes on: which asks it at each token to stop."""
+
+    clock_s = 0.0
+
+    def in_slots(self) -> list:
+        return []
+
+    def __call__(self, ids, scores, **options):
+        import torch
+
+        self.clock_s = time.monotonic()
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
+
+def by_generate(requests, task: Task, **options) -> int:
+    """New tokens of ``generate`` with a task's settings: greedy, or drawn by the law of mode sample."""
+    from dare_job.generate import loading
+
+    decode = task.config.decode
+    how = _drawn(loading.sampling(task)) if decode.mode == "sample" else GREEDY
+    texts = generated(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
+                      min_new_tokens=decode.min_new_tokens or None, **how, **options)
+    return sum(map(len, texts))
+
+
+def _drawn(sampling) -> dict:
+    """``generate``'s arguments for a ``Sampling``; a penalty that it leaves to the model is left to it."""
+    found = sampling.warp.of_generate()
+    if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
+        del found["repetition_penalty"]
+    return found
+
+
+def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
+    """What greedy ``generate`` writes; otherwise as ``generated``."""
+    return generated(target, requests, batch_size, max_new_tokens, **GREEDY, **options)
+
+
+def generated(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
+    """What ``generate`` writes on left-padded batches, by request: int32 (new tokens,).
+
+    Each text ends with its end-of-text token, where it has one.
+    options  more of ``generate``'s, such as do_sample, prompt_lookup_num_tokens and stopping_criteria
+    """
+    import torch
+
+    ends = target.generation_config.eos_token_id
+    ends = [ends] if isinstance(ends, int) else ends or []
+    pad = ends[0] if ends else 0
+    texts = []
+    with target.as_transformers(), torch.inference_mode():
+        for start in range(0, len(requests), batch_size):
+            prompts = [np.asarray(request.prompt_ids) for request in requests[start:start + batch_size]]
+            longest = max(map(len, prompts))
+            ids = torch.full((len(prompts), longest), pad, dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for row, prompt in enumerate(prompts):
+                ids[row, longest - len(prompt):] = torch.from_numpy(prompt.astype(np.int64))
+                mask[row, longest - len(prompt):] = 1
+            room = max_new_tokens
+            if target.traits.longest is not None:
+                room = min(room, target.traits.longest - longest)
+            output = target.model.generate(
+                ids.to(target.device), attention_mask=mask.to(target.device),
+                max_new_tokens=room, pad_token_id=pad, **options)
+            texts += [_text(row, ends) for row in output[:, longest:].cpu().numpy()]
+    return texts
+
+
+def _text(row: np.ndarray, ends: list[int]) -> np.ndarray:
+    """A row up to its first end-of-text token, that one included."""
+    found = np.flatnonzero(np.isin(row, ends))
+    return row[: found[0] + 1 if len(found) else len(row)].astype(np.int32)
+
+_PROBED = 4  # rows of each entity type that are decoded where there is no yesterday
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Tokens a row and seconds a token of one worker, of one entity type, and where they come from."""
+
+    tokens: float
+    seconds: float
+    basis: str
+
+
+def estimate(job: Job) -> dict:
+    """Rows to write, their tokens and the seconds on all workers; the stage plan must have run.
+
+    Figures come from yesterday's manifest where the same model and text settings wrote it; else a few
+    rows are decoded plainly in this process, which is an upper bound.
+    """
+    rows = {entity: _todo(job, entity) for entity in ENTITIES}
+    workers = task_slots(job.spark)
+    tokens = seconds = 0.0
+    bases = []
+    for entity, table in rows.items():
+        if table.num_rows:
+            cost = _yesterday(job, entity) or _probe(job, entity, table.slice(0, _PROBED))
+            tokens += table.num_rows * cost.tokens
+            seconds += table.num_rows * cost.tokens * cost.seconds
+            bases.append(cost.basis)
+    basis = " and ".join(dict.fromkeys(bases)) or "nothing is stale"
+    return {"users": rows["user"].num_rows, "items": rows["item"].num_rows, "tokens": round(tokens),
+            "seconds": round(seconds / workers, 1), "workers": workers, "basis": basis}
+
+
+def _todo(job: Job, entity: str):
+    return stage_inputs.todo(published.dataset(stage_inputs.folder(job, "plan", entity), PLAN), job.limit)
+
+
+def _yesterday(job: Job, entity: str) -> _Cost | None:
+    old = published.old_folder(job, entity)
+    written = published.manifest(old) if old else {}
+    same = written.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash)
+    if not same or not written.get("tokens_per_s"):
+        return None
+    if not written["counts"]["written"]:
+        return None
+    tokens = written["totals"]["tokens"] / written["counts"]["written"]
+    return _Cost(tokens, 1 / written["tokens_per_s"], f"figures of {written['date']}")
+
+
+def _probe(job: Job, entity: str, rows) -> _Cost:
+    """Decode some rows without drafts, in this process and with a worker's threads."""
+    task = loading.Task.of(job)
+    requests = [loading.request({"entity": entity, **row}, task, drafted=False) for row in rows.to_pylist()]
+    engine = loading.engine(task, mode="autoregressive")
+    began = time.perf_counter()
+    tokens = sum(len(result.token_ids) for result in engine.run(requests))
+    seconds = time.perf_counter() - began
+    return _Cost(tokens / len(requests), seconds / max(1, tokens), f"{_PROBED} rows decoded plainly now")

@@ -1,0 +1,217 @@
+"""Rows in, results out: the engine's batches, with every way in which a row can fail kept to that row.
+
+How many rows this worker process decodes at once: as many as asked for, until its memory was short.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from dare_job import errors
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model import memory
+from dare_job.decode.request import Request, Result
+from dare_job.errors import DareJobError, InfrastructureError, RowError, describe
+from dare_job.generate import engines, hangs, loading
+from dare_job.generate.hangs import Watchdog
+from dare_job.generate.task import Task
+from pools.errors import PoolError
+
+_LOG = logging.getLogger("dare_job")
+
+_sizes: dict[tuple, int] = {}  # where they are not as asked for
+
+
+def of(task: Task) -> int:
+    """Rows at once, now."""
+    return _sizes.get(_key(task), task.config.decode.batch_size)
+
+
+def halve(task: Task) -> bool:
+    """Half as many from now on, for the rest of this run; False where it is one row already."""
+    size = of(task)
+    if size == 1:
+        return False
+    set_to(task, size // 2)
+    _LOG.warning("memory is too short for %d rows at once (decode.batch_size): this worker goes on with %d",
+                 size, size // 2)
+    return True
+
+
+def set_to(task: Task, size: int) -> None:
+    _sizes[_key(task)] = size
+
+
+def _key(task: Task) -> tuple:
+    return task.run_id, task.folder, task.model, task.config.decode.batch_size
+
+
+def decode(rows: Iterator[dict], task: Task, dog: Watchdog,
+           hung: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict, Result | str]]:
+    """Every row with its result, or with the reason why there is none, in the order of finishing.
+
+    Where memory is short, the engine's rows start again in batches of half the size. Another exception in a
+    whole batch decodes the rows that the engine had taken one by one: only those that fail alone are lost,
+    and the others go on in batches. Rows that timed out, and those on which a worker hung before, come one by
+    one at the end; ``hung`` says why each time, and who hung alone is given up. Raises DeviceError where
+    the device failed, and InfrastructureError where no engine can be made, or it fails before it asks for a
+    row: no row is to blame, and a second try would end alike.
+    """
+    feed, size = _Feed(rows, task, dog, hung), of(task)
+    while feed.more():
+        engine, asked, short, reason = _engine(task, of(task)), feed.asked, False, None
+        try:
+            for result in dog.over(engine, engine.run(feed)):
+                yield from feed.failed()
+                if result.finish_reason == "timeout":
+                    feed.put_aside(result.id)
+                else:
+                    yield feed.taken(result.id), result
+        except Exception as error:
+            stop_if_fatal(error, engine)
+            if feed.asked == asked:
+                raise _unusable(error) from error
+            short, reason = memory.is_short(error), describe(error)
+        del engine  # nor is its exception held: their caches must go before the next engine makes its own
+        yield from feed.failed()
+        if short:
+            loading.release_memory(task)
+        if short and halve(task):
+            feed.again()
+        elif reason is not None:
+            _LOG.warning("a batch failed, its rows are decoded one by one: %s", reason)
+            yield from _one_by_one(feed.under_way(), task, dog, size)
+    yield from _one_by_one(feed.aside(), task, dog, size)
+
+
+def _one_by_one(under_way: list[tuple[dict, Request]], task: Task, dog: Watchdog,
+                size: int) -> Iterator[tuple[dict, Result | str]]:
+    """size: rows at once before memory was short; one that does not fit alone was to blame for that."""
+    if not under_way:
+        return
+    engine = _engine(task, 1)
+    for row, request in under_way:
+        short = False
+        try:
+            outcome = next(dog.over(engine, engine.run([request])))
+        except Exception as error:
+            stop_if_fatal(error, engine)
+            short = memory.is_short(error)
+            outcome = _does_not_fit(request, error) if short else describe(error)
+        if short:
+            loading.release_memory(task)
+            set_to(task, size)
+        yield row, outcome
+
+
+def _does_not_fit(request: Request, error: Exception) -> str:
+    return (f"out of memory with this row alone, whose prompt has {len(request.prompt_ids)} tokens: lower "
+            f"history.max_items or decode.max_new_tokens, or give a task more memory ({describe(error)})")
+
+
+def _engine(task: Task, size: int) -> Engine:
+    other = {} if size == task.config.decode.batch_size else {"batch_size": size}
+    try:
+        return loading.engine(task, **other)
+    except Exception as error:
+        stop_if_fatal(error)
+        raise _unusable(error) from error
+
+
+def _unusable(error: Exception) -> InfrastructureError:
+    return InfrastructureError(f"no row can be decoded, the engine does not start: {describe(error)}. Where "
+                               "memory is short, lower decode.batch_size, or the tasks at once on a machine; "
+                               "`dare-job check` tries the model alone")
+
+
+class _Feed:
+    """Turns rows into requests as the engine asks for them, and remembers which are under way.
+
+    asked  rows asked for so far, each time they were
+    """
+
+    def __init__(self, rows: Iterator[dict], task: Task, dog: Watchdog, hung: Mapping[str, Sequence[str]]):
+        self._rows, self._task, self._dog, self._hung = rows, task, dog, hung
+        self._next: dict | None = None
+        self._requests: dict[str, tuple[dict, Request]] = {}
+        self._again: deque[tuple[dict, Request]] = deque()
+        self._aside: list[tuple[dict, Request]] = []
+        self._failed: list[tuple[dict, str]] = []
+        self.asked = 0
+
+    def more(self) -> bool:
+        """True where a row is left to be asked for."""
+        if self._again:
+            return True
+        if self._next is None:
+            with self._dog.paused():
+                self._next = next(self._rows, None)
+        return self._next is not None
+
+    def __iter__(self) -> Iterator[Request]:
+        while self.more():
+            self.asked += 1
+            if self._again:
+                row, request = self._again.popleft()
+            else:
+                row, self._next = self._next, None
+                request = self._request(row)
+            if request is not None:
+                self._requests[request.id] = (row, request)
+                yield request
+
+    def _request(self, row: dict) -> Request | None:
+        """What the engine is asked for a row now, if anything."""
+        hung = self._hung.get(row["entity_id"], ())
+        reason = row["error"] or hangs.given_up(hung)
+        if reason is None:
+            try:
+                request = loading.request(row, self._task)
+            except Exception as error:
+                stop_if_fatal(error)
+                reason = describe(error)
+        if reason is not None:
+            self._failed.append((row, reason))
+        elif hung:
+            self._aside.append((row, request))
+        else:
+            return request
+        return None
+
+    def taken(self, request_id: str) -> dict:
+        return self._requests.pop(request_id)[0]
+
+    def put_aside(self, request_id: str) -> None:
+        """Keep a row for the end."""
+        self._aside.append(self._requests.pop(request_id))
+
+    def again(self) -> None:
+        """Ask for the rows without a result once more, before new ones."""
+        self._again.extend(self._requests.values())
+        self._requests = {}
+
+    def aside(self) -> list[tuple[dict, Request]]:
+        """Rows kept for the end."""
+        return self._aside
+
+    def failed(self) -> list[tuple[dict, str]]:
+        """Rows that could not become requests, each given once."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def under_way(self) -> list[tuple[dict, Request]]:
+        """Requests without a result, each given once."""
+        under_way, self._requests = list(self._requests.values()), {}
+        return under_way
+
+
+def stop_if_fatal(error: Exception, engine: Engine | None = None) -> None:
+    """Raise again, as one of the project's errors, what would fail every row alike.
+
+    engine  over whose rows a device may have failed
+    """
+    if isinstance(error, PoolError):
+        raise errors.PoolError(str(error)) from error
+    if isinstance(error, DareJobError) and not isinstance(error, RowError):
+        raise error
+    engines.stop_if_device(error, engine.in_slots() if engine else ())

@@ -1,0 +1,114 @@
+"""What drafts for a worker's engines: old text, a draft model that is loaded once a process, or both.
+
+The engine of mode beam in a worker.
+
+A model in a worker's memory, or the error that says what this host lacks for it.
+"""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from dare_job.config.decoding import DrafterSettings
+from dare_job.decode.beam.drafting import BeamDrafter
+from dare_job.decode.beam.engine import BeamEngine
+from dare_job.decode.beam.settings import Beams
+from dare_job.decode.draft.hybrid import HybridDrafter
+from dare_job.decode.draft.model import ModelDrafter
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.drafter import Drafter, Shape
+from dare_job.decode.model import memory
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import EngineSettings
+from dare_job.decode.sampling.warp import Warp
+from dare_job.errors import DeviceError, InfrastructureError, describe
+from dare_job.generate.task import Task
+from dare_job.spark import workers
+from pools.draft import DraftSettings
+
+
+def load(folder: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool) -> Target:
+    """gpu: the one that Spark gave this task. Raises ModelError, and InfrastructureError where the model does
+    not fit or its device failed.
+    """
+    with fitting("the model"):
+        return Target.load(Path(folder), dtype, workers.take(device, gpu), trust_remote_code)
+
+
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Raise InfrastructureError where memory is too short to load something, or the device failed."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not memory.is_short(error) and not memory.is_device(error):
+            raise
+        raise InfrastructureError(
+            f"{socket.gethostname()}: {what} does not fit, or its device failed: {describe(error)}; give "
+            "a task more memory, or a machine fewer tasks at once") from error
+
+
+def stop_if_device(error: Exception, ids: Sequence[str]) -> None:
+    """Raise DeviceError where the device has failed, on which rows of these ids were.
+
+    It takes its process with it: Spark starts the task anew in another.
+    """
+    if memory.is_device(error):
+        raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}", ids) from error
+
+
+def drafter(task: Task, target: Target) -> Drafter:
+    """A fresh one for an engine with this target, by the section drafter of the task's settings."""
+    asked = task.config.drafter
+    if asked.source == "retrieval":
+        return _retrieval(task)
+    model = ModelDrafter(draft_model(task), asked.tree, target.vocabulary)
+    return model if asked.source == "model" else HybridDrafter(_retrieval(task), model, asked.confidence)
+
+
+def draft_model(task: Task) -> Target:
+    """The draft model of a task, loaded on the first call in this process, where the target is."""
+    settings = task.config.model
+    return _load(task.draft, settings.dtype, settings.device, workers.address(), settings.trust_remote_code)
+
+
+_load = lru_cache(maxsize=1)(load)
+
+
+def nodes(asked: DrafterSettings) -> int:
+    """Draft nodes of a row where decode.nodes is auto and each has as many, whatever its company."""
+    usual, tree = EngineSettings.nodes, Shape.parse(asked.tree).nodes
+    return {"retrieval": usual, "model": tree, "hybrid": max(usual, tree)}[asked.source]
+
+
+def key(task: Task) -> tuple:
+    """Differs where drafts cost or are accepted otherwise."""
+    asked = task.config.drafter
+    return (asked.source,) if asked.source == "retrieval" else (
+        asked.source, task.draft, asked.tree, asked.confidence)
+
+
+def _retrieval(task: Task) -> RetrievalDrafter:
+    decode = task.config.decode
+    lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
+    return RetrievalDrafter(DraftSettings(depth=decode.depth, context=decode.context, lam=lam,
+                                          threads=task.threads))
+
+
+def engine(task: Task, target: Target, settings: EngineSettings, plain: bool) -> BeamEngine:
+    """A fresh engine with the task's settings; plain: without its draft model."""
+    asked = task.config
+    drafted = not plain and asked.drafter.source == "model" and asked.beam.layers > 0
+    return BeamEngine(target, settings, of(task, drafted),
+                      BeamDrafter(draft_model(task)) if drafted else None)
+
+
+def of(task: Task, drafted: bool) -> Beams:
+    """The section ``beam``."""
+    asked = task.config.beam
+    warp = Warp(asked.temperature, asked.top_k, asked.top_p)
+    return Beams(asked.width, asked.draft_width, asked.min_width, asked.threshold,
+                 asked.layers if drafted else 0, warp, asked.law, asked.draft_law, asked.length_penalty,
+                 asked.single_cache, asked.seed)

@@ -1,0 +1,198 @@
+"""Rows that a worker was decoding when it hung or its device failed, one small file a time ("hang"):
+
+    generate/hung/<shard>-<random>.json    token of the cut, ids, why, when and where
+    recommend/<fingerprint>/hung/...       the same; a shard is a chunk there
+
+A later attempt at the shard decodes these rows one by one behind the others; one that ends a worker then,
+too, is given up. Knows nothing of engines.
+
+Ends a worker in which no forward of the model ends any more, as when a device hangs.
+
+Spark then starts the task anew in another worker. The wait for a forward is outside Python's lock, so a
+thread of this process sees it; it watches only while an engine is asked for its next result, and not while
+that waits for rows.
+"""
+
+import faulthandler
+import json
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import Protocol, TypeVar
+
+from dare_job.errors import InfrastructureError
+from dare_job.spark import executors
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.workspace import write_json
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("dare_job")
+
+FOLDER = "hung"
+
+TWICE = 2  # hangs after which a row is given up: in its batch, and alone
+
+MOST = 16  # hangs of one shard in a run; more are no rows' fault, but a device's
+
+
+class Work(Protocol):
+    """What a task works on: a stage's folder, and the token of what it was cut into."""
+
+    folder: str
+    cut: str
+
+
+def note(task: Work, shard: int, worker: str, ids: list[str], why: str) -> None:
+    """Leave the ids of rows that were being decoded for later attempts at their shard."""
+    folder = paths.path(task.folder) / FOLDER
+    paths.make_folder(folder)
+    write_json(folder / f"{shard:05d}-{secrets.token_hex(4)}.json",
+               {"cut": task.cut, "shard": shard, "ids": ids, "worker": worker, "why": why,
+                "at_s": time.time()})
+
+
+def reasons(task: Work, shard: int) -> dict[str, list[str]]:
+    """Why workers ended over the rows of a shard of this cut: for each row's id, one reason a time."""
+    found = defaultdict(list)
+    for hang in sorted(_of(paths.path(task.folder), task.cut, f"{shard:05d}-*.json"), key=itemgetter("at_s")):
+        for name in hang["ids"]:
+            found[name].append(hang["why"])
+    return found
+
+
+def given_up(whys: Sequence[str]) -> str | None:
+    """The ``error`` of a row over which workers ended for these reasons; None: it is tried once more."""
+    if len(whys) < TWICE:
+        return None
+    return f"ended {len(whys)} workers, the last with this row alone: {whys[-1]}"
+
+
+def until_done(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
+    """What an attempt at all that is left gives, one Spark job each.
+
+    A row that hangs, or that a device fails over, ends two attempts at its shard before it is given up, so a
+    few of them end Spark's job (``spark.task.maxFailures``). Where workers ended so, and rows were noted for
+    it, what is left is therefore tried again, until a shard has had ``MOST`` of them. Any other failure
+    ends as Spark lets it.
+    """
+    before = seen = by_shard(folder, cut)
+    while True:
+        try:
+            with executors.failing_plainly():
+                return attempt()
+        except InfrastructureError as error:
+            found = by_shard(folder, cut)
+            if found == seen or max((found - before).values()) >= MOST:
+                raise
+            _LOG.warning("workers hung, or their device failed, %d times; what is left is tried again: %s",
+                         (found - seen).total(), error)
+            seen = found
+
+
+def by_shard(folder: AnyPath, cut: str) -> Counter[int]:
+    """Hangs under a cut, by shard."""
+    return Counter(hang["shard"] for hang in _of(folder, cut, "*.json"))
+
+
+def count(folder: AnyPath, cut: str) -> int:
+    """Hangs of all workers under a cut."""
+    return by_shard(folder, cut).total()
+
+
+def _of(folder: AnyPath, cut: str, names: str) -> list[dict]:
+    hangs = (json.loads(path.read_text(encoding="utf-8")) for path in (folder / FOLDER).glob(names))
+    return [hang for hang in hangs if hang["cut"] == cut]
+
+EXIT_CODE = 75  # "try again"
+
+
+class Watched(Protocol):
+    """An engine, or whatever else has forwards of its own: ``clock_s`` moves whenever one of them ends."""
+
+    clock_s: float
+
+    def in_slots(self) -> Sequence[str]:
+        """Ids of the rows that are under way."""
+
+
+class Watchdog:
+    """Watches the engines of one task.
+
+    limit_s  seconds without a forward's end; None: for ever
+    note     is told the ids of the rows that were being decoded, and why, before the process ends
+    end      ends the process
+    """
+
+    def __init__(self, limit_s: float | None, note: Callable[[list[str], str], None],
+                 end: Callable[[int], None] = os._exit):
+        self._limit_s, self._note, self._end = limit_s, note, end
+        self._engine: Watched | None = None  # which is at work
+        self._turns = 0  # how often one was set to work
+        self._stop = threading.Event()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch while the block runs."""
+        if self._limit_s is None:
+            yield
+            return
+        thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def over(self, engine: Watched, results: Iterator[T]) -> Iterator[T]:
+        """The same results; the engine is watched until each is there."""
+        while True:
+            self._turns += 1
+            self._engine = engine
+            try:
+                result = next(results, None)
+            finally:
+                self._engine = None
+            if result is None:
+                return
+            yield result
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not watch the engine while it waits for something else."""
+        engine, self._engine = self._engine, None
+        try:
+            yield
+        finally:
+            self._turns += 1
+            self._engine = engine
+
+    def _watch(self) -> None:
+        last, since = None, time.monotonic()
+        while not self._stop.wait(min(self._limit_s / 4, 5.0)):
+            engine, now = self._engine, time.monotonic()
+            state = engine and (self._turns, engine.clock_s)
+            if state is None or state != last:
+                last, since = state, now
+            elif now - since >= self._limit_s:
+                self._bite(engine.in_slots(), now - since)
+                return
+
+    def _bite(self, ids: list[str], seconds: float) -> None:
+        _LOG.error("no forward of the model has ended for %.0f s (decode.hang_timeout_s = %g): this worker "
+                   "ends itself, and Spark starts its task anew; being decoded: %s", seconds, self._limit_s,
+                   ", ".join(map(str, ids)) or "nothing yet")
+        try:
+            self._note(ids, f"no forward ended within {self._limit_s:g} s (decode.hang_timeout_s)")
+            faulthandler.dump_traceback(sys.__stderr__)
+        finally:
+            self._end(EXIT_CODE)

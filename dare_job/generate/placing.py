@@ -1,0 +1,159 @@
+"""Gives each of tonight's rows its shard, chunk and position, in Spark: arithmetic as ``shards`` has it.
+
+What a row will cost, as known before it is written: its prompt is read once, its text takes steps.
+
+The unit is a prompt's token. A step of a row takes as long as some eight of them, and writes as many tokens
+as a step did yesterday. A row's text is taken to be as long as its own old text, else as the old texts of its
+pool's other rows of tonight are on average, else those of its entity type. Whole numbers throughout, so that
+sums are the same whatever the partitions.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from dare_job.generate import sharding
+from dare_job.generate.sharding import Load
+from dare_job.job import Job
+from dare_job.schemas import ENTITIES
+from dare_job.tables import published
+
+STEP = 8  # what a step of a row costs
+
+CHARACTERS = 4  # of a prompt's token
+
+PER_STEP = 4.0  # tokens that a step writes, where no earlier night tells
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of some rows together.
+
+    rows                  all of them; asked: those that have a prompt, the others cost nothing to speak of
+    read                  tokens of the prompts
+    old_rows, old_tokens  those that have a prompt and an old text
+    """
+
+    rows: int
+    asked: int
+    read: int
+    old_rows: int
+    old_tokens: int
+
+
+def per_token(job: Job) -> int:
+    """Cost of a token of text, at least 1: by yesterday's steps, where the same mode wrote."""
+    decode, sums = job.config.decode, {"tokens": 0, "target_steps": 0}
+    if decode.mode == "autoregressive" or decode.nodes == 0 and decode.mode != "beam":
+        return STEP
+    for entity in ENTITIES:
+        old = published.old_folder(job, entity)
+        written = published.manifest(old) if old else {}
+        if written.get("mode") == decode.mode:
+            sums = {name: total + written["totals"][name] for name, total in sums.items()}
+    return token_cost(sums["tokens"] / sums["target_steps"] if sums["target_steps"] else PER_STEP)
+
+
+def token_cost(per_step: float) -> int:
+    """Cost of a token where a step writes so many."""
+    return max(1, round(STEP / max(1.0, per_step)))
+
+
+def known_costs(rows: DataFrame, most: int) -> dict[tuple, Known]:
+    """By (wave, entity type, pool). most: tokens that a text may have."""
+    old, asked = _old(most), _asked()
+    found = rows.groupBy("wave", "entity", "pool").agg(
+        F.count("*"), F.count_if(asked), F.sum(F.when(asked, _read()).otherwise(0)), F.count(old),
+        F.coalesce(F.sum(old), F.lit(0))).collect()
+    return {tuple(row[:3]): Known(*row[3:]) for row in found}
+
+
+def mean_tokens(known: Mapping[tuple, Known], most: int) -> dict[tuple, int]:
+    """Tokens that a row without an old text is taken to get, at least 1, by the same keys.
+
+    most  is assumed where nobody of the entity type has an old text
+    """
+    whole = {entity: _mean([one for key, one in known.items() if key[1] == entity])
+             for entity in {key[1] for key in known}}
+    found = {key: _mean([one]) or whole[key[1]] or most for key, one in known.items()}
+    return {key: max(1, tokens) for key, tokens in found.items()}
+
+
+def loads(known: Mapping[tuple, Known], means: Mapping[tuple, int], token: int) -> dict[tuple, Load]:
+    """Rows and their cost by the same keys. token: cost of a token of text."""
+    return {key: Load(one.rows, one.rows + one.read + token * (
+        one.old_tokens + (one.asked - one.old_rows) * means[key])) for key, one in known.items()}
+
+
+def column(token: int, most: int) -> Column:
+    """Cost of a row, at least 1; its ``mean`` is that of ``means``."""
+    text = token * F.coalesce(_old(most), F.col("mean"))
+    return F.when(_asked(), 1 + _read() + text).otherwise(1).cast("long")
+
+
+def _asked() -> Column:
+    return F.col("prompt").isNotNull() & F.col("error").isNull()
+
+
+def _read() -> Column:
+    """A prompt's tokens, about."""
+    return F.floor(F.length("prompt") / CHARACTERS)
+
+
+def _old(most: int) -> Column:
+    """Tokens of a row's old text; null where it has none, or no prompt."""
+    return F.when(_asked() & (F.size("own_ids") > 0), F.least(F.size("own_ids"), F.lit(most)))
+
+
+def _mean(parts: Iterable[Known]) -> int:
+    rows, tokens = (sum(getattr(one, name) for one in parts) for name in ("old_rows", "old_tokens"))
+    return tokens // rows if rows else 0
+
+_WHERE = ("wave int, entity string, pool string, start long, length long, parts long, first int, "
+          "shards array<int>, head int, tail int, mean int")  # of a pool: its Placement, and costs.means
+
+
+def place(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataFrame]:
+    """(rows, shards) of each wave, and ``rows`` with ``cost``, ``shard``, ``chunk`` and ``position``.
+
+    Beside what is summed up first, this takes one shuffle, by pool; it is the same whatever the partitions.
+    """
+    settings, most, token = job.config, job.config.decode.max_new_tokens, per_token(job)
+    known, slots = known_costs(rows, most), task_slots(job.spark)
+    means = mean_tokens(known, most)
+    record, table = sharding.place_waves(
+        loads(known, means, token),
+        lambda rows: sharding.number(rows, slots, settings.decode.batch_size, settings.spark.shards))
+    where = job.spark.createDataFrame([(*line, means[line[:3]]) for line in table], _WHERE)
+    rows = rows.join(F.broadcast(where), ["wave", "entity", "pool"])
+    placed = _placed(rows.withColumn("cost", column(token, most)))
+    chunk = F.floor(F.col("position") / settings.spark.rows_per_commit).cast("int")
+    return record, placed.withColumn("chunk", chunk)
+
+
+def task_slots(spark: SparkSession) -> int:
+    """Tasks that run at once: by cores, and where tasks ask for GPUs, by those."""
+    cores, asked = spark.sparkContext.defaultParallelism, spark.conf.get
+    slots = cores // int(asked("spark.task.cpus", "1"))
+    gpus, a_task = (float(asked(f"spark.{who}.resource.gpu.amount", "0")) for who in ("executor", "task"))
+    if gpus and a_task:
+        executors = max(1, cores // int(asked("spark.executor.cores", "1")))
+        slots = min(slots, int(executors * gpus / a_task))
+    return max(1, slots)
+
+
+def _placed(rows: DataFrame) -> DataFrame:
+    """Add ``shard`` and ``position`` to rows with _WHERE and ``cost``: ``Placement.place``."""
+    order = Window.partitionBy("wave", "entity", "pool").orderBy("entity_id")
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    last = F.size("shards") - 1
+    offset = F.when(F.col("part") == 0, F.col("head")).when(F.col("part") == last, F.col("tail")).otherwise(0)
+    return (
+        rows.withColumn("rank", F.row_number().over(order) - 1)
+        .withColumn("before", F.sum("cost").over(so_far) - F.col("cost"))
+        .withColumn("part", F.expr("cast((start + before) * parts div length - first as int)"))
+        .withColumn("part", F.least(F.greatest("part", F.lit(0)), last))
+        .withColumn("shard", F.get("shards", "part"))
+        .withColumn("position", (F.col("rank") + offset).cast("int")))

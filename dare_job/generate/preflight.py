@@ -1,0 +1,85 @@
+"""Whether a night can be drafted and sampled as its settings say: asked on the driver before it starts."""
+
+from dare_job.config.settings import JobConfig
+from dare_job.errors import ConfigError, InfrastructureError, ModelError
+from dare_job.job import Job
+from dare_job.models import files
+
+_ADVICE = ("dare-job train-drafter makes a draft model's folder from texts of the target; drafter.source = "
+           "retrieval does without one")
+
+
+def require(job: Job) -> None:
+    """Raises ConfigError, ModelError or InfrastructureError that names the setting, its value and the fix.
+
+    Of a draft model: its folder, its tokens, its tree against the budget, and in mode sample whether the rule
+    is exact for what its law draws. No weights are loaded.
+    """
+    _require_biased_tokens(job)
+    if job.config.drafter.source == "retrieval":
+        return
+    _require_folder(job)
+    if job.config.decode.mode != "beam":  # whose forests are as the section beam says
+        _require_tree(job.config)
+    _require_same_tokens(job)
+
+
+def _require_biased_tokens(job: Job) -> None:
+    bias = job.config.sample.logit_bias
+    if not bias or job.config.decode.mode != "sample":
+        return
+    known = files.vocabulary(job.model_path, job.config.model.trust_remote_code)
+    if max(bias) >= known:
+        raise ConfigError(f"sample.logit_bias = {bias}: {job.config.model.name} has token ids up to "
+                          f"{known - 1}; leave {max(bias)} out")
+
+
+def _require_folder(job: Job) -> str:
+    """Returns the fingerprint of what is there."""
+    try:
+        files.tokenizer_hash(job.draft_path)
+        return job.draft_hash
+    except (ModelError, InfrastructureError) as error:
+        raise type(error)(f"drafter.model = {job.config.drafter.model!r}: {error}; {_ADVICE}") from error
+
+
+def _require_tree(config: JobConfig) -> None:
+    from dare_job.decode.drafter import Shape
+
+    decode, shape = config.decode, Shape.parse(config.drafter.tree)
+    if decode.nodes != "auto":
+        shape.require(decode.nodes)
+    if shape.depth > decode.depth:
+        raise ConfigError(f"drafter.tree = {shape} has {shape.depth} levels, more than decode.depth = "
+                          f"{decode.depth}; raise that, or take a tree of fewer levels")
+    if decode.mode == "sample":
+        _require_exact(config, shape.widths)
+
+
+def _require_exact(config: JobConfig, widths: tuple[int, ...]) -> None:
+    from dare_job.decode.sampling.engine import Sampling
+
+    asked = config.sample
+    try:
+        Sampling(law=asked.law, rule=asked.rule).require(widths)
+    except ConfigError as error:
+        raise ConfigError(f"sample.law = {asked.law}, sample.rule = {asked.rule}, drafter.tree = "
+                          f"{config.drafter.tree}: {error}") from error
+
+
+def _require_same_tokens(job: Job) -> None:
+    from transformers import AutoTokenizer
+
+    from dare_job.decode.draft.tokenizer_match import require_same
+
+    trust, found = job.config.model.trust_remote_code, []
+    for setting, folder in (("model.name", job.model_path), ("drafter.model", job.draft_path)):
+        try:
+            found.append(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust))
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ModelError(f"{setting}: {folder} has no tokenizer that can be loaded: {error}") from error
+    names = job.config.model.name, job.config.drafter.model
+    try:
+        require_same(*found, files.vocabulary(job.draft_path, trust), names)
+    except ConfigError as error:
+        raise ConfigError(f"drafter.model = {names[1]!r}: {error}") from error

@@ -1,0 +1,129 @@
+"""Token ids of the text from before the job's date: what pools and rows draft from.
+
+What Spark tasks of the stage pools do: token ids of old texts, and the index of one pool.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from dare_job.job import Job
+from dare_job.models.files import files, tokenizer_hash, vocabulary
+from dare_job.spark import shipping
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
+from pools.index import Index
+
+STATS = "pool string, kind string, texts long, tokens long, bytes long, seconds double"
+
+TOKENS = pa.schema([("entity_id", pa.string()), ("token_ids", pa.list_(pa.int32()))])
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(model: str, trust_remote_code: bool):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+
+
+def token_batches(batches: Iterable[pa.RecordBatch], model: str,
+             trust_remote_code: bool) -> Iterator[pa.RecordBatch]:
+    """``entity_id, knowledge`` -> TOKENS, the end-of-text token included, as the model writes it."""
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        tokenizer = _tokenizer(model, trust_remote_code)
+        end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        texts = batch.column("knowledge").to_pylist()
+        ids = [row + end for row in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        columns = [batch.column("entity_id"), pa.array(ids, TOKENS.field("token_ids").type)]
+        yield pa.RecordBatch.from_arrays(columns, schema=TOKENS)
+
+
+def build(table: pa.Table, folder: str, meta: dict) -> pa.Table:
+    """One pool's ``pool, kind, token_ids`` -> its folder, written whole or not at all; returns STATS."""
+    began = time.perf_counter()
+    name, kind = table["pool"][0].as_py(), table["kind"][0].as_py()
+    ordered = table.sort_by("entity_id")["token_ids"].combine_chunks()
+    flat, ends = ordered.flatten().to_numpy(), ordered.value_lengths().to_numpy().cumsum()
+    texts = [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    index = Index.build(texts, kind=kind)
+    _save(index, paths.path(folder) / name, {**meta, "name": name})
+    return pa.table({
+        "pool": [name], "kind": [kind], "texts": [index.texts], "tokens": [index.token_count],
+        "bytes": [index.array_bytes], "seconds": [time.perf_counter() - began]})
+
+
+def _save(index: Index, folder: paths.AnyPath, meta: dict) -> None:
+    if paths.is_local(folder):
+        index.save(folder, meta)
+        return
+    with TemporaryDirectory(prefix="dare-job-") as temporary:
+        index.save(Path(temporary) / folder.name, meta)
+        paths.upload(Path(temporary) / folder.name, folder)
+
+_LOG = logging.getLogger("dare_job")
+
+
+def token_ids(job: Job, folder: AnyPath) -> DataFrame:
+    """``entity_id, token_ids`` of a folder's texts: as written where they are this tokenizer's, else anew.
+
+    A text with an id that the model has no token for drafts nothing: it is left out.
+    """
+    written, rest = _parts(job, folder)
+    model, trust = str(job.model_path.absolute()), job.config.model.trust_remote_code
+    archive = _tokenizer_archive(job)
+
+    def tokenise(batches):
+        yield from token_batches(batches, shipping.unpacked(archive) if archive else model, trust)
+
+    anew = rest.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
+    return (anew if written is None else written.unionByName(anew)).where(_sound(_size(job)))
+
+
+def _tokenizer_archive(job: Job) -> shipping.Archive | None:
+    if not shipping.wanted(job, "model"):
+        return None
+    folder = job.model_path.absolute()
+    return shipping.ship(job.spark, folder, f"{job.model_hash} without weights",
+                         files(folder, weights=False))
+
+
+def warn_of_bad_ids(job: Job, folder: AnyPath) -> None:
+    """Log which texts ``token_ids`` leaves out for the ids that they were written with, where any."""
+    written, _ = _parts(job, folder)
+    if written is None:
+        return
+    size = _size(job)
+    bad = written.where(~F.coalesce(_sound(size), F.lit(False)))
+    first = [row.entity_id for row in bad.select("entity_id").orderBy("entity_id").limit(3).collect()]
+    if first:
+        _LOG.warning("%s: texts hold token ids outside the model's %d and draft nothing: %s%s", folder, size,
+                     ", ".join(first), " ..." if len(first) == 3 else "")
+
+
+def _parts(job: Job, folder: AnyPath) -> tuple[DataFrame | None, DataFrame]:
+    """Texts with ids of tonight's tokenizer (None: no text can have any), and the words of the others."""
+    table = published.read_table(job, folder, ("entity_id", "knowledge", "token_ids"))
+    table = table.where(F.length("knowledge") > 0)
+    columns = ["entity_id", "knowledge"]
+    if published.manifest(folder).get("tokenizer") != tokenizer_hash(job.model_path):
+        return None, table.select(columns)
+    there = F.coalesce(F.size("token_ids"), F.lit(0)) > 0
+    return table.where(there).select("entity_id", "token_ids"), table.where(~there).select(columns)
+
+
+def _size(job: Job) -> int:
+    return vocabulary(job.model_path, job.config.model.trust_remote_code)
+
+
+def _sound(size: int) -> Column:
+    return F.forall("token_ids", lambda token: token.isNotNull() & (token >= 0) & (token < size))

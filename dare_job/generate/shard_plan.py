@@ -1,0 +1,199 @@
+"""The cut: which row of tonight is written in which shard and chunk, persisted before the model starts.
+
+A re-run reads the same cut and goes on with the chunks that are missing. When plan, routes or ``--limit``
+changed since, a new cut is made. Every finished row whose text would come out the same is kept, whatever
+the limit, which only says what is written besides.
+
+    generate/_cut.json                       token, fingerprint, shards, rows, waves; written last
+    generate/cut/*.parquet                   the rows, with wave, shard, chunk and position
+    generate/entity=E/part-<shard>-<chunk>.parquet   finished chunks
+    generate/entity=E/kept-*.parquet         finished rows of an earlier cut of the same date
+"""
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dare_job import errors
+from dare_job.errors import DareJobError
+from dare_job.generate import placing, waves
+from dare_job.job import Job
+from dare_job.schemas import ENTITIES
+from dare_job.spark.tables import read_parquet, rows_of, write_parquet
+from dare_job.storage import atomic, paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import chunk_files, parts
+from dare_job.tables.published import read_table, relaxed
+from dare_job.workspace import CUT, digest, write_json
+
+FAILED = "_failed.json"  # left by a worker that stopped the run
+RETRY = "_retry.json"  # left by the gate when too many rows failed: the next cut tries them again
+COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
+           "strict")
+PLACE = ("wave", "shard", "chunk", "position")  # what the cut adds to them
+_KEPT_ROWS = 100_000  # rows in one file of kept rows
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A persisted cut. ``rows`` counts kept rows too, so it is what the folder holds when all is done.
+
+    ``token`` is its own: a worker left from an earlier cut has another, also where the fingerprint is equal.
+    ``waves`` are the [rows, shards] of each wave, whose shards follow on those of the wave before;
+    ``drafting`` the entity types whose waves draft from the texts before; ``asked`` a digest of the settings
+    of waves.
+    """
+
+    folder: AnyPath
+    fingerprint: str
+    shards: int
+    rows: int
+    kept: int
+    limit: int | None = None
+    token: str = ""
+    waves: Sequence[Sequence[int]] = ()
+    drafting: Sequence[str] = ()
+    asked: str = ""
+
+    def shards_of(self, wave: int) -> range:
+        """Numbers of the shards of a wave (the first is 1)."""
+        first = sum(shards for _, shards in self.waves[:wave - 1])
+        return range(first, first + self.waves[wave - 1][1])
+
+    @property
+    def entities(self) -> list[AnyPath]:
+        return [self.folder / f"entity={entity}" for entity in ENTITIES]
+
+
+def prepare(job: Job, fingerprint: str, tonight) -> Cut:
+    """The cut of this fingerprint: the one on disk, or a new one of the rows of ``tonight(job.limit)``.
+
+    ``tonight(limit)`` is a DataFrame with ``entity`` and COLUMNS, one row for each text to write.
+    """
+    folder, asked = job.space.stage("generate"), digest(job.config.waves.model_dump())
+    for entity in ENTITIES:
+        chunk_files.discard_unreadable(folder / f"entity={entity}")
+    found = read(folder)
+    if found and found.fingerprint == fingerprint and _serves(found, job.limit, asked):
+        return found
+    staging = atomic.staged(folder)
+    with atomic.discarding(staging):
+        kept = _keep(job, tonight(None), folder, staging)
+        rows = tonight(job.limit).cache()
+        record = _write(job, rows, staging)
+        rows.unpersist()
+        write_json(staging / CUT, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
+                                      "limit": job.limit, "kept": kept, "asked": asked, **record,
+                                      "rows": record["rows"] + kept})
+        atomic.replace(staging, folder)
+    return read(job.space.stage("generate"))
+
+
+def _serves(found: Cut, limit: int | None, asked: str) -> bool:
+    """True where a cut was made for the limit and waves asked for, or for more rows, which are all there."""
+    if (found.folder / RETRY).exists() or not _is_whole(found):
+        return False
+    if found.limit == limit and found.asked == asked:
+        return True
+    covers = found.limit is None or (limit is not None and limit <= found.limit)
+    return covers and chunk_files.Tally(found.entities).update().rows == found.rows
+
+
+def _is_whole(found: Cut) -> bool:
+    """False where files of the cut itself, or of the kept rows, are gone or damaged."""
+    kept = (path for entity in found.entities for path in entity.glob("kept-*.parquet"))
+    try:
+        waiting = sum(paths.each(rows_of, (found.folder / "cut").glob("*.parquet")))
+    except (pa.ArrowException, OSError):
+        return False
+    there = all(entity.is_dir() or not paths.is_local(entity) for entity in found.entities)
+    return (waiting == found.rows - found.kept and there
+            and sum(chunk_files.read_totals(path).rows for path in kept) == found.kept)
+
+
+def read(folder: AnyPath) -> Cut | None:
+    """The cut in a folder, or None."""
+    try:
+        return Cut(folder=folder, **json.loads((folder / CUT).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def stop(folder: AnyPath, error: DareJobError) -> None:
+    """Called by a worker that met what every row would meet: the other workers stop at their next chunk."""
+    write_json(folder / FAILED, {"error": type(error).__name__, "message": str(error)})
+
+
+def goes_on(folder: AnyPath, token: str) -> bool:
+    """False where a worker must write no more: another one stopped the run, or a later run cut anew."""
+    found = read(folder)
+    return found is not None and found.token == token and not (folder / FAILED).exists()
+
+
+def raise_failure(folder: AnyPath) -> None:
+    """Raise what a worker stopped the run with, if one did."""
+    try:
+        failure = json.loads((folder / FAILED).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    raise getattr(errors, failure["error"])(failure["message"])
+
+
+def remaining(job: Job, cut: Cut, wave: int | None = None):
+    """DataFrame of the rows (of a wave) without a committed chunk, a partition a shard, by position."""
+    from pyspark.sql import functions as F
+
+    rows, numbers = read_parquet(job.spark, cut.folder / "cut"), range(cut.shards)
+    if wave is not None:
+        rows, numbers = rows.where(F.col("wave") == wave), cut.shards_of(wave)
+    done = sorted({(entity, *chunk) for entity in ENTITIES
+                   for chunk in chunk_files.committed(cut.folder / f"entity={entity}")})
+    if done:
+        ready = job.spark.createDataFrame(done, "entity string, shard int, chunk int")
+        rows = rows.join(F.broadcast(ready), ["entity", "shard", "chunk"], "left_anti")
+    partition = F.col("shard") - F.lit(numbers.start)
+    return rows.repartitionById(max(1, len(numbers)), partition).sortWithinPartitions("position")
+
+
+def _write(job: Job, rows, staging: AnyPath) -> dict:
+    """Place the rows that are not kept and write them under ``staging/cut``."""
+    from pyspark.sql import functions as F
+
+    texts = {}
+    for entity in ENTITIES:
+        kept = staging / f"entity={entity}"
+        if any(kept.glob("*.parquet")):
+            texts[entity] = chunk_files.Tally([kept]).update().rows
+            ids = read_parquet(job.spark, kept, columns=["entity_id"])
+            ids = ids.select(F.lit(entity).alias("entity"), "entity_id")
+            rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
+    rows, drafting = waves.assign(job, rows, texts)
+    record, placed = placing.place(job, rows.select("wave", "entity", *COLUMNS))
+    write_parquet(placed.select("entity", *COLUMNS, *PLACE), (staging / "cut").resolve())
+    return {"shards": sum(shards for _, shards in record), "rows": sum(rows for rows, _ in record),
+            "waves": record, "drafting": drafting}
+
+
+def _keep(job: Job, wanted, old: AnyPath, staging: AnyPath) -> int:
+    """Copy finished rows whose text key is wanted again, if by the same rule; errors are tried again."""
+    from pyspark.sql import functions as F
+
+    kept = 0
+    for entity in ENTITIES:
+        folder = staging / f"entity={entity}"
+        folder.mkdir()
+        before = chunk_files.Tally([old / folder.name]).update()
+        if not before.rows:
+            continue
+        finished = read_table(job, old / folder.name).where(F.col("error").isNull())
+        keys = wanted.where(F.col("entity") == entity).select(
+            F.col("entity_id").alias("id"), F.col("text_key").alias("key"), "strict")
+        same = (F.col("entity_id") == F.col("id")) & (F.col("text_key") == F.col("key"))
+        table = finished.join(keys, same & (~F.col("strict") | ~relaxed()), "left_semi")
+        files = parts.write_parts(table, folder, "kept", 1 + before.rows // _KEPT_ROWS,
+                                  before.busy_s / max(1, before.tokens))
+        kept += sum(part.rows for part in files)
+    return kept

@@ -1,0 +1,174 @@
+"""What one Spark task does in the stage generate: decode the rows of a shard and commit them in chunks.
+
+Runs in Python workers. The module is imported there, never shipped by value, so that the model is loaded
+once a worker and serves all its tasks.
+"""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
+
+import pyarrow as pa
+
+from dare_job.decode.request import Result
+from dare_job.errors import DareJobError, DeviceError, InfrastructureError
+from dare_job.generate import decoding, hangs, loading, shard_plan, worker_stats
+from dare_job.generate.decoding import decode
+from dare_job.generate.hangs import Watchdog
+from dare_job.generate.task import Task
+from dare_job.observe import log
+from dare_job.schemas import MODES_WITHOUT_POOLS
+from dare_job.spark import workers
+from dare_job.storage.paths import AnyPath, is_local, path
+from dare_job.tables import chunk_files
+
+_LOG = logging.getLogger("dare_job")
+_STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64()),
+                    ("worker", pa.string()), ("gpu", pa.string()), ("loads", pa.int32()),
+                    ("began", pa.float64()), ("ended", pa.float64())])
+
+
+class _Stopped(Exception):
+    """Another worker, or a later run, ended this one."""
+
+
+def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
+    """Decode a shard's rows, in order of position, and commit each chunk; yields one small row a chunk.
+
+    A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
+    model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
+    Raises InfrastructureError for what this host lacks (the folder, its GPU, room on a disk or in memory) or
+    a device that failed: Spark tries another one, and gives up after ``spark.task.maxFailures``.
+    """
+    folder = path(task.folder)
+    if is_local(folder) and not folder.is_dir():
+        raise InfrastructureError(f"{socket.gethostname()} does not see {task.folder}: out must be on a disk "
+                                  "that every host has under the same path")
+    rows = _missing((row for batch in batches for row in batch.to_pylist()), task)
+    first = next(rows, None)
+    if first is None or not shard_plan.goes_on(folder, task.cut):
+        return
+    shard = first["shard"]
+    loading.log_task(task, "generate", shard=shard)
+    note = partial(hangs.note, task, shard, _name())
+    dog = Watchdog(task.config.decode.hang_timeout_s, note)
+    began = time.perf_counter()
+    try:
+        task = task.here()
+        loading.loaded(task)  # before the clock starts
+        _LOG.info("the model is loaded", extra={"seconds": round(time.perf_counter() - began, 3)})
+        collector = Collector(task)
+        with dog.on():
+            for row, result in decode(collector.watched(chain([first], rows)), task, dog,
+                                      hangs.reasons(task, shard)):
+                yield from collector.add(row, knowledge_row(row, result, task), worker_stats.of(result))
+            yield from collector.finish()
+        _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
+    except DareJobError as error:
+        _LOG.error("the shard was not finished: %s", error, extra={"error": type(error).__name__})
+        if isinstance(error, DeviceError):
+            note(error.ids, str(error))
+        if isinstance(error, InfrastructureError):
+            raise
+        if shard_plan.goes_on(folder, task.cut):
+            shard_plan.stop(folder, error)
+    except _Stopped:
+        return
+    finally:
+        log.flush()
+
+
+def _missing(rows: Iterable[dict], task: Task) -> Iterator[dict]:
+    """Rows without those of chunks that an earlier attempt at the shard committed."""
+    chunk, there = None, False
+    for row in rows:
+        if row["chunk"] != chunk:
+            chunk, there = row["chunk"], _path(row, task).exists()
+        if not there:
+            yield row
+
+
+def _path(row: dict, task: Task) -> AnyPath:
+    """File of a row's chunk."""
+    return path(task.folder) / f"entity={row['entity']}" / chunk_files.name(row["shard"], row["chunk"])
+
+
+def _name() -> str:
+    """This process, as chunk files name it."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Collector:
+    """Gathers finished rows, in any order, and writes a chunk's file when its last row is there."""
+
+    def __init__(self, task: Task):
+        self._task = task
+        self._waiting: dict[int, int] = {}  # chunk -> rows handed out and not finished
+        self._ready: dict[int, list[dict]] = {}
+        self._widths: dict[int, worker_stats.Widths] = {}
+        self._newest = -1
+        self._began = time.perf_counter()
+        self._started = time.time()
+
+    def watched(self, rows: Iterable[dict]) -> Iterator[dict]:
+        """The same rows; notes which chunk each belongs to as it is taken."""
+        for row in rows:
+            self._newest = row["chunk"]
+            self._waiting[self._newest] = self._waiting.get(self._newest, 0) + 1
+            yield row
+        self._newest = -1
+
+    def add(self, row: dict, finished: dict, beams: worker_stats.Widths) -> Iterator[pa.RecordBatch]:
+        """Take a finished row; commits the chunks that are complete: no later row can belong to them."""
+        self._waiting[row["chunk"]] -= 1
+        self._widths[row["chunk"]] = self._widths.get(row["chunk"], worker_stats.Widths()) + beams
+        self._ready.setdefault(row["chunk"], []).append((row, finished))
+        for chunk in [chunk for chunk in self._ready if chunk != self._newest and not self._waiting[chunk]]:
+            yield self._commit(chunk)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Commit what is left once all rows were taken and added."""
+        for chunk in sorted(self._ready):
+            yield self._commit(chunk)
+
+    def _commit(self, chunk: int) -> pa.RecordBatch:
+        busy_s = time.perf_counter() - self._began
+        entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
+        first = entries[0][0]
+        if not shard_plan.goes_on(path(self._task.folder), self._task.cut):
+            raise _Stopped
+        maker = chunk_files.Maker(_name(), decoding.of(self._task))
+        file = _path(first, self._task)
+        chunk_files.write(file, [finished for _, finished in entries], busy_s, maker,
+                     self._widths.pop(chunk).note())
+        self._began = time.perf_counter()
+        record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
+        _LOG.info("committed %s", file.name, extra={
+            "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
+        record |= {"gpu": workers.address(), "worker": _name(), "loads": loading.loads(),
+                   "began": self._started, "ended": time.time()}
+        return pa.RecordBatch.from_pylist([record], schema=_STATS)
+
+
+def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
+    """A row of KNOWLEDGE from what was asked and what came out; a reason alone is its ``error``."""
+    common = {"entity_id": row["entity_id"], "run_id": task.run_id, "prompt_sha256": row["prompt_sha256"]}
+    if isinstance(outcome, str) or outcome.error is not None:
+        reason = outcome if isinstance(outcome, str) else outcome.error
+        return common | {"finish_reason": "error", "error": reason}
+    drafted = task.config.decode.mode not in MODES_WITHOUT_POOLS
+    return common | {
+        "knowledge": loading.text(outcome.token_ids, task), "token_ids": outcome.token_ids,
+        "tokens": len(outcome.token_ids), "finish_reason": outcome.finish_reason,
+        "generated_dt": task.dt, "source_run_id": task.run_id, "text_key": row["text_key"],
+        "pool": row["pool"] if drafted else None, "pool_kind": row["pool_kind"] if drafted else None,
+        "prompt_tokens": outcome.prompt_tokens, "target_steps": outcome.target_steps,
+        "scored_tokens": outcome.scored_tokens, "accepted_tokens": outcome.accepted_tokens,
+        "relaxed_tokens": outcome.relaxed_tokens, "guarded_tokens": outcome.guarded_tokens,
+        "step_tokens": outcome.step_tokens, "retrieval_ms": outcome.retrieval_ms,
+        "decode_ms": outcome.decode_ms, "slot_steps": outcome.slot_steps,
+    }

@@ -1,0 +1,103 @@
+"""How evenly a stage's workers were busy, and with how many rows at once: read from the files they wrote.
+
+What beams were over a night: sums over the rows of each file, in its footer, of mode beam alone.
+"""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+from dare_job.generate.shard_plan import Cut
+from dare_job.storage.paths import AnyPath, each
+from dare_job.tables import chunk_files
+
+if TYPE_CHECKING:
+    from dare_job.decode.request import Result
+
+
+def files(work: Cut) -> set[AnyPath]:
+    """Chunks that are there."""
+    return {
+        folder / chunk_files.name(*chunk)
+        for folder in work.entities
+        for chunk in chunk_files.committed(folder)
+    }
+
+
+def busy_record(work: Cut, before: set[AnyPath]) -> dict | None:
+    """The workers of the chunks that are not in ``before``, as JSON values; None: there is no such chunk.
+
+    imbalance   busy seconds of the busiest worker over their mean, each wave's own, as a wave waits for all
+    waited_s    how long the mean worker waited for the busiest, all waves together
+    batch_size  rows at once, of the worker that had to go down the most
+    """
+    seconds: dict[int, Counter[str]] = {}
+    sizes: dict[str, int] = {}
+    new = list(files(work) - before)
+    for path, (maker, busy_s) in zip(new, each(chunk_files.read_maker, new), strict=True):
+        if maker is not None:
+            shard = int(path.name.split("-")[1])
+            seconds.setdefault(_wave(work, shard), Counter())[maker.worker] += busy_s
+            sizes[maker.worker] = min(maker.batch_size, sizes.get(maker.worker, maker.batch_size))
+    if not sizes:
+        return None
+    most = sum(max(busy.values()) for busy in seconds.values())
+    mean = sum(busy.total() / len(busy) for busy in seconds.values())
+    return {"workers": len(sizes), "imbalance": round(most / mean, 3) if mean else None,
+            "waited_s": round(most - mean, 1), "batch_size": min(sizes.values()),
+            "busy_s": {worker: round(sum(busy[worker] for busy in seconds.values()), 2)
+                       for worker in sorted(sizes)}}
+
+
+def _wave(work: Cut, shard: int) -> int:
+    return next(wave for wave in range(1, 1 + len(work.waves)) if shard in work.shards_of(wave))
+
+_NOTE = "beams"
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Sums over rows, as ``BeamCounts`` has them of one: layers and their beams; layers of drafts that were
+    judged, and those that passed with their beams.
+    """
+
+    layers: int = 0
+    beams: float = 0.0
+    judged: int = 0
+    passed: int = 0
+    passed_beams: float = 0.0
+
+    def __add__(self, other: "Widths") -> "Widths":
+        return Widths(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Widths)))
+
+    def note(self) -> dict[str, dict]:
+        """What a file's footer says; nothing where no row was written by beams."""
+        return {_NOTE: asdict(self)} if self.layers else {}
+
+
+def of(outcome: "Result | str") -> Widths:
+    """Of one row."""
+    found = getattr(outcome, "beams", None)
+    if found is None:
+        return Widths()
+    return Widths(found.layers, found.width * found.layers, found.judged, found.passed,
+                  found.passed_width * found.passed)
+
+
+def beam_record(paths: list[AnyPath]) -> dict | None:
+    """Of all rows in files, as JSON values; None where none was written by beams.
+
+    width           mean beams of a layer
+    judged, passed  layers of drafts
+    passed_width    mean beams of those that passed; None where none did
+    """
+    total = sum((Widths(**note) for note in each(_read, paths) if note), Widths())
+    if not total.layers:
+        return None
+    return {"layers": total.layers, "width": round(total.beams / total.layers, 4), "judged": total.judged,
+            "passed": total.passed,
+            "passed_width": round(total.passed_beams / total.passed, 4) if total.passed else None}
+
+
+def _read(path: AnyPath) -> dict | None:
+    return chunk_files.read_note(path, _NOTE)

@@ -1,0 +1,282 @@
+"""Where a model's files are, and what they hold: names to folders, folders to fingerprints.
+
+SHA-256 of whole files, remembered, so that a model of many gigabytes is read once.
+
+A digest counts for as long as the file's path, size, modification and change time and inode stay the same. It
+is kept in memory and in ``file-digests.json`` of the user's cache folder ($XDG_CACHE_HOME/dare-job, else
+~/.cache/dare-job). Where that folder cannot be read or written, only memory remembers.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from dare_job.errors import InfrastructureError, ModelError
+from dare_job.storage import errors
+from dare_job.storage.local_copy import local_copy
+from dare_job.storage.paths import AnyPath, digest_of, is_local
+from dare_job.storage.paths import path as path_of
+
+_LARGE = 1 << 20  # smaller files are read faster than looked up
+
+_SETTLED_S = 2.0  # a file changed just now may change again within one tick of its time stamp
+
+_remembered: dict[str, list] = {}  # resolved path: [size, mtime_ns, ctime_ns, inode, digest]
+
+
+def sha256(file: Path) -> str:
+    """Hex digest of a file's content, links followed. Raises OSError where it cannot be read."""
+    file = Path(os.path.realpath(file, strict=True))
+    key = _key(file)
+    if key[0] >= _LARGE and (found := _find(str(file), key)):
+        return found
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    settled = time.time() - max(key[1], key[2]) / 1e9 > _SETTLED_S
+    if key[0] >= _LARGE and settled and _key(file) == key:
+        _remembered[str(file)] = [*key, digest]
+        _write()
+    return digest
+
+
+def _key(file: Path) -> list[int]:
+    found = file.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def _find(path: str, key: list[int]) -> str | None:
+    for known in (_remembered, _read()):
+        if known.get(path, [])[:-1] == key:
+            _remembered[path] = known[path]
+            return known[path][-1]
+    return None
+
+
+def _cache_file() -> Path:
+    """Raises RuntimeError where the user has no home."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    return base / "dare-job" / "file-digests.json"
+
+
+def _read() -> dict[str, list]:
+    try:
+        known = json.loads(_cache_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError, RuntimeError, RecursionError):
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    return {path: entry for path, entry in known.items() if _is_entry(entry)}
+
+
+def _is_entry(entry) -> bool:
+    return (isinstance(entry, list) and len(entry) == 5 and all(isinstance(part, int) for part in entry[:4])
+            and isinstance(entry[4], str) and len(entry[4]) == 64)
+
+
+def _write() -> None:
+    """Add what is remembered to the file on disk, and drop files that are gone. Failing costs only time."""
+    known = {path: entry for path, entry in {**_read(), **_remembered}.items() if os.path.exists(path)}
+    temporary = None
+    try:
+        target = _cache_file()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".digests-", dir=target.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(known, stream)
+        os.replace(temporary, target)
+    except (OSError, RuntimeError, ValueError):
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+
+EMBEDDED = "embedded"
+
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
+    "chat_template.jinja", "chat_template.json",
+)
+
+_WEIGHTS = (".safetensors", ".bin")
+
+_COUNTED = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
+
+_WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+
+_UNWANTED = ["consolidated*", "*/*"]  # the same weights again in another layout; exports to other runtimes
+
+
+def resolve(name: str, revision: str | None = None, trust_remote_code: bool = False,
+            setting: str = "model.name", unwanted: Sequence[str] = _UNWANTED,
+            parts: Callable[[Path], list[Path]] = lambda folder: [folder]) -> Path:
+    """Local folder of a model, which a setting names.
+
+    name               "embedded", a folder, the URL of one, or a hub name ("owner/model")
+    revision           branch, tag or commit of a hub model
+    trust_remote_code  download a hub model's Python code too
+    unwanted           patterns of files of a hub model that are left there
+    parts              the folders in a downloaded one that may hold weights
+    Raises ModelError when the folder is missing or the hub knows no such model, InfrastructureError when the
+    hub cannot be reached and there is no copy here.
+    """
+    if name == EMBEDDED:
+        from dare_job.models import embedded_path
+
+        return Path(embedded_path())
+    if "://" in name:
+        return _copied(path_of(name, setting), setting)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelError(f"model folder {name} does not exist")
+    return _download(name, revision, trust_remote_code, unwanted, parts)
+
+
+def _copied(folder: AnyPath, setting: str) -> Path:
+    """A folder itself, or the copy on this host of one at a URL, which serves until its files change."""
+    errors.require(folder, setting)
+    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
+        raise ModelError(f"{setting} = {folder}: no model there (config.json is missing)")
+    return local_copy(folder, "" if is_local(folder) else digest_of(folder), kept=True)
+
+
+def _download(name: str, revision: str | None, trust_remote_code: bool, unwanted: Sequence[str],
+              parts: Callable[[Path], list[Path]]) -> Path:
+    """Weights in pickles (``.bin``) come only into a folder that has no others; tensors alone are read."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = [*_WANTED, *(["*.py"] if trust_remote_code else [])]
+    try:
+        folder = _snapshot(name, revision, wanted, unwanted)
+        bare = [part for part in parts(folder) if not any(part.glob("*.safetensors"))]
+        if bare:
+            pickles = [(part.relative_to(folder) / "pytorch_model*.bin").as_posix() for part in bare]
+            folder = _snapshot(name, revision, [*wanted, *pickles], unwanted)
+        return folder
+    except LocalEntryNotFoundError:
+        raise InfrastructureError(
+            f"model {name} is no local folder, is not in the hub cache, and the hub cannot be reached; give "
+            "a folder, 'embedded', or run where the hub can be reached"
+        ) from None
+    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+        raise ModelError(f"model {name} is no local folder and cannot be downloaded: {error}") from error
+
+
+def _snapshot(name: str, revision: str | None, wanted: list[str], unwanted: Sequence[str]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(name, revision=revision, allow_patterns=wanted,
+                                  ignore_patterns=list(unwanted)))
+
+
+def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
+    """Token ids that a model knows, by its configuration. Raises ModelError where that does not say.
+
+    Only a configuration of several models, or of other names, needs transformers, which is slow to import.
+    """
+    try:
+        fields = json.loads((Path(path) / "config.json").read_text("utf-8"))
+        if not any(isinstance(value, dict) and "vocab_size" in value for value in fields.values()):
+            return int(fields["vocab_size"])
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        pass  # transformers knows more names, and says what is wrong
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        return int(config.get_text_config(decoder=True).vocab_size)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ModelError(f"{path}: its configuration names no vocab_size ({error})") from error
+
+
+def files(path: str | Path, weights: bool = True) -> list[Path]:
+    """The files that a model and its tokenizer are loaded from, ascending; all but the weights on demand.
+
+    Weights in pickles are left out where there are others, as the loader takes those.
+    """
+    found = [file for file in sorted(Path(path).iterdir()) if _counts(file)]
+    if not weights:
+        return [file for file in found if file.suffix not in _WEIGHTS]
+    safe = any(file.suffix == ".safetensors" for file in found)
+    return [file for file in found if not (safe and file.suffix == ".bin")]
+
+
+def _counts(file: Path) -> bool:
+    return file.suffix in _COUNTED and not file.is_dir()
+
+
+def fingerprint(path: str | Path) -> str:
+    """sha256 (hex) of what can change a model's text: names and whole contents of the folder's files.
+
+    Counted are weights, configuration, tokenizer, chat template and the model's own Python code, by their
+    suffix; notes and subfolders are not. Large files are read once for as long as they stay unchanged
+    (``file_digests``). Code that the configuration takes from another repository counts by its name only.
+    Raises ModelError: no model there, a file of its weights missing, or one that cannot be read (a link to
+    nothing, say).
+    """
+    path = Path(path)
+    _require(path)
+    _require_weights(path)
+    return digest_of_files(path, filter(_counts, sorted(path.iterdir())))
+
+
+def digest_of_files(folder: Path, found: Iterable[Path]) -> str:
+    """sha256 (hex) of names and whole contents of files in a folder, in their order."""
+    digest = hashlib.sha256()
+    for file in found:
+        _add(digest, file.relative_to(folder).as_posix(), _content_digest(file))
+    return digest.hexdigest()
+
+
+def tokenizer_hash(path: str | Path) -> str:
+    """sha256 (hex) of the tokenizer's files: equal hashes mean equal token ids."""
+    path, digest = Path(path), hashlib.sha256()
+    _require(path)
+    found = [path / name for name in sorted(_TOKENIZER_FILES) if (path / name).is_file()]
+    if not found:
+        raise ModelError(f"{path} holds no tokenizer")
+    for file in found:
+        _add(digest, file.name, file.read_bytes())
+    return digest.hexdigest()
+
+
+def _require(path: Path) -> None:
+    if not (path / "config.json").is_file():
+        missing = "does not exist" if not path.is_dir() else "holds no config.json"
+        raise ModelError(f"model folder {path} {missing}")
+
+
+def _require_weights(path: Path) -> None:
+    """There are weights, and each file that the index of weights in parts names, as the loader chooses it."""
+    index = path / "model.safetensors.index.json"
+    if not index.is_file() and not any(path.glob("*.safetensors")):
+        index = path / "pytorch_model.bin.index.json"
+    if not index.is_file() and not any(file.suffix in _WEIGHTS for file in path.iterdir()):
+        raise ModelError(f"model folder {path} holds no weights (*.safetensors): copy the model again")
+    if not index.is_file() or (path / "model.safetensors").is_file():
+        return
+    try:
+        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} cannot be read ({error!r}): copy the model again") from None
+    if missing := sorted(name for name in named if not (path / name).is_file()):
+        raise ModelError(f"model folder {path} lacks {missing[0]}, one of {len(missing)} missing files of "
+                         f"the {len(named)} that {index.name} names: copy the model again")
+
+
+def _content_digest(file: Path) -> bytes:
+    try:
+        return bytes.fromhex(sha256(file))
+    except OSError as error:
+        raise ModelError(f"model file {file} cannot be read: {error}") from error
+
+
+def _add(digest, name: str, content: bytes) -> None:
+    for part in (name.encode(), content):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)

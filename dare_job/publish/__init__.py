@@ -1,0 +1,1 @@
+"""What readers get: gates, features, reports and published snapshots."""

@@ -1,0 +1,107 @@
+"""Residual k-means: a vector as a path of codes, so that it can be looked up in an embedding table.
+
+The first codebook divides the vectors, the next one what is left of them after subtracting their centroid,
+and so on. A cluster's id on a level is its path: id on the level above times the level's size, plus its code.
+Which centroid is nearest is computed in float64, so that a vector has the same path in any company.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from dare_job.embed import kmeans
+from dare_job.errors import DataError
+from dare_job.storage import paths as storage_paths
+from dare_job.storage.paths import AnyPath
+
+POINTS_PER_CENTROID = 256  # k-means gains next to nothing from more
+_BLOCK = 65_536  # vectors compared at once
+
+
+@dataclass(frozen=True)
+class Codebooks:
+    """Centroids by level.
+
+    sizes   of the levels, as asked for
+    levels  (k, d) float32 each; k is a level's size, or less where texts were few
+    """
+
+    sizes: tuple[int, ...]
+    levels: tuple[np.ndarray, ...]
+
+    @property
+    def sha256(self) -> str:
+        digest = hashlib.sha256(repr(self.sizes).encode())
+        for level in self.levels:
+            digest.update(repr(level.shape).encode() + np.ascontiguousarray(level, "<f4").tobytes())
+        return digest.hexdigest()
+
+    def paths(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cluster ids (n, levels) int32 of vectors (n, d), and what is left of each, squared (n,) float64."""
+        ids = np.zeros((len(vectors), len(self.levels)), np.int32)
+        left = np.zeros(len(vectors))
+        for start in range(0, len(vectors), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            residual, path = vectors[block].astype(np.float64), 0
+            for level, (size, centroids) in enumerate(zip(self.sizes, self.levels, strict=True)):
+                code = _nearest(residual, centroids)
+                path = path * size + code
+                ids[block, level] = path
+                residual -= centroids[code]
+            left[block] = np.einsum("nd,nd->n", residual, residual)
+        return ids, left
+
+
+def fit(vectors: np.ndarray, sizes: list[int], seed: int) -> Codebooks:
+    """Codebooks from vectors (n, d) float32, n > 0; the same vectors and seed give the same.
+
+    With fewer vectors than clusters a level has as many centroids as there are vectors.
+    """
+    levels, residual = [], vectors.astype(np.float32)
+    for number, size in enumerate(sizes):
+        labels = kmeans.assign(residual, min(size, len(residual)), seed + number)
+        used, labels = np.unique(labels, return_inverse=True)
+        sums = np.zeros((len(used), residual.shape[1]))
+        np.add.at(sums, labels, residual)
+        centroids = (sums / np.bincount(labels)[:, None]).astype(np.float32)
+        levels.append(centroids)
+        residual = residual - centroids[_nearest(residual, centroids)]
+    return Codebooks(tuple(sizes), tuple(levels))
+
+
+def _nearest(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    """Row of the nearest centroid (n,) int64."""
+    table = centroids.astype(np.float64)
+    return np.argmin(np.einsum("kd,kd->k", table, table) - 2 * (vectors @ table.T), axis=1)
+
+
+def name(codebooks: Codebooks) -> str:
+    """File of codebooks beside the features; what begins with ``_`` is no table to readers."""
+    return f"_codebook-{codebooks.sha256[:12]}.safetensors"
+
+
+def write(path: AnyPath, codebooks: Codebooks) -> None:
+    """Centroids as ``level_0``, ``level_1``, ... and ``sizes``."""
+    from safetensors.numpy import save
+
+    tensors = {f"level_{number}": level for number, level in enumerate(codebooks.levels)}
+    with storage_paths.writing(path, f".{path.name}.partial") as file:
+        file.write(save(tensors | {"sizes": np.array(codebooks.sizes, np.int64)}))
+
+
+def read(path: AnyPath, sha256: str) -> Codebooks:
+    """Raises DataError where the file is missing, damaged, or not the one that the manifest names."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    fix = "put a whole copy in its place, or make new clusters with encode.refit=true"
+    try:
+        tensors = load(path.read_bytes())
+        sizes = tuple(tensors["sizes"].tolist())
+        found = Codebooks(sizes, tuple(tensors[f"level_{number}"] for number in range(len(sizes))))
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as codebooks ({error}): {fix}") from None
+    if found.sha256 != sha256:
+        raise DataError(f"{path} is damaged (SHA-256 differs from the manifest's): {fix}")
+    return found

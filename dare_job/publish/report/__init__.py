@@ -1,0 +1,74 @@
+"""The report of a published date: OUT/reports/dt=D/index.html, one page that needs nothing else.
+
+    collect.py  one pass over the rows     nights.py  manifests of this date and those before
+    charts.py   inline SVG                 page.py    all of it into templates/
+"""
+
+import logging
+import secrets
+import time
+
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.workspace import MANIFEST
+
+_LOG = logging.getLogger("dare_job")
+
+
+def path(out: AnyPath, dt: str) -> AnyPath:
+    """Where the report of a date is."""
+    return out / "reports" / f"dt={dt}" / "index.html"
+
+
+def write(out: AnyPath, dt: str) -> AnyPath:
+    """Write the report of a published date, complete or not at all; an older one is replaced.
+
+    Raises DataError where the date is not published or its manifest is damaged.
+    """
+    from dare_job.publish.report.page import render
+
+    target, page = path(out, dt), render(out, dt)
+    paths.make_folder(target.parent)
+    with paths.writing(target, f".{target.name}.{secrets.token_hex(4)}.partial") as file:
+        file.write(page.encode(errors="replace"))
+    return target
+
+
+def write_again(out: AnyPath, dt: str | None) -> AnyPath:
+    """For the command line: ``write`` for a date, None: the newest published one.
+
+    Raises DataError where there is none.
+    """
+    from dare_job.errors import DataError
+    from dare_job.publish.report import nights
+    from dare_job.storage import atomic
+
+    atomic.recover(out)
+    there = nights.dates(out)
+    if not dt and not there:
+        raise DataError(f"{out} holds no published date; run `dare-job run` with --out {out} first")
+    return write(out, dt or there[-1])
+
+
+def write_or_warn(out: AnyPath, dt: str) -> None:
+    """Write the report after publishing; whatever keeps it from being written is a warning, no failure.
+
+    One that is newer than the date's manifests stays as it is.
+    """
+    began = time.monotonic()
+    try:
+        if _is_newest(out, dt):
+            return
+        target = write(out, dt)
+    except Exception as error:
+        _LOG.warning("the report of %s could not be written (%s: %s); the snapshot is published, and "
+                     "`dare-job report --out %s --date %s` writes the report", dt, type(error).__name__,
+                     " ".join(str(error).split()), out, dt)
+        return
+    _LOG.info("report %s (%.1f s)", target, time.monotonic() - began)
+
+
+def _is_newest(out: AnyPath, dt: str) -> bool:
+    page = path(out, dt)
+    published = out.glob(f"knowledge/entity=*/dt={dt}/{MANIFEST}")
+    return page.exists() and all(page.stat().st_mtime_ns >= found.stat().st_mtime_ns for found in published)

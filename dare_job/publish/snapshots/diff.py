@@ -1,0 +1,160 @@
+"""What changed between two published dates: rows, texts, lengths, who wrote them and with which settings.
+
+What two snapshots were written with that is not the same: model, tokenizer, prompts, settings.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dare_job.publish.report.texts import snapshot
+from dare_job.publish.snapshots import compare
+from dare_job.publish.snapshots.compare import side_by_side
+from dare_job.schemas import ENTITIES
+from dare_job.storage import atomic
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
+
+
+@dataclass(frozen=True)
+class Change:
+    """``what`` was ``before`` and is ``after``; a setting's ``what`` is its key."""
+
+    what: str
+    before: object
+    after: object
+    setting: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {_short(self.before)} -> {_short(self.after)}"
+
+
+def changes(before: dict, after: dict) -> list[Change]:
+    """Of two manifests. Settings are compared by key where both hold them, else by their digest."""
+    pairs = [("model", _model(before), _model(after)),
+             ("tokenizer", before.get("tokenizer"), after.get("tokenizer"))]
+    pairs += [(f"{entity} prompt", *(found.get("prompts", {}).get(entity) for found in (before, after)))
+              for entity in ENTITIES]
+    found = [Change(*pair) for pair in pairs if pair[1] != pair[2]]
+    if "settings" in before and "settings" in after:
+        then, now = flat(before["settings"]), flat(after["settings"])
+        keys = [key for key in sorted(then | now) if then.get(key) != now.get(key)]
+        return found + [Change(key, then.get(key), now.get(key), True) for key in keys]
+    if before.get("config") != after.get("config"):
+        found.append(Change("settings (which ones is not known: an older version of dare-job published)",
+                            before.get("config"), after.get("config")))
+    return found
+
+
+def flat(settings: dict, above: str = "") -> dict:
+    """Settings by their keys as ``--set`` takes them: {"decode.nodes": 8}."""
+    found = {}
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{above}{name}.")
+        else:
+            found[above + name] = value
+    return found
+
+
+def _model(manifest: dict):
+    """Name and hash: a folder's files may change under one name."""
+    model = manifest.get("model", {})
+    return model and f"{model.get('name')} ({str(model.get('hash'))[:12]})"
+
+
+def _short(value) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:12]}..."
+
+_COUNTS = {
+    "before": "rows before", "after": "rows after", "added": "ids added", "removed": "ids removed",
+    "changed": "texts changed", "same": "texts the same", "same_written_anew": "of these written anew",
+    "text_gained": "got a text", "text_lost": "lost their text", "errors_before": "errors before",
+    "errors_after": "errors after", "errors_new": "errors where there was none"}
+
+
+def diff(out: AnyPath, before: str, after: str, examples: int = 2) -> dict:
+    """Compare two dates. ``examples``: changed texts of each entity type that are given in full.
+
+    Raises DataError for a date that is not published, naming those near it.
+    """
+    atomic.recover(out)
+    found: dict = {"out": str(out), "before": before, "after": after}
+    for entity in ENTITIES:
+        folders = [snapshot(out, entity, dt) for dt in (before, after)]
+        manifests = [published.manifest(folder) for folder in folders]
+        rows = compare.compare(*(compare.read(folder, folder.name[3:]) for folder in folders))
+        found[entity] = {
+            "counts": rows.counts, "lengths": rows.lengths,
+            "accepted_per_step": [manifest.get("accepted_per_step") for manifest in manifests],
+            "tokens_per_s": [manifest.get("tokens_per_s") for manifest in manifests],
+            "examples": _examples(folders, rows, examples)}
+        found.setdefault("changes", []).extend(
+            vars(change) for change in changes(*manifests) if vars(change) not in found.get("changes", []))
+    return found
+
+
+def print_diff(found: dict, console: Console) -> None:
+    """The same for people."""
+    console.print(Text(f"{found['before']} -> {found['after']}  {found['out']}", style="bold"))
+    for change in found["changes"]:
+        console.print(Text(f"{change['what']}: {_value(change['before'])} -> {_value(change['after'])}"),
+                      soft_wrap=True)
+    if not found["changes"]:
+        console.print("written with the same model, tokenizer, prompts and settings")
+    console.print()
+    console.print(_table(found))
+    for entity in ENTITIES:
+        for example in found[entity]["examples"]:
+            console.print()
+            console.print(_example(entity, example, found, console.is_terminal))
+
+
+def _examples(folders: list[AnyPath], rows: compare.Comparison, count: int) -> list[dict]:
+    """Changed texts spread evenly over the ids' hashes: the same ones every time."""
+    chosen = np.unique(np.linspace(0, len(rows.changed[0]) - 1, min(count, len(rows.changed[0]))).astype(int))
+    texts = [compare.texts_at(folder, places[chosen].tolist())
+             for folder, places in zip(folders, rows.changed, strict=True)]
+    return [{"entity_id": old[0], "before": old[1], "after": new[1]} for old, new in zip(*texts, strict=True)]
+
+
+def _table(found: dict) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("", *(f"{entity}s" for entity in ENTITIES)):
+        table.add_column(name, justify="right" if name else "left")
+    sides = [found[entity] for entity in ENTITIES]
+    for name, words in _COUNTS.items():
+        table.add_row(words, *(f"{side['counts'][name]:,}" for side in sides))
+    for name in ("mean", "median", "p95"):
+        table.add_row(f"tokens of a text, {name}", *(_spread(side["lengths"], name) for side in sides))
+    table.add_row("changed texts: longer, shorter", *(
+        f"{side['lengths']['longer']:,}, {side['lengths']['shorter']:,}" for side in sides))
+    table.add_row("accepted a step", *(_pair(side["accepted_per_step"], ".2f") for side in sides))
+    table.add_row("tokens/s a worker", *(_pair(side["tokens_per_s"], ".0f") for side in sides))
+    return table
+
+
+def _example(entity: str, example: dict, found: dict, colour: bool) -> Table:
+    table = Table(title=Text(f"{entity}:{example['entity_id']}"), title_justify="left", expand=True,
+                  header_style="dim", title_style="bold")
+    for name in ("before", "after"):
+        table.add_column(found[name], ratio=1)
+    table.add_row(*side_by_side(example["before"], example["after"], colour))
+    return table
+
+
+def _spread(lengths: dict, name: str) -> str:
+    return _pair([lengths[when] and lengths[when][name] for when in ("before", "after")], ".1f")
+
+
+def _pair(values: list[float | None], form: str) -> str:
+    return " -> ".join("-" if value is None else format(value, form) for value in values)
+
+
+def _value(value) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

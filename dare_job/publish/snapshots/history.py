@@ -1,0 +1,113 @@
+"""The published dates of an output folder, one line each."""
+
+import json
+from datetime import date
+
+from rich.console import Console
+from rich.table import Table
+
+from dare_job.errors import DataError
+from dare_job.observe.progress import duration
+from dare_job.publish.snapshots import clean
+from dare_job.publish.snapshots.diff import changes
+from dare_job.schemas import ENTITIES
+from dare_job.storage import atomic
+from dare_job.storage.paths import AnyPath, dated_folders, each
+from dare_job.workspace import MANIFEST, Workspace, has_texts
+
+_NAMED = 2  # settings that are named in the table; more are counted
+
+
+def history(out: AnyPath, last: int | None = None) -> list[dict]:
+    """Figures of each date that is published or was begun, ascending; ``last``: only so many.
+
+    ``status`` is "published", or what a date lacks to be. Figures that a manifest lacks are null. ``changes``
+    compare with the date before. Raises DataError where nothing is published or begun.
+    """
+    atomic.recover(out)
+    begun = dated_folders(*(out / "knowledge" / f"entity={entity}" for entity in ENTITIES))
+    names = {path.name[3:] for path in begun}
+    names |= {work.name[3:] for work in dated_folders(out / "_work") if has_texts(work)
+              and not clean.is_begun(Workspace(out, date.fromisoformat(work.name[3:])))}
+    if not names:
+        raise DataError(f"{out} holds no published text; name the output folder of a run: --out FOLDER")
+    found, before = [], None
+    folders = [out / "knowledge" / f"entity={ENTITIES[0]}" / f"dt={dt}" for dt in sorted(names)]
+    for dt, manifests, status in each(lambda folder: _read(out, folder.name[3:]), folders):
+        found.append({"date": dt, "status": status, **_figures(manifests),
+                      "changes": _marks(before, manifests)})
+        before = manifests or before
+    return found[-last:] if last else found
+
+
+def print_history(rows: list[dict], console: Console) -> None:
+    """A table for people."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("date", "rows", "written", "errors", "accepted", "tokens/s", "x plain", "duration"):
+        table.add_column(name, justify="left" if name == "date" else "right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for row in rows:
+        notes = ([] if row["status"] == "published" else [row["status"]]) + _words(row["changes"])
+        seconds = row["seconds"]
+        table.add_row(row["date"], _number(row["rows"]), _number(row["written"]), _number(row["errors"]),
+                      _number(row["accepted_per_step"], 2), _number(row["tokens_per_s"]),
+                      _number(row["ratio"], 2), "" if seconds is None else duration(seconds),
+                      "; ".join(notes))
+    console.print(table)
+    console.print("[dim]accepted: draft tokens a step; tokens/s: of one worker; x plain: over plain decoding "
+                  "in the same run; at the end what changed since the date before[/dim]", soft_wrap=True)
+
+
+def _read(out: AnyPath, dt: str) -> tuple[str, dict[str, dict], str]:
+    manifests, status = {}, []
+    for entity in ENTITIES:
+        path = out / "knowledge" / f"entity={entity}" / f"dt={dt}" / MANIFEST
+        try:
+            manifests[entity] = json.loads(path.read_text(encoding="utf-8"))
+        except OSError:
+            status.append(f"{entity}s are not published")
+        except ValueError:
+            status.append(f"the {entity}s' manifest is damaged")
+    if len(status) == len(ENTITIES) and not manifests:
+        status = [f"not published: `dare-job run --date {dt}` goes on"]
+    if len({manifest.get("run_id") for manifest in manifests.values()}) > 1:
+        status.append("users and items are of two runs")
+    return dt, manifests, ", ".join(status) or "published"
+
+
+def _figures(manifests: dict[str, dict]) -> dict:
+    def total(group: str, name: str) -> int | None:
+        values = [found.get(group, {}).get(name) for found in manifests.values()]
+        return None if None in values or not values else sum(values)
+
+    any_one = next(iter(manifests.values()), {})
+    steps, accepted = total("totals", "target_steps"), total("totals", "accepted_tokens")
+    rate, plain = any_one.get("tokens_per_s"), (any_one.get("baseline") or {}).get("tokens_per_s")
+    seconds = any_one.get("seconds")
+    return {
+        "run_id": any_one.get("run_id"), "published": any_one.get("published"),
+        **{name: total("counts", name) for name in ("rows", "written", "carried", "errors")},
+        **{name: total("totals", name) for name in ("tokens", "relaxed_tokens")},
+        "accepted_per_step": None if accepted is None or not steps else round(accepted / steps, 4),
+        "tokens_per_s": rate, "baseline_tokens_per_s": plain,
+        "ratio": round(rate / plain, 4) if rate and plain else None,
+        "seconds": round(sum(seconds.values()), 1) if seconds else None}
+
+
+def _marks(before: dict | None, manifests: dict) -> list[str]:
+    """What changed, each as words; the same of both entity types once."""
+    shared = [entity for entity in manifests if before and entity in before]
+    found = [change for entity in shared for change in changes(before[entity], manifests[entity])]
+    return list(dict.fromkeys(str(change) for change in found))
+
+
+def _words(marks: list[str]) -> list[str]:
+    writers = [mark for mark in marks if "." not in mark.partition(":")[0]]
+    others = [mark for mark in marks if mark not in writers]
+    names = [mark.partition(":")[0] for mark in others]
+    settings = names if len(names) <= _NAMED else [f"{len(names)} settings"]
+    return [f"other {mark.partition(':')[0]}" for mark in writers] + [f"other {name}" for name in settings]
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"

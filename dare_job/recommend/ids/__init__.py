@@ -1,1 +1,0 @@
-"""Items as tokens: residual-quantised ids, their file, and their place in a model's vocabulary."""

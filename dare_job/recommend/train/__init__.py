@@ -1,1 +1,0 @@
-"""Recommenders that say item ids: training, baselines, evaluation, and draft models aligned to a target."""

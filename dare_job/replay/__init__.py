@@ -1,1 +1,0 @@
-"""Recorded text written again with drafts, without a model: how much is accepted, and what drafting costs."""

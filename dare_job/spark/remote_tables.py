@@ -1,0 +1,226 @@
+"""Tables at URLs, read and written by Spark's Python workers through ``dare_job.storage.paths``.
+
+So no Hadoop connector is needed, and credentials are found as everywhere else. A table is read in splits, by
+whole files and by row groups of large ones; its columns have to be named, as no plan of Spark reaches here.
+"""
+
+import gzip
+import io
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from dare_job.errors import DataError
+from dare_job.storage import paths as storage_paths
+from dare_job.storage.paths import AnyPath
+
+_SPLIT_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # as Spark's own reader has them
+_ROWS, _GROUP_BYTES = 2000, 64 << 20
+_WRITTEN = pa.schema([("rows", pa.int64())])
+Batches = Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A file's row groups from ``first`` on, ``groups`` of them; all where that is None."""
+
+    file: str
+    first: int = 0
+    groups: int | None = None
+
+
+def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collection[str] | None = None,
+                 located: bool = False) -> DataFrame:
+    """The Parquet files of URLs (files or folders) as one table, with the first one's types.
+
+    columns  those to read, where they are there; None: all
+    located  add ``_metadata`` (file_name, row_index), as Spark's reader has it
+    Raises DataError where there is no file, or one cannot be read.
+    """
+    found = [file for part in storage_paths.each(_sized, paths) for file in part]
+    if not found:
+        raise DataError(f"{', '.join(map(str, paths))}: no Parquet file there")
+    schema = to_arrow_schema(from_arrow_schema(_plain(_schema(found[0][0], columns))), timezone="UTC")
+    splits = _splits(found, spark.sparkContext.defaultParallelism)
+    given = schema.append(pa.field("_metadata", _METADATA)) if located else schema
+
+    def read(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                for piece in splits[number]:
+                    yield from _rows(piece, schema, located)
+
+    return spark.range(0, len(splits), 1, len(splits)).mapInArrow(read, from_arrow_schema(given))
+
+
+_METADATA = pa.struct([("file_name", pa.string()), ("row_index", pa.int64())])
+
+
+def _sized(path: AnyPath) -> list[tuple[AnyPath, int]]:
+    if path.suffix == ".parquet" and path.is_file():
+        return [(path, path.fs.info(path.path)["size"])]
+    sizes = storage_paths.listing(path)
+    return [(file, sizes[file.path.removeprefix(path.path).lstrip("/")]["size"])
+            for file in storage_paths.below(path, ".parquet")]
+
+
+def _schema(file: AnyPath, columns: Collection[str] | None) -> pa.Schema:
+    try:
+        with file.open("rb") as source:
+            found = pq.read_schema(source)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+    return pa.schema([field for field in found if columns is None or field.name in columns])
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """With types that Spark has: nanoseconds and unsigned numbers as numbers, a dictionary as its values."""
+    def plain(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_dictionary(kind):
+            return plain(kind.value_type)
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            return pa.int64()
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(plain(kind.value_type))
+        return {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
+                pa.uint64(): pa.decimal128(20), pa.float16(): pa.float32()}.get(kind, kind)
+
+    return pa.schema([field.with_type(plain(field.type)) for field in schema])
+
+
+def _splits(found: list[tuple[AnyPath, int]], slots: int) -> list[list[_Piece]]:
+    """Pieces for each task: of about 128 MB, or less where that leaves slots without work."""
+    pieces: list[tuple[_Piece, int]] = []
+    for file, size in found:
+        groups = _row_groups(file, size)
+        share = -(-size // max(1, groups))
+        pieces += [(_Piece(str(file), first, 1 if groups > 1 else None), share + _FILE_COSTS_BYTES)
+                   for first in range(groups)]
+    total = sum(size for _, size in pieces)
+    most = min(_SPLIT_BYTES, max(_FILE_COSTS_BYTES, total // slots))
+    splits, room = [], 0
+    for piece, size in pieces:
+        if not splits or size > room:
+            splits.append([])
+            room = most
+        splits[-1].append(piece)
+        room -= size
+    return splits
+
+
+def _row_groups(file: AnyPath, size: int) -> int:
+    """Pieces of a file: only a large one is worth looking at its footer."""
+    if size < _SPLIT_BYTES:
+        return 1
+    with file.open("rb") as source:
+        return max(1, pq.read_metadata(source).num_row_groups)
+
+
+def _rows(piece: _Piece, schema: pa.Schema, located: bool) -> Iterator[pa.RecordBatch]:
+    """Runs in a Spark task: the piece's rows in the table's types; a column that its file lacks is null."""
+    path = storage_paths.path(piece.file)
+    with path.open("rb") as source:
+        table = pq.ParquetFile(source, pre_buffer=True)
+        end = piece.first + piece.groups if piece.groups else table.num_row_groups
+        index = sum(table.metadata.row_group(group).num_rows for group in range(piece.first))
+        there = [name for name in schema.names if name in table.schema_arrow.names]
+        for batch in table.iter_batches(_ROWS, row_groups=list(range(piece.first, end)), columns=there):
+            columns = [_as(batch[name], kind) if name in there else pa.nulls(len(batch), kind)
+                       for name, kind in zip(schema.names, schema.types, strict=True)]
+            names = list(schema.names)
+            if located:
+                rows = pa.array(range(index, index + len(batch)), pa.int64())
+                columns.append(pa.StructArray.from_arrays([pa.array([path.name] * len(batch)), rows],
+                                                          fields=list(_METADATA)))
+                names.append("_metadata")
+            index += len(batch)
+            yield pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(column.type) and pa.types.is_integer(kind):
+        return column.view(pa.int64()) if column.type.unit == "ns" else column.cast(kind)
+    return column if column.type == kind else column.cast(kind)
+
+
+def write_parquet(table: DataFrame, folder: AnyPath) -> None:
+    """Add a table to a URL's folder: a whole file with a new name for each partition; one at least."""
+    schema = to_arrow_schema(table.schema, timezone="UTC")
+    target, run = str(folder), secrets.token_hex(4)
+
+    def write(batches: Batches) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        path = storage_paths.path(target) / f"part-{TaskContext.get().partitionId():05d}-{run}.parquet"
+        yield pa.RecordBatch.from_pylist([{"rows": _write(path, schema, batches)}], schema=_WRITTEN)
+
+    written = sum(row.rows for row in table.mapInArrow(write, "rows long").collect())
+    if not written:
+        with storage_paths.sink(folder / f"part-none-{run}.parquet") as sink:
+            pq.write_table(schema.empty_table(), sink)
+
+
+def _write(path: AnyPath, schema: pa.Schema, batches: Batches) -> int:
+    """Write one file, or none where there is no row; a task's second attempt replaces it. Rows written."""
+    groups = _grouped(batch for batch in batches if batch.num_rows)
+    first = next(groups, None)
+    if first is None:
+        return 0
+    rows = 0
+    with storage_paths.sink(path) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for group in chain([first], groups):
+            writer.write_table(group.cast(schema))
+            rows += len(group)
+    return rows
+
+
+def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of a row group each: Spark's batches are far smaller."""
+    group: list[pa.RecordBatch] = []
+    for batch in batches:
+        group.append(batch)
+        if sum(part.nbytes for part in group) >= _GROUP_BYTES:
+            yield pa.Table.from_batches(group)
+            group = []
+    if group:
+        yield pa.Table.from_batches(group)
+
+
+def read_lines(spark: SparkSession, path: AnyPath) -> DataFrame:
+    """``value`` (binary: a line without its end) and ``line`` (from 1) of a text file, gzipped or not."""
+    name = str(path)
+
+    def read(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from _lines(storage_paths.path(name))
+
+    return spark.range(0, 1, 1, 1).mapInArrow(read, "value binary, line long")
+
+
+def _lines(path: AnyPath) -> Iterator[pa.RecordBatch]:
+    """Lines end as Hadoop's reader has it: by a line feed, a carriage return, or both."""
+    with path.open("rb") as stored, _unzipped(stored, path) as stream:
+        values: list[bytes] = []
+        before = 0
+        for line in io.TextIOWrapper(stream, encoding="latin-1", newline=None):
+            values.append(line.removesuffix("\n").encode("latin-1"))
+            if len(values) == _ROWS:
+                yield _numbered(values, before)
+                before, values = before + len(values), []
+        yield _numbered(values, before)
+
+
+def _unzipped(stored, path: AnyPath):
+    return gzip.open(stored) if path.suffix == ".gz" else nullcontext(stored)
+
+
+def _numbered(values: list[bytes], before: int) -> pa.RecordBatch:
+    numbers = pa.array(range(before + 1, before + 1 + len(values)), pa.int64())
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary()), numbers], names=["value", "line"])

@@ -1,0 +1,71 @@
+"""What an object store or HDFS says when it refuses, as one line that names the setting and the fix."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dare_job.errors import ConfigError, InfrastructureError
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+
+_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "s3fs", "dare_job.storage.hdfs")
+
+
+def require(path: AnyPath, setting: str) -> None:
+    """Ask once whether a URL's store lets this process list it; nothing for a local path.
+
+    Raises ConfigError where there is no such bucket, InfrastructureError where the store does not answer or
+    refuses: no credentials, no permission.
+    """
+    if paths.is_local(path):
+        return
+    try:
+        _ask(path)
+    except FileNotFoundError:
+        bucket = path.path.split("/")[0]
+        raise ConfigError(f"{setting} = {path}: there is no bucket {bucket}; create it, or name another"
+                          ) from None
+    except Exception as error:
+        refused = reason(error) or (str(error) if isinstance(error, OSError) else None)
+        if refused is None:
+            raise
+        raise InfrastructureError(f"{setting} = {path} cannot be used: {refused}") from error
+
+
+def _ask(path: AnyPath) -> None:
+    """Raises FileNotFoundError where the bucket is missing; a folder may be."""
+    if path.protocol != "s3":
+        path.fs.exists(path.path)
+        return
+    bucket, _, key = path.path.partition("/")
+    path.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1)
+
+
+@contextmanager
+def ignored(*kinds: type[Exception]) -> Iterator[None]:
+    """As ``contextlib.suppress``; what a store answers is suppressed too."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, kinds) and reason(error) is None:
+            raise
+
+
+def reason(error: Exception) -> str | None:
+    """What the store answered, also to a Spark task; None where the error is of another kind."""
+    text = str(error)
+    if type(error).__module__.split(".")[0] in ("pyspark", "py4j"):
+        lines = [line.strip() for line in text.splitlines()]
+        text = next((line for line in lines if line.startswith(_PACKAGES)), "")
+        kind = text.partition(":")[0].rpartition(".")[2]
+    else:
+        kind = type(error).__name__
+        if not type(error).__module__.startswith(_PACKAGES) and not isinstance(error, PermissionError):
+            return None
+    if not text:
+        return None
+    if kind in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
+        return ("no credentials were found where this process runs: set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the host a role (executors need them too)")
+    if isinstance(error, PermissionError):
+        return f"permission denied ({text})"
+    return f"{kind}: {text.partition(': ')[2] or text}" if kind not in text else text

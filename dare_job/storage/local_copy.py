@@ -1,0 +1,91 @@
+"""Copies of folders at URLs on this host's disk, for what has to be mapped into memory: pools and models.
+
+A copy is fetched by the first process of a host that asks, into a hidden folder that is then renamed; the
+others wait for it. It is named by the URL and its version, so a changed folder is fetched anew.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from dare_job.errors import InfrastructureError
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+
+_UNUSED_S = 3 * 86400.0  # then a copy of pools is of a night that is over
+# an application's own folder on a host, which goes away with it: of a standalone worker, of YARN
+_SHARED = (("SPARK_EXECUTOR_DIRS", os.pathsep), ("LOCAL_DIRS", ","))
+
+
+def local_copy(folder: AnyPath, version: str, kept: bool = False) -> Path:
+    """The folder itself where it is on a disk; else a copy of it on this host, fetched once a version.
+
+    kept  in the user's cache folder, for weeks and for every job (models); else among temporary files
+    Raises InfrastructureError, naming the host, where it cannot be fetched; FileNotFoundError: no such URL.
+    """
+    if paths.is_local(folder):
+        return folder
+    root = _cache() if kept else _temporary()
+    copy = root / hashlib.sha256(f"{folder}\n{version}".encode()).hexdigest()[:32]
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if root.stat().st_uid != os.getuid():
+            raise PermissionError(f"{root} belongs to another user")
+        with open(root / f"{copy.name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not copy.is_dir():
+                _fetch(folder, copy)
+            os.utime(copy)
+        if not kept:
+            _sweep(root)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InfrastructureError(f"{folder} cannot be copied to {socket.gethostname()}:{root}: "
+                                  f"{error}") from error
+    return copy
+
+
+def _fetch(folder: AnyPath, copy: Path) -> None:
+    partial = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}.partial")
+    partial.mkdir()
+    try:
+        wanted = paths.listing(folder)
+        for name in wanted:
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+        paths.each(lambda path: _get(folder, partial, path), [folder / name for name in wanted])
+        for name, entry in wanted.items():
+            if (partial / name).stat().st_size != entry["size"]:
+                raise OSError(f"{folder / name} was cut off or changed while it was read")
+        os.rename(partial, copy)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _get(folder: AnyPath, into: Path, file: AnyPath) -> None:
+    file.fs.get_file(file.path, str(into / file.path.removeprefix(folder.path).lstrip("/")))
+
+
+def _sweep(root: Path) -> None:
+    """Delete copies that nobody asked for lately; who still has one mapped keeps it."""
+    for copy in root.iterdir():
+        if copy.is_dir() and time.time() - copy.stat().st_mtime > _UNUSED_S:
+            shutil.rmtree(copy, ignore_errors=True)
+
+
+def _cache() -> Path:
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "dare-job" / "copies"
+
+
+def _temporary() -> Path:
+    for name, separator in _SHARED:
+        if os.environ.get(name):
+            return Path(os.environ[name].split(separator)[0]) / "dare-job"
+    return Path(tempfile.gettempdir()) / f"dare-job-{os.getuid()}"

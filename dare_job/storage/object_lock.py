@@ -1,0 +1,126 @@
+"""The lock of a date at a URL: an object that one conditional step creates, takes over or keeps alive.
+
+A disk's lock is known to be dead by its process. Here the next run is often on another host (a new
+container, say), so a lock that is held is written again every minute, and one that stayed the same for
+``lease.STALE_S`` by the store's own clock is dead, whoever held it (``lease``).
+"""
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dare_job.errors import InfrastructureError
+from dare_job.storage import conditional_write, errors, lease, paths
+from dare_job.storage.paths import AnyPath
+
+_LOG = logging.getLogger("dare_job")
+
+
+@contextmanager
+def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
+         refusal: Callable[[AnyPath, dict], Exception]) -> Iterator[None]:
+    """Hold the lock object ``path`` while the block runs.
+
+    ended  whether the process that a signature names is known to have ended (on this host)
+    Raises ``refusal(path, its signature)`` where somebody else holds it.
+    """
+    mine = _Lease(path, signature)
+    if not conditional_write.create(path, mine.content()):
+        _take_over(path, mine, ended, refusal)
+    conditional_write.sweep(path)
+    with lease.holding(mine):
+        yield
+
+
+class _Lease:
+    """One holder's lock object: each writing of it names the lease, and has another version."""
+
+    def __init__(self, path: AnyPath, signature: dict):
+        self.path, self.name = path, uuid.uuid4().hex
+        self._signature = {**signature, "lease": self.name}
+        self._turn = threading.Lock()
+
+    def content(self) -> bytes:
+        return json.dumps({**self._signature, "renewal": uuid.uuid4().hex}).encode()
+
+    def wrote(self, owner: dict) -> bool:
+        return owner.get("lease") == self.name
+
+    def renew(self) -> None:
+        """Write the object anew. Raises InfrastructureError where it is another's, or gone.
+
+        A put that was refused is no loss where the object is this lease's and has another version: the
+        answer to an earlier try was lost. With the same version it is not renewed: OSError.
+        """
+        with self._turn:
+            before = self._found()
+            written = conditional_write.swap_content(self.path, before, self.content(), self.name)
+            if not written and self._found() == before:
+                raise OSError(f"{self.path} was not renewed: another command is about to replace it")
+
+    def release(self) -> None:
+        with errors.ignored(OSError, InfrastructureError):
+            self._found()
+            self.path.unlink(missing_ok=True)
+            paths.remove_empty(self.path.parent)
+
+    def _found(self) -> str:
+        """The object's version. Raises InfrastructureError where it is not this lease's."""
+        try:
+            version, owner = paths.version_of(self.path), _content(self.path)
+        except FileNotFoundError:
+            version, owner = "", {}
+        if not self.wrote(owner):
+            raise lease.lost(self.path)
+        return version
+
+
+def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
+               refusal: Callable[[AnyPath, dict], Exception]) -> None:
+    try:
+        version, owner = paths.version_of(path), _read(path)
+    except FileNotFoundError:  # released just now
+        if not conditional_write.create(path, mine.content()):
+            _require_own(path, mine, refusal)
+        return
+    if mine.wrote(owner):  # the answer to its first put was lost
+        return
+    silent_s = conditional_write.age_s(path)
+    if not ended(owner) and silent_s < lease.STALE_S:
+        raise refusal(path, owner)
+    if not conditional_write.swap_content(path, version, mine.content(), mine.name):
+        _require_own(path, mine, refusal)
+    _LOG.warning("%s was left by process %s on %s, silent for %.0f s: taken over", path,
+                 owner.get("pid", "?"), owner.get("host", "?"), silent_s)
+
+
+def _require_own(path: AnyPath, mine: _Lease, refusal: Callable[[AnyPath, dict], Exception]) -> None:
+    owner = _read(path)
+    if not mine.wrote(owner):
+        raise refusal(path, owner)
+
+
+def is_alive(path: AnyPath) -> bool:
+    """False where a lock object has been silent for so long that the next command takes it over."""
+    try:
+        return conditional_write.age_s(path) < lease.STALE_S
+    except FileNotFoundError:  # given back just now
+        return False
+
+
+def _content(path: AnyPath) -> dict:
+    """Who holds a lock; empty where it does not say. Raises OSError where it cannot be read."""
+    try:
+        return json.loads(path.fs.cat_file(path.path))
+    except ValueError:
+        return {}
+
+
+def _read(path: AnyPath) -> dict:
+    """Who holds a lock; empty where it cannot be told."""
+    with errors.ignored(OSError):
+        return _content(path)
+    return {}

@@ -1,0 +1,1 @@
+"""What passes between stages: published text, chunk files, snapshot parts, stage inputs."""

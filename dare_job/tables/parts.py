@@ -1,0 +1,80 @@
+"""Writes a Spark table of KNOWLEDGE as Parquet files with exactly that Arrow schema.
+
+Spark's own writer drops nullability and the schema version; here each partition writes one file by
+pyarrow, named by the partition's number, so that a second attempt of a task replaces the first one's.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+from dare_job.schemas import KNOWLEDGE
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import chunk_files
+
+_STATS = pa.schema([
+    pa.field("file", pa.string()), pa.field("rows", pa.int64()), pa.field("sha256", pa.string()),
+    pa.field("repeated", pa.string()),
+])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One written file; ``repeated`` is an id that stood in it twice, or None."""
+
+    file: str
+    rows: int
+    sha256: str
+    repeated: str | None
+
+
+def write_parts(table, folder: AnyPath, prefix: str, partitions: int = 1,
+                token_s: float = 0.0) -> list[Part]:
+    """Write a DataFrame with the columns of KNOWLEDGE as ``folder/prefix-<n>.parquet``, sorted by id.
+
+    token_s    decoding seconds that a token took; the files' totals count their time by it
+
+    All rows of an id meet in one file, so ``Part.repeated`` finds every id that is there twice.
+    Partitions without rows write no file; a table without rows is one file without rows.
+    """
+    columns = [table[name] for name in KNOWLEDGE.names]
+    cut = table.select(columns).repartition(partitions, "entity_id").sortWithinPartitions("entity_id")
+    folder = folder.resolve()
+
+    def write(batches):
+        yield from write_partition(batches, folder, prefix, token_s)
+
+    rows = cut.mapInArrow(write, "file string, rows long, sha256 string, repeated string").collect()
+    if not rows:
+        return [_write(folder / f"{prefix}-00000.parquet", KNOWLEDGE.empty_table())]
+    return sorted((Part(*row) for row in rows), key=lambda part: part.file)
+
+
+def write_partition(batches: Iterator[pa.RecordBatch], folder: AnyPath, prefix: str,
+                    token_s: float) -> Iterator[pa.RecordBatch]:
+    """Runs in a Spark task: one file of this partition's rows, sorted by id; yields its ``Part``."""
+    from pyspark import TaskContext
+
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return
+    path = folder / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
+    part = _write(path, pa.Table.from_batches(filled).cast(KNOWLEDGE), token_s)
+    yield from pa.Table.from_pylist([asdict(part)], schema=_STATS).to_batches()
+
+
+def _write(path: AnyPath, table: pa.Table, token_s: float = 0.0) -> Part:
+    chunk_files.write(path, table, token_s * chunk_files.totals_of(table).tokens)
+    with path.open("rb") as file:
+        return Part(path.name, len(table), hashlib.file_digest(file, "sha256").hexdigest(), _repeated(table))
+
+
+def _repeated(table: pa.Table) -> str | None:
+    ids = table["entity_id"].combine_chunks()
+    if len(ids) < 2:
+        return None
+    same = pa.compute.equal(ids[1:], ids[:-1])
+    position = pa.compute.index(same, True).as_py()
+    return ids[position].as_py() if position >= 0 else None

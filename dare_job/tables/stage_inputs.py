@@ -1,0 +1,114 @@
+"""How a stage reads what an earlier one left, and says which command to run where it is not there.
+
+Tonight's rows as the stage generate left them: what the gate reads and publish shows.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+
+from dare_job.errors import DataError
+from dare_job.job import Job
+from dare_job.schemas import ENTITIES
+from dare_job.spark.tables import read_parquet, rows_of
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
+from dare_job.workspace import FILES, done_record, is_whole
+
+
+def todo(plan: ds.Dataset, limit: int | None = None):
+    """The stale rows that have a prompt, by entity_id; the first ``limit`` of them. An Arrow table (PLAN).
+
+    Rows with ``error`` are not among them: they cost no model time and are always written.
+    """
+    rows = plan.to_table(filter=pc.field("stale") & pc.field("prompt").is_valid()).sort_by("entity_id")
+    return rows if limit is None else rows.slice(0, limit)
+
+_COMMANDS = {"input": "plan"}  # where a folder is written by a command of another name
+
+
+def require(job: Job, stage: str) -> dict:
+    """The done-record of a stage, with its fingerprint. Raises DataError where it has not run to its end."""
+    folder = job.space.stage(stage)
+    try:
+        record = done_record(folder)
+    except (OSError, ValueError):
+        record = None
+    if record is None or not is_whole(folder, record):
+        what = "has no finished" if record is None else "lacks files of the stage"
+        raise DataError(f"{folder} {what} {stage}: run `dare-job {_COMMANDS.get(stage, stage)}` "
+                        f"with --date {job.space.dt} first")
+    return record
+
+
+def require_plan(job: Job) -> dict:
+    """The done-record of plan. Raises DataError where the model, or the text before, is another by now.
+
+    Texts would have the other model's keys. Rows that the plan left out as fresh would be missing from a
+    snapshot that starts from another date's.
+    """
+    record, what = require(job, "plan"), None
+    if record.get("model") not in (None, job.model_hash):  # older plans do not say
+        what = f"model {job.config.model.name}"
+    for entity, before in record.get("before", {}).items():
+        if (now := published.identity(job, entity)) != before:
+            what = f"the text of {entity}s from before ({_shown(now)} now, {_shown(before)} then)"
+    if what:
+        raise DataError(f"{what} is another than {job.space.stage('plan')} was made for: run `dare-job run`, "
+                        f"or `dare-job plan` and the stages behind it, with --date {job.space.dt}")
+    return record
+
+
+def _shown(identity: list) -> str:
+    place, run_id = identity
+    return f"{place} of run {run_id}" if run_id else place or "none"
+
+
+def table(job: Job, stage: str, entity: str) -> DataFrame:
+    """A stage's table of one entity type."""
+    return read_parquet(job.spark, folder(job, stage, entity))
+
+
+def folder(job: Job, stage: str, entity: str) -> AnyPath:
+    return job.space.stage(stage) / f"entity={entity}"
+
+
+def report(record: dict) -> dict:
+    """What a stage returns: its done-record without the book-keeping."""
+    return {key: value for key, value in record.items() if key not in ("fingerprint", FILES)}
+
+
+def generated_folder(job: Job, entity: str) -> AnyPath:
+    return folder(job, "generate", entity)
+
+
+def parts(job: Job, entity: str) -> list[AnyPath]:
+    """The files of an entity type's rows."""
+    return sorted(generated_folder(job, entity).glob("*.parquet"))
+
+
+def count(job: Job, entity: str) -> int:
+    """Rows of an entity type, by the footers of its files, of which few are held: there may be many."""
+    return sum(paths.each(rows_of, parts(job, entity)))
+
+
+def require_generated(job: Job) -> dict:
+    """The done-record of generate. Raises DataError where it has not ended, or files are gone or damaged."""
+    generated = require(job, "generate")
+    try:
+        rows = sum(count(job, entity) for entity in ENTITIES)
+    except (pa.ArrowException, OSError):
+        rows = "not all readable"
+    if rows != generated["rows"]:
+        raise DataError(f"{job.space.stage('generate')}: {rows} of {generated['rows']} finished rows: run "
+                        f"`dare-job generate` with --date {job.space.dt}, which writes what is missing")
+    return generated
+
+
+def identity(job: Job, entity: str) -> list:
+    """What a snapshot is made from: tonight's files, and the text before with the run that published it."""
+    found = parts(job, entity)
+    rows = [[path.name, version] for path, (_, version) in zip(found, paths.identities(found), strict=True)]
+    return [rows, *published.identity(job, entity)]

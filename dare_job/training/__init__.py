@@ -1,0 +1,1 @@
+"""Training of models: draft model, recommender, alignment, item ids, embedded model."""

@@ -1,0 +1,1 @@
+"""AtSpeed alignment of a draft recommender with its target."""

@@ -1,0 +1,1 @@
+"""A draft model trained on texts that the target model wrote."""

@@ -1,0 +1,1 @@
+"""The embedded sample model: corpus, training, evaluation."""

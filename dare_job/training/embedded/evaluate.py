@@ -1,0 +1,262 @@
+"""Measures the embedded model on unseen worlds: ``python -m dare_job.training.embedded.evaluate``.
+
+Decodes greedily with transformers' own ``generate`` and prints one JSON line.
+
+How well texts draft each other: known texts replayed against a pool of other texts, no model needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from dare_job import prompts
+from dare_job.data.sample_world.catalogue import MOOD_OF, MOODS, PLACES, THEME_OF, THEMES
+from dare_job.data.sample_world.foreign import foreign_examples
+from dare_job.data.sample_world.simulate import DAYS, Example, item_examples, simulate, user_examples
+from dare_job.errors import ConfigError
+from dare_job.evaluate.replay.measure import accepted as accepted_path
+from dare_job.evaluate.replay.texts import load_tokenizer, read
+from dare_job.models import embedded_path
+from dare_job.training.embedded.corpus import FIRST_TRAINING_SEED
+from pools.draft import DraftSettings, draft
+from pools.index import Index
+
+Texts = Sequence[Sequence[int]]  # token ids of each text
+
+
+def accepted_per_step(texts: Texts, pool: Texts, nodes: int, context: int, live: bool = False) -> float:
+    """Accepted draft tokens over target steps, the bonus token not counted, exact match.
+
+    Each text (R of them) starts from its first token; each step drafts a tree of at most ``nodes`` nodes
+    from ``pool`` by contexts of at most ``context`` tokens, with ``live`` also from the text so far,
+    accepts the path that agrees with the text and adds one token of the text.
+    """
+    settings = DraftSettings(context=context, live=live)
+    index = Index.build([np.asarray(text, np.int32) for text in pool])
+    rows = [np.asarray(text, np.int32) for text in texts if len(text) > 1]
+    length = np.array([len(row) for row in rows], np.int32)  # (R,)
+    tokens = np.zeros((len(rows), int(length.max())), np.int32)  # (R, L)
+    for r, row in enumerate(rows):
+        tokens[r, : len(row)] = row
+    done = np.ones(len(rows), np.int32)  # (R,) tokens known
+    accepted = steps = 0
+    while (active := np.flatnonzero(done < length)).size:
+        budgets = np.full(active.size, nodes, np.int32)
+        trees = draft(tokens[active], done[active], budgets, [[index]] * active.size, settings)
+        for place, r in enumerate(active):
+            size = trees.sizes[place]
+            tree = trees.tokens[place, :size], trees.parents[place, :size]
+            matched = len(accepted_path(*tree, rows[r][done[r] :]))
+            accepted += matched
+            steps += 1
+            done[r] += matched + 1
+    return accepted / steps
+
+
+def llama_profiles(folder: Path) -> list[list[int]]:
+    """GPT-2 token ids of the ML-1M profiles in swapUniba/LLM-user-profiles-for-recsys (Llama 3, 8B).
+
+    ``folder`` holds ``knowledge/ml1m_users_llama3chatqa.jsonl.gz`` (keys ``user``, ``plain``) and GPT-2's
+    ``tokenizer/gpt2_encoder.json`` and ``gpt2_vocab.bpe``. Order: sha256 of the user id, so that a held-out
+    set is the first so many. Raises DataError when a file is missing.
+    """
+    file = folder / "knowledge/ml1m_users_llama3chatqa.jsonl.gz"
+    profiles = read(file, "plain", "user")
+    order = sorted(range(len(profiles.ids)), key=lambda i: sha256(profiles.ids[i].encode()).hexdigest())
+    ids = load_tokenizer([folder / "tokenizer"])([profiles.texts[i] for i in order])
+    return [row.tolist() for row in ids]
+
+_TITLE = re.compile(rf"\b({'|'.join(MOOD_OF)}) ([A-Z][a-z]+)( in (?:{'|'.join(PLACES)}))?\b")
+
+_MOOD = re.compile(rf"\b({'|'.join(MOODS)})\b")
+
+_THEME = re.compile(rf"\b({'|'.join(THEMES)})\b")
+
+_BATCH_ROWS = 64
+
+_ITEMS = 300
+
+_FOREIGN = 100  # profiles of made-up titles, and half as many descriptions
+
+_SPARE_USERS = 40  # some users have no history
+
+_REFERENCE_HELD_OUT = 1000
+
+
+@dataclass(frozen=True)
+class Generated:
+    """``text`` without special tokens, its ``token_ids`` without BOS and EOS; ``ended``: EOS was written."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts over texts; a statement is a mood or theme in a sentence that names a title."""
+
+    titles: int = 0
+    titles_shown: int = 0
+    statements: int = 0
+    statements_true: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.titles + other.titles,
+            self.titles_shown + other.titles_shown,
+            self.statements + other.statements,
+            self.statements_true + other.statements_true,
+        )
+
+
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_new_tokens: int = 320,
+) -> list[Generated]:
+    """Greedy continuation of each prompt in ``texts``, in order, in padded batches."""
+    results: list[Generated | None] = [None] * len(texts)
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    for cut in range(0, len(order), _BATCH_ROWS):
+        rows = order[cut : cut + _BATCH_ROWS]
+        inputs = tokenizer([texts[i] for i in rows], return_tensors="pt", padding=True)
+        with torch.inference_mode():
+            output = model.generate(
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                do_sample=False,
+                max_new_tokens=max_new_tokens,
+            )
+        for i, ids in zip(rows, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
+            ended = tokenizer.eos_token_id in ids
+            kept = ids[: ids.index(tokenizer.eos_token_id)] if ended else ids
+            results[i] = Generated(tokenizer.decode(kept), tuple(kept), ended)
+    return [result for result in results if result is not None]
+
+
+def tally(text: str, shown: Sequence[str]) -> Tally:
+    """Check one text against the titles that its prompt showed and the facts of the titles it names.
+
+    Titles: which named ones were shown. Statements: in each sentence with a title, every mood and theme,
+    true when it is the fact of the title's word. A title with an unknown noun counts as not shown.
+    """
+    total = Tally()
+    for sentence in re.split(r"(?<=\.) ", text):
+        found = _TITLE.search(sentence)
+        if found is None:
+            continue
+        adjective, noun = found.group(1), found.group(2)
+        rest = sentence[: found.start()] + sentence[found.end() :]
+        moods, themes = _MOOD.findall(rest), _THEME.findall(rest)
+        true = sum(mood == MOOD_OF[adjective] for mood in moods)
+        true += sum(theme == THEME_OF.get(noun) for theme in themes)
+        total += Tally(1, int(found.group(0) in shown), len(moods) + len(themes), true)
+    return total
+
+
+def measure(
+    folder: Path, users: int, items: int, pool: int, seed: int, reference: Path | None
+) -> dict[str, object]:
+    """Figures of the model in ``folder`` on the world ``seed``.
+
+    ``users`` profiles of the last day and ``items`` descriptions are checked. The profiles are then replayed
+    against the model's profiles of ``pool`` other users as of the day before; 0 leaves this out. With
+    ``reference`` (see ``replay.llama_profiles``) an 8B model's real profiles are replayed by the same rule.
+    """
+    if seed >= FIRST_TRAINING_SEED:
+        raise ConfigError(f"seed {seed} may have been trained on: use one below {FIRST_TRAINING_SEED}")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    world, prompt_set = simulate(users + pool + _SPARE_USERS, _ITEMS, seed), prompts.load(prompts.SAMPLE)
+    profiles = list(user_examples(world, prompt_set, DAYS))[:users]
+    descriptions = list(item_examples(world, prompt_set, DAYS))[:items]
+    written = generate(model, tokenizer, [x.prompt for x in profiles])
+    described = generate(model, tokenizer, [x.prompt for x in descriptions])
+    foreign = list(foreign_examples(_FOREIGN, prompt_set, np.random.default_rng((seed, 0))))
+    copied = generate(model, tokenizer, [x.prompt for x in foreign])
+    result: dict[str, object] = {
+        "seed": seed,
+        "users": _figures(profiles, written),
+        "items": _figures(descriptions, described),
+        "foreign": _foreign_figures(foreign, copied),
+    }
+    if pool:
+        others = [x for x in user_examples(world, prompt_set, DAYS - 1) if x.row > profiles[-1].row][:pool]
+        old = [g.token_ids for g in generate(model, tokenizer, [x.prompt for x in others])]
+        result["accepted_per_step"] = {
+            "pool_texts": len(old),
+            **_replayed([g.token_ids for g in written], old),
+        }
+    if reference is not None:
+        real = llama_profiles(reference)
+        result["accepted_per_step_of_reference"] = {
+            "pool_texts": len(real) - _REFERENCE_HELD_OUT,
+            **_replayed(real[:_REFERENCE_HELD_OUT], real[_REFERENCE_HELD_OUT:]),
+        }
+    return result
+
+
+def _replayed(texts: Texts, pool: Texts) -> dict[str, float]:
+    return {
+        f"{nodes}_nodes_context_{context}": accepted_per_step(texts, pool, nodes, context)
+        for nodes in (16, 64)
+        for context in (2, 12)
+    }
+
+
+def _figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dict[str, float]:
+    total = sum((tally(g.text, x.titles) for x, g in zip(examples, generated, strict=True)), Tally())
+    written = sum((tally(x.text, x.titles) for x in examples), Tally())
+    count = len(examples)
+    return {
+        "texts": count,
+        "titles_named_per_text": total.titles / count,
+        "titles_named_per_text_of_grammar": written.titles / count,
+        "share_of_named_titles_shown": total.titles_shown / max(total.titles, 1),
+        "share_of_statements_true": total.statements_true / max(total.statements, 1),
+        "statements_per_text": total.statements / count,
+        "share_distinct": len({g.text for g in generated}) / count,
+        "share_as_grammar": sum(g.text == x.text for x, g in zip(examples, generated, strict=True)) / count,
+        "share_ended": sum(g.ended for g in generated) / count,
+        "mean_tokens": sum(len(g.token_ids) for g in generated) / count,
+    }
+
+
+def _foreign_figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dict[str, float]:
+    """Of titles from outside: how many that the text should name stand in it letter by letter."""
+    wanted = [(title, g.text) for x, g in zip(examples, generated, strict=True)
+              for title in x.titles if title in x.text]
+    return {
+        "texts": len(examples),
+        "share_of_titles_copied": sum(title in text for title, text in wanted) / len(wanted),
+        "share_distinct": len({g.text for g in generated}) / len(examples),
+        "share_ended": sum(g.ended for g in generated) / len(examples),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=embedded_path())
+    parser.add_argument("--users", type=int, default=200)
+    parser.add_argument("--items", type=int, default=200)
+    parser.add_argument("--pool", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--reference", type=Path)
+    a = parser.parse_args()
+    print(json.dumps(measure(a.model, a.users, a.items, a.pool, a.seed, a.reference)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Trains the embedded model: ``python -m dare_job.training.embedded.train --out DIR [--steps N] [--seed S]``.
+``--start DIR`` goes on from a model made before, with its tokenizer, at a lower rate, without first drills.
+
+Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a number of steps. A copy
+that can be used is written every few minutes, so an early stop loses little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy, pad
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from dare_job import prompts
+from dare_job.data.sample_world.simulate import Example
+from dare_job.prompts.sets import PromptSet
+from dare_job.training.embedded.corpus import IGNORED, Batch, batches, copy_drills, train_tokenizer, worlds
+from dare_job.training.embedded.initialise import add_copy_circuit
+from dare_job.training.loop import share_of_rate
+
+CONTEXT_TOKENS = 1024
+
+VOCABULARY = 2304
+
+DRILL_STEPS = 60  # copying first
+
+PEAK_RATE = 2e-3
+
+_TOKENIZER_WORLDS = 6
+
+PEAK_RATE_GOING_ON = 6e-4
+
+_BATCH_TOKENS = 4096
+
+_LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
+
+_DRILL_EVERY = 10
+
+_SAVE_EVERY_S = 180.0
+
+_LOG = logging.getLogger(__name__)
+
+
+def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    """About 3 million parameters, wide and shallow: on a CPU each layer costs more than its arithmetic."""
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        intermediate_size=640,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=CONTEXT_TOKENS,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> None:
+    """Train for ``steps`` updates and leave model and tokenizer in ``out``.
+
+    AdamW in float32 with bfloat16 autocast on one thread. The same start, steps and seed give the same
+    weights on one kind of processor and version of torch.
+    """
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    prompt_set = prompts.load(prompts.SAMPLE)
+    if start_from is None:
+        tokenizer, model = _fresh(prompt_set, seed)
+        peak_rate, drills = PEAK_RATE, DRILL_STEPS
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(start_from)
+        model = LlamaForCausalLM.from_pretrained(start_from, dtype=torch.float32).train()
+        peak_rate, drills = PEAK_RATE_GOING_ON, 0
+    _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
+    start = time.monotonic()
+    work = schedule(worlds(prompt_set, seed), tokenizer, seed, drills)
+    tokens, losses = fit(model, work, steps, peak_rate, lambda: save(model, tokenizer, out))
+    save(model, tokenizer, out)
+    minutes = round((time.monotonic() - start) / 60, 1)
+    print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
+
+
+def fit(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: int, peak_rate: float,
+        keep: Callable[[], None]) -> tuple[int, dict[str, float]]:
+    """Train for ``steps`` updates of ``work``: (kind, batch). Returns tokens seen and the loss of each kind.
+
+    ``keep`` is called every few minutes.
+    """
+    optimizer = _optimizer(model)
+    saved = time.monotonic()
+    tokens, losses = 0, {}
+    for step in range(steps):
+        kind, batch = next(work)
+        loss = _step(model, optimizer, batch, peak_rate * share_of_rate(step, steps))
+        tokens += batch.tokens.numel()
+        losses[kind] = 0.95 * losses.get(kind, loss) + 0.05 * loss
+        if step % 20 == 0:
+            _LOG.info("step %d of %d, %.2f M tokens, loss %s", step, steps, tokens / 1e6, losses)
+        if time.monotonic() - saved > _SAVE_EVERY_S:
+            keep()
+            saved = time.monotonic()
+    return tokens, losses
+
+
+def schedule(texts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast, seed: int,
+             drills: int) -> Iterator[tuple[str, Batch]]:
+    """("drill" or "text", batch) while there are ``texts``: ``drills`` copy drills, then one step in ten."""
+    texts_left = batches(texts, tokenizer, _BATCH_TOKENS, seed)
+    drills_left = copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
+    for step in itertools.count():
+        if step < drills or step % _DRILL_EVERY == 0:
+            yield "drill", next(drills_left)
+        else:
+            yield "text", next(texts_left)
+
+
+def _optimizer(model: PreTrainedModel) -> torch.optim.AdamW:
+    """Weight decay on matrices only."""
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
+
+
+def _step(model: PreTrainedModel, optimizer: torch.optim.AdamW, batch: Batch, rate: float) -> float:
+    """One update at this learning rate; return the loss before it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss = text_loss(model, batch)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def _fresh(prompt_set: PromptSet, seed: int) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+    sample = itertools.islice(worlds(prompt_set, seed), _TOKENIZER_WORLDS)
+    texts = [text for world in sample for example in world for text in (example.prompt, example.text)]
+    tokenizer = train_tokenizer(texts, VOCABULARY, CONTEXT_TOKENS)
+    model = LlamaForCausalLM(make_config(tokenizer))
+    add_copy_circuit(model, torch.Generator().manual_seed(seed))
+    return tokenizer, model
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write weights (bfloat16), configuration and tokenizer in the layout of ``from_pretrained``."""
+    copy = type(model)(model.config).to(torch.bfloat16)
+    copy.load_state_dict(model.state_dict())
+    copy.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        do_sample=False,
+        max_new_tokens=320,
+    )
+    copy.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def text_loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy of the texts. Causal attention and padding on the right: no mask is needed."""
+    flat = batch.targets.flatten()
+    wanted = (flat != IGNORED).nonzero()[:, 0]
+    wanted = pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # row 0 is BOS: its target is IGNORED
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
+        logits = model.get_output_embeddings()(hidden.flatten(0, 1)[wanted])  # (N, V)
+    return cross_entropy(logits.float(), flat[wanted], ignore_index=IGNORED)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=3600)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=Path)
+    arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error("--steps must be at least 1")
+    if arguments.start and not (arguments.start / "config.json").exists():
+        parser.error(f"--start {arguments.start} holds no model")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    train(arguments.out, arguments.steps, arguments.seed, arguments.start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Semantic item ids by residual quantization."""

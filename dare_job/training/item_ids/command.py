@@ -1,0 +1,135 @@
+"""``dare-job item-ids``: item vectors or texts in, a file of item ids out.
+
+Items with the same codes get ids of their own: another last code, or one level more.
+"""
+
+import logging
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from dare_job.embed import vectors as vector_files
+from dare_job.errors import ConfigError, DataError
+from dare_job.evaluate.replay import texts as text_files
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.storage import paths
+from dare_job.training.item_ids import quantiser
+from dare_job.training.item_ids.quantiser import Settings
+
+
+def count(codes: np.ndarray) -> int:
+    """Items of codes (n, L) whose id another one before them has."""
+    return len(codes) - len(np.unique(codes, axis=0))
+
+
+def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
+    """Codes (n, L) all different: only last codes change, and only below prefixes where two items collide.
+
+    distances (n, C): what each item would pay for each last code. Below such a prefix the items get
+    different codes for the least sum (Kuhn and Munkres). Raises ConfigError where a prefix has more items
+    than a level has codes.
+    """
+    found = codes.copy()
+    _, owners, sizes = np.unique(codes[:, :-1], axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(owners.reshape(-1), kind="stable")
+    for rows in np.split(order, np.cumsum(sizes)[:-1]):
+        if len(np.unique(codes[rows, -1])) == len(rows):
+            continue
+        if len(rows) > distances.shape[1]:
+            raise ConfigError(f"{len(rows)} items share all codes but the last, which has "
+                              f"{distances.shape[1]}: give more --codes or --levels, or --collisions level")
+        found[rows, -1] = linear_sum_assignment(distances[rows])[1]
+    return found
+
+
+def levelled(codes: np.ndarray) -> np.ndarray:
+    """Codes (n, L + 1): behind the L codes each item's number among those that share them (TIGER)."""
+    _, owners = np.unique(codes, axis=0, return_inverse=True)
+    owners = owners.reshape(-1)
+    order = np.argsort(owners, kind="stable")
+    starts = np.searchsorted(owners[order], owners[order])
+    numbers = np.empty(len(codes), codes.dtype)
+    numbers[order] = np.arange(len(codes)) - starts
+    return np.column_stack((codes, numbers))
+
+RULES = ("reassign", "level", "share")
+
+_LOG = logging.getLogger("dare_job")
+
+
+@dataclass(frozen=True)
+class Options:
+    """vectors: Parquet (entity_id, vector) or .npy (n, d), whose items are named by row; or texts with the
+    columns of ids and texts and their encoder. to: the file of ids. collisions: one of ``RULES``.
+    """
+
+    vectors: Path | None
+    texts: Path | None
+    column: str
+    id_column: str
+    encoder: str
+    to: Path
+    collisions: str
+    device: str
+    settings: Settings
+
+
+def run(options: Options) -> dict:
+    """Train a quantiser, write the ids whole, and return what they are like."""
+    if options.collisions not in RULES:
+        raise ConfigError(f"--collisions {options.collisions!r}: choose one of {', '.join(RULES)}")
+    if (options.vectors is None) == (options.texts is None):
+        raise ConfigError("give either --vectors or --texts")
+    began = time.monotonic()
+    names, vectors = (_of_vectors(options.vectors) if options.vectors else _of_texts(options))
+    if not len(names):
+        raise DataError(f"{options.vectors or options.texts} holds no items")
+    _LOG.info("%d items with vectors of %d numbers", *vectors.shape)
+    ids, record = identify(names, vectors, options.settings, options.collisions)
+    ids.save(options.to)
+    return {"ids": str(options.to), "items": len(names), "distinct": len(ids.shared),
+            "sizes": list(ids.sizes), "settings": asdict(options.settings),
+            "collisions": options.collisions, **record, "minutes": round((time.monotonic() - began) / 60, 2)}
+
+
+def identify(names: list[str], vectors: np.ndarray, settings: Settings, rule: str) -> tuple[ItemIds, dict]:
+    """Ids of items with vectors (n, d), and the training's record with the items that collided before."""
+    network, record = quantiser.fit(vectors, settings)
+    codes, distances, _ = quantiser.described(network, quantiser.scaled(vectors))
+    record["collided"] = count(codes)
+    sizes = [settings.codes] * settings.levels
+    if rule == "reassign":
+        codes = reassigned(codes, distances)
+    elif rule == "level":
+        codes = levelled(codes)
+        sizes.append(int(codes[:, -1].max()) + 1)
+    return ItemIds(tuple(names), codes.astype(np.int32), tuple(sizes)), record
+
+
+def _of_vectors(path: Path) -> tuple[list[str], np.ndarray]:
+    if path.suffix != ".npy":
+        names, found = vector_files.read(paths.path(str(path), "--vectors"))
+        return names.to_pylist(), found
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"--vectors {path} cannot be read as an array of numbers: {error}") from None
+    if found.ndim != 2 or found.dtype.kind != "f" or not np.isfinite(found).all():
+        raise DataError(f"--vectors {path}: finite numbers (items, size) are needed, not {found.dtype} of "
+                        f"shape {found.shape}")
+    return list(map(str, range(len(found)))), found.astype(np.float32)
+
+
+def _of_texts(options: Options) -> tuple[list[str], np.ndarray]:
+    from dare_job.publish.features import encoder_files
+    from dare_job.publish.features.encoder import Encoder
+
+    found = text_files.read(options.texts, options.column, options.id_column)
+    if len(set(found.ids)) < len(found.ids):
+        twice = next(name for place, name in enumerate(found.ids) if name in found.ids[:place])
+        raise DataError(f"--texts {options.texts}: {options.id_column} {twice!r} is there more than once")
+    folder = encoder_files.resolve(options.encoder, setting="--encoder")
+    return found.ids, Encoder(folder, options.device, 64).encode(found.texts).vectors

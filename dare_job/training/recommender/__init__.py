@@ -1,0 +1,1 @@
+"""A generative recommender trained on interaction sequences, and its baselines."""

@@ -1,0 +1,79 @@
+"""Histories as token batches: every item's tokens are learned behind those of the items before it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from dare_job.recommend.vocabulary import Recommender
+
+IGNORED = -100  # targets that cost nothing, as cross_entropy leaves them out
+_SORTED = 32  # batches whose rows are sorted by length together
+
+
+@dataclass(frozen=True)
+class Batch:
+    """ids int64 (B, W), padded on the right; targets int64 (B, W): the next token of each place."""
+
+    ids: torch.Tensor
+    targets: torch.Tensor
+
+
+def epoch(recommender: Recommender, histories: Sequence[np.ndarray], batch_tokens: int, item_dropout: float,
+          rng: np.random.Generator) -> list[Batch]:
+    """Batches of an epoch: of each history with two items or more a window, some of its items left out."""
+    rows = [_window(row, recommender.max_history_items + 1, item_dropout, rng)
+            for row in histories if len(row) > 1]
+    size = max(1, batch_tokens // max(1, round(np.mean([len(row) for row in rows]) * recommender.ids.length)))
+    order = rng.permutation(len(rows))
+    batches = []
+    for start in range(0, len(order), size * _SORTED):
+        part = sorted(order[start:start + size * _SORTED], key=lambda place: len(rows[place]))
+        batches += [part[at:at + size] for at in range(0, len(part), size)]
+    return [_padded([_learned(recommender, rows[place]) for place in batches[number]])
+            for number in rng.permutation(len(batches))]
+
+
+def asked(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]],
+          rows: int = 64) -> list[Batch]:
+    """Batches in which only the first target item behind each whole history counts, ``rows`` at once."""
+    found = []
+    for history, targets in sorted(tests, key=lambda test: len(test[0])):
+        prompt, said = recommender.prompt(history), recommender.tokens[targets[0]].tolist()
+        found.append((prompt + said[:-1], [IGNORED] * (len(prompt) - 1) + said))
+    return [_padded(found[at:at + rows]) for at in range(0, len(found), rows)]
+
+
+def next_token_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy of the targets, in nats."""
+    logits = model(input_ids=batch.ids.to(model.device), use_cache=False).logits
+    return cross_entropy(logits.flatten(0, 1).float(), batch.targets.to(model.device).flatten(),
+                         ignore_index=IGNORED)
+
+
+def _window(row: np.ndarray, most: int, item_dropout: float, rng: np.random.Generator) -> np.ndarray:
+    start = int(rng.integers(0, max(1, len(row) - most + 1)))
+    row = row[start:start + most]
+    kept = row[rng.random(len(row)) >= item_dropout]
+    return kept if len(kept) > 1 else row
+
+
+def _learned(recommender: Recommender, row: np.ndarray) -> tuple[list[int], list[int]]:
+    """Ids and targets of a history. A separator stands before a said item only, so it is learned there."""
+    if recommender.separator:
+        prompt, said = recommender.prompt(row[:-1]), recommender.tokens[row[-1]].tolist()
+        return prompt + said[:-1], [IGNORED] * (len(prompt) - 1) + said
+    begin = list(recommender.begin)
+    whole = begin + recommender.tokens[row].reshape(-1).tolist()
+    skipped = max(0, len(begin) - 1)
+    return whole[:-1], [IGNORED] * skipped + whole[skipped + 1:]
+
+
+def _padded(rows: list[tuple[list[int], list[int]]]) -> Batch:
+    shape = len(rows), max(len(ids) for ids, _ in rows)
+    ids, targets = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
+    for line, (known, following) in enumerate(rows):
+        ids[line, :len(known)], targets[line, :len(following)] = known, following
+    return Batch(torch.from_numpy(ids), torch.from_numpy(targets))

@@ -1,0 +1,168 @@
+"""The network of a recommender: a small new Llama, or a given causal model with tokens for codes.
+
+Low-rank updates of a given model (LoRA, Hu et al. 2021) by peft; the codes' embeddings are trained.
+
+Settings of a recommender and its training.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models
+from torch.nn.functional import dropout
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from dare_job.decode.model import loading
+from dare_job.errors import ConfigError
+from dare_job.models.files import resolve
+from dare_job.recommend.item_ids import ItemIds
+from dare_job.recommend.vocabulary import RECORD, Recommender, extend
+from dare_job.training.checks import option, require_at_least, require_heads, require_rate
+
+
+def added(model, rank: int, recommender: Recommender):
+    """The model with updates of a rank on all its linear layers, and nothing else trained but code tokens.
+
+    Raises ConfigError where peft is not installed.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise ConfigError(f"--lora {rank} needs peft (pip install 'dare-job[recommend]')") from None
+    codes = [int(first) + code for first, size in
+             zip(recommender.first_code_token, recommender.ids.sizes, strict=True) for code in range(size)]
+    return get_peft_model(model, LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear",
+        trainable_token_indices=codes, task_type="CAUSAL_LM"))
+
+
+def merged(model):
+    """The plain model with the updates in its weights."""
+    return model.merge_and_unload()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The defaults take some twenty minutes on one core for Amazon Beauty.
+
+    width, layers, heads   of a model made from scratch; its feed-forward is 2.5 times as wide
+    lora                   rank of low-rank updates of a given model; 0: all its weights are trained
+    history                newest items that a prompt holds
+    epochs, patience       at most, and those without a better validation that end it
+    batch_tokens           tokens of an update, about
+    rate, weight_decay     of AdamW, with a warm-up of ``warmup`` updates and a cosine
+    dropout                of embeddings, attention's and feed-forwards' outputs
+    item_dropout           share of a history's items that an epoch leaves out: little data goes further
+    valid_users            users whose next items decide when to stop
+    """
+
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    lora: int = 0
+    history: int = 20
+    epochs: int = 40
+    patience: int = 3
+    batch_tokens: int = 2048
+    rate: float = 1e-3
+    weight_decay: float = 0.1
+    warmup: int = 200
+    dropout: float = 0.2
+    item_dropout: float = 0.1
+    valid_users: int = 2000
+    seed: int = 0
+
+    def __post_init__(self):
+        require_at_least(self, width=8, layers=1, heads=1, lora=0, history=1, epochs=1, patience=1,
+                         batch_tokens=32, warmup=0, valid_users=1, seed=0)
+        require_heads(self.width, self.heads)
+        require_rate(self.rate)
+        for name in ("dropout", "item_dropout", "weight_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{option(name)} is {getattr(self, name):g}; it must be from 0 to below 1")
+
+_SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+
+_DROPPED = ("mlp", "self_attn")  # modules of a layer whose output is dropped from
+
+
+def fresh(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Module, object, Recommender]:
+    """Model, tokenizer and record of a Llama that knows nothing but codes."""
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(_SPECIAL)}, "<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", bos_token="<s>",
+                                        eos_token="</s>", unk_token="<unk>")
+    first = extend(tokenizer, ids)
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(settings.seed)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=settings.width, intermediate_size=5 * settings.width // 2,
+        num_hidden_layers=settings.layers, num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads, tie_word_embeddings=True,
+        max_position_embeddings=(settings.history + 2) * ids.length + 2, **special))
+    model.generation_config = GenerationConfig(do_sample=False, **special)
+    return model, tokenizer, Recommender(folder, ids, first, settings.history, begin=(1,))
+
+
+def given(name: str, revision: str | None, ids: ItemIds,
+          settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
+    """The same of a model from a folder or the hub; a recommender with such ids keeps its tokens. Raises
+    ConfigError for a history that the model's positions do not hold.
+    """
+    folder = resolve(name, revision, setting="--model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    torch.manual_seed(settings.seed)
+    model = loading.load(folder, "float32", trust_remote_code=False)
+    recommender = _coded(model, tokenizer, folder, ids, settings)
+    _require_room(model, recommender)
+    return model, tokenizer, recommender
+
+
+def _coded(model: torch.nn.Module, tokenizer, folder: Path, ids: ItemIds, settings: Settings) -> Recommender:
+    """The model's record; model and tokenizer get tokens for codes where they lack them, in place."""
+    if (folder / RECORD).is_file():
+        known = Recommender.open(folder)
+        if known.ids.sizes == ids.sizes:
+            return Recommender(folder, ids, known.first_code_token, settings.history, known.begin,
+                               known.separator)
+    first = extend(tokenizer, ids)
+    model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
+    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    return Recommender(folder, ids, first, settings.history, () if start is None else (start,))
+
+
+def _require_room(model: torch.nn.Module, recommender: Recommender) -> None:
+    """A prompt of the longest history, and an item behind it, fit the model's positions."""
+    positions = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    length, around = recommender.ids.length, len(recommender.begin) + len(recommender.separator)
+    asked = recommender.max_history_items
+    if positions is not None and around + (asked + 1) * length > positions:
+        most = (positions - around) // length - 1
+        raise ConfigError(f"--history {asked}: with the item that is said these are "
+                          f"{around + (asked + 1) * length} tokens, and the model has {positions} positions: "
+                          + (f"set it to at most {most}" if most > 0 else "take another model"))
+
+
+@contextmanager
+def dropping(model: torch.nn.Module, share: float):
+    """In the block, while the model trains, drop from embeddings and from each layer's two outputs."""
+    def hook(module, _, output):
+        first, *rest = output if isinstance(output, tuple) else (output,)
+        first = dropout(first, share, module.training)
+        return (first, *rest) if isinstance(output, tuple) else first
+
+    places = [model.get_input_embeddings(),
+              *(module for name, module in model.named_modules() if name.rpartition(".")[2] in _DROPPED)]
+    hooks = [place.register_forward_hook(hook) for place in places] if share else []
+    try:
+        yield
+    finally:
+        for one in hooks:
+            one.remove()

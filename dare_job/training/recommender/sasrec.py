@@ -1,0 +1,134 @@
+"""SASRec (Kang and McAuley 2018) by torch-rechub, the peer that knows items by number, not by tokens.
+
+Trained with cross-entropy over all items at every place of a history, which is stronger than the original's
+one sampled negative (Klenitskiy and Vasilev, RecSys 2023).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from dare_job.errors import ConfigError
+from dare_job.training.loop import Pace, Work, fit
+from dare_job.training.recommender.histories import IGNORED
+from dare_job.training.recommender.sequences import Sequences
+
+_ROWS = 256  # users scored at once
+
+
+@dataclass(frozen=True)
+class Settings:
+    """width, blocks, heads, dropout of the network; history: items that it sees; batch: users."""
+
+    width: int = 64
+    blocks: int = 2
+    heads: int = 1
+    dropout: float = 0.5
+    history: int = 20
+    batch: int = 256
+    epochs: int = 30
+    patience: int = 4
+    rate: float = 2e-3
+    weight_decay: float = 1e-4
+    seed: int = 0
+
+
+class SasRec:
+    """Scores all items behind a history. Raises ConfigError where torch-rechub is missing."""
+
+    def __init__(self, items: int, settings: Settings):
+        self.settings = settings
+        torch.manual_seed(settings.seed)
+        self.network = _network(items, settings)
+        self.record: dict = {}
+
+    def train(self, data: Sequences, watched: Sequence[tuple[np.ndarray, np.ndarray]]) -> "SasRec":
+        """On the part to learn from, stopped by (history, targets) of others; in place."""
+        settings = self.settings
+        pace = Pace(settings.epochs, settings.rate, settings.weight_decay, 100, settings.patience)
+        asked = [_asked(part, settings.history) for part in _parts(watched, _ROWS)]
+        work = Work(lambda number: _epoch(data.train, settings, number), self._loss,
+                    lambda: float(np.mean([self._loss(batch).item() for batch in asked])))
+        self.record = fit(self.network, work, pace)
+        return self
+
+    @torch.no_grad()
+    def lists(self, histories: Sequence[np.ndarray], without: Sequence[np.ndarray],
+              count: int) -> list[np.ndarray]:
+        """The best ``count`` item rows behind each history, without those named for each user; fewer where
+        fewer are left.
+        """
+        found = []
+        for part in _parts(list(zip(histories, without, strict=True)), _ROWS):
+            inputs = _padded([row + 1 for row, _ in part], self.settings.history, 0)
+            last = torch.tensor([min(len(row), self.settings.history) - 1 for row, _ in part]).clamp_min(0)
+            scores = self._scores(self._hidden(inputs)[torch.arange(len(part)), last])
+            for line, (_, left_out) in enumerate(part):
+                scores[line, torch.from_numpy(left_out.astype(np.int64))] = -torch.inf
+            best = scores.topk(min(count, scores.shape[1]))
+            found += [items[values > -torch.inf].numpy() for values, items in zip(*best, strict=True)]
+        return found
+
+    def _loss(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        inputs, targets = batch
+        counted = targets != IGNORED
+        return cross_entropy(self._scores(self._hidden(inputs)[counted]), targets[counted])
+
+    def _hidden(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(B, W, d) of item numbers from 1, 0: padding. A row more, as the library drops a batch of one."""
+        inputs = torch.cat((inputs, torch.zeros_like(inputs[:1])))
+        return self.network.seq_forward({"seq": inputs}, self._table()(inputs))[:-1]
+
+    def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self._table().weight[1:].T
+
+    def _table(self) -> torch.nn.Embedding:
+        return self.network.item_emb.embed_dict["seq"]
+
+
+def _network(items: int, settings: Settings) -> torch.nn.Module:
+    try:
+        from torch_rechub.basic.features import SequenceFeature
+        from torch_rechub.models.matching import SASRec
+    except ImportError:
+        raise ConfigError("the baseline sasrec needs torch-rechub: pip install 'dare-job[recommend]', or "
+                          "leave it out of --baselines") from None
+    feature = SequenceFeature("seq", vocab_size=items + 1, embed_dim=settings.width, pooling="concat",
+                              padding_idx=0)
+    network = SASRec([feature], settings.history, settings.dropout, settings.blocks, settings.heads)
+    for weight in network.parameters():
+        if weight.dim() >= 2:
+            torch.nn.init.normal_(weight, std=0.02)
+    return network
+
+
+def _epoch(histories: Sequence[np.ndarray], settings: Settings, number: int) -> list:
+    rng = np.random.default_rng((settings.seed, number))
+    rows = [histories[place] for place in rng.permutation(len(histories)) if len(histories[place]) > 1]
+    return [(_padded([row[:-1] + 1 for row in part], settings.history, 0),
+             _padded([row[1:] for row in part], settings.history, IGNORED))
+            for part in _parts(rows, settings.batch)]
+
+
+def _asked(tests: Sequence[tuple[np.ndarray, np.ndarray]], history: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Only the first target behind each whole history counts."""
+    before = [row for row, _ in tests]
+    following = [np.full(max(1, min(len(row), history)), IGNORED, np.int64) for row in before]
+    for line, (_, targets) in zip(following, tests, strict=True):
+        line[-1] = targets[0]
+    return _padded([row + 1 for row in before], history, 0), _padded(following, history, IGNORED)
+
+
+def _padded(rows: Sequence[np.ndarray], width: int, filler: int) -> torch.Tensor:
+    """The newest ``width`` of each row, int64 (B, width), filled on the right."""
+    found = np.full((len(rows), width), filler, np.int64)
+    for line, row in enumerate(rows):
+        found[line, :len(row[-width:])] = row[-width:]
+    return torch.from_numpy(found)
+
+
+def _parts(rows: Sequence, size: int) -> list:
+    return [rows[at:at + size] for at in range(0, len(rows), size)]

@@ -1,0 +1,253 @@
+"""What users took, in time order and in three parts: to learn from, to stop by, and to be tested on.
+
+Read are a folder with ``sequential_train|valid|test.txt[.gz]`` (a line a user: its name and the numbers of
+its items, which count from 1 where the id file's names count from 0; AtSpeed publishes Amazon Beauty so), and
+Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1.
+Broken rows of these, and items without an id, are left out, as the job leaves them out.
+
+Parquet ``interactions`` as the job reads them (``data/readers``), without Spark: files of other types side
+by side, ids that are numbers, times in seconds or of a timestamp type. A row that lacks a user, an item or a
+time, or has a rating that is no number, is left out.
+"""
+
+import gzip
+import logging
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dare_job.data.readers.checks import LATEST_S
+from dare_job.data.readers.parquet import parquet_files, table_path
+from dare_job.errors import ConfigError, DataError, describe
+from dare_job.recommend.item_ids import ItemIds
+
+_NEEDED = ("user_id", "item_id", "timestamp")
+
+
+def read_interactions(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
+    """Columns user, item (text), time (seconds), rating (NaN: none), and how many rows were left out.
+
+    Raises DataError for a file that cannot be read or has no such columns.
+    """
+    parts = [_file(path) for path in files]
+    whole = pd.concat(parts, ignore_index=True)
+    there = whole["user"].notna() & whole["item"].notna() & whole["time"].between(0, LATEST_S)
+    kept = whole[there & ~whole["odd"]]
+    return kept.drop(columns="odd").reset_index(drop=True), len(whole) - len(kept)
+
+
+def _file(path: Path) -> pd.DataFrame:
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if missing := [name for name in _NEEDED if name not in names]:
+                raise DataError(f"{path}: column {missing[0]} is missing")
+            table = file.read(columns=[*_NEEDED, *(["rating"] if "rating" in names else [])])
+            rating = table["rating"] if "rating" in names else pa.nulls(len(table), pa.float64())
+            number = _numbers(rating)
+            return pd.DataFrame({
+                "user": _text(table["user_id"]), "item": _text(table["item_id"]),
+                "time": _seconds(table["timestamp"]), "rating": number,
+                "odd": rating.is_valid().to_numpy(zero_copy_only=False) & ~np.isfinite(number)})
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {describe(error)}") from error
+
+
+def _text(column: pa.ChunkedArray) -> pd.Series:
+    """Ids as text, None where there is none; a whole number stored as a float is a whole number."""
+    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+        number = _numbers(column)
+        whole = np.isfinite(number) & (number == np.floor(number))
+        return pd.Series([str(int(one)) if there else None for one, there in zip(number, whole, strict=True)],
+                         dtype=object)
+    found = column.cast("string").to_pandas()
+    return found.where(found.notna() & found.str.strip().ne(""), None)
+
+
+def _seconds(column: pa.ChunkedArray) -> np.ndarray:
+    """float64, NaN where it is no number."""
+    if not pa.types.is_timestamp(column.type):
+        return np.floor(_numbers(column))
+    a_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
+    return np.floor(_numbers(column.cast("int64")) / a_second)
+
+
+def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """float64, NaN where there is none."""
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return np.asarray(column.cast("float64", safe=False).fill_null(np.nan))
+    return pd.to_numeric(pd.Series(column.to_pylist(), dtype=object), errors="coerce").to_numpy(np.float64)
+
+PARTS = ("train", "valid", "test")
+
+GIVEN, LEAVE_ONE_OUT = "given", "leave-one-out"
+
+_SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
+
+_MOST_WITHOUT_ID = 0.5  # share of the interactions with items that have no id
+
+_LOG = logging.getLogger("dare_job")
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Of each of U users the rows of its items (int32, oldest first) in each part, which may be empty.
+
+    counts  of Parquet interactions, and of those that were left out by why
+    """
+
+    users: tuple[str, ...]
+    train: tuple[np.ndarray, ...]
+    valid: tuple[np.ndarray, ...]
+    test: tuple[np.ndarray, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def leave_one_out(self) -> "Sequences":
+        """The same items cut anew: each user's last one is for the test, the one before for validation.
+
+        Users with fewer than three items are learned from alone.
+        """
+        whole = [np.concatenate(parts) for parts in zip(self.train, self.valid, self.test, strict=True)]
+        empty = np.zeros(0, np.int32)
+        cut = [(row[:-2], row[-2:-1], row[-1:]) if len(row) >= 3 else (row, empty, empty) for row in whole]
+        return Sequences(self.users, *(tuple(part) for part in zip(*cut, strict=True)), self.counts)
+
+    def tests(self, part: str = "test") -> list[tuple[np.ndarray, np.ndarray]]:
+        """(history, targets) of the users with items in a part: all that comes before, and what is in it."""
+        before = zip(self.train, self.valid, strict=True) if part == "test" else zip(self.train, strict=True)
+        return [(np.concatenate(history), targets)
+                for history, targets in zip(before, getattr(self, part), strict=True) if len(targets)]
+
+    def popularity(self, items: int) -> np.ndarray:
+        """Times that each of N items was taken in the part to learn from, int64 (N)."""
+        return np.bincount(np.concatenate(self.train), minlength=items)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a command reads sequences from.
+
+    path        a folder, or a Parquet file
+    split       given: by the files, or by time; leave-one-out: cut anew
+    first_item  the number that text files give the first item
+    min_rating  Parquet interactions rated below were not taken (``history.min_rating`` of the job); those
+                without a rating were. None: all were
+    """
+
+    path: Path
+    split: str = GIVEN
+    first_item: int = 1
+    min_rating: float | None = None
+
+    def read(self, ids: ItemIds) -> Sequences:
+        """Raises ConfigError for an unknown split, or where nothing is there, DataError for bad files."""
+        if self.split not in (GIVEN, LEAVE_ONE_OUT):
+            raise ConfigError(f"--split {self.split!r}: choose given (by the files, or by time) or "
+                              "leave-one-out")
+        found = read(self.path, ids, self.first_item, self.min_rating)
+        return found if self.split == GIVEN else found.leave_one_out()
+
+    def told(self, found: Sequences) -> dict:
+        """What a command's JSON says of them."""
+        return {"split": self.split, "min_rating": self.min_rating, "counts": found.counts}
+
+
+def read(path: str | Path, ids: ItemIds, first_item: int = 1, min_rating: float | None = None) -> Sequences:
+    """As ``Source.read``, by the files or by time. A number of a text file that is no item is a DataError:
+    the numbers may count from elsewhere.
+    """
+    path = Path(path)
+    if _text_file(path, "train"):
+        if min_rating is not None:
+            raise ConfigError(f"--min-rating: the sequences of {path} have no ratings; leave it out")
+        return _from_text(path, ids, first_item)
+    table = path if path.is_file() else table_path(path, "interactions") if path.is_dir() else None
+    if table is None:
+        raise ConfigError(f"--data {path}: neither sequential_train.txt nor Parquet interactions are there")
+    return _from_parquet(table, ids, min_rating)
+
+
+def _text_file(folder: Path, part: str) -> Path | None:
+    names = (f"sequential_{part}.txt", f"sequential_{part}.txt.gz")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _from_text(folder: Path, ids: ItemIds, first_item: int) -> Sequences:
+    parts = {part: _lines(folder, part, ids, first_item) for part in PARTS}
+    users = tuple(dict.fromkeys(user for part in PARTS for user in parts[part]))
+    empty = np.zeros(0, np.int32)
+    return _learnable(Sequences(users, *(tuple(parts[part].get(user, empty) for user in users)
+                                         for part in PARTS)), folder)
+
+
+def _lines(folder: Path, part: str, ids: ItemIds, first_item: int) -> dict[str, np.ndarray]:
+    path, found = _text_file(folder, part), {}
+    if path is None:
+        raise DataError(f"--data {folder}: sequential_{part}.txt is missing")
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                user, *items = line.split() or [""]
+                rows = _numbered(items, ids, first_item, f"{path}, line {number}")
+                if user:
+                    found[user] = np.concatenate((found.get(user, np.zeros(0, np.int32)), rows))
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {describe(error)}") from error
+    return found
+
+
+def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np.ndarray:
+    try:
+        return np.array([ids.rows[str(int(item) - first_item)] for item in items], np.int32)
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{where}: {error} is no item of the id file; numbers here count from {first_item} "
+                        "(--first-item), names there from 0") from None
+
+
+def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:
+    _LOG.info("reading the interactions of %s", path)
+    table, broken = read_interactions(parquet_files(path))
+    liked = table[~(table["rating"] < (-np.inf if min_rating is None else min_rating))]
+    known = liked[liked["item"].isin(ids.rows)]
+    counts = {"interactions": len(table) + broken, "broken": broken,
+              "below_min_rating": len(table) - len(liked), "without_id": len(liked) - len(known)}
+    if broken:
+        _LOG.warning("%s: left out %d of %d interactions without a user, an item or a time, or with a rating "
+                     "that is no number", path, broken, counts["interactions"])
+    if len(known) < len(liked):
+        _require_known(path, liked, known)
+    rows = known["item"].map(ids.rows).to_numpy(np.int32)
+    names, owners = np.unique(known["user"].to_numpy().astype(str), return_inverse=True)
+    order = np.argsort(known["time"].to_numpy(), kind="stable")
+    cuts = [round(share * len(order)) for share in _SHARES]
+    parts = [_by_user(owners[part], rows[part], len(names)) for part in np.split(order, cuts)]
+    return _learnable(Sequences(tuple(names.tolist()), *parts, counts), path)
+
+
+def _require_known(path: Path, liked: pd.DataFrame, known: pd.DataFrame) -> None:
+    """Says what is left out as its item has no id. Raises DataError where that is most of it."""
+    unknown = liked.drop(known.index)
+    said = (f"{len(unknown)} of {len(liked)} interactions are with items without an id, such as "
+            f"{unknown['item'].iloc[0]!r}")
+    if len(unknown) > _MOST_WITHOUT_ID * len(liked):
+        raise DataError(f"--data {path}: {said}: are these the ids of another catalogue? dare-job item-ids "
+                        "makes ids of all")
+    _LOG.warning("%s: %s, and are left out", path, said)
+
+
+def _by_user(owners: np.ndarray, rows: np.ndarray, users: int) -> tuple[np.ndarray, ...]:
+    order = np.argsort(owners, kind="stable")
+    borders = np.searchsorted(owners[order], np.arange(1, users))
+    return tuple(np.split(rows[order], borders))
+
+
+def _learnable(found: Sequences, path: Path) -> Sequences:
+    if not any(len(row) > 1 for row in found.train):
+        raise DataError(f"--data {path}: no user has two items with ids to learn from")
+    return found
