@@ -256,7 +256,12 @@ def _print_json(value: dict) -> None:
 
 
 def main() -> None:
-    """Entry point: a known error becomes one line on standard error and its exit code."""
+    """Entry point of ``dare-job``."""
+    run_app(app)
+
+
+def run_app(app: typer.Typer) -> None:
+    """Run a command line: a known error becomes one line on standard error and its exit code."""
     try:
         app()
     except Exception as error:

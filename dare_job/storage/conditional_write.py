@@ -42,9 +42,8 @@ def swap_content(path: AnyPath, version: str, content: bytes, owner: str = "") -
     False also where another one is about to replace it. ``owner``: see ``lock_turn``.
     """
     if path.protocol == "hdfs":
-        from dare_job.storage import conditional_write
 
-        return conditional_write.swap_by_turn(path, version, content, owner)
+        return swap_by_turn(path, version, content, owner)
     return _put(path, content, IfMatch=version)
 
 
