@@ -25,7 +25,7 @@ class Job:
 
         started = session(self.config.spark)
         given = self.config.input
-        executors.require(started, self.space.work,
+        executors.check_executors(started, self.space.work,
                           {"input.path": given.path, "input.knowledge": given.knowledge})
         return started
 

@@ -60,10 +60,10 @@ def _writing(job: Job) -> Iterator[None]:
 
     Raises ConfigError or ModelError before that, where the settings' drafts cannot be.
     """
-    preflight.require(job)
+    preflight.check_drafting(job)
     atomic.recover(job.space.out)
     with lock.held(job.space.work):
-        lock.wait(job.space.work.parent)  # `dare-job clean` looks who reads what, and moves the rest away
+        lock.wait_until_free(job.space.work.parent)  # `dare-job clean` may be moving dates away
         job.space.settle()
         job.space.note_reads()
         yield
@@ -88,12 +88,12 @@ def _run_stage(job: Job, stage: str) -> dict:
 
 def dry_run(job: Job) -> dict:
     """Plan only: rows, tokens and time of tonight; publishes nothing."""
-    from dare_job.generate.baseline import estimate
+    from dare_job.generate.baseline import estimate_run
 
     with _writing(job):
         _name_unpublished(job)
         _run_stage(job, "plan")
-    found = estimate(job)
+    found = estimate_run(job)
     print(f"{found['users']} users and {found['items']} items would be written: about {found['tokens']} "
           f"tokens in {_duration(found['seconds'])} ({found['basis']})")
     return {"date": job.space.dt, "out": str(job.space.out), "dry_run": True, **found}

@@ -9,7 +9,7 @@ SCHEMA_VERSION = 3
 ENTITIES = ("user", "item")
 GLOBAL = "global"  # the pool of everybody
 MODES_WITHOUT_POOLS = ("autoregressive", "beam")  # that draft from no old text
-MODES_OF_GROUPS = ("dare", "sample")  # that draft from groups' pools and a row's own old text
+MODES_WITH_GROUP_POOLS = ("dare", "sample")  # that draft from groups' pools and a row's own old text
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 

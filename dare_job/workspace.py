@@ -21,8 +21,8 @@ from dare_job.storage.paths import AnyPath
 
 DONE = "_done.json"
 MANIFEST = "_manifest.json"
-READS = "reads.json"
-CUT = "_cut.json"  # of generate: what its work was cut into, there from its first moment on
+READ_DATES = "reads.json"
+SHARD_PLAN = "_cut.json"  # of generate: what its work was cut into, there from its first moment on
 FILES = "_files"  # in a done-record: how many files of data were committed
 
 
@@ -69,7 +69,7 @@ class Workspace:
     def encoded(self, entity: str) -> list[str]:
         """Dates with features of an entity type, ascending."""
         folders = paths.dated_folders(self.features(entity).parent)
-        there = paths.each(lambda folder: (folder / MANIFEST).exists(), folders)
+        there = paths.map_paths(lambda folder: (folder / MANIFEST).exists(), folders)
         return [folder.name[3:] for folder, found in zip(folders, there, strict=True) if found]
 
     def encoded_before(self, entity: str) -> str | None:
@@ -101,7 +101,7 @@ class Workspace:
     def dates(self) -> list[str]:
         """Dates for which every entity type is published, ascending."""
         folders = [self.knowledge(ENTITIES[0], dt) for dt in self._begun()]
-        published = paths.each(lambda folder: self.published(folder.name[3:]), folders)
+        published = paths.map_paths(lambda folder: self.published(folder.name[3:]), folders)
         return [folder.name[3:] for folder, there in zip(folders, published, strict=True) if there]
 
     def newest(self) -> str | None:
@@ -125,7 +125,7 @@ class Workspace:
         newest = self.previous(ENTITIES[0])
         dates = (path for path in paths.dated_folders(self.work.parent)
                  if (newest.name if newest else "") < path.name < f"dt={self.dt}")
-        found = {path.name[3:] for path in dates if has_texts(path)}
+        found = {path.name[3:] for path in dates if generation_started(path)}
         if newest and len(self._runs(newest.name[3:])) > 1:
             found.add(newest.name[3:])
         return sorted(found)
@@ -146,7 +146,7 @@ class Workspace:
         paths.make_folder(self.logs)
         self._noted.clear()
         while self._noted != (found := self._reads_now()):
-            write_json(self.logs / READS, found)
+            write_json(self.logs / READ_DATES, found)
             self._noted.update(found)
 
     def _reads_now(self) -> dict:
@@ -157,22 +157,22 @@ class Workspace:
         """Published dates that a command on this one reads: as it noted, and as it would find now."""
         noted, now = {}, self._reads_now()
         with suppress(OSError, ValueError, TypeError):
-            noted = dict(json.loads((self.logs / READS).read_text(encoding="utf-8")))
+            noted = dict(json.loads((self.logs / READ_DATES).read_text(encoding="utf-8")))
         found = {now["previous"], *now["features"], noted.get("previous"), *noted.get("features", [])}
         return {dt for dt in found if dt} - {self.dt}
 
     def settle(self) -> None:
         """Tidy up what a killed command left of this date; only for who holds the date's lock."""
-        atomic.settle_below(self.work)
-        atomic.settle(self.out / "reports" / f"dt={self.dt}")
+        atomic.clean_up_below(self.work)
+        atomic.clean_up(self.out / "reports" / f"dt={self.dt}")
         for folder in self.snapshots():
-            atomic.settle(folder)
+            atomic.clean_up(folder)
 
 
-def has_texts(work: AnyPath) -> bool:
+def generation_started(work: AnyPath) -> bool:
     """True from the first moment of generate on, given a date's folder below ``_work``."""
     generate = atomic.current(work / "generate")
-    return any((generate / name).exists() for name in (CUT, DONE))
+    return any((generate / name).exists() for name in (SHARD_PLAN, DONE))
 
 
 def digest(value) -> str:
@@ -184,17 +184,17 @@ def is_done(folder: AnyPath, fingerprint: str) -> bool:
     """True where a complete output with the same fingerprint is there already."""
     try:
         record = done_record(folder)
-        return record["fingerprint"] == fingerprint and is_whole(atomic.current(folder), record)
+        return record["fingerprint"] == fingerprint and is_complete(atomic.current(folder), record)
     except (OSError, ValueError, KeyError):
         return False
 
 
-def is_whole(folder: AnyPath, record: dict) -> bool:
+def is_complete(folder: AnyPath, record: dict) -> bool:
     """False where files of a finished stage were removed or emptied since."""
-    return record.get(FILES) in (None, _filled(folder))
+    return record.get(FILES) in (None, _count_files(folder))
 
 
-def _filled(folder: AnyPath) -> int:
+def _count_files(folder: AnyPath) -> int:
     """Number of files with content below a folder, hidden ones and book-keeping not counted."""
     if not paths.is_local(folder):
         return sum(1 for name, entry in paths.listing(folder).items()
@@ -213,14 +213,14 @@ def committing(folder: AnyPath, fingerprint: str, record: dict) -> Iterator[AnyP
 
     ``record`` may be filled inside the block. On an error nothing of ``folder`` changes.
     """
-    staging = atomic.staged(folder)
-    with atomic.discarding(staging):
+    staging = atomic.stage_folder(folder)
+    with atomic.remove_on_error(staging):
         yield staging
-        write_json(staging / DONE, {"fingerprint": fingerprint, FILES: _filled(staging), **record})
+        write_json(staging / DONE, {"fingerprint": fingerprint, FILES: _count_files(staging), **record})
         atomic.replace(staging, folder)
 
 
 def write_json(path: AnyPath, value) -> None:
     """Write a JSON file that is either complete or absent."""
-    with paths.writing(path, f".{path.name}.partial") as file:
+    with paths.atomic_writer(path, f".{path.name}.partial") as file:
         file.write(json.dumps(value, indent=1, sort_keys=True, default=str).encode())

@@ -178,7 +178,7 @@ def test_methods_draft_from_what_their_names_say(folder, work, short):
 def test_generate_gives_the_texts_that_are_compared(folder, work, short):
     tonight = night.prepare(folder, work, short, pool=20, rows=3)
     target, requests = Target.load(tonight.model, device="cpu"), tonight.requests(3)
-    found = baseline.greedy(target, requests, 2, 30)  # padded, with a smaller batch at the end
+    found = baseline.generate_greedy(target, requests, 2, 30)  # padded, with a smaller batch at the end
     for request, text in zip(requests, found, strict=True):
         asked = torch.from_numpy(request.prompt_ids.astype(np.int64))[None]
         expected = target.model.generate(asked, attention_mask=torch.ones_like(asked), max_new_tokens=30)

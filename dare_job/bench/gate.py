@@ -70,7 +70,7 @@ def _write(job: Job, rows: int, tokens: int, file_rows: int, old: bool) -> None:
                 pq.write_table(table, folder / f"part-{n:05d}-00000.parquet", compression="zstd")
         if old:
             write_json(job.space.knowledge(entity, BEFORE) / MANIFEST,
-                       {"run_id": "before", **published.writer(job)})
+                       {"run_id": "before", **published.writer_record(job)})
     counts = {entity: {"rows": rows if entity == "user" else 0, "errors": 0} for entity in ENTITIES}
     job.space.stage("plan").mkdir()
     write_json(job.space.stage("plan") / "_done.json", {"fingerprint": "bench", **counts})

@@ -96,12 +96,12 @@ def once(method: str, task: loading.Task, sample: list[dict], scoring: Scoring |
     task = replace(task, config=config.model_copy(update={
         "decode": config.decode.model_copy(update=decode),
         "verify": config.verify.model_copy(update={"rule": rule or "strict"})}))
-    requests = sorted((loading.request(row, task) for row in sample), key=lambda r: len(r.prompt_ids))
+    requests = sorted((loading.make_request(row, task) for row in sample), key=lambda r: len(r.prompt_ids))
     if mode == "generate":
         began = time.perf_counter()
-        tokens = baseline.by_generate(requests, task)
+        tokens = baseline.count_generated_tokens(requests, task)
         return Measured(tokens, seconds=[time.perf_counter() - began], written=[tokens])
-    engine = loading.engine(task)
+    engine = loading.make_engine(task)
     engine.scoring = scoring or Scoring()
     began = time.perf_counter()
     results = list(engine.run(requests))

@@ -58,8 +58,8 @@ def _line(task: loading.Task, sample: list[dict], verify: dict) -> dict:
     """What one rule makes of the rows."""
     settings = VerifySettings(reproducible=True, **verify)
     task = replace(task, config=task.config.model_copy(update={"verify": settings}))
-    requests = sorted((loading.request(row, task) for row in sample), key=lambda r: len(r.prompt_ids))
-    results = list(loading.engine(task).run(requests))
+    requests = sorted((loading.make_request(row, task) for row in sample), key=lambda r: len(r.prompt_ids))
+    results = list(loading.make_engine(task).run(requests))
     lengths = np.array([len(result.token_ids) for result in results])
 
     def total(name: str) -> int:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from dare_job.errors import ConfigError, DareJobError, DataError, InfrastructureError
 from dare_job.spark import executors
-from dare_job.spark.session import refused
+from dare_job.spark.session import refused_resource
 from dare_job.storage import errors, paths
 from dare_job.storage.paths import AnyPath
 
@@ -29,7 +29,7 @@ def writing(out: AnyPath) -> Iterator[None]:
     raised; any other error passes.
     """
     try:
-        errors.require(out, "out")
+        errors.check_access(out, "out")
         _require_folder(out)
         yield
     except DareJobError:
@@ -44,12 +44,12 @@ def writing(out: AnyPath) -> Iterator[None]:
     except Exception as error:
         _raise_if_java_ended(error)
         if _of_spark(error):
-            executors.raise_of_task(error)
+            executors.raise_task_error(error)
         if damaged := _damaged(error):
             raise DataError(f"{damaged} is damaged or gone: put a whole copy in its place, or remove its "
                             "folder and run again what writes it") from error
-        reason = refused(error) if _of_spark(error) else None
-        if reason is None and (said := errors.reason(error)):
+        reason = refused_resource(error) if _of_spark(error) else None
+        if reason is None and (said := errors.store_message(error)):
             raise InfrastructureError(f"a store refused the job, which writes to {out}: {said}") from error
         if reason is None:
             if _of_spark(error):

@@ -91,7 +91,7 @@ def _out(out: str | None, config: list[Path] | None) -> AnyPath:
 
         out = load(config).out
     folder = path(out or "out", "out")
-    errors.require(folder, "out")
+    errors.check_access(folder, "out")
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder: name the output folder of the runs, by --out FOLDER or "
                           "--config FILE")

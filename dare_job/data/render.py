@@ -58,7 +58,7 @@ class _Shelf:
     """
 
     def __init__(self, path: str):
-        filesystem, name = paths.arrow(paths.path(path))
+        filesystem, name = paths.arrow_location(paths.path(path))
         table = pq.read_table(name, filesystem=filesystem, columns=["item_id", "title", "attributes"])
         table = table.combine_chunks()
         self._ids, self._titles, self._attributes = (

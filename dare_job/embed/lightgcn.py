@@ -46,7 +46,7 @@ class Pairs:
 
 def read(path: AnyPath, before: int) -> Pairs:
     """Pairs of an INTERACTIONS table with a timestamp before ``before`` (seconds since 1970)."""
-    table = paths.dataset(path, exclude_invalid_files=False).to_table(
+    table = paths.parquet_dataset(path, exclude_invalid_files=False).to_table(
         columns=["user_id", "item_id", "timestamp"], filter=pc.field("timestamp") < before)
     users, user = _codes(table["user_id"])
     items, item = _codes(table["item_id"])

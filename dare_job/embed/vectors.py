@@ -19,7 +19,7 @@ def write(path: AnyPath, ids: pa.Array | Sequence[str], vectors: np.ndarray) -> 
     """Write ids (n,) and vectors (n, d) as a VECTORS file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = pa.array(ids, pa.string()) if not isinstance(ids, pa.Array) else ids
-    with paths.sink(path) as sink, pq.ParquetWriter(sink, VECTORS) as writer:
+    with paths.arrow_sink(path) as sink, pq.ParquetWriter(sink, VECTORS) as writer:
         for start in range(0, max(len(ids), 1), _ROWS_PER_GROUP):
             part = np.ascontiguousarray(vectors[start:start + _ROWS_PER_GROUP], dtype=np.float32)
             offsets = np.arange(len(part) + 1, dtype=np.int32) * part.shape[1]
@@ -34,7 +34,7 @@ def read(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
     missing id, a missing vector, another dimension than the first row's, a number that is not finite.
     """
     try:
-        table = paths.dataset(path, format="parquet")
+        table = paths.parquet_dataset(path, format="parquet")
         _check_columns(path, table.schema)
         ids, vectors, start = [], np.zeros((0, 1), dtype=np.float32), 0
         for batch in table.to_batches(columns=["entity_id", "vector"]):

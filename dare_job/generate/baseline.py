@@ -26,14 +26,14 @@ import pyarrow as pa
 from dare_job.data.text_key import text_salt
 from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.generate import hangs, loading
-from dare_job.generate.placing import task_slots
+from dare_job.generate.row_assignment import task_slots
 from dare_job.generate.task import Task
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.spark import executors
 from dare_job.spark import workers as spark_workers
-from dare_job.spark.session import cause
+from dare_job.spark.session import failure_cause
 from dare_job.spark.tables import read_parquet
 from dare_job.storage.paths import path
 from dare_job.tables import published, stage_inputs
@@ -50,7 +50,7 @@ _WHAT = "the rows are written; some are decoded plainly, to compare"
 _STATS = "method string, tokens long, seconds double"
 
 
-def measure(job: Job, cut) -> dict | None:
+def measure_baseline(job: Job, cut) -> dict | None:
     """Rates by method and ``tokens_per_s`` of the faster, tried once a cut and setting.
 
     None: no rows, or it could not be measured, of which a warning says why.
@@ -67,12 +67,12 @@ def measure(job: Job, cut) -> dict | None:
 
 def _measured(job: Job, cut) -> dict | None:
     try:
-        with executors.failing_plainly(), progress.doing(_WHAT):
+        with executors.one_line_errors(), progress.doing(_WHAT):
             return _measure(job, cut)
     except Exception as error:
         known = isinstance(error, DareJobError)
         _LOG.warning("plain decoding could not be measured, so this night has no baseline; its texts are all "
-                     "there: %s", error if known else cause(error), exc_info=None if known else error)
+                     "there: %s", error if known else failure_cause(error), exc_info=None if known else error)
         return None
 
 
@@ -88,9 +88,9 @@ def _measure(job: Job, cut) -> dict | None:
     workers = max(1, min(task_slots(job.spark), asked // (2 * batch)))
 
     def decode(batches):
-        yield from decode_plainly(batches, task)
+        yield from decode_baseline(batches, task)
 
-    stats = spark_workers.map_rows(sample.repartition(workers), decode, _STATS).collect()
+    stats = spark_workers.map_in_dedicated_workers(sample.repartition(workers), decode, _STATS).collect()
     rates = {}
     for method in (ENGINE, GENERATE):
         tokens = sum(row.tokens for row in stats if row.method == method)
@@ -118,7 +118,7 @@ def _written(job: Job, cut):
 
     frames = []
     for entity, folder in zip(ENTITIES, cut.entities, strict=True):
-        asked = stage_inputs.table(job, "plan", entity).where(F.col("prompt").isNotNull())
+        asked = stage_inputs.stage_table(job, "plan", entity).where(F.col("prompt").isNotNull())
         if any(folder.glob("*.parquet")):
             done = read_parquet(job.spark, folder, columns=["entity_id", "error"])
             done = done.where(F.col("error").isNull()).select("entity_id")
@@ -127,7 +127,7 @@ def _written(job: Job, cut):
     return reduce(DataFrame.unionByName, frames)
 
 
-def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
+def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
     """Runs in a Spark task: one row for each method with its tokens and seconds.
 
     Raises InfrastructureError where a worker has hung over this before: a second one might as long.
@@ -138,14 +138,14 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
-    loading.log_task(task, "generate")
+    loading.start_task_log(task, "generate")
     limit_s = task.config.decode.hang_timeout_s
-    if hangs.count(path(task.folder), task.cut):
+    if hangs.hang_count(path(task.folder), task.cut):
         raise InfrastructureError(f"no forward ended within {limit_s:g} s (decode.hang_timeout_s)")
-    dog = Watchdog(limit_s, partial(hangs.note, task, 0, socket.gethostname()))
+    dog = Watchdog(limit_s, partial(hangs.record_hang, task, 0, socket.gethostname()))
     task = task.here()
-    context = loading.loaded(task).target.traits.context or np.inf  # the engine refuses longer prompts
-    requests = [loading.request(row, task, drafted=False) for row in rows]
+    context = loading.load_task_model(task).target.traits.context or np.inf  # longer prompts are refused
+    requests = [loading.make_request(row, task, drafted=False) for row in rows]
     requests = [request for request in requests if 0 < len(request.prompt_ids) <= context]
     requests.sort(key=lambda request: len(request.prompt_ids))
     stats = []
@@ -165,13 +165,14 @@ def decode_plainly(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa
 def _by_engine(requests, task: Task, dog) -> int:
     from dare_job.generate import loading
 
-    engine = loading.engine(task, mode="autoregressive")
+    engine = loading.make_engine(task, mode="autoregressive")
     return sum(len(result.token_ids) for result in dog.over(engine, engine.run(requests)))
 
 
 def _by_generate(requests, task: Task, dog) -> int:
     clock = _Clock()
-    return sum(dog.over(clock, (by_generate(some, task, stopping_criteria=[clock]) for some in [requests])))
+    counts = (count_generated_tokens(batch, task, stopping_criteria=[clock]) for batch in [requests])
+    return sum(dog.over(clock, counts))
 
 
 class _Clock:
@@ -189,14 +190,15 @@ class _Clock:
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
 
-def by_generate(requests, task: Task, **options) -> int:
+def count_generated_tokens(requests, task: Task, **options) -> int:
     """New tokens of ``generate`` with a task's settings: greedy, or drawn by the law of mode sample."""
     from dare_job.generate import loading
 
     decode = task.config.decode
-    how = _drawn(loading.sampling(task)) if decode.mode == "sample" else GREEDY
-    texts = generated(loading.loaded(task).target, requests, decode.batch_size, decode.max_new_tokens,
-                      min_new_tokens=decode.min_new_tokens or None, **how, **options)
+    how = _drawn(loading.sampling_settings(task)) if decode.mode == "sample" else GREEDY
+    target = loading.load_task_model(task).target
+    texts = generate_texts(target, requests, decode.batch_size, decode.max_new_tokens,
+                           min_new_tokens=decode.min_new_tokens or None, **how, **options)
     return sum(map(len, texts))
 
 
@@ -208,12 +210,12 @@ def _drawn(sampling) -> dict:
     return found
 
 
-def greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
+def generate_greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
     """What greedy ``generate`` writes; otherwise as ``generated``."""
-    return generated(target, requests, batch_size, max_new_tokens, **GREEDY, **options)
+    return generate_texts(target, requests, batch_size, max_new_tokens, **GREEDY, **options)
 
 
-def generated(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
+def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
     """What ``generate`` writes on left-padded batches, by request: int32 (new tokens,).
 
     Each text ends with its end-of-text token, where it has one.
@@ -261,7 +263,7 @@ class _Cost:
     basis: str
 
 
-def estimate(job: Job) -> dict:
+def estimate_run(job: Job) -> dict:
     """Rows to write, their tokens and the seconds on all workers; the stage plan must have run.
 
     Figures come from yesterday's manifest where the same model and text settings wrote it; else a few
@@ -283,12 +285,13 @@ def estimate(job: Job) -> dict:
 
 
 def _todo(job: Job, entity: str):
-    return stage_inputs.todo(published.dataset(stage_inputs.folder(job, "plan", entity), PLAN), job.limit)
+    plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
+    return stage_inputs.rows_to_generate(plan, job.limit)
 
 
 def _yesterday(job: Job, entity: str) -> _Cost | None:
-    old = published.old_folder(job, entity)
-    written = published.manifest(old) if old else {}
+    old = published.previous_folder(job, entity)
+    written = published.read_manifest(old) if old else {}
     same = written.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash)
     if not same or not written.get("tokens_per_s"):
         return None
@@ -301,8 +304,9 @@ def _yesterday(job: Job, entity: str) -> _Cost | None:
 def _probe(job: Job, entity: str, rows) -> _Cost:
     """Decode some rows without drafts, in this process and with a worker's threads."""
     task = loading.Task.of(job)
-    requests = [loading.request({"entity": entity, **row}, task, drafted=False) for row in rows.to_pylist()]
-    engine = loading.engine(task, mode="autoregressive")
+    requests = [loading.make_request({"entity": entity, **row}, task, drafted=False)
+                for row in rows.to_pylist()]
+    engine = loading.make_engine(task, mode="autoregressive")
     began = time.perf_counter()
     tokens = sum(len(result.token_ids) for result in engine.run(requests))
     seconds = time.perf_counter() - began

@@ -22,23 +22,23 @@ _LOG = logging.getLogger("dare_job")
 _sizes: dict[tuple, int] = {}  # where they are not as asked for
 
 
-def of(task: Task) -> int:
+def batch_size_of(task: Task) -> int:
     """Rows at once, now."""
     return _sizes.get(_key(task), task.config.decode.batch_size)
 
 
-def halve(task: Task) -> bool:
+def halve_batch_size(task: Task) -> bool:
     """Half as many from now on, for the rest of this run; False where it is one row already."""
-    size = of(task)
+    size = batch_size_of(task)
     if size == 1:
         return False
-    set_to(task, size // 2)
+    set_batch_size(task, size // 2)
     _LOG.warning("memory is too short for %d rows at once (decode.batch_size): this worker goes on with %d",
                  size, size // 2)
     return True
 
 
-def set_to(task: Task, size: int) -> None:
+def set_batch_size(task: Task, size: int) -> None:
     _sizes[_key(task)] = size
 
 
@@ -46,7 +46,7 @@ def _key(task: Task) -> tuple:
     return task.run_id, task.folder, task.model, task.config.decode.batch_size
 
 
-def decode(rows: Iterator[dict], task: Task, dog: Watchdog,
+def decode_rows(rows: Iterator[dict], task: Task, dog: Watchdog,
            hung: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict, Result | str]]:
     """Every row with its result, or with the reason why there is none, in the order of finishing.
 
@@ -57,9 +57,9 @@ def decode(rows: Iterator[dict], task: Task, dog: Watchdog,
     the device failed, and InfrastructureError where no engine can be made, or it fails before it asks for a
     row: no row is to blame, and a second try would end alike.
     """
-    feed, size = _Feed(rows, task, dog, hung), of(task)
+    feed, size = _RequestQueue(rows, task, dog, hung), batch_size_of(task)
     while feed.more():
-        engine, asked, short, reason = _engine(task, of(task)), feed.asked, False, None
+        engine, asked, short, reason = _engine(task, batch_size_of(task)), feed.asked, False, None
         try:
             for result in dog.over(engine, engine.run(feed)):
                 yield from feed.failed()
@@ -68,7 +68,7 @@ def decode(rows: Iterator[dict], task: Task, dog: Watchdog,
                 else:
                     yield feed.taken(result.id), result
         except Exception as error:
-            stop_if_fatal(error, engine)
+            raise_if_fatal(error, engine)
             if feed.asked == asked:
                 raise _unusable(error) from error
             short, reason = memory.is_short(error), describe(error)
@@ -76,7 +76,7 @@ def decode(rows: Iterator[dict], task: Task, dog: Watchdog,
         yield from feed.failed()
         if short:
             loading.release_memory(task)
-        if short and halve(task):
+        if short and halve_batch_size(task):
             feed.again()
         elif reason is not None:
             _LOG.warning("a batch failed, its rows are decoded one by one: %s", reason)
@@ -95,12 +95,12 @@ def _one_by_one(under_way: list[tuple[dict, Request]], task: Task, dog: Watchdog
         try:
             outcome = next(dog.over(engine, engine.run([request])))
         except Exception as error:
-            stop_if_fatal(error, engine)
+            raise_if_fatal(error, engine)
             short = memory.is_short(error)
             outcome = _does_not_fit(request, error) if short else describe(error)
         if short:
             loading.release_memory(task)
-            set_to(task, size)
+            set_batch_size(task, size)
         yield row, outcome
 
 
@@ -112,9 +112,9 @@ def _does_not_fit(request: Request, error: Exception) -> str:
 def _engine(task: Task, size: int) -> Engine:
     other = {} if size == task.config.decode.batch_size else {"batch_size": size}
     try:
-        return loading.engine(task, **other)
+        return loading.make_engine(task, **other)
     except Exception as error:
-        stop_if_fatal(error)
+        raise_if_fatal(error)
         raise _unusable(error) from error
 
 
@@ -124,7 +124,7 @@ def _unusable(error: Exception) -> InfrastructureError:
                                "`dare-job check` tries the model alone")
 
 
-class _Feed:
+class _RequestQueue:
     """Turns rows into requests as the engine asks for them, and remembers which are under way.
 
     asked  rows asked for so far, each time they were
@@ -163,12 +163,12 @@ class _Feed:
     def _request(self, row: dict) -> Request | None:
         """What the engine is asked for a row now, if anything."""
         hung = self._hung.get(row["entity_id"], ())
-        reason = row["error"] or hangs.given_up(hung)
+        reason = row["error"] or hangs.give_up_reason(hung)
         if reason is None:
             try:
-                request = loading.request(row, self._task)
+                request = loading.make_request(row, self._task)
             except Exception as error:
-                stop_if_fatal(error)
+                raise_if_fatal(error)
                 reason = describe(error)
         if reason is not None:
             self._failed.append((row, reason))
@@ -205,7 +205,7 @@ class _Feed:
         return under_way
 
 
-def stop_if_fatal(error: Exception, engine: Engine | None = None) -> None:
+def raise_if_fatal(error: Exception, engine: Engine | None = None) -> None:
     """Raise again, as one of the project's errors, what would fail every row alike.
 
     engine  over whose rows a device may have failed
@@ -214,4 +214,4 @@ def stop_if_fatal(error: Exception, engine: Engine | None = None) -> None:
         raise errors.PoolError(str(error)) from error
     if isinstance(error, DareJobError) and not isinstance(error, RowError):
         raise error
-    engines.stop_if_device(error, engine.in_slots() if engine else ())
+    engines.raise_if_device_failed(error, engine.in_slots() if engine else ())

@@ -29,16 +29,16 @@ from dare_job.spark import workers
 from pools.draft import DraftSettings
 
 
-def load(folder: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool) -> Target:
+def load_model(folder: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool) -> Target:
     """gpu: the one that Spark gave this task. Raises ModelError, and InfrastructureError where the model does
     not fit or its device failed.
     """
-    with fitting("the model"):
-        return Target.load(Path(folder), dtype, workers.take(device, gpu), trust_remote_code)
+    with memory_errors("the model"):
+        return Target.load(Path(folder), dtype, workers.select_device(device, gpu), trust_remote_code)
 
 
 @contextmanager
-def fitting(what: str) -> Iterator[None]:
+def memory_errors(what: str) -> Iterator[None]:
     """Raise InfrastructureError where memory is too short to load something, or the device failed."""
     try:
         yield
@@ -50,7 +50,7 @@ def fitting(what: str) -> Iterator[None]:
             "a task more memory, or a machine fewer tasks at once") from error
 
 
-def stop_if_device(error: Exception, ids: Sequence[str]) -> None:
+def raise_if_device_failed(error: Exception, ids: Sequence[str]) -> None:
     """Raise DeviceError where the device has failed, on which rows of these ids were.
 
     It takes its process with it: Spark starts the task anew in another.
@@ -59,31 +59,31 @@ def stop_if_device(error: Exception, ids: Sequence[str]) -> None:
         raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}", ids) from error
 
 
-def drafter(task: Task, target: Target) -> Drafter:
+def make_drafter(task: Task, target: Target) -> Drafter:
     """A fresh one for an engine with this target, by the section drafter of the task's settings."""
     asked = task.config.drafter
     if asked.source == "retrieval":
         return _retrieval(task)
-    model = ModelDrafter(draft_model(task), asked.tree, target.vocabulary)
+    model = ModelDrafter(load_draft_model(task), asked.tree, target.vocabulary)
     return model if asked.source == "model" else HybridDrafter(_retrieval(task), model, asked.confidence)
 
 
-def draft_model(task: Task) -> Target:
+def load_draft_model(task: Task) -> Target:
     """The draft model of a task, loaded on the first call in this process, where the target is."""
     settings = task.config.model
-    return _load(task.draft, settings.dtype, settings.device, workers.address(), settings.trust_remote_code)
+    return _load(task.draft, settings.dtype, settings.device, workers.task_gpu(), settings.trust_remote_code)
 
 
-_load = lru_cache(maxsize=1)(load)
+_load = lru_cache(maxsize=1)(load_model)
 
 
-def nodes(asked: DrafterSettings) -> int:
+def default_nodes(asked: DrafterSettings) -> int:
     """Draft nodes of a row where decode.nodes is auto and each has as many, whatever its company."""
     usual, tree = EngineSettings.nodes, Shape.parse(asked.tree).nodes
     return {"retrieval": usual, "model": tree, "hybrid": max(usual, tree)}[asked.source]
 
 
-def key(task: Task) -> tuple:
+def drafter_key(task: Task) -> tuple:
     """Differs where drafts cost or are accepted otherwise."""
     asked = task.config.drafter
     return (asked.source,) if asked.source == "retrieval" else (
@@ -97,15 +97,15 @@ def _retrieval(task: Task) -> RetrievalDrafter:
                                           threads=task.threads))
 
 
-def engine(task: Task, target: Target, settings: EngineSettings, plain: bool) -> BeamEngine:
+def make_beam_engine(task: Task, target: Target, settings: EngineSettings, plain: bool) -> BeamEngine:
     """A fresh engine with the task's settings; plain: without its draft model."""
     asked = task.config
     drafted = not plain and asked.drafter.source == "model" and asked.beam.layers > 0
-    return BeamEngine(target, settings, of(task, drafted),
-                      BeamDrafter(draft_model(task)) if drafted else None)
+    return BeamEngine(target, settings, beam_settings(task, drafted),
+                      BeamDrafter(load_draft_model(task)) if drafted else None)
 
 
-def of(task: Task, drafted: bool) -> Beams:
+def beam_settings(task: Task, drafted: bool) -> Beams:
     """The section ``beam``."""
     asked = task.config.beam
     warp = Warp(asked.temperature, asked.top_k, asked.top_p)

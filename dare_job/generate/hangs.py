@@ -39,19 +39,19 @@ _LOG = logging.getLogger("dare_job")
 
 FOLDER = "hung"
 
-TWICE = 2  # hangs after which a row is given up: in its batch, and alone
+MAX_ROW_HANGS = 2  # hangs after which a row is given up: in its batch, and alone
 
-MOST = 16  # hangs of one shard in a run; more are no rows' fault, but a device's
+MAX_SHARD_HANGS = 16  # hangs of one shard in a run; more are no rows' fault, but a device's
 
 
-class Work(Protocol):
+class HangScope(Protocol):
     """What a task works on: a stage's folder, and the token of what it was cut into."""
 
     folder: str
     cut: str
 
 
-def note(task: Work, shard: int, worker: str, ids: list[str], why: str) -> None:
+def record_hang(task: HangScope, shard: int, worker: str, ids: list[str], why: str) -> None:
     """Leave the ids of rows that were being decoded for later attempts at their shard."""
     folder = paths.path(task.folder) / FOLDER
     paths.make_folder(folder)
@@ -60,7 +60,7 @@ def note(task: Work, shard: int, worker: str, ids: list[str], why: str) -> None:
                 "at_s": time.time()})
 
 
-def reasons(task: Work, shard: int) -> dict[str, list[str]]:
+def hang_reasons(task: HangScope, shard: int) -> dict[str, list[str]]:
     """Why workers ended over the rows of a shard of this cut: for each row's id, one reason a time."""
     found = defaultdict(list)
     for hang in sorted(_of(paths.path(task.folder), task.cut, f"{shard:05d}-*.json"), key=itemgetter("at_s")):
@@ -69,14 +69,14 @@ def reasons(task: Work, shard: int) -> dict[str, list[str]]:
     return found
 
 
-def given_up(whys: Sequence[str]) -> str | None:
+def give_up_reason(whys: Sequence[str]) -> str | None:
     """The ``error`` of a row over which workers ended for these reasons; None: it is tried once more."""
-    if len(whys) < TWICE:
+    if len(whys) < MAX_ROW_HANGS:
         return None
     return f"ended {len(whys)} workers, the last with this row alone: {whys[-1]}"
 
 
-def until_done(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
+def retry_after_hangs(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
     """What an attempt at all that is left gives, one Spark job each.
 
     A row that hangs, or that a device fails over, ends two attempts at its shard before it is given up, so a
@@ -84,28 +84,28 @@ def until_done(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
     it, what is left is therefore tried again, until a shard has had ``MOST`` of them. Any other failure
     ends as Spark lets it.
     """
-    before = seen = by_shard(folder, cut)
+    before = seen = hangs_by_shard(folder, cut)
     while True:
         try:
-            with executors.failing_plainly():
+            with executors.one_line_errors():
                 return attempt()
         except InfrastructureError as error:
-            found = by_shard(folder, cut)
-            if found == seen or max((found - before).values()) >= MOST:
+            found = hangs_by_shard(folder, cut)
+            if found == seen or max((found - before).values()) >= MAX_SHARD_HANGS:
                 raise
             _LOG.warning("workers hung, or their device failed, %d times; what is left is tried again: %s",
                          (found - seen).total(), error)
             seen = found
 
 
-def by_shard(folder: AnyPath, cut: str) -> Counter[int]:
+def hangs_by_shard(folder: AnyPath, cut: str) -> Counter[int]:
     """Hangs under a cut, by shard."""
     return Counter(hang["shard"] for hang in _of(folder, cut, "*.json"))
 
 
-def count(folder: AnyPath, cut: str) -> int:
+def hang_count(folder: AnyPath, cut: str) -> int:
     """Hangs of all workers under a cut."""
-    return by_shard(folder, cut).total()
+    return hangs_by_shard(folder, cut).total()
 
 
 def _of(folder: AnyPath, cut: str, names: str) -> list[dict]:

@@ -37,14 +37,14 @@ POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"),
                  **dict.fromkeys(MODES_WITHOUT_POOLS, ())}
 
 
-def log_task(task: Task, stage: str, **fields) -> None:
+def start_task_log(task: Task, stage: str, **fields) -> None:
     """Log this worker's records with the run's id and these fields, beside the run's own file."""
-    logs = atomic.place(path(task.folder)).parent / "logs"
+    logs = atomic.base_folder(path(task.folder)).parent / "logs"
     log.in_worker(task.config.log, logs, task.run_id, date=task.dt, stage=stage, **fields)
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in memory with its tokenizer."""
 
     target: Target
@@ -53,7 +53,7 @@ class Loaded:
 
 @lru_cache(maxsize=1)
 def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool,
-          threads: int) -> Loaded:
+          threads: int) -> LoadedModel:
     """Loads again where Spark gives this process another GPU than before."""
     import torch
     from transformers import AutoTokenizer
@@ -63,42 +63,42 @@ def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_cod
     logging.set_verbosity_error()
     torch.set_num_threads(threads)
     warm_up()
-    target = engines.load(model, dtype, device, gpu, trust_remote_code)
+    target = engines.load_model(model, dtype, device, gpu, trust_remote_code)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-    return Loaded(target, tokenizer)
+    return LoadedModel(target, tokenizer)
 
 
-def loaded(task: Task) -> Loaded:
+def load_task_model(task: Task) -> LoadedModel:
     """The model of a task, loaded on the first call in this process."""
     settings = task.config.model
-    return _load(task.model, settings.dtype, settings.device, workers.address(), settings.trust_remote_code,
+    return _load(task.model, settings.dtype, settings.device, workers.task_gpu(), settings.trust_remote_code,
                  task.threads)
 
 
-def loads() -> int:
+def load_count() -> int:
     """How often this process has loaded a model."""
     return _load.cache_info().misses
 
 
 def release_memory(task: Task) -> None:
     """Give back what engines of this process left."""
-    memory.release(loaded(task).target)
+    memory.release(load_task_model(task).target)
 
 
-def request(row: dict, task: Task, drafted: bool = True) -> Request:
+def make_request(row: dict, task: Task, drafted: bool = True) -> Request:
     """A row's prompt as token ids; unless ``drafted`` is false, with its pools and its own old text."""
-    ids = prompt_ids(loaded(task).tokenizer, row["prompt"], task.config.model.chat_template)
+    ids = prompt_ids(load_task_model(task).tokenizer, row["prompt"], task.config.model.chat_template)
     name = row["entity_id"]
     key = row["entity"], name  # a user and an item of one id have random numbers of their own
     if not drafted:
         return Request(name, ids, key=key)
     own = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
-    pools = row_pools(row, task)
-    guard = None if row["strict"] else length_guard(pools, task)
+    pools = open_row_pools(row, task)
+    guard = None if row["strict"] else length_limit(pools, task)
     return Request(name, ids, pools, old_ids=own, strict=bool(row["strict"]), guard=guard, key=key)
 
 
-def length_guard(pools: tuple[Index, ...], task: Task) -> int | None:
+def length_limit(pools: tuple[Index, ...], task: Task) -> int | None:
     """Tokens behind which a row's text is long for its group, where relaxed text may run on; else None."""
     verify = task.config.verify
     if verify.length_quantile is None or verify.rule == "strict" or task.config.decode.mode != "dare":
@@ -106,12 +106,12 @@ def length_guard(pools: tuple[Index, ...], task: Task) -> int | None:
     return usual_length(pools, verify.length_quantile)
 
 
-def text(token_ids, task: Task) -> str:
+def decode_text(token_ids, task: Task) -> str:
     """Generated token ids as text."""
-    return loaded(task).tokenizer.decode(token_ids, skip_special_tokens=True).strip()
+    return load_task_model(task).tokenizer.decode(token_ids, skip_special_tokens=True).strip()
 
 
-def row_pools(row: dict, task: Task) -> tuple[Index, ...]:
+def open_row_pools(row: dict, task: Task) -> tuple[Index, ...]:
     """A row's own old text, then its pools that exist, opened: a group without old text has none.
 
     Raises PoolError on damage.
@@ -142,7 +142,7 @@ def _store(folder: str, version: str, tokenizer: str) -> Store:
     return Store(local_copy(path(folder), version), tokenizer_hash=tokenizer)
 
 
-def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -> Engine:
+def make_engine(task: Task, mode: str | None = None, batch_size: int | None = None) -> Engine:
     """A fresh engine with the task's settings; ``mode`` "autoregressive" drafts nothing."""
     decode, verify = task.config.decode, task.config.verify
     mode = mode or decode.mode
@@ -155,21 +155,21 @@ def engine(task: Task, mode: str | None = None, batch_size: int | None = None) -
         batch_size=batch_size or decode.batch_size, depth=decode.depth, score=_score(task, mode),
         row_timeout_s=decode.row_timeout_s)
     settings = replace(settings, nodes=0 if plain else _nodes(task, settings))
-    target = loaded(task).target
+    target = load_task_model(task).target
     if decode.mode == "beam":
-        return engines.engine(task, target, settings, plain)
-    drafter = None if plain else engines.drafter(task, target)
+        return engines.make_beam_engine(task, target, settings, plain)
+    drafter = None if plain else engines.make_drafter(task, target)
     if sampled:
-        return SamplingEngine(target, settings, sampling(task), drafter)
+        return SamplingEngine(target, settings, sampling_settings(task), drafter)
     key = (task.model, mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon,
-           settings.delta, settings.batch_size, settings.nodes, engines.key(task))
+           settings.delta, settings.batch_size, settings.nodes, engines.drafter_key(task))
     shared = decode.nodes == "auto" and settings.nodes == most(decode.batch_size)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))  # fewer rows too
     scheduler = _scheduler(key, target, measured) if shared else None
     return Engine(target, settings, drafter, _scoring(key), scheduler)
 
 
-def sampling(task: Task) -> Sampling:
+def sampling_settings(task: Task) -> Sampling:
     """What the section sample of a task's settings asks for."""
     asked = task.config.sample
     penalty = 1.0 if asked.repetition_penalty is None else asked.repetition_penalty
@@ -184,7 +184,7 @@ def _nodes(task: Task, settings: EngineSettings) -> int:
         return asked
     fixed = task.config.verify.reproducible and settings.rule != "strict"
     fixed |= task.config.decode.mode == "sample"
-    return engines.nodes(task.config.drafter) if fixed else most(task.config.decode.batch_size)
+    return engines.default_nodes(task.config.drafter) if fixed else most(task.config.decode.batch_size)
 
 
 def _score(task: Task, mode: str) -> str:

@@ -9,7 +9,7 @@ _ADVICE = ("dare-job train-drafter makes a draft model's folder from texts of th
            "retrieval does without one")
 
 
-def require(job: Job) -> None:
+def check_drafting(job: Job) -> None:
     """Raises ConfigError, ModelError or InfrastructureError that names the setting, its value and the fix.
 
     Of a draft model: its folder, its tokens, its tree against the budget, and in mode sample whether the rule

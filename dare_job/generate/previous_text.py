@@ -22,7 +22,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from pools.index import Index
 
-STATS = "pool string, kind string, texts long, tokens long, bytes long, seconds double"
+POOL_STATS = "pool string, kind string, texts long, tokens long, bytes long, seconds double"
 
 TOKENS = pa.schema([("entity_id", pa.string()), ("token_ids", pa.list_(pa.int32()))])
 
@@ -34,7 +34,7 @@ def _tokenizer(model: str, trust_remote_code: bool):
     return AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
 
 
-def token_batches(batches: Iterable[pa.RecordBatch], model: str,
+def tokenize_batches(batches: Iterable[pa.RecordBatch], model: str,
              trust_remote_code: bool) -> Iterator[pa.RecordBatch]:
     """``entity_id, knowledge`` -> TOKENS, the end-of-text token included, as the model writes it."""
     for batch in batches:
@@ -48,7 +48,7 @@ def token_batches(batches: Iterable[pa.RecordBatch], model: str,
         yield pa.RecordBatch.from_arrays(columns, schema=TOKENS)
 
 
-def build(table: pa.Table, folder: str, meta: dict) -> pa.Table:
+def build_pool(table: pa.Table, folder: str, meta: dict) -> pa.Table:
     """One pool's ``pool, kind, token_ids`` -> its folder, written whole or not at all; returns STATS."""
     began = time.perf_counter()
     name, kind = table["pool"][0].as_py(), table["kind"][0].as_py()
@@ -73,7 +73,7 @@ def _save(index: Index, folder: paths.AnyPath, meta: dict) -> None:
 _LOG = logging.getLogger("dare_job")
 
 
-def token_ids(job: Job, folder: AnyPath) -> DataFrame:
+def previous_token_ids(job: Job, folder: AnyPath) -> DataFrame:
     """``entity_id, token_ids`` of a folder's texts: as written where they are this tokenizer's, else anew.
 
     A text with an id that the model has no token for drafts nothing: it is left out.
@@ -83,21 +83,21 @@ def token_ids(job: Job, folder: AnyPath) -> DataFrame:
     archive = _tokenizer_archive(job)
 
     def tokenise(batches):
-        yield from token_batches(batches, shipping.unpacked(archive) if archive else model, trust)
+        yield from tokenize_batches(batches, shipping.unpack_archive(archive) if archive else model, trust)
 
     anew = rest.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
     return (anew if written is None else written.unionByName(anew)).where(_sound(_size(job)))
 
 
 def _tokenizer_archive(job: Job) -> shipping.Archive | None:
-    if not shipping.wanted(job, "model"):
+    if not shipping.should_ship(job, "model"):
         return None
     folder = job.model_path.absolute()
-    return shipping.ship(job.spark, folder, f"{job.model_hash} without weights",
+    return shipping.ship_folder(job.spark, folder, f"{job.model_hash} without weights",
                          files(folder, weights=False))
 
 
-def warn_of_bad_ids(job: Job, folder: AnyPath) -> None:
+def warn_invalid_ids(job: Job, folder: AnyPath) -> None:
     """Log which texts ``token_ids`` leaves out for the ids that they were written with, where any."""
     written, _ = _parts(job, folder)
     if written is None:
@@ -112,10 +112,10 @@ def warn_of_bad_ids(job: Job, folder: AnyPath) -> None:
 
 def _parts(job: Job, folder: AnyPath) -> tuple[DataFrame | None, DataFrame]:
     """Texts with ids of tonight's tokenizer (None: no text can have any), and the words of the others."""
-    table = published.read_table(job, folder, ("entity_id", "knowledge", "token_ids"))
+    table = published.read_texts(job, folder, ("entity_id", "knowledge", "token_ids"))
     table = table.where(F.length("knowledge") > 0)
     columns = ["entity_id", "knowledge"]
-    if published.manifest(folder).get("tokenizer") != tokenizer_hash(job.model_path):
+    if published.read_manifest(folder).get("tokenizer") != tokenizer_hash(job.model_path):
         return None, table.select(columns)
     there = F.coalesce(F.size("token_ids"), F.lit(0)) > 0
     return table.where(there).select("entity_id", "token_ids"), table.where(~there).select(columns)

@@ -19,26 +19,26 @@ import pyarrow as pa
 
 from dare_job import errors
 from dare_job.errors import DareJobError
-from dare_job.generate import placing, waves
+from dare_job.generate import row_assignment, waves
 from dare_job.job import Job
 from dare_job.schemas import ENTITIES
-from dare_job.spark.tables import read_parquet, rows_of, write_parquet
+from dare_job.spark.tables import read_parquet, row_count, write_parquet
 from dare_job.storage import atomic, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files, parts
-from dare_job.tables.published import read_table, relaxed
-from dare_job.workspace import CUT, digest, write_json
+from dare_job.tables.published import has_relaxed_tokens, read_texts
+from dare_job.workspace import SHARD_PLAN, digest, write_json
 
 FAILED = "_failed.json"  # left by a worker that stopped the run
 RETRY = "_retry.json"  # left by the gate when too many rows failed: the next cut tries them again
-COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
+ROW_COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
            "strict")
-PLACE = ("wave", "shard", "chunk", "position")  # what the cut adds to them
+ASSIGNMENT_COLUMNS = ("wave", "shard", "chunk", "position")  # what the cut adds to them
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
 
 @dataclass(frozen=True)
-class Cut:
+class ShardPlan:
     """A persisted cut. ``rows`` counts kept rows too, so it is what the folder holds when all is done.
 
     ``token`` is its own: a worker left from an earlier cut has another, also where the fingerprint is equal.
@@ -68,7 +68,7 @@ class Cut:
         return [self.folder / f"entity={entity}" for entity in ENTITIES]
 
 
-def prepare(job: Job, fingerprint: str, tonight) -> Cut:
+def load_or_create(job: Job, fingerprint: str, tonight) -> ShardPlan:
     """The cut of this fingerprint: the one on disk, or a new one of the rows of ``tonight(job.limit)``.
 
     ``tonight(limit)`` is a DataFrame with ``entity`` and COLUMNS, one row for each text to write.
@@ -76,25 +76,25 @@ def prepare(job: Job, fingerprint: str, tonight) -> Cut:
     folder, asked = job.space.stage("generate"), digest(job.config.waves.model_dump())
     for entity in ENTITIES:
         chunk_files.discard_unreadable(folder / f"entity={entity}")
-    found = read(folder)
-    if found and found.fingerprint == fingerprint and _serves(found, job.limit, asked):
+    found = read_plan(folder)
+    if found and found.fingerprint == fingerprint and _covers(found, job.limit, asked):
         return found
-    staging = atomic.staged(folder)
-    with atomic.discarding(staging):
-        kept = _keep(job, tonight(None), folder, staging)
+    staging = atomic.stage_folder(folder)
+    with atomic.remove_on_error(staging):
+        kept = _copy_finished(job, tonight(None), folder, staging)
         rows = tonight(job.limit).cache()
         record = _write(job, rows, staging)
         rows.unpersist()
-        write_json(staging / CUT, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
+        write_json(staging / SHARD_PLAN, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
                                       "limit": job.limit, "kept": kept, "asked": asked, **record,
                                       "rows": record["rows"] + kept})
         atomic.replace(staging, folder)
-    return read(job.space.stage("generate"))
+    return read_plan(job.space.stage("generate"))
 
 
-def _serves(found: Cut, limit: int | None, asked: str) -> bool:
+def _covers(found: ShardPlan, limit: int | None, asked: str) -> bool:
     """True where a cut was made for the limit and waves asked for, or for more rows, which are all there."""
-    if (found.folder / RETRY).exists() or not _is_whole(found):
+    if (found.folder / RETRY).exists() or not _is_complete(found):
         return False
     if found.limit == limit and found.asked == asked:
         return True
@@ -102,11 +102,11 @@ def _serves(found: Cut, limit: int | None, asked: str) -> bool:
     return covers and chunk_files.Tally(found.entities).update().rows == found.rows
 
 
-def _is_whole(found: Cut) -> bool:
+def _is_complete(found: ShardPlan) -> bool:
     """False where files of the cut itself, or of the kept rows, are gone or damaged."""
     kept = (path for entity in found.entities for path in entity.glob("kept-*.parquet"))
     try:
-        waiting = sum(paths.each(rows_of, (found.folder / "cut").glob("*.parquet")))
+        waiting = sum(paths.map_paths(row_count, (found.folder / "cut").glob("*.parquet")))
     except (pa.ArrowException, OSError):
         return False
     there = all(entity.is_dir() or not paths.is_local(entity) for entity in found.entities)
@@ -114,22 +114,22 @@ def _is_whole(found: Cut) -> bool:
             and sum(chunk_files.read_totals(path).rows for path in kept) == found.kept)
 
 
-def read(folder: AnyPath) -> Cut | None:
+def read_plan(folder: AnyPath) -> ShardPlan | None:
     """The cut in a folder, or None."""
     try:
-        return Cut(folder=folder, **json.loads((folder / CUT).read_text(encoding="utf-8")))
+        return ShardPlan(folder=folder, **json.loads((folder / SHARD_PLAN).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def stop(folder: AnyPath, error: DareJobError) -> None:
+def record_failure(folder: AnyPath, error: DareJobError) -> None:
     """Called by a worker that met what every row would meet: the other workers stop at their next chunk."""
     write_json(folder / FAILED, {"error": type(error).__name__, "message": str(error)})
 
 
-def goes_on(folder: AnyPath, token: str) -> bool:
+def is_active(folder: AnyPath, token: str) -> bool:
     """False where a worker must write no more: another one stopped the run, or a later run cut anew."""
-    found = read(folder)
+    found = read_plan(folder)
     return found is not None and found.token == token and not (folder / FAILED).exists()
 
 
@@ -142,7 +142,7 @@ def raise_failure(folder: AnyPath) -> None:
     raise getattr(errors, failure["error"])(failure["message"])
 
 
-def remaining(job: Job, cut: Cut, wave: int | None = None):
+def remaining_rows(job: Job, cut: ShardPlan, wave: int | None = None):
     """DataFrame of the rows (of a wave) without a committed chunk, a partition a shard, by position."""
     from pyspark.sql import functions as F
 
@@ -170,14 +170,14 @@ def _write(job: Job, rows, staging: AnyPath) -> dict:
             ids = read_parquet(job.spark, kept, columns=["entity_id"])
             ids = ids.select(F.lit(entity).alias("entity"), "entity_id")
             rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
-    rows, drafting = waves.assign(job, rows, texts)
-    record, placed = placing.place(job, rows.select("wave", "entity", *COLUMNS))
-    write_parquet(placed.select("entity", *COLUMNS, *PLACE), (staging / "cut").resolve())
+    rows, drafting = waves.add_waves(job, rows, texts)
+    record, placed = row_assignment.assign_rows(job, rows.select("wave", "entity", *ROW_COLUMNS))
+    write_parquet(placed.select("entity", *ROW_COLUMNS, *ASSIGNMENT_COLUMNS), (staging / "cut").resolve())
     return {"shards": sum(shards for _, shards in record), "rows": sum(rows for rows, _ in record),
             "waves": record, "drafting": drafting}
 
 
-def _keep(job: Job, wanted, old: AnyPath, staging: AnyPath) -> int:
+def _copy_finished(job: Job, wanted, old: AnyPath, staging: AnyPath) -> int:
     """Copy finished rows whose text key is wanted again, if by the same rule; errors are tried again."""
     from pyspark.sql import functions as F
 
@@ -188,11 +188,11 @@ def _keep(job: Job, wanted, old: AnyPath, staging: AnyPath) -> int:
         before = chunk_files.Tally([old / folder.name]).update()
         if not before.rows:
             continue
-        finished = read_table(job, old / folder.name).where(F.col("error").isNull())
+        finished = read_texts(job, old / folder.name).where(F.col("error").isNull())
         keys = wanted.where(F.col("entity") == entity).select(
             F.col("entity_id").alias("id"), F.col("text_key").alias("key"), "strict")
         same = (F.col("entity_id") == F.col("id")) & (F.col("text_key") == F.col("key"))
-        table = finished.join(keys, same & (~F.col("strict") | ~relaxed()), "left_semi")
+        table = finished.join(keys, same & (~F.col("strict") | ~has_relaxed_tokens()), "left_semi")
         files = parts.write_parts(table, folder, "kept", 1 + before.rows // _KEPT_ROWS,
                                   before.busy_s / max(1, before.tokens))
         kept += sum(part.rows for part in files)

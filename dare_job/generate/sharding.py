@@ -27,7 +27,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PoolAssignment:
     """Where the rows of one pool go, by their rank (0, 1, ...) in it and the cost of the pool's rows before.
 
     A row with ``before`` lies in part (start + before) * parts // length of its line, but not before
@@ -51,7 +51,7 @@ class Placement:
         return self.shards[part], offset + rank
 
 
-def number(rows: int, slots: int, batch_size: int, asked: int | str) -> int:
+def shard_count(rows: int, slots: int, batch_size: int, asked: int | str) -> int:
     """How many shards so many rows should have; ``asked`` is a number or "auto".
 
     An engine's slots run empty at the end of each shard, and what one task slot is late by is a share of a
@@ -68,7 +68,7 @@ def number(rows: int, slots: int, batch_size: int, asked: int | str) -> int:
     return 2 * slots if least >= 2 * slots else slots if least >= slots else max(1, least)
 
 
-def place(pools: Mapping[PoolKey, Load], shards: int) -> tuple[dict[PoolKey, Placement], int]:
+def assign_pools(pools: Mapping[PoolKey, Load], shards: int) -> tuple[dict[PoolKey, PoolAssignment], int]:
     """Assign every pool's rows to about so many shards; returns how many there are, too.
 
     No shard holds rows of two entity types. The same loads always give the same placement.
@@ -78,18 +78,18 @@ def place(pools: Mapping[PoolKey, Load], shards: int) -> tuple[dict[PoolKey, Pla
         lines[entity] = {key: pools[key] for key in sorted(pools) if key[0] == entity}
     placed: dict[PoolKey, tuple] = {}
     sizes: list[float] = []  # cost of each shard, in the order of making
-    for entity, parts in _parts({entity: sum(load.cost for load in line.values())
+    for entity, parts in _shards_per_entity({entity: sum(load.cost for load in line.values())
                                  for entity, line in lines.items()}, shards).items():
-        line, found = _place_line(lines[entity], parts)
+        line, found = _assign_line(lines[entity], parts)
         placed |= {key: (where, len(sizes)) for key, where in line.items()}
         sizes += found
     order = sorted(range(len(sizes)), key=lambda shard: (-sizes[shard], shard))
     rank = {shard: number for number, shard in enumerate(order)}
-    return {key: Placement(*where[:4], tuple(rank[offset + part] for part in where[4]), *where[5:])
+    return {key: PoolAssignment(*where[:4], tuple(rank[offset + part] for part in where[4]), *where[5:])
             for key, (where, offset) in placed.items()}, len(sizes)
 
 
-def _parts(costs: Mapping[str, int], shards: int) -> dict[str, int]:
+def _shards_per_entity(costs: Mapping[str, int], shards: int) -> dict[str, int]:
     """Shards of each entity type, by name, chosen so that the costliest shard costs little."""
     left, behind, parts = shards, sum(costs.values()), {}
     for entity in sorted(costs, key=lambda entity: (costs[entity], entity)):
@@ -102,10 +102,10 @@ def _parts(costs: Mapping[str, int], shards: int) -> dict[str, int]:
     return dict(sorted(parts.items()))
 
 
-def _place_line(line: Mapping[PoolKey, Load], parts: int) -> tuple[dict[PoolKey, tuple], list[float]]:
+def _assign_line(line: Mapping[PoolKey, Load], parts: int) -> tuple[dict[PoolKey, tuple], list[float]]:
     """Fields of ``Placement`` of one entity type's pools, with parts for shards; cost of each part."""
     *starts, length = accumulate((load.cost for load in line.values()), initial=0)
-    cuts = _cuts(starts, length, parts)
+    cuts = _boundaries(starts, length, parts)
     spans = [(bisect_right(cuts, start), max(bisect_right(cuts, start), bisect_left(cuts, start + load.cost)))
              for start, load in zip(starts, line.values(), strict=True)]
     inside = [0] * parts  # rows of the pools that lie wholly in a part, which stand first in it
@@ -125,7 +125,7 @@ def _place_line(line: Mapping[PoolKey, Load], parts: int) -> tuple[dict[PoolKey,
             [end - start for start, end in zip(edges, edges[1:], strict=False)])
 
 
-def _cuts(borders: list[int], length: int, parts: int) -> list[float]:
+def _boundaries(borders: list[int], length: int, parts: int) -> list[float]:
     """Where a line is cut, ascending: a cut with a border near it lies there."""
     cuts = []
     for part in range(1, parts):
@@ -136,7 +136,7 @@ def _cuts(borders: list[int], length: int, parts: int) -> list[float]:
     return cuts
 
 
-def place_waves(loads: Mapping[tuple[int, str, str], Load],
+def assign_waves(loads: Mapping[tuple[int, str, str], Load],
                 number: Callable[[int], int]) -> tuple[list[tuple[int, int]], list[tuple]]:
     """Place the rows of each wave (1, 2, ...), in shards that follow on those of the wave before.
 
@@ -148,7 +148,7 @@ def place_waves(loads: Mapping[tuple[int, str, str], Load],
     for wave in range(1, 1 + max((key[0] for key in loads), default=0)):
         members = {key[1:]: load for key, load in loads.items() if key[0] == wave}
         rows, before = sum(load.rows for load in members.values()), sum(shards for _, shards in waves)
-        placements, shards = place(members, number(rows))
+        placements, shards = assign_pools(members, number(rows))
         table += [(wave, *key, where.start, where.length, where.parts, where.first,
                    [before + shard for shard in where.shards], where.head, where.tail)
                   for key, where in placements.items()]

@@ -12,11 +12,11 @@ from dare_job.models import files
 from dare_job.spark import shipping
 from dare_job.spark.session import is_local
 from dare_job.spark.shipping import Archive
-from dare_job.spark.workers import threads
+from dare_job.spark.workers import task_threads
 
 # A worker says of each chunk: loads, the models that its process has loaded so far; began, the task's start;
 # ended, the chunk's end.
-STATS = ("shard int, chunk int, rows long, worker string, gpu string, loads int, began double, "
+CHUNK_STATS = ("shard int, chunk int, rows long, worker string, gpu string, loads int, began double, "
          "ended double")
 
 WavePools = tuple[tuple[str, str, str], ...]
@@ -45,7 +45,7 @@ class Task:
     cut: str
     dt: str
     run_id: str
-    threads: int
+    task_threads: int
     wave_pools: WavePools = ()
     model_hash: str = ""
     archives: tuple[Archive, ...] = ()
@@ -60,23 +60,23 @@ class Task:
         if job.draft_path:
             models[job.draft_path.absolute()] = job.draft_hash
         archives, hashes = [], ["", ""]
-        if shipping.wanted(job, "model"):
-            archives += [shipping.ship(job.spark, folder, version, files.files(folder))
+        if shipping.should_ship(job, "model"):
+            archives += [shipping.ship_folder(job.spark, folder, version, files.files(folder))
                          for folder, version in models.items()]
         elif not is_local(job.spark.sparkContext.master):
             hashes = [job.model_hash, job.draft_hash or ""]
-        if pools_version and shipping.wanted(job, "pools"):
-            archives.append(shipping.ship(job.spark, pools, pools_version))
+        if pools_version and shipping.should_ship(job, "pools"):
+            archives.append(shipping.ship_folder(job.spark, pools, pools_version))
         return cls(job.config, str(model), files.tokenizer_hash(model),
                    str(job.space.stage("generate").resolve()), str(pools), pools_version, cut,
-                   job.space.dt, job.run_id, threads(job), (), hashes[0], tuple(archives),
+                   job.space.dt, job.run_id, task_threads(job), (), hashes[0], tuple(archives),
                    str(job.draft_path.absolute()) if job.draft_path else "", hashes[1])
 
     def of_wave(self, job: Job, wave_pools: WavePools) -> "Task":
         """The same task with the pools of the waves before, which are shipped like the others."""
         archives = self.archives
-        if shipping.wanted(job, "pools"):
-            archives += tuple(shipping.ship(job.spark, Path(folder), version)
+        if shipping.should_ship(job, "pools"):
+            archives += tuple(shipping.ship_folder(job.spark, Path(folder), version)
                               for _, folder, version in wave_pools)
         return replace(self, wave_pools=wave_pools, archives=archives)
 
@@ -86,7 +86,7 @@ class Task:
         Raises ModelError where the host has another model under the same path, InfrastructureError where
         a shipped folder cannot be unpacked.
         """
-        at = {archive.folder: shipping.unpacked(archive) for archive in self.archives}
+        at = {archive.folder: shipping.unpack_archive(archive) for archive in self.archives}
         for folder, expected in ((self.model, self.model_hash), (self.draft, self.draft_hash)):
             if expected:
                 _check_model(folder, expected)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from dare_job.errors import InfrastructureError
 from dare_job.generate import previous_text
-from dare_job.generate.shard_plan import Cut
+from dare_job.generate.shard_plan import ShardPlan
 from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
 from dare_job.schemas import ENTITIES, GLOBAL
@@ -31,25 +31,25 @@ from pools.errors import PoolError
 _LOG = logging.getLogger("dare_job")
 
 
-def unfinished(work: Cut, wave: int) -> int:
+def unfinished_rows(work: ShardPlan, wave: int) -> int:
     """Rows of a wave whose chunk is not committed."""
     rows, _ = work.waves[wave - 1]
     return rows - sum(_totals(work, wave, entity).rows for entity in work.entities)
 
 
-def name(work: Cut, wave: int) -> str:
+def wave_name(work: ShardPlan, wave: int) -> str:
     """A wave as progress and messages call it."""
     return f"wave {wave} of {len(work.waves)}" if len(work.waves) > 1 else "writing"
 
 
-def check(work: Cut, wave: int) -> None:
+def require_complete(work: ShardPlan, wave: int) -> None:
     """Raise InfrastructureError where rows of a wave are missing after all its tasks ended."""
-    if left := unfinished(work, wave):
+    if left := unfinished_rows(work, wave):
         raise InfrastructureError(f"{work.folder} lacks {left} of the {work.waves[wave - 1][0]} rows of "
-                                  f"{name(work, wave)} after all tasks ended: run it again")
+                                  f"{wave_name(work, wave)} after all tasks ended: run it again")
 
 
-def record(work: Cut) -> dict[str, list[dict]]:
+def wave_record(work: ShardPlan) -> dict[str, list[dict]]:
     """Sums of each wave by entity type; empty lists where all rows were written at once."""
     several = range(1, 1 + len(work.waves)) if len(work.waves) > 1 else ()
     totals = {entity: [_totals(work, wave, folder) for wave in several]
@@ -58,7 +58,7 @@ def record(work: Cut) -> dict[str, list[dict]]:
             for entity, waves in totals.items()}
 
 
-def freeze(job: Job, work: Cut, wave: int) -> tuple[tuple[str, str, str], ...]:
+def build_indexes(job: Job, work: ShardPlan, wave: int) -> tuple[tuple[str, str, str], ...]:
     """Index the texts before a wave, where that was not done; returns ``Task.wave_pools`` of the wave."""
     found = []
     for entity, folder in zip(ENTITIES, work.entities, strict=True):
@@ -73,16 +73,16 @@ def freeze(job: Job, work: Cut, wave: int) -> tuple[tuple[str, str, str], ...]:
 
 
 def _texts(path: AnyPath) -> pa.Table:
-    with paths.source(path) as source:
+    with paths.arrow_source(path) as source:
         return pq.read_table(source, columns=["entity_id", "error", "token_ids"])
 
 
-def _totals(work: Cut, wave: int, folder: AnyPath) -> chunk_files.Totals:
+def _totals(work: ShardPlan, wave: int, folder: AnyPath) -> chunk_files.Totals:
     found = _chunks(work, range(wave, wave + 1), folder)
-    return sum(paths.each(chunk_files.read_totals, found), chunk_files.Totals())
+    return sum(paths.map_paths(chunk_files.read_totals, found), chunk_files.Totals())
 
 
-def _chunks(work: Cut, waves: range, folder: AnyPath) -> list[AnyPath]:
+def _chunks(work: ShardPlan, waves: range, folder: AnyPath) -> list[AnyPath]:
     """Committed chunk files of some waves."""
     numbers = {shard for wave in waves for shard in work.shards_of(wave)}
     return [
@@ -117,16 +117,17 @@ def _version(pool: AnyPath) -> str:
 def _build(job: Job, entity: str, texts: list[AnyPath], pool: AnyPath) -> str | None:
     """Index the texts of some files of KNOWLEDGE; the manifest's checksum, or None where there is no text."""
     settings = job.config.pools
-    rows = pa.concat_tables(paths.each(_texts, texts))
+    rows = pa.concat_tables(paths.map_paths(_texts, texts))
     rows = rows.filter(pc.and_(pc.is_null(rows["error"]), pc.is_valid(rows["token_ids"])))
     if not len(rows):
         return None
     sample = store.sample(rows["entity_id"].to_pylist(), settings.max_global_texts, settings.seed)
     rows = rows.filter(pc.is_in(rows["entity_id"], pa.array(sample, pa.string())))
     _LOG.info("indexing %d %s texts of tonight", len(rows), entity)
-    writer = published.writer(job)
+    writer = published.writer_record(job)
     meta = {"tokenizer": writer["tokenizer"], "model": writer["model"]["hash"], "dt": job.space.dt,
             "prompt": writer["prompts"][entity], "entity": entity, "source": str(pool.parents[2])}
-    table = rows.append_column("pool", pa.array([pool.name] * len(rows)))
-    previous_text.build(table.append_column("kind", pa.array([GLOBAL] * len(rows))), str(pool.parent), meta)
+    rows = rows.append_column("pool", pa.array([pool.name] * len(rows)))
+    rows = rows.append_column("kind", pa.array([GLOBAL] * len(rows)))
+    previous_text.build_pool(rows, str(pool.parent), meta)
     return _opened(pool, writer["tokenizer"])

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dare_job.decode.request import Result
 from dare_job.errors import DareJobError, DeviceError, InfrastructureError
 from dare_job.generate import decoding, hangs, loading, shard_plan, worker_stats
-from dare_job.generate.decoding import decode
+from dare_job.generate.decoding import decode_rows
 from dare_job.generate.hangs import Watchdog
 from dare_job.generate.task import Task
 from dare_job.observe import log
@@ -50,22 +50,23 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
                                   "that every host has under the same path")
     rows = _missing((row for batch in batches for row in batch.to_pylist()), task)
     first = next(rows, None)
-    if first is None or not shard_plan.goes_on(folder, task.cut):
+    if first is None or not shard_plan.is_active(folder, task.cut):
         return
     shard = first["shard"]
-    loading.log_task(task, "generate", shard=shard)
-    note = partial(hangs.note, task, shard, _name())
+    loading.start_task_log(task, "generate", shard=shard)
+    note = partial(hangs.record_hang, task, shard, _name())
     dog = Watchdog(task.config.decode.hang_timeout_s, note)
     began = time.perf_counter()
     try:
         task = task.here()
-        loading.loaded(task)  # before the clock starts
+        loading.load_task_model(task)  # before the clock starts
         _LOG.info("the model is loaded", extra={"seconds": round(time.perf_counter() - began, 3)})
         collector = Collector(task)
         with dog.on():
-            for row, result in decode(collector.watched(chain([first], rows)), task, dog,
-                                      hangs.reasons(task, shard)):
-                yield from collector.add(row, knowledge_row(row, result, task), worker_stats.of(result))
+            for row, result in decode_rows(collector.watched(chain([first], rows)), task, dog,
+                                      hangs.hang_reasons(task, shard)):
+                yield from collector.add(row, knowledge_row(row, result, task),
+                                         worker_stats.beam_totals(result))
             yield from collector.finish()
         _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
     except DareJobError as error:
@@ -74,8 +75,8 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
             note(error.ids, str(error))
         if isinstance(error, InfrastructureError):
             raise
-        if shard_plan.goes_on(folder, task.cut):
-            shard_plan.stop(folder, error)
+        if shard_plan.is_active(folder, task.cut):
+            shard_plan.record_failure(folder, error)
     except _Stopped:
         return
     finally:
@@ -109,7 +110,7 @@ class Collector:
         self._task = task
         self._waiting: dict[int, int] = {}  # chunk -> rows handed out and not finished
         self._ready: dict[int, list[dict]] = {}
-        self._widths: dict[int, worker_stats.Widths] = {}
+        self._widths: dict[int, worker_stats.BeamTotals] = {}
         self._newest = -1
         self._began = time.perf_counter()
         self._started = time.time()
@@ -122,10 +123,10 @@ class Collector:
             yield row
         self._newest = -1
 
-    def add(self, row: dict, finished: dict, beams: worker_stats.Widths) -> Iterator[pa.RecordBatch]:
+    def add(self, row: dict, finished: dict, beams: worker_stats.BeamTotals) -> Iterator[pa.RecordBatch]:
         """Take a finished row; commits the chunks that are complete: no later row can belong to them."""
         self._waiting[row["chunk"]] -= 1
-        self._widths[row["chunk"]] = self._widths.get(row["chunk"], worker_stats.Widths()) + beams
+        self._widths[row["chunk"]] = self._widths.get(row["chunk"], worker_stats.BeamTotals()) + beams
         self._ready.setdefault(row["chunk"], []).append((row, finished))
         for chunk in [chunk for chunk in self._ready if chunk != self._newest and not self._waiting[chunk]]:
             yield self._commit(chunk)
@@ -139,9 +140,9 @@ class Collector:
         busy_s = time.perf_counter() - self._began
         entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
         first = entries[0][0]
-        if not shard_plan.goes_on(path(self._task.folder), self._task.cut):
+        if not shard_plan.is_active(path(self._task.folder), self._task.cut):
             raise _Stopped
-        maker = chunk_files.Maker(_name(), decoding.of(self._task))
+        maker = chunk_files.Maker(_name(), decoding.batch_size_of(self._task))
         file = _path(first, self._task)
         chunk_files.write(file, [finished for _, finished in entries], busy_s, maker,
                      self._widths.pop(chunk).note())
@@ -149,7 +150,7 @@ class Collector:
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
         _LOG.info("committed %s", file.name, extra={
             "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
-        record |= {"gpu": workers.address(), "worker": _name(), "loads": loading.loads(),
+        record |= {"gpu": workers.task_gpu(), "worker": _name(), "loads": loading.load_count(),
                    "began": self._started, "ended": time.time()}
         return pa.RecordBatch.from_pylist([record], schema=_STATS)
 
@@ -162,7 +163,7 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
         return common | {"finish_reason": "error", "error": reason}
     drafted = task.config.decode.mode not in MODES_WITHOUT_POOLS
     return common | {
-        "knowledge": loading.text(outcome.token_ids, task), "token_ids": outcome.token_ids,
+        "knowledge": loading.decode_text(outcome.token_ids, task), "token_ids": outcome.token_ids,
         "tokens": len(outcome.token_ids), "finish_reason": outcome.finish_reason,
         "generated_dt": task.dt, "source_run_id": task.run_id, "text_key": row["text_key"],
         "pool": row["pool"] if drafted else None, "pool_kind": row["pool_kind"] if drafted else None,

@@ -7,15 +7,15 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-from dare_job.generate.shard_plan import Cut
-from dare_job.storage.paths import AnyPath, each
+from dare_job.generate.shard_plan import ShardPlan
+from dare_job.storage.paths import AnyPath, map_paths
 from dare_job.tables import chunk_files
 
 if TYPE_CHECKING:
     from dare_job.decode.request import Result
 
 
-def files(work: Cut) -> set[AnyPath]:
+def committed_files(work: ShardPlan) -> set[AnyPath]:
     """Chunks that are there."""
     return {
         folder / chunk_files.name(*chunk)
@@ -24,7 +24,7 @@ def files(work: Cut) -> set[AnyPath]:
     }
 
 
-def busy_record(work: Cut, before: set[AnyPath]) -> dict | None:
+def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
     """The workers of the chunks that are not in ``before``, as JSON values; None: there is no such chunk.
 
     imbalance   busy seconds of the busiest worker over their mean, each wave's own, as a wave waits for all
@@ -33,8 +33,8 @@ def busy_record(work: Cut, before: set[AnyPath]) -> dict | None:
     """
     seconds: dict[int, Counter[str]] = {}
     sizes: dict[str, int] = {}
-    new = list(files(work) - before)
-    for path, (maker, busy_s) in zip(new, each(chunk_files.read_maker, new), strict=True):
+    new = list(committed_files(work) - before)
+    for path, (maker, busy_s) in zip(new, map_paths(chunk_files.read_maker, new), strict=True):
         if maker is not None:
             shard = int(path.name.split("-")[1])
             seconds.setdefault(_wave(work, shard), Counter())[maker.worker] += busy_s
@@ -49,14 +49,14 @@ def busy_record(work: Cut, before: set[AnyPath]) -> dict | None:
                        for worker in sorted(sizes)}}
 
 
-def _wave(work: Cut, shard: int) -> int:
+def _wave(work: ShardPlan, shard: int) -> int:
     return next(wave for wave in range(1, 1 + len(work.waves)) if shard in work.shards_of(wave))
 
 _NOTE = "beams"
 
 
 @dataclass(frozen=True)
-class Widths:
+class BeamTotals:
     """Sums over rows, as ``BeamCounts`` has them of one: layers and their beams; layers of drafts that were
     judged, and those that passed with their beams.
     """
@@ -67,31 +67,31 @@ class Widths:
     passed: int = 0
     passed_beams: float = 0.0
 
-    def __add__(self, other: "Widths") -> "Widths":
-        return Widths(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Widths)))
+    def __add__(self, other: "BeamTotals") -> "BeamTotals":
+        return BeamTotals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     def note(self) -> dict[str, dict]:
         """What a file's footer says; nothing where no row was written by beams."""
         return {_NOTE: asdict(self)} if self.layers else {}
 
 
-def of(outcome: "Result | str") -> Widths:
+def beam_totals(outcome: "Result | str") -> BeamTotals:
     """Of one row."""
     found = getattr(outcome, "beams", None)
     if found is None:
-        return Widths()
-    return Widths(found.layers, found.width * found.layers, found.judged, found.passed,
+        return BeamTotals()
+    return BeamTotals(found.layers, found.width * found.layers, found.judged, found.passed,
                   found.passed_width * found.passed)
 
 
-def beam_record(paths: list[AnyPath]) -> dict | None:
+def beam_statistics(paths: list[AnyPath]) -> dict | None:
     """Of all rows in files, as JSON values; None where none was written by beams.
 
     width           mean beams of a layer
     judged, passed  layers of drafts
     passed_width    mean beams of those that passed; None where none did
     """
-    total = sum((Widths(**note) for note in each(_read, paths) if note), Widths())
+    total = sum((BeamTotals(**note) for note in map_paths(_read, paths) if note), BeamTotals())
     if not total.layers:
         return None
     return {"layers": total.layers, "width": round(total.beams / total.layers, 4), "judged": total.judged,

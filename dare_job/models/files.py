@@ -139,7 +139,7 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
 
 def _copied(folder: AnyPath, setting: str) -> Path:
     """A folder itself, or the copy on this host of one at a URL, which serves until its files change."""
-    errors.require(folder, setting)
+    errors.check_access(folder, setting)
     if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
         raise ModelError(f"{setting} = {folder}: no model there (config.json is missing)")
     return local_copy(folder, "" if is_local(folder) else digest_of(folder), kept=True)

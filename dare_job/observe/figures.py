@@ -95,7 +95,7 @@ def _ending(job: Job, command: str, exit_code: int) -> Iterator[Figure]:
 
 def _published_or_not(job: Job) -> Iterator[Figure]:
     if job.space.published(job.space.dt):
-        manifests = {entity: published.manifest(job.space.knowledge(entity)) for entity in ENTITIES}
+        manifests = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
         for entity, found in manifests.items():
             yield from _sums(entity, {name: found["counts"][key] for name, key in _COUNTS.items()},
                              found["totals"], found["accepted_per_step"])

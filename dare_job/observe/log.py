@@ -19,7 +19,7 @@ from structlog.contextvars import bound_contextvars as bound  # noqa: F401  (fie
 
 from dare_job.observe import redact
 from dare_job.storage import errors
-from dare_job.storage.paths import AnyPath, is_local, writing
+from dare_job.storage.paths import AnyPath, atomic_writer, is_local
 
 _LOGGERS = tuple(map(logging.getLogger, ("dare_job", "pools")))
 _LOG = _LOGGERS[0]
@@ -162,12 +162,12 @@ class _RunObject(logging.Handler):
                 return
             self._put, self._due = len(self._lines), time.monotonic() + _PUT_EVERY_S
             try:
-                with writing(self._path, "") as file:
+                with atomic_writer(self._path, "") as file:
                     file.write("".join(f"{line}\n" for line in self._lines).encode())
             except Exception as error:  # whatever the store's client raises
                 _detach(self)
                 if not last:
-                    _LOG.warning(_LOST, self._path, errors.reason(error) or error)
+                    _LOG.warning(_LOST, self._path, errors.store_message(error) or error)
 
 
 def _attach(handler: logging.Handler, level: int = logging.INFO) -> logging.Handler:

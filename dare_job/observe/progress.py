@@ -106,7 +106,8 @@ class Stage:
                 began = time.monotonic()
                 due = last is None or began - last >= self._every_s
                 # a file that is gone again, a store that does not answer or talks nonsense
-                with errors.ignored(OSError, ValueError, KeyError, pa.ArrowException, HTTPException):
+                with errors.suppress_store_errors(OSError, ValueError, KeyError, pa.ArrowException,
+                                                  HTTPException):
                     reading = self.source(began - self._began)
                     show(reading, due)
                     if due:

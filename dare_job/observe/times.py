@@ -40,6 +40,6 @@ def counted(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
 
 
 def _write(folder: AnyPath, seconds: dict[str, float]) -> None:
-    with errors.ignored(OSError):  # a figure is missing, the texts are not
+    with errors.suppress_store_errors(OSError):  # a figure is missing, the texts are not
         make_folder(folder)
         write_json(folder / _NAME, seconds)

@@ -51,11 +51,12 @@ class Source:
 def source(out: str, dt: str | None) -> Source:
     """The texts of a published date; None: the newest. Raises DataError naming the dates there are."""
     folder = paths.path(out, "--out")
-    errors.require(folder, "--out")
+    errors.check_access(folder, "--out")
     atomic.recover(folder)
     dt = snapshot(folder, ENTITIES[0], dt).name[3:]
     folders = {entity: snapshot(folder, entity, dt) for entity in ENTITIES}
-    return Source(folder, dt, folders, {entity: published.manifest(one) for entity, one in folders.items()})
+    manifests = {entity: published.read_manifest(path) for entity, path in folders.items()}
+    return Source(folder, dt, folders, manifests)
 
 
 def read(found: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: int,
@@ -122,7 +123,7 @@ def _prompts(night: Source, entity: str, chosen: dict[str, int]) -> dict[tuple[s
     folder = Workspace(night.out, date.fromisoformat(night.dt)).stage("plan") / f"entity={entity}"
     if not folder.is_dir():
         return {}
-    found = _records(paths.dataset(folder), entity, chosen, ["entity_id", "prompt", "prompt_sha256"])
+    found = _records(paths.parquet_dataset(folder), entity, chosen, ["entity_id", "prompt", "prompt_sha256"])
     return {(one["entity_id"], one["prompt_sha256"]): one["prompt"] for one in found if one["prompt"]}
 
 

@@ -28,7 +28,7 @@ from dare_job.recommend import users
 from dare_job.recommend.task import RecommendTask, loaded
 from dare_job.schemas import CANDIDATES
 from dare_job.spark import workers
-from dare_job.spark.tables import read_parquet, rows_of
+from dare_job.spark.tables import read_parquet, row_count
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files
@@ -50,7 +50,7 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
     A chunk that is there and cannot be read is missing; so is one with an error where too many users had one.
     """
     paths.make_folder(task.chunks)
-    chunk_files.discard_unreadable(task.chunks, rows_of)
+    chunk_files.discard_unreadable(task.chunks, row_count)
     folder = paths.path(task.folder)
     (folder / shard_plan.FAILED).unlink(missing_ok=True)
     if (folder / shard_plan.RETRY).exists():
@@ -64,7 +64,7 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
 
     def attempt() -> list[dict]:
         left = sorted(set(missing) - committed(task.chunks))
-        return workers.map_rows(_rows(job, task, left), write_all, schema,
+        return workers.map_in_dedicated_workers(_rows(job, task, left), write_all, schema,
                                       "recommender").toArrow().to_pylist()
 
     schema = "chunk long, users long, busy_s double, worker string"
@@ -72,7 +72,7 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
     counted = progress.counting("lists of users", round(each * len(missing)),
                                 lambda: round(each * (len(committed(task.chunks)) - count + len(missing))))
     with counted:
-        found = hangs.until_done(folder, task.cut, attempt)
+        found = hangs.retry_after_hangs(folder, task.cut, attempt)
     shard_plan.raise_failure(folder)
     return found
 
@@ -81,7 +81,7 @@ def _discard_failed(task: RecommendTask) -> None:
     """Delete the chunks in which a user has an error, and what is noted of hangs: all is tried again."""
     folder = paths.path(task.folder)
     for path in task.chunks.glob("part-*.parquet"):
-        with paths.source(path) as source:
+        with paths.arrow_source(path) as source:
             found = pq.read_table(source, columns=["error"])["error"]
         if found.null_count < len(found):
             path.unlink()
@@ -113,7 +113,7 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
     except InfrastructureError:
         raise
     except DareJobError as error:
-        shard_plan.stop(folder, error)
+        shard_plan.record_failure(folder, error)
         return
     for chunk, rows in _by_chunk(batches):
         if (folder / shard_plan.FAILED).exists():
@@ -121,16 +121,16 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
         path = task.chunks / f"part-{chunk:06d}.parquet"
         if path.exists():  # an earlier attempt of this task wrote it
             continue
-        began, note = time.perf_counter(), partial(hangs.note, task, chunk, worker)
+        began, note = time.perf_counter(), partial(hangs.record_hang, task, chunk, worker)
         dog = Watchdog(task.hang_timeout_s, note)
         try:
             with dog.on():
-                made = list(dog.over(writer, writer.rows(rows, hangs.reasons(task, chunk))))
+                made = list(dog.over(writer, writer.rows(rows, hangs.hang_reasons(task, chunk))))
         except DeviceError as error:
             note(error.ids, str(error))
             raise
         table = pa.Table.from_pylist([row | {"run_id": task.run_id} for row in made], CANDIDATES)
-        with paths.writing(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
+        with paths.atomic_writer(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
             pq.write_table(table, file, compression="zstd")
         said = {"chunk": chunk, "users": len(rows), "busy_s": time.perf_counter() - began, "worker": worker}
         yield pa.RecordBatch.from_pylist([said], schema=_STATS)

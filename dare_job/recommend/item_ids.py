@@ -85,7 +85,7 @@ class ItemIds:
         """Write JSON, whole or not at all, with the items in their order."""
         path = Path(path)
         table = {item: self.tokens(row) for row, item in enumerate(self.items)}
-        with paths.writing(path, f".{path.name}.partial") as file:
+        with paths.atomic_writer(path, f".{path.name}.partial") as file:
             file.write(json.dumps({"format": FORMAT, "sizes": list(self.sizes), "items": table}).encode())
 
 

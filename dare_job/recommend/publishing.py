@@ -37,7 +37,7 @@ def write(job: Job, chunks: AnyPath, folder: AnyPath, users: int, k: int) -> tup
         yield from _write(batches, target, prefix, k)
 
     names = ", ".join(f"{field.name} {_SQL[field.type]}" for field in _STATS)
-    with executors.failing_plainly():
+    with executors.one_line_errors():
         found = cut.mapInArrow(write_all, names).toArrow().to_pylist()
     sums = {name: sum(row[name] for row in found) for name in SUMS}
     wrong = next((row["wrong"] for row in found if row["wrong"]), None)
@@ -57,7 +57,7 @@ def _write(batches: Batches, folder: str, prefix: str, k: int) -> Batches:
         return
     table = pa.Table.from_batches(filled).cast(CANDIDATES)
     path = paths.path(folder) / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
-    with paths.writing(path, f".{path.name}.partial") as file:
+    with paths.atomic_writer(path, f".{path.name}.partial") as file:
         pq.write_table(table, file, compression="zstd")
     content = path.read_bytes()
     yield pa.RecordBatch.from_pylist([{

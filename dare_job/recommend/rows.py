@@ -51,7 +51,7 @@ class Writer:
         known, alone = [], []
         for user, *taken in users:
             rows, others = map(self.catalogue.rows, taken)
-            if reason := self._too_few([*rows, *others]) or hangs.given_up(hung.get(user, ())):
+            if reason := self._too_few([*rows, *others]) or hangs.give_up_reason(hung.get(user, ())):
                 yield _row(user, error=reason)
             elif rows:
                 (alone if user in hung else known).append((user, rows, others))
@@ -89,7 +89,7 @@ class Writer:
         try:
             return self._found(users)
         except Exception as error:
-            engines.stop_if_device(error, self._under_way)
+            engines.raise_if_device_failed(error, self._under_way)
             short = memory.is_short(error)
             if short and len(users) > 1:
                 return None

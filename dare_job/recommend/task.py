@@ -29,7 +29,7 @@ from dare_job.recommend.vocabulary import Recommender
 from dare_job.spark import shipping, workers
 from dare_job.spark.session import is_local
 from dare_job.spark.shipping import Archive
-from dare_job.spark.workers import threads
+from dare_job.spark.workers import task_threads
 from dare_job.storage import paths
 
 TRIE, POPULARITY, TRANSITIONS = "trie", "popularity", "transitions"
@@ -94,15 +94,15 @@ class Model:
     @classmethod
     def of(cls, job: Job, folder: Path) -> "Model":
         folder, archive, sha256 = folder.absolute(), None, models_files.fingerprint(folder)
-        if shipping.wanted(job, "model"):
-            archive = shipping.ship(job.spark, folder, sha256, models_files.files(folder))
+        if shipping.should_ship(job, "model"):
+            archive = shipping.ship_folder(job.spark, folder, sha256, models_files.files(folder))
         asked = archive is None and not is_local(job.spark.sparkContext.master)
         return cls(str(folder), archive, sha256 if asked else "")
 
     def here(self) -> Path:
         """In a Spark task: the folder of this host. Raises ModelError where it is another model's."""
         if self.archive:
-            return Path(shipping.unpacked(self.archive))
+            return Path(shipping.unpack_archive(self.archive))
         if self.sha256 and models_files.fingerprint(self.folder) != self.sha256:
             raise ModelError(f"{socket.gethostname()} has another model in {self.folder} than the driver: "
                              "copy the driver's there, or let spark.ship=auto send it")
@@ -125,7 +125,7 @@ class RecommendTask:
     folder: str
     cut: str
     device: str
-    threads: int
+    task_threads: int
     run_id: str
     hang_timeout_s: float | None = None
 
@@ -134,7 +134,7 @@ class RecommendTask:
            cut: str) -> "RecommendTask":
         return cls(Model.of(job, folder), drafter and Model.of(job, drafter),
                    job.config.recommend.model_dump_json(), str(users_.resolve()), str(work.resolve()), cut,
-                   job.config.model.device, threads(job), job.run_id, job.config.decode.hang_timeout_s)
+                   job.config.model.device, task_threads(job), job.run_id, job.config.decode.hang_timeout_s)
 
     @property
     def chunks(self) -> paths.AnyPath:
@@ -144,7 +144,7 @@ class RecommendTask:
 
 def loaded(task: RecommendTask) -> Writer:
     """In a Spark task: what makes lists, on the GPU that Spark gave the task, or where model.device says."""
-    return _load(task, workers.address())
+    return _load(task, workers.task_gpu())
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +164,7 @@ def _load(task: RecommendTask, gpu: str | None) -> Writer:
     def sequences():
         return users.sequences(folder, recommender.ids, catalogue.trie.rows)
 
-    with engines.fitting("the recommender"):
+    with engines.memory_errors("the recommender"):
         search = make_search(settings, recommender, catalogue.trie, sequences, drafter,
-                                  workers.take(task.device, gpu))
+                                  workers.select_device(task.device, gpu))
     return Writer(search, catalogue, recommender, drafter, settings.exclude, settings.k, settings.batch_size)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from dare_job.data.history import end_of_day
 from dare_job.job import Job
 from dare_job.recommend.item_ids import ItemIds
-from dare_job.spark.tables import read_parquet, rows_of, write_parquet
+from dare_job.spark.tables import read_parquet, row_count, write_parquet
 from dare_job.storage import atomic, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.workspace import committing, done_record, is_done
@@ -49,7 +49,7 @@ def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dic
 def _is_readable(folder: AnyPath) -> bool:
     tables = (atomic.current(folder) / name for name in (ROWS, COUNTS))
     try:
-        rows, _ = (sum(paths.each(rows_of, table.glob("*.parquet"))) for table in tables)
+        rows, _ = (sum(paths.map_paths(row_count, table.glob("*.parquet"))) for table in tables)
     except (pa.ArrowException, OSError):
         return False
     return rows == done_record(folder)["users"]
@@ -72,7 +72,7 @@ def _users(job: Job, source: AnyPath, taken: DataFrame) -> DataFrame:
 
 def counts(folder: AnyPath, ids: ItemIds) -> np.ndarray:
     """Interactions float64 (N,) of each row of the ids."""
-    table = paths.dataset(folder / COUNTS).to_table()
+    table = paths.parquet_dataset(folder / COUNTS).to_table()
     found = np.zeros(len(ids.items))
     for item, number in zip(table["item_id"].to_pylist(), table["interactions"].to_pylist(), strict=True):
         if (row := ids.rows.get(item)) is not None:
@@ -83,7 +83,7 @@ def counts(folder: AnyPath, ids: ItemIds) -> np.ndarray:
 def sequences(folder: AnyPath, ids: ItemIds, leaves: np.ndarray) -> list[list[int]]:
     """Histories with two items or more as leaves; leaves int64 (N,): of each row."""
     found = []
-    table = paths.dataset(folder / ROWS)
+    table = paths.parquet_dataset(folder / ROWS)
     for batch in table.to_batches(columns=["history"], filter=pc.list_value_length(pc.field("history")) > 1):
         for history in batch["history"].to_pylist():
             rows = [row for item in history if (row := ids.rows.get(item)) is not None]

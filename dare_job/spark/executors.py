@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 import dare_job
 from dare_job import errors
 from dare_job.errors import ConfigError, InfrastructureError
-from dare_job.spark.session import cause, is_local
+from dare_job.spark.session import failure_cause, is_local
 from dare_job.storage import errors as storage_errors
 from dare_job.storage import paths
 
@@ -29,7 +29,7 @@ _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with -
             "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
 
 
-def require(spark, folder: paths.AnyPath, inputs: Mapping[str, str | None]) -> None:
+def check_executors(spark, folder: paths.AnyPath, inputs: Mapping[str, str | None]) -> None:
     """Raise InfrastructureError, naming host and cause, unless executors can read and write ``folder``.
 
     inputs  by setting: paths on a disk must be there for executors too, where the driver sees them
@@ -49,7 +49,7 @@ def require(spark, folder: paths.AnyPath, inputs: Mapping[str, str | None]) -> N
     tasks = 2 * context.defaultParallelism
 
     def tried(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
-        yield from problems(path, seen, version, wanted)
+        yield from host_problems(path, seen, version, wanted)
 
     try:
         with _saying_who_waits(context):
@@ -60,7 +60,7 @@ def require(spark, folder: paths.AnyPath, inputs: Mapping[str, str | None]) -> N
         raise InfrastructureError("the executor on {} {}".format(*min(found)))
 
 
-def problems(folder: str, seen: list[str], version: str, inputs: Mapping[str, str],
+def host_problems(folder: str, seen: list[str], version: str, inputs: Mapping[str, str],
              settle_s: float = 90.0) -> Iterator[tuple[str, str]]:
     """Runs in a Spark task: this host, and what is wrong with it.
 
@@ -87,7 +87,7 @@ def _unusable(folder: str, seen: list[str]) -> str | None:
         probe.touch()
         probe.unlink()
     except Exception as error:
-        refused = storage_errors.reason(error)
+        refused = storage_errors.store_message(error)
         if refused is None and not isinstance(error, OSError | ConfigError):
             raise
         return f"cannot use {folder}: {refused or error}: {_OUT}"
@@ -113,11 +113,11 @@ def _why(error: Exception) -> str:
             return _PACKAGE.format(line.rpartition(" ")[2].strip("'"))
         if "PYTHON_VERSION_MISMATCH" in line:
             return f"{line}: give the executors the driver's Python (spark.pyspark.python)"
-    return cause(error)
+    return failure_cause(error)
 
 
 @contextmanager
-def failing_plainly() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """Turn what ends a Spark job into one line: the error that a task raised, or the loss of its executors.
 
     Anything else is a fault of the program and goes through with its traceback.
@@ -128,12 +128,12 @@ def failing_plainly() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise_of_task(error)
+        raise_task_error(error)
         raise_if_lost(error)
         raise
 
 
-def raise_of_task(error: Exception) -> None:
+def raise_task_error(error: Exception) -> None:
     """Raise, as it was, the project's own error that a task ended Spark's job with, if one did."""
     if found := re.search(r"^dare_job\.errors\.(\w+): (.+)$", str(error), re.MULTILINE):
         raise getattr(errors, found[1])(found[2]) from error
@@ -143,7 +143,7 @@ def raise_if_lost(error: Exception) -> None:
     """Raise InfrastructureError where Spark's job ended because what ran its tasks was killed or is gone."""
     if any(sign in str(error) for sign in _LOST):
         raise InfrastructureError("Spark lost the executors or Python workers of a task too often, what was "
-                                  f"finished is kept, run it again: {cause(error)}") from error
+                                  f"finished is kept, run it again: {failure_cause(error)}") from error
 
 
 @contextmanager

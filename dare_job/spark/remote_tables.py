@@ -44,7 +44,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
     located  add ``_metadata`` (file_name, row_index), as Spark's reader has it
     Raises DataError where there is no file, or one cannot be read.
     """
-    found = [file for part in storage_paths.each(_sized, paths) for file in part]
+    found = [file for part in storage_paths.map_paths(_sized, paths) for file in part]
     if not found:
         raise DataError(f"{', '.join(map(str, paths))}: no Parquet file there")
     schema = to_arrow_schema(from_arrow_schema(_plain(_schema(found[0][0], columns))), timezone="UTC")
@@ -68,7 +68,7 @@ def _sized(path: AnyPath) -> list[tuple[AnyPath, int]]:
         return [(path, path.fs.info(path.path)["size"])]
     sizes = storage_paths.listing(path)
     return [(file, sizes[file.path.removeprefix(path.path).lstrip("/")]["size"])
-            for file in storage_paths.below(path, ".parquet")]
+            for file in storage_paths.visible_files(path, ".parquet")]
 
 
 def _schema(file: AnyPath, columns: Collection[str] | None) -> pa.Schema:
@@ -163,7 +163,7 @@ def write_parquet(table: DataFrame, folder: AnyPath) -> None:
 
     written = sum(row.rows for row in table.mapInArrow(write, "rows long").collect())
     if not written:
-        with storage_paths.sink(folder / f"part-none-{run}.parquet") as sink:
+        with storage_paths.arrow_sink(folder / f"part-none-{run}.parquet") as sink:
             pq.write_table(schema.empty_table(), sink)
 
 
@@ -174,7 +174,7 @@ def _write(path: AnyPath, schema: pa.Schema, batches: Batches) -> int:
     if first is None:
         return 0
     rows = 0
-    with storage_paths.sink(path) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+    with storage_paths.arrow_sink(path) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         for group in chain([first], groups):
             writer.write_table(group.cast(schema))
             rows += len(group)

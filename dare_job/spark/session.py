@@ -118,11 +118,11 @@ def _started(builder):
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        raise InfrastructureError(f"Spark did not start: {cause(error)} (where it was killed, run it again)"
-                                  ) from error
+        raise InfrastructureError(f"Spark did not start: {failure_cause(error)}. If the process was killed, "
+                                  "run the command again") from error
 
 
-def cause(error: Exception) -> str:
+def failure_cause(error: Exception) -> str:
     """One line that says why Spark failed: the first one, with Java's reason where Java raised it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
@@ -131,6 +131,6 @@ def cause(error: Exception) -> str:
     return " ".join([lines[0], *reasons[:1]])
 
 
-def refused(error: Exception) -> str | None:
+def refused_resource(error: Exception) -> str | None:
     """What the system refused Java, where Spark's failure says so."""
     return next((reason for reason in _REFUSED if reason in str(error)), None)

@@ -37,7 +37,7 @@ class Archive:
     sha256: str
 
 
-def wanted(job, what: str) -> bool:
+def should_ship(job, what: str) -> bool:
     """Whether ``what`` ("model" or "pools") is shipped to this job's executors (spark.ship)."""
     ship = job.config.spark.ship
     if what == "pools" and not is_on_disk(job.space.out):
@@ -47,7 +47,7 @@ def wanted(job, what: str) -> bool:
     return ship in ("always", what)
 
 
-def ship(spark, folder: Path, version: str, files: Iterable[Path] | None = None) -> Archive:
+def ship_folder(spark, folder: Path, version: str, files: Iterable[Path] | None = None) -> Archive:
     """Pack a folder, or some of its ``files``, for the executors; once for each ``version`` of its content.
 
     Raises InfrastructureError where the disk of the driver's temporary files is full.
@@ -77,7 +77,7 @@ def ship(spark, folder: Path, version: str, files: Iterable[Path] | None = None)
     return _shipped[key]
 
 
-def unpacked(archive: Archive) -> str:
+def unpack_archive(archive: Archive) -> str:
     """In a Spark task: the folder as it is on this host, unpacked by the first task that asks.
 
     Raises InfrastructureError, naming the host, where the archive arrived damaged or the disk is full.

@@ -15,7 +15,7 @@ from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 
 
-def literal(path: Path | str) -> str:
+def escape_glob(path: Path | str) -> str:
     """The absolute path with the characters of Spark's patterns escaped."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", str(Path(path).absolute()))
 
@@ -30,7 +30,7 @@ def read_parquet(spark: SparkSession, *paths: AnyPath | str, columns: Collection
     if all(map(storage_paths.is_local, map(storage_paths.path, paths))):
         known = _schema(Path(paths[0]))
         reader = spark.read if known is None else spark.read.schema(known)
-        return reader.parquet(*[literal(path) for path in paths])
+        return reader.parquet(*[escape_glob(path) for path in paths])
     from dare_job.spark import remote_tables
 
     return remote_tables.read_parquet(spark, [storage_paths.path(path) for path in paths], columns, located)
@@ -46,9 +46,9 @@ def write_parquet(table: DataFrame, folder: AnyPath, mode: str = "error") -> Non
     remote_tables.write_parquet(table, folder)
 
 
-def rows_of(path: AnyPath) -> int:
+def row_count(path: AnyPath) -> int:
     """Rows of a Parquet file, by its footer. Raises pa.ArrowException or OSError where that is damaged."""
-    with storage_paths.source(path) as source:
+    with storage_paths.arrow_source(path) as source:
         return pq.read_metadata(source).num_rows
 
 

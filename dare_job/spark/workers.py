@@ -21,7 +21,7 @@ from dare_job.job import Job
 from dare_job.spark.session import is_local
 
 
-def threads(job: Job) -> int:
+def task_threads(job: Job) -> int:
     """Cores that one task owns: spark.task.cpus, or on a local master this machine's over the slots.
 
     Of the latter no more than OMP_NUM_THREADS, where that is set: other work has the rest.
@@ -39,7 +39,7 @@ RESOURCE = "gpu"
 _LOG = logging.getLogger("dare_job")
 
 
-def warn_of_sharing(spark) -> None:
+def warn_gpu_sharing(spark) -> None:
     """Log what makes tasks share a GPU, or workers load the model again and again."""
     executor = float(spark.conf.get("spark.executor.resource.gpu.amount", "0"))
     task = float(spark.conf.get("spark.task.resource.gpu.amount", "0"))
@@ -55,7 +55,7 @@ def warn_of_sharing(spark) -> None:
                      "executors", executor)
 
 
-def address() -> str | None:
+def task_gpu() -> str | None:
     """The GPU that Spark gave the task which runs in this process, or None. Of several, the first."""
     from pyspark import TaskContext
 
@@ -64,7 +64,7 @@ def address() -> str | None:
     return given.addresses[0] if given and given.addresses else None
 
 
-def take(device: str, address: str | None) -> str:
+def select_device(device: str, address: str | None) -> str:
     """Make a task's GPU this process's current one; returns the device to load on.
 
     device   model.device: "auto", "cpu" or "cuda"
@@ -77,12 +77,12 @@ def take(device: str, address: str | None) -> str:
     import torch
 
     seen = [torch.cuda.get_device_properties(index).uuid for index in range(torch.cuda.device_count())]
-    torch.cuda.set_device(index_of(address, [str(uuid) for uuid in seen],
+    torch.cuda.set_device(gpu_index(address, [str(uuid) for uuid in seen],
                                    os.environ.get("CUDA_VISIBLE_DEVICES")))
     return "cuda"
 
 
-def index_of(address: str, uuids: list[str], visible: str | None = None) -> int:
+def gpu_index(address: str, uuids: list[str], visible: str | None = None) -> int:
     """torch's index of the GPU with an address.
 
     uuids    those of torch's devices, in its order
@@ -107,7 +107,8 @@ def index_of(address: str, uuids: list[str], visible: str | None = None) -> int:
 _NAME = "DARE_JOB_WORKERS"  # Spark keeps the workers of another environment apart
 
 
-def map_rows(frame: DataFrame, function: Callable, schema: str, name: str = "model") -> DataFrame:
+def map_in_dedicated_workers(frame: DataFrame, function: Callable, schema: str,
+                             name: str = "model") -> DataFrame:
     """``frame.mapInArrow`` in Python workers that run nothing else: as many an executor as it has slots.
 
     name  of what they load: another one has workers of its own

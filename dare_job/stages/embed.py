@@ -13,7 +13,7 @@ from dare_job.observe import progress
 from dare_job.schemas import ENTITIES
 from dare_job.storage import errors, paths
 from dare_job.storage.paths import AnyPath
-from dare_job.tables.stage_inputs import report, require
+from dare_job.tables.stage_inputs import require_stage, stage_report
 from dare_job.workspace import committing, digest, done_record, is_done
 
 
@@ -23,7 +23,7 @@ def run(job: Job) -> dict:
     settings = job.config.embed
     given = {entity: path and paths.path(path, f"embed.{entity}s")
              for entity, path in (("user", settings.users), ("item", settings.items))}
-    fingerprint = digest([require(job, "input")["fingerprint"], job.space.dt, settings.model_dump(),
+    fingerprint = digest([require_stage(job, "input")["fingerprint"], job.space.dt, settings.model_dump(),
                           [_identity(path, entity) for entity, path in given.items()]])
     target = job.space.stage("embed")
     if not is_done(target, fingerprint):
@@ -37,17 +37,17 @@ def run(job: Job) -> dict:
                     _learn(embed_lightgcn.read(source, end_of_day(job.space.day)), settings, staging)
                 )
             record["seconds"] = round(time.perf_counter() - began, 3)
-    return report(done_record(target))
+    return stage_report(done_record(target))
 
 
 def _identity(path: AnyPath | None, entity: str) -> list | None:
     if path is None:
         return None
-    errors.require(path, f"embed.{entity}s")
+    errors.check_access(path, f"embed.{entity}s")
     if not path.exists():
         return None
     found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    return [[str(file), *known] for file, known in zip(found, paths.identities(found), strict=True)]
+    return [[str(file), *known] for file, known in zip(found, paths.file_versions(found), strict=True)]
 
 
 def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:

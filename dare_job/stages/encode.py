@@ -44,7 +44,7 @@ def run(job: Job) -> dict:
                "sha256": encoder_files.fingerprint(folder), "window": settings.window}
     prints = {entity: _fingerprint(job, source, encoder) for entity, source in sources.items()}
     found = {entity: there for entity, sha256 in prints.items()
-             if (there := published.made_from(job.space.features(entity), sha256))}
+             if (there := published.current_manifest(job.space.features(entity), sha256))}
     work = job.space.work / "encode"
     if found.keys() != prints.keys():
         task = EncodeTask.of(job, folder, encoder["sha256"])
@@ -56,7 +56,7 @@ def run(job: Job) -> dict:
                 if made := _stage(night, sources[entity], prints[entity], failing):
                     staged[made[0]] = job.space.features(entity)
                     found[entity] = made[1]
-            atomic.show(staged)
+            atomic.publish(staged)
     if work.exists():
         paths.remove_tree(work)
     return {entity: found[entity] for entity in ENTITIES if entity in found}
@@ -73,8 +73,8 @@ def _fingerprint(job: Job, source: dict, encoder: dict) -> str:
 def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> tuple[AnyPath, dict] | None:
     """Write features beside their place; the folder, removed where ``failing`` fails, and the manifest."""
     job, began = night.job, time.perf_counter()
-    staging = atomic.staged(job.space.features(night.entity), flat=True)
-    failing.enter_context(atomic.discarding(staging))
+    staging = atomic.stage_folder(job.space.features(night.entity), flat=True)
+    failing.enter_context(atomic.remove_on_error(staging))
     made = night.make(staging)
     if made is None:
         if paths.is_local(staging):

@@ -42,13 +42,14 @@ def run(job: Job) -> dict:
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
             began = time.perf_counter()
-            record |= _look(job, plan, generated["rows"], staging, atomic.final(staging, folder) / NAME)
+            listed = atomic.final_folder(staging, folder) / NAME
+            record |= _look(job, plan, generated["rows"], staging, listed)
             record["seconds"] = round(time.perf_counter() - began, 3)
     record = done_record(folder)
     if any(record[entity][check]["failed"] for entity in ENTITIES for check in OF_ERRORS):
         write_json(job.space.stage("generate") / shard_plan.RETRY, {"run_id": job.run_id})
     _raise_if_failed(record)
-    return stage_inputs.report(record)
+    return stage_inputs.stage_report(record)
 
 
 def passed(job: Job, generated: dict) -> dict:
@@ -56,7 +57,7 @@ def passed(job: Job, generated: dict) -> dict:
 
     Raises DataError where the gate has not looked at them, ThresholdError where it failed.
     """
-    record = stage_inputs.require(job, "gate")
+    record = stage_inputs.require_stage(job, "gate")
     if record["fingerprint"] != _fingerprint(job, generated):
         raise DataError(f"{job.space.stage('gate')} is of other rows or other limits than tonight's: run "
                         f"`dare-job gate` with --date {job.space.dt} first")
@@ -77,7 +78,7 @@ def _fingerprint(job: Job, generated: dict) -> str:
             generated["fingerprint"],
             job.config.gates.model_dump(),
             job.config.limits.max_error_share,
-            [stage_inputs.identity(job, entity) for entity in ENTITIES],
+            [stage_inputs.snapshot_identity(job, entity) for entity in ENTITIES],
         ]
     )
 
@@ -87,7 +88,7 @@ def _look(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyPath) ->
     failures, found, scans = Failures(), {}, {}
     with Listing.below(staging) as listing, counted(rows, "checking texts") as counting:
         for entity in ENTITIES:
-            sample = lengths.Sample(stage_inputs.count(job, entity))
+            sample = lengths.Sample(stage_inputs.count_generated(job, entity))
             checked = scans[entity] = Scan(entity, job.config.gates, listing, sample)
             _scan(job, entity, checked, failures, counting)
             found[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
@@ -104,7 +105,7 @@ def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Co
     """One pass over tonight's rows of an entity type."""
     folder, known = stage_inputs.generated_folder(job, entity), known_errors(job, entity)
     fix = f"remove the file and run `dare-job generate` with --date {job.space.dt}, which writes it again"
-    rows = scan.readable(scan.batches(stage_inputs.parts(job, entity)), folder, fix)
+    rows = scan.readable(scan.batches(stage_inputs.generated_files(job, entity)), folder, fix)
     for batch in counting(rows):
         checked.add(batch, failures, known)
 

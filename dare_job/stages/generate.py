@@ -10,14 +10,14 @@ from pyspark.sql import functions as F
 
 from dare_job import errors
 from dare_job.generate import baseline, hangs, previous_text, shard_plan, wave_index, worker_stats
-from dare_job.generate.task import STATS, Task
+from dare_job.generate.task import CHUNK_STATS, Task
 from dare_job.job import Job
 from dare_job.observe import progress
-from dare_job.schemas import ENTITIES, GLOBAL, MODES_OF_GROUPS, MODES_WITHOUT_POOLS
+from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITH_GROUP_POOLS, MODES_WITHOUT_POOLS
 from dare_job.spark import workers
 from dare_job.storage import lock
 from dare_job.storage.local_copy import local_copy
-from dare_job.storage.paths import AnyPath, path, writing
+from dare_job.storage.paths import AnyPath, atomic_writer, path
 from dare_job.tables import chunk_files, published, stage_inputs
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
@@ -37,7 +37,7 @@ def run(job: Job) -> dict:
     stage_inputs.require_plan(job)
     work = prepare(job)
     tally = chunk_files.Tally(work.entities)
-    before, files = tally.update().rows, worker_stats.files(work)
+    before, files = tally.update().rows, worker_stats.committed_files(work)
     if before < work.rows:
         _write(job, work)
     totals = tally.update()
@@ -45,36 +45,36 @@ def run(job: Job) -> dict:
         raise errors.InfrastructureError(
             f"{work.folder} holds {totals.rows} of {work.rows} rows after all tasks ended: run it again")
     record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
-              "waves": wave_index.record(work), "workers": _workers(job, work, files),
-              "beams": _beams(job, work), "baseline": baseline.measure(job, work)}
+              "waves": wave_index.wave_record(work), "workers": _workers(job, work, files),
+              "beams": _beams(job, work), "baseline": baseline.measure_baseline(job, work)}
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
 
 
-def _beams(job: Job, work: shard_plan.Cut) -> dict | None:
+def _beams(job: Job, work: shard_plan.ShardPlan) -> dict | None:
     """What ``widths`` says of all rows of a night of beams."""
     return (
-        worker_stats.beam_record(sorted(worker_stats.files(work)))
+        worker_stats.beam_statistics(sorted(worker_stats.committed_files(work)))
         if job.config.decode.mode == "beam"
         else None
     )
 
 
-def prepare(job: Job) -> shard_plan.Cut:
+def prepare(job: Job) -> shard_plan.ShardPlan:
     """The cut of tonight's rows: the one on disk, or a new one."""
-    return shard_plan.prepare(job, _fingerprint(job), partial(tonight, job))
+    return shard_plan.load_or_create(job, _fingerprint(job), partial(tonight, job))
 
 
-def _workers(job: Job, work: shard_plan.Cut, before: set[AnyPath]) -> dict | None:
+def _workers(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath]) -> dict | None:
     """What ``busy`` and ``hangs`` say of this run's workers, or of those of the last one that wrote."""
-    found = worker_stats.busy_record(work, before)
+    found = worker_stats.utilization_record(work, before)
     if found is None:
         try:
             return done_record(work.folder).get("workers")
         except (OSError, ValueError):
             return None
-    asked, hung = job.config.decode.batch_size, hangs.count(work.folder, work.token)
+    asked, hung = job.config.decode.batch_size, hangs.hang_count(work.folder, work.token)
     if found["batch_size"] < asked:
         _LOG.warning("memory was too short for %d rows at once: workers went down to %d and wrote on; a "
                      "lower decode.batch_size spares them the tries", asked, found["batch_size"])
@@ -91,28 +91,29 @@ def tonight(job: Job, limit: int | None) -> DataFrame:
     """
     frames = []
     for entity in ENTITIES:
-        stale = stage_inputs.table(job, "plan", entity).where("stale")
+        stale = stage_inputs.stage_table(job, "plan", entity).where("stale")
         asked = stale.where(F.col("prompt").isNotNull())
         if limit is not None:
             asked = asked.orderBy("entity_id").limit(limit)
         rows = asked.unionByName(stale.where(F.col("prompt").isNull()))
-        routes = stage_inputs.table(job, "route", entity).select("entity_id", "pool", "pool_kind")
+        routes = stage_inputs.stage_table(job, "route", entity).select("entity_id", "pool", "pool_kind")
         rows = _with_own(job, entity, rows.join(routes, "entity_id", "left"))
         frames.append(rows.withColumn("entity", F.lit(entity)))
     rows = frames[0].unionByName(frames[1])
     only = _ROUTE_OF_MODE.get(job.config.decode.mode)
     for column in ("pool", "pool_kind"):
         rows = rows.withColumn(column, F.lit(only) if only else F.coalesce(column, F.lit(GLOBAL)))
-    return rows.select("entity", *shard_plan.COLUMNS)
+    return rows.select("entity", *shard_plan.ROW_COLUMNS)
 
 
 def _with_own(job: Job, entity: str, rows: DataFrame) -> DataFrame:
     """Add ``own_ids``: token ids of each row's own old text, null where there is none to draft from."""
-    old = published.old_folder(job, entity)
-    if old is None or not job.config.pools.own or job.config.decode.mode not in MODES_OF_GROUPS:
+    old = published.previous_folder(job, entity)
+    if old is None or not job.config.pools.own or job.config.decode.mode not in MODES_WITH_GROUP_POOLS:
         return rows.withColumn("own_ids", F.lit(None).cast("array<int>"))
-    own = previous_text.token_ids(job, old).groupBy("entity_id").agg(F.max("token_ids").alias("own_ids"))
-    return rows.join(own, "entity_id", "left")  # one text each, should the old text have an id twice
+    tokens = previous_text.previous_token_ids(job, old)
+    own = tokens.groupBy("entity_id").agg(F.max("token_ids").alias("own_ids"))  # an id may occur twice
+    return rows.join(own, "entity_id", "left")
 
 
 def _fingerprint(job: Job) -> str:
@@ -120,25 +121,25 @@ def _fingerprint(job: Job) -> str:
     return digest(
         [
             "generate",
-            shard_plan.COLUMNS,
-            shard_plan.PLACE,
-            stage_inputs.require(job, "plan")["fingerprint"],
-            stage_inputs.require(job, "route")["fingerprint"],
+            shard_plan.ROW_COLUMNS,
+            shard_plan.ASSIGNMENT_COLUMNS,
+            stage_inputs.require_stage(job, "plan")["fingerprint"],
+            stage_inputs.require_stage(job, "route")["fingerprint"],
             job.config.decode.mode,
         ]
     )
 
 
-def _write(job: Job, work: shard_plan.Cut) -> None:
-    task = Task.of(job, stage_inputs.require(job, "pools")["fingerprint"], work.token)
-    workers.warn_of_sharing(job.spark)
+def _write(job: Job, work: shard_plan.ShardPlan) -> None:
+    task = Task.of(job, stage_inputs.require_stage(job, "pools")["fingerprint"], work.token)
+    workers.warn_gpu_sharing(job.spark)
     (work.folder / DONE).unlink(missing_ok=True)
     (work.folder / shard_plan.FAILED).unlink(missing_ok=True)
     with _marking_damage(job):
         _check_pools(task)
         for wave in range(1, 1 + len(work.waves)):
-            if wave_index.unfinished(work, wave):
-                _write_wave(job, work, wave, task.of_wave(job, wave_index.freeze(job, work, wave)))
+            if wave_index.unfinished_rows(work, wave):
+                _write_wave(job, work, wave, task.of_wave(job, wave_index.build_indexes(job, work, wave)))
 
 
 def write_shard(batches, task: Task):
@@ -148,26 +149,26 @@ def write_shard(batches, task: Task):
     yield from worker.write_shard(batches, task)
 
 
-def _write_wave(job: Job, work: shard_plan.Cut, wave: int, task: Task) -> None:
+def _write_wave(job: Job, work: shard_plan.ShardPlan, wave: int, task: Task) -> None:
     """Write what is left of a wave, all of whose texts are there before the next one starts."""
     def write(batches):
         yield from write_shard(batches, task)
 
     lock.require_held()
     if len(work.waves) > 1:
-        _LOG.info("%s: %d rows", wave_index.name(work, wave), work.waves[wave - 1][0])
-    watched = progress.watching(work.entities, work.rows, wave_index.name(work, wave))
+        _LOG.info("%s: %d rows", wave_index.wave_name(work, wave), work.waves[wave - 1][0])
+    watched = progress.watching(work.entities, work.rows, wave_index.wave_name(work, wave))
     with small_batches(job), watched:
         stats = _stats(job, work, wave, write)
     _note_tasks(work.folder / TASKS, stats)
     shard_plan.raise_failure(work.folder)
-    wave_index.check(work, wave)
+    wave_index.require_complete(work, wave)
 
 
-def _stats(job: Job, work: shard_plan.Cut, wave: int, write) -> list:
+def _stats(job: Job, work: shard_plan.ShardPlan, wave: int, write) -> list:
     """STATS of the tasks that write what is left of a wave."""
-    return hangs.until_done(work.folder, work.token, lambda: workers.map_rows(
-        shard_plan.remaining(job, work, wave), write, STATS).collect())
+    return hangs.retry_after_hangs(work.folder, work.token, lambda: workers.map_in_dedicated_workers(
+        shard_plan.remaining_rows(job, work, wave), write, CHUNK_STATS).collect())
 
 
 def _note_tasks(file: AnyPath, stats: list) -> None:
@@ -182,7 +183,7 @@ def _note_tasks(file: AnyPath, stats: list) -> None:
     lines = file.read_text(encoding="utf-8") if file.exists() else ""
     for _, record in sorted(shards.items()):
         lines += json.dumps({name: value for name, value in record.items() if name != "chunk"}) + "\n"
-    with writing(file, f".{file.name}.partial") as whole:
+    with atomic_writer(file, f".{file.name}.partial") as whole:
         whole.write(lines.encode())
 
 

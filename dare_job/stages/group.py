@@ -20,7 +20,7 @@ from dare_job.schemas import ENTITIES, GROUPS
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
-from dare_job.tables.stage_inputs import folder, report, require, table
+from dare_job.tables.stage_inputs import require_stage, stage_folder, stage_report, stage_table
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools.attributes import AttributeTree, learn_order
 
@@ -32,8 +32,8 @@ def run(job: Job) -> dict:
     """Write GROUPS for users and items; returns counts by entity type. Raises DataError without upstream."""
     began = time.perf_counter()
     settings = job.config.group
-    fingerprint = digest([require(job, "plan")["fingerprint"], require(job, "embed")["fingerprint"],
-                          settings.model_dump()])
+    upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "embed")]
+    fingerprint = digest([*upstream, settings.model_dump()])
     target = job.space.stage("group")
     if not is_done(target, fingerprint):
         record: dict = {}
@@ -41,14 +41,14 @@ def run(job: Job) -> dict:
             for entity in ENTITIES:
                 record[entity] = _group(job, entity, settings, staging)
             record["seconds"] = round(time.perf_counter() - began, 3)
-    return report(done_record(target))
+    return stage_report(done_record(target))
 
 
 def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> dict:
     labels, k = _collaborative(job, entity, settings, staging / f"labels-{entity}.parquet")
     # the attributes as text, so that they can be counted and joined on
     entries = F.array_sort(F.map_entries("attributes"))
-    plan = table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
+    plan = stage_table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
     order = getattr(settings, f"{entity}_attributes")
     _check_names(plan, order, f"group.{entity}_attributes")
     groups = _attribute_groups(plan, labels, order, settings.max_group_size)
@@ -66,14 +66,14 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> 
 
 def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath) -> tuple[DataFrame, int]:
     """Cluster of each entity with a vector, as (entity_id, collaborative_group), and k."""
-    ids, found = vectors.read(folder(job, "embed", entity))
+    ids, found = vectors.read(stage_folder(job, "embed", entity))
     k = kmeans.clusters(len(ids), settings.target_size, settings.clusters)
     with Progress(transient=True, disable=found.size * k < _SHOW_ABOVE) as progress:
         task = progress.add_task(f"groups of {entity}s", total=len(ids))
         labels = kmeans.assign(found, k, settings.seed, lambda points: progress.advance(task, points))
     path.mkdir()
     labels = pa.table([ids, kmeans.names(labels)], names=["entity_id", "collaborative_group"])
-    with paths.sink(path / "part-0.parquet") as sink:
+    with paths.arrow_sink(path / "part-0.parquet") as sink:
         pq.write_table(labels, sink)
     return read_parquet(job.spark, path), k if len(ids) else 0
 
@@ -131,7 +131,7 @@ def _parsed(key: str) -> dict[str, str]:
 def _counted(written: AnyPath) -> dict:
     record = {}
     for kind in ("collaborative", "attribute"):
-        groups = paths.dataset(written).to_table(columns=[f"{kind}_group"]).column(0)
+        groups = paths.parquet_dataset(written).to_table(columns=[f"{kind}_group"]).column(0)
         sizes = pc.value_counts(groups.drop_null()).field("counts").to_pylist()
         record |= {f"{kind}_groups": len(sizes), f"largest_{kind}_group": max(sizes, default=0),
                    f"without_{kind}_group": groups.null_count, "rows": len(groups)}

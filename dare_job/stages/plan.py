@@ -19,8 +19,8 @@ from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
-from dare_job.tables.published import old_folder, read_table, relaxed
-from dare_job.tables.stage_inputs import report
+from dare_job.tables.published import has_relaxed_tokens, previous_folder, read_texts
+from dare_job.tables.stage_inputs import stage_report
 from dare_job.workspace import MANIFEST, committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
@@ -36,7 +36,7 @@ def run(job: Job) -> dict:
     salt = text_salt(job.config, job.model_hash, job.draft_hash)
     _warn_of_wording(job)
     source = prepare(job)
-    previous = {entity: old_folder(job, entity) for entity in ENTITIES}
+    previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
     fingerprint = digest([
         done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
         [job.config.prompts.of(entity).version_hash for entity in ENTITIES],
@@ -45,7 +45,7 @@ def run(job: Job) -> dict:
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
         record: dict = {"input": _counts(done_record(source)), "model": job.model_hash,
-                        "before": {entity: published.identity(job, entity) for entity in ENTITIES}}
+                        "before": {entity: published.text_identity(job, entity) for entity in ENTITIES}}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
                 table = (_users if entity == "user" else _items)(job, source)
@@ -53,7 +53,7 @@ def run(job: Job) -> dict:
                 write_parquet(_planned(job, table, previous[entity], salt), folder)
                 record[entity] = _counted(folder)
             record["seconds"] = round(time.perf_counter() - began, 3)
-    return report(done_record(target))
+    return stage_report(done_record(target))
 
 
 def _warn_of_wording(job: Job) -> None:
@@ -75,7 +75,7 @@ def _identity(path: AnyPath | None) -> list | None:
     if path is None:
         return None
     found = sorted(file for file in path.rglob("*") if file.suffix == ".parquet" or file.name == MANIFEST)
-    return [[file.name, *known] for file, known in zip(found, paths.identities(found), strict=True)]
+    return [[file.name, *known] for file, known in zip(found, paths.file_versions(found), strict=True)]
 
 
 def _read(job: Job, source: AnyPath, name: str) -> DataFrame:
@@ -121,9 +121,9 @@ def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) ->
     if previous is None:
         return plan.withColumn("stale", F.lit(True)).select(*PLAN.names)
     compared = ("entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens")
-    old = read_table(job, previous, compared).select(
+    old = read_texts(job, previous, compared).select(
         "entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
-        F.col("error").alias("old_error"), relaxed().alias("relaxed"))
+        F.col("error").alias("old_error"), has_relaxed_tokens().alias("relaxed"))
     known = F.col("interactions").isNotNull()
     fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
     return plan.join(old, "entity_id", "full").withColumns({
@@ -155,6 +155,6 @@ def _counts(record: dict) -> dict:
 
 
 def _counted(folder: AnyPath) -> dict[str, int]:
-    plan = paths.dataset(folder)
+    plan = paths.parquet_dataset(folder)
     return {"rows": plan.count_rows(), "stale": plan.count_rows(filter=pc.field("stale")),
             "errors": plan.count_rows(filter=pc.field("error").is_valid())}

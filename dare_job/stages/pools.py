@@ -7,7 +7,7 @@ from dare_job.errors import InfrastructureError
 from dare_job.generate import previous_text
 from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
-from dare_job.schemas import ENTITIES, GLOBAL, MODES_OF_GROUPS, MODES_WITHOUT_POOLS
+from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITH_GROUP_POOLS, MODES_WITHOUT_POOLS
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published, stage_inputs
@@ -21,13 +21,14 @@ def run(job: Job) -> dict:
 
     Without old text there are no pools, and the model drafts from the prompt and its own text alone.
     """
-    old = {entity: published.old_folder(job, entity) for entity in ENTITIES}
+    old = {entity: published.previous_folder(job, entity) for entity in ENTITIES}
     tokenizer = tokenizer_hash(job.model_path)
     folder = job.space.stage("pools")
     fingerprint = digest([
-        "pools", {entity: (published.identity(job, entity), _state(path)) for entity, path in old.items()},
+        "pools",
+        {entity: (published.text_identity(job, entity), _state(path)) for entity, path in old.items()},
         tokenizer, job.config.pools.model_dump(), job.config.decode.mode,
-        stage_inputs.require(job, "route")["fingerprint"]])
+        stage_inputs.require_stage(job, "route")["fingerprint"]])
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
@@ -38,7 +39,7 @@ def run(job: Job) -> dict:
                 if path and job.config.decode.mode not in MODES_WITHOUT_POOLS:
                     _warn_of_another_writer(job, path, entity)
                     record[entity] |= _build(job, entity, path, tokenizer, target)
-    return stage_inputs.report(done_record(folder))
+    return stage_inputs.stage_report(done_record(folder))
 
 
 def _state(folder: AnyPath | None) -> list:
@@ -46,16 +47,16 @@ def _state(folder: AnyPath | None) -> list:
     if folder is None:
         return []
     found = published.parquet_files(folder)
-    return [(path.name, *known) for path, known in zip(found, paths.identities(found), strict=True)]
+    return [(path.name, *known) for path, known in zip(found, paths.file_versions(found), strict=True)]
 
 
 def _warn_of_another_writer(job: Job, old: AnyPath, entity: str) -> None:
     """Text of another model, tokenizer or prompt still drafts, but fewer drafts are accepted."""
-    if not published.manifest(old):
+    if not published.read_manifest(old):
         _LOG.info("%s has no manifest: nothing tells which model and prompt wrote it; text of another "
                   "writer drafts less", old)
         return
-    for what, before, after in published.changes(job, old, entity):
+    for what, before, after in published.writer_changes(job, old, entity):
         _LOG.warning("the old %s text in %s was written with another %s (%s, tonight %s): fewer drafts "
                      "will be accepted", entity, old, what, before, after)
 
@@ -64,34 +65,34 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
     from pyspark.sql import functions as F
 
     settings = job.config.pools
-    previous_text.warn_of_bad_ids(job, old)
-    tokens = previous_text.token_ids(job, old)
+    previous_text.warn_invalid_ids(job, old)
+    tokens = previous_text.previous_token_ids(job, old)
     rank = F.xxhash64(F.lit(settings.seed), "entity_id")
     # one task sorts what a limit is taken of: ids alone, not the texts of everybody
-    ids = published.read_table(job, old).where(F.length("knowledge") > 0).select("entity_id").distinct()
+    ids = published.read_texts(job, old).where(F.length("knowledge") > 0).select("entity_id").distinct()
     chosen = ids.orderBy(rank, "entity_id").limit(settings.max_global_texts)
     everybody = tokens.join(chosen, "entity_id", "left_semi").select(
         F.lit(GLOBAL).alias("pool"), F.lit(GLOBAL).alias("kind"), "entity_id", "token_ids")
     parts = everybody
-    if job.config.decode.mode in MODES_OF_GROUPS:
-        routes = stage_inputs.table(job, "route", entity)
+    if job.config.decode.mode in MODES_WITH_GROUP_POOLS:
+        routes = stage_inputs.stage_table(job, "route", entity)
         parts = parts.unionByName(_members(tokens, routes, settings, rank))
     target = str(staging.resolve())
     meta = {"tokenizer": tokenizer, "entity": entity, "dt": job.space.dt, "source": str(old),
-            "model": published.manifest(old).get("model", {}).get("hash"),
-            "prompt": published.manifest(old).get("prompts", {}).get(entity)}
+            "model": published.read_manifest(old).get("model", {}).get("hash"),
+            "prompt": published.read_manifest(old).get("prompts", {}).get(entity)}
 
     def build(table):
         at = paths.path(target)
         if paths.is_local(at) and not at.is_dir():  # a task that outlived its stage would make it anew
             raise InfrastructureError(f"{target} is not there: the stage has ended")
-        return previous_text.build(table, target, meta)
+        return previous_text.build_pool(table, target, meta)
 
     partitions = 4 * job.spark.sparkContext.defaultParallelism
     made = (
         parts.repartition(partitions, "pool")
         .groupBy("pool")
-        .applyInArrow(build, previous_text.STATS)
+        .applyInArrow(build, previous_text.POOL_STATS)
         .collect()
     )
     return {"pools": len(made), "texts": sum(row.texts for row in made if row.pool == GLOBAL),

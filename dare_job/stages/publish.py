@@ -50,7 +50,7 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
     gates        what the stage gate found of the entity type, by check
     """
     counts, totals, kinds = _count(job, entity, [folder / part.file for part in files])
-    plan, work = stage_inputs.require(job, "plan"), shard_plan.read(job.space.stage("generate"))
+    plan, work = stage_inputs.require_stage(job, "plan"), shard_plan.read_plan(job.space.stage("generate"))
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
         "published": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": times.read(job.space),
@@ -67,14 +67,14 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
         "busy_s": generated.get("busy_s"), "workers": generated.get("workers"),
         "waves": generated.get("waves", {}).get(entity, []),
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
-        "previous": str(published.old_folder(job, entity) or "") or None,
+        "previous": str(published.previous_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
                               "bytes": (folder / part.file).stat().st_size} for part in files},
     }
 
 
 def _writer(job: Job) -> dict:
-    writer = published.writer(job)
+    writer = published.writer_record(job)
     return writer | {"model": redact.values(writer["model"])}  # a name may be an address with a token
 
 
@@ -83,7 +83,7 @@ def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, dict, dic
     sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
     counts, totals, kinds = Counter(guarded=0), dict.fromkeys(sums, 0), Counter()
     columns = ["error", "generated_dt", "tokens", "pool_kind", "guarded_tokens", *sums[1:]]
-    for batch in published.dataset_of(files).to_batches(columns=columns):
+    for batch in published.dataset_of_files(files).to_batches(columns=columns):
         no_text = pc.is_null(batch["generated_dt"])
         fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
         counts["rows"] += batch.num_rows
@@ -96,7 +96,7 @@ def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, dict, dic
                       for entry in pc.value_counts(new["pool_kind"].drop_null()).to_pylist()})
         for name in sums:
             totals[name] += pc.sum(new[name]).as_py() or 0
-    plan = published.dataset(stage_inputs.folder(job, "plan", entity), PLAN)
+    plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
     counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
     counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale"))
     counts["pending"] = plan.count_rows() - counts["rows"]
@@ -128,7 +128,7 @@ def _publish(job: Job) -> dict:
     generated = stage_inputs.require_generated(job)
     gates = gate.passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
-    published = {entity: tables_published.made_from(job.space.knowledge(entity), fingerprints[entity])
+    published = {entity: tables_published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
                  for entity in ENTITIES}
     if all(published.values()):
         return {entity: _with_baseline(job, entity, found, generated) for entity, found in published.items()}
@@ -148,7 +148,7 @@ def _show(space: Workspace, staged: dict[str, AnyPath], manifests: dict) -> None
     for entity, folder in staged.items():
         lock.require_held()
         write_json(folder / MANIFEST, manifests[entity])
-    atomic.show({folder: space.knowledge(entity) for entity, folder in staged.items()})
+    atomic.publish({folder: space.knowledge(entity) for entity, folder in staged.items()})
 
 
 def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
@@ -162,25 +162,27 @@ def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
 
 
 def _fingerprint(job: Job, entity: str, generated: dict) -> str:
-    return digest(["publish", SCHEMA_VERSION, generated["fingerprint"], *stage_inputs.identity(job, entity)])
+    return digest(["publish", SCHEMA_VERSION, generated["fingerprint"],
+                   *stage_inputs.snapshot_identity(job, entity)])
 
 
 def _plan(job: Job, entity: str) -> ds.Dataset:
-    return tables_published.dataset(stage_inputs.folder(job, "plan", entity), PLAN)
+    return tables_published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
 
 
 def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[parts.Part]]:
     """Write the snapshot beside its place; returns the folder, removed where ``failing`` fails, and files."""
-    staging = atomic.staged(job.space.knowledge(entity), flat=True)
-    failing.enter_context(atomic.discarding(staging))
+    staging = atomic.stage_folder(job.space.knowledge(entity), flat=True)
+    failing.enter_context(atomic.remove_on_error(staging))
     known = _plan(job, entity).count_rows()
     name = f"part-{secrets.token_hex(4)}"
     written = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)
     repeated = next((part.repeated for part in written if part.repeated is not None), None)
     if repeated is not None:
         raise DataError(
-            f"{entity} {repeated!r} would be published twice: the input or the old text in "
-            f"{tables_published.old_folder(job, entity)} holds the id more than once; nothing was published")
+            f"{entity} {repeated!r} would be published twice, so nothing was published: the id occurs more "
+            f"than once in the input or in the previous text "
+            f"{tables_published.previous_folder(job, entity)}; remove the duplicate")
     return staging, written
 
 
@@ -188,13 +190,13 @@ def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE: the rule in the module's text."""
     from pyspark.sql import functions as F
 
-    known = stage_inputs.table(job, "plan", entity)
+    known = stage_inputs.stage_table(job, "plan", entity)
     rows = known.select("entity_id", "stale").join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
-    old = tables_published.old_folder(job, entity)
-    before = tables_published.read_table(job, old) if old else _empty(job)
+    old = tables_published.previous_folder(job, entity)
+    before = tables_published.read_texts(job, old) if old else _empty(job)
     if old and old.name.startswith("dt="):
         before = before.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(old.name[3:])))
-    if old and tables_published.manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
+    if old and tables_published.read_manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
         before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))  # ids of another tokenizer
     rows = rows.join(_prefixed(before, "old"), "entity_id", "left")
     is_new, has_old = F.col("new").isNotNull(), F.col("old").isNotNull()
@@ -212,7 +214,7 @@ def _rows(job: Job, entity: str):
     folder = stage_inputs.generated_folder(job, entity)
     if not any(folder.glob("*.parquet")):
         return _empty(job)
-    return tables_published.read_table(job, folder)
+    return tables_published.read_texts(job, folder)
 
 
 def _empty(job: Job):

@@ -62,7 +62,7 @@ def run(job: Job) -> dict:
     source = prepare(job)
     fingerprint = _fingerprint(job, done_record(source)["fingerprint"], made_by)
     target = job.space.candidates()
-    if found := published.made_from(target, fingerprint):
+    if found := published.current_manifest(target, fingerprint):
         return found
     work = job.space.work / "recommend" / fingerprint[:12]
     table = users.prepare(job, source, work / "users", fingerprint)
@@ -72,7 +72,7 @@ def run(job: Job) -> dict:
     _require_items(job, Catalogue.of(recommender.ids, counts))
     task = RecommendTask.of(job, folder, drafter, atomic.current(work / "users"), work, fingerprint)
     said = chunks.write(job, task, table["chunks"], table["users"])
-    if hung := hangs.count(work, fingerprint):
+    if hung := hangs.hang_count(work, fingerprint):
         _LOG.warning("workers hung, or their device failed, %d times, and they were started anew; users "
                      "over whom two did have an error that says what happened", hung)
     manifest = _show(job, table, task.chunks, fingerprint, {
@@ -134,8 +134,8 @@ def _require_items(job: Job, catalogue: Catalogue) -> None:
 def _show(job: Job, table: dict, made: paths.AnyPath, fingerprint: str, said: dict) -> dict:
     """Write the table beside its place, check it and let readers see it; the manifest."""
     target = job.space.candidates()
-    staging = atomic.staged(target, flat=True)
-    with atomic.discarding(staging):
+    staging = atomic.stage_folder(target, flat=True)
+    with atomic.remove_on_error(staging):
         named, sums = publishing.write(job, made, staging, table["users"], job.config.recommend.k)
         _require_few_errors(job, sums, staging, made.parent)
         searched = sums["users"] - sums["errors"] - sums["popular"]
@@ -146,7 +146,7 @@ def _show(job: Job, table: dict, made: paths.AnyPath, fingerprint: str, said: di
             "forwards_a_user": round(sums["forwards"] / searched, 4) if searched else None, **said}
         lock.require_held()
         write_json(staging / MANIFEST, manifest)
-        atomic.show({staging: target})
+        atomic.publish({staging: target})
     return manifest
 
 
@@ -155,7 +155,7 @@ def _require_few_errors(job: Job, sums: dict, made: paths.AnyPath, work: paths.A
     limit = job.config.limits.max_error_share
     if limit is not None and sums["users"] and sums["errors"] / sums["users"] > limit:
         reasons = Reasons()
-        failed = paths.dataset(made).to_table(columns=["error"], filter=pc.field("error").is_valid())
+        failed = paths.parquet_dataset(made).to_table(columns=["error"], filter=pc.field("error").is_valid())
         for reason in failed["error"].to_pylist():
             reasons.add(reason)
         write_json(work / RETRY, {"run_id": job.run_id})

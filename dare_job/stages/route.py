@@ -10,7 +10,7 @@ from dare_job.job import Job
 from dare_job.schemas import ENTITIES, ROUTES
 from dare_job.spark.tables import write_parquet
 from dare_job.storage import paths
-from dare_job.tables.stage_inputs import report, require, table
+from dare_job.tables.stage_inputs import require_stage, stage_report, stage_table
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools import router
 
@@ -23,22 +23,22 @@ def run(job: Job) -> dict:
     """Write ROUTES for users and items; returns counts by kind of pool. Raises DataError without upstream."""
     began = time.perf_counter()
     settings = job.config.router
-    fingerprint = digest([require(job, "plan")["fingerprint"], require(job, "group")["fingerprint"],
-                          settings.model_dump()])
+    upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "group")]
+    fingerprint = digest([*upstream, settings.model_dump()])
     target = job.space.stage("route")
     if not is_done(target, fingerprint):
         record: dict = {}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
-                known = table(job, "plan", entity).select("entity_id", "interactions").join(
-                    table(job, "group", entity), "entity_id", "left")
+                known = stage_table(job, "plan", entity).select("entity_id", "interactions").join(
+                    stage_table(job, "group", entity), "entity_id", "left")
                 routed = partial(_route, entity=entity, least=settings.min_interactions,
                                  override=getattr(settings, entity))
                 written = staging / f"entity={entity}"
                 write_parquet(known.mapInArrow(routed, _ROUTED), written)
                 record[entity] = _counted(written)
             record["seconds"] = round(time.perf_counter() - began, 3)
-    return report(done_record(target))
+    return stage_report(done_record(target))
 
 
 def _route(batches: Batches, entity: str, least: int, override: str) -> Batches:
@@ -57,7 +57,7 @@ def _route(batches: Batches, entity: str, least: int, override: str) -> Batches:
 
 
 def _counted(written) -> dict:
-    kinds = paths.dataset(written).to_table(columns=["pool", "pool_kind"])
+    kinds = paths.parquet_dataset(written).to_table(columns=["pool", "pool_kind"])
     counts = {row["pool_kind"]: row["pool_kind_count"] for row in
               kinds.group_by("pool_kind").aggregate([("pool_kind", "count")]).to_pylist()}
     return {"rows": kinds.num_rows, "pools": len(kinds["pool"].unique()), **counts}

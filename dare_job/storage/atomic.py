@@ -26,7 +26,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 GRACE_S = 1.0  # who opened a folder before it was replaced has this long to list it, or sees it emptied
 
 
-def staged(folder: AnyPath, flat: bool = False) -> AnyPath:
+def stage_folder(folder: AnyPath, flat: bool = False) -> AnyPath:
     """An empty folder, to be written and to take the place of ``folder``.
 
     Its name is new each time: what tasks of a killed run still write does not end up in it.
@@ -34,15 +34,15 @@ def staged(folder: AnyPath, flat: bool = False) -> AnyPath:
     """
     if not storage_paths.is_local(folder):
         lock.require_held()  # what another command stages now looks like left by a killed one
-        return folder if flat else versions.staged(folder)
-    settle(folder)
+        return folder if flat else versions.new_version(folder)
+    clean_up(folder)
     staging = _staging(folder)
     staging.mkdir(parents=True)
     return staging
 
 
 @contextmanager
-def discarding(staging: AnyPath) -> Iterator[None]:
+def remove_on_error(staging: AnyPath) -> Iterator[None]:
     """Remove a folder from ``staged`` where the block fails: on a full disk it would keep it full."""
     try:
         yield
@@ -50,7 +50,7 @@ def discarding(staging: AnyPath) -> Iterator[None]:
         if storage_paths.is_local(staging):
             shutil.rmtree(staging, ignore_errors=True)
         else:
-            with errors.ignored(OSError, InfrastructureError):  # the store may be what failed
+            with errors.suppress_store_errors(OSError, InfrastructureError):  # the store may be what failed
                 lock.require_held()
                 versions.discard(staging)
         raise
@@ -63,12 +63,12 @@ def replace(new: AnyPath, old: AnyPath) -> None:
     """
     if not storage_paths.is_local(old):
         lock.require_held()
-        return versions.sweep_snapshot(old) if new == old else versions.replace(new, old)
-    if _put(new, old):
+        return versions.clean_up_snapshot(old) if new == old else versions.activate(new, old)
+    if _move_into_place(new, old):
         shutil.rmtree(new, ignore_errors=True)
 
 
-def show(folders: dict[AnyPath, AnyPath]) -> None:
+def publish(folders: dict[AnyPath, AnyPath]) -> None:
     """``replace`` in turn, for folders that readers may be listing now; keys are from ``staged``.
 
     On a disk the older ones are deleted ``GRACE_S`` later.
@@ -78,7 +78,7 @@ def show(folders: dict[AnyPath, AnyPath]) -> None:
     for new, old in folders.items():
         if not storage_paths.is_local(old):
             replace(new, old)
-        elif _put(new, old):
+        elif _move_into_place(new, old):
             replaced.append(new)
     if replaced:
         time.sleep(GRACE_S)
@@ -91,20 +91,20 @@ def current(folder: AnyPath) -> AnyPath:
     return folder if storage_paths.is_local(folder) else versions.current(folder)
 
 
-def place(folder: AnyPath) -> AnyPath:
+def base_folder(folder: AnyPath) -> AnyPath:
     """The other way: the folder whose content is in one from ``current``."""
-    return folder if storage_paths.is_local(folder) else versions.place(folder)
+    return folder if storage_paths.is_local(folder) else versions.base_folder(folder)
 
 
-def final(staging: AnyPath, folder: AnyPath) -> AnyPath:
+def final_folder(staging: AnyPath, folder: AnyPath) -> AnyPath:
     """Where the content of a folder from ``staged`` will be once it has taken the place of ``folder``."""
     return folder if storage_paths.is_local(folder) else staging
 
 
-def settle(folder: AnyPath) -> None:
+def clean_up(folder: AnyPath) -> None:
     """Remove what a killed writer of a folder left in and beside it, and put an old one back that it hid."""
     if not storage_paths.is_local(folder):
-        return versions.sweep_snapshot(folder)
+        return versions.clean_up_snapshot(folder)
     retired = _retired(folder)
     if retired.exists():
         os.rename(retired, _staging(folder) if folder.exists() else folder)
@@ -114,14 +114,14 @@ def settle(folder: AnyPath) -> None:
         partial.unlink(missing_ok=True)
 
 
-def settle_below(root: AnyPath) -> None:
+def clean_up_below(root: AnyPath) -> None:
     """``settle`` every folder that is, or was about to be, in ``root``."""
     if not storage_paths.is_local(root):
         for name in {name.split("/")[0] for name in storage_paths.listing(root) if "/" in name}:
-            versions.settle(root / name)
+            versions.clean_up(root / name)
         return
-    for folder in _places(path for path in root.glob("*") if path.is_dir()):
-        settle(folder)
+    for folder in _target_folders(path for path in root.glob("*") if path.is_dir()):
+        clean_up(folder)
 
 
 def recover(out: AnyPath) -> None:
@@ -129,19 +129,19 @@ def recover(out: AnyPath) -> None:
     if not storage_paths.is_local(out):
         return
     tables = ("knowledge/entity=*", "features/entity=*", "candidates")
-    for folder in _places(path for name in tables for path in out.glob(f"{name}/.dt=*.retired")):
-        if not storage_paths.day_of(folder.name):
+    for folder in _target_folders(path for name in tables for path in out.glob(f"{name}/.dt=*.retired")):
+        if not storage_paths.folder_date(folder.name):
             continue
         with suppress(InfrastructureError, OSError), lock.held(out / "_work" / folder.name):
-            settle(folder)
+            clean_up(folder)
 
 
-def _places(paths: Iterable[Path]) -> list[Path]:
+def _target_folders(paths: Iterable[Path]) -> list[Path]:
     """The folders themselves, and those that the hidden ones stand beside."""
     return sorted({path.with_name(path.name.lstrip(".").split(".")[0]) for path in paths})
 
 
-def _put(new: Path, old: Path) -> bool:
+def _move_into_place(new: Path, old: Path) -> bool:
     """Put a folder in its place; True where there was an older one, which has the name ``new`` now."""
     if not old.exists():
         os.rename(new, old)

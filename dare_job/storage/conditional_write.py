@@ -33,21 +33,21 @@ def create(path: AnyPath, content: bytes) -> bool:
             path.fs.pipe_file(path.path, content, mode="create")
             return True
         return False
-    return _put(path, content, IfNoneMatch="*")
+    return _put_if(path, content, IfNoneMatch="*")
 
 
-def swap_content(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
+def compare_and_swap(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
     """Write a file that still has a version (``version_of``), in one step; False where it has another.
 
     False also where another one is about to replace it. ``owner``: see ``lock_turn``.
     """
     if path.protocol == "hdfs":
 
-        return swap_by_turn(path, version, content, owner)
-    return _put(path, content, IfMatch=version)
+        return swap_with_claim(path, version, content, owner)
+    return _put_if(path, content, IfMatch=version)
 
 
-def _put(path: AnyPath, content: bytes, **condition: str) -> bool:
+def _put_if(path: AnyPath, content: bytes, **condition: str) -> bool:
     """One put with a condition of S3; False where the condition did not hold, or another put was faster."""
     try:
         path.fs.pipe_file(path.path, content, **condition)
@@ -59,7 +59,7 @@ def _put(path: AnyPath, content: bytes, **condition: str) -> bool:
     return True
 
 
-def swap_by_turn(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
+def swap_with_claim(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
     """Write a file that still has a version; False where it has another, or another one replaces it now.
 
     owner  names who asks, from one thread at a time: a turn that it left itself is its own
@@ -67,7 +67,7 @@ def swap_by_turn(path: AnyPath, version: str, content: bytes, owner: str = "") -
     turn = path.with_name(f"{path.name}.{version}.turn")
     owner = owner or uuid.uuid4().hex
     mine = f"{owner} {uuid.uuid4().hex}".encode()
-    if not (create(turn, mine) or _taken_over(turn, mine, owner)):
+    if not (create(turn, mine) or _take_over_claim(turn, mine, owner)):
         return False
     try:
         if paths.version_of(path) != version:
@@ -80,14 +80,14 @@ def swap_by_turn(path: AnyPath, version: str, content: bytes, owner: str = "") -
         turn.unlink(missing_ok=True)
 
 
-def _taken_over(turn: AnyPath, content: bytes, owner: str) -> bool:
+def _take_over_claim(turn: AnyPath, content: bytes, owner: str) -> bool:
     """An own turn is replaced, too: one that was left long ago may be another's in a moment."""
     try:
         version, found = paths.version_of(turn), turn.fs.cat_file(turn.path)
         if found == content:  # the answer to its creation was lost
             return True
         own = found.startswith(f"{owner} ".encode())
-        return (own or age_s(turn) >= lease.STALE_S) and swap_by_turn(turn, version, content, owner)
+        return (own or age_s(turn) >= lease.STALE_S) and swap_with_claim(turn, version, content, owner)
     except FileNotFoundError:  # done just now
         return False
 
@@ -97,17 +97,17 @@ def age_s(path: AnyPath) -> float:
     probe = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     create(probe, b"")
     try:
-        return _written(probe) - _written(path)
+        return _modified_s(probe) - _modified_s(path)
     finally:
         probe.unlink(missing_ok=True)
 
 
-def _written(path: AnyPath) -> float:
+def _modified_s(path: AnyPath) -> float:
     found = path.fs.info(path.path).get("LastModified")
     return found.timestamp() if isinstance(found, datetime) else time.time()
 
 
-def sweep(path: AnyPath) -> None:
+def remove_leftovers(path: AnyPath) -> None:
     """Remove what killed processes left beside a lock that was taken just now."""
     if path.protocol != "hdfs":
         return

@@ -10,7 +10,7 @@ from dare_job.storage.paths import AnyPath
 _PACKAGES = ("botocore", "aiobotocore", "aiohttp", "s3fs", "dare_job.storage.hdfs")
 
 
-def require(path: AnyPath, setting: str) -> None:
+def check_access(path: AnyPath, setting: str) -> None:
     """Ask once whether a URL's store lets this process list it; nothing for a local path.
 
     Raises ConfigError where there is no such bucket, InfrastructureError where the store does not answer or
@@ -19,19 +19,19 @@ def require(path: AnyPath, setting: str) -> None:
     if paths.is_local(path):
         return
     try:
-        _ask(path)
+        _list_once(path)
     except FileNotFoundError:
         bucket = path.path.split("/")[0]
         raise ConfigError(f"{setting} = {path}: there is no bucket {bucket}; create it, or name another"
                           ) from None
     except Exception as error:
-        refused = reason(error) or (str(error) if isinstance(error, OSError) else None)
+        refused = store_message(error) or (str(error) if isinstance(error, OSError) else None)
         if refused is None:
             raise
         raise InfrastructureError(f"{setting} = {path} cannot be used: {refused}") from error
 
 
-def _ask(path: AnyPath) -> None:
+def _list_once(path: AnyPath) -> None:
     """Raises FileNotFoundError where the bucket is missing; a folder may be."""
     if path.protocol != "s3":
         path.fs.exists(path.path)
@@ -41,16 +41,16 @@ def _ask(path: AnyPath) -> None:
 
 
 @contextmanager
-def ignored(*kinds: type[Exception]) -> Iterator[None]:
+def suppress_store_errors(*kinds: type[Exception]) -> Iterator[None]:
     """As ``contextlib.suppress``; what a store answers is suppressed too."""
     try:
         yield
     except Exception as error:
-        if not isinstance(error, kinds) and reason(error) is None:
+        if not isinstance(error, kinds) and store_message(error) is None:
             raise
 
 
-def reason(error: Exception) -> str | None:
+def store_message(error: Exception) -> str | None:
     """What the store answered, also to a Spark task; None where the error is of another kind."""
     text = str(error)
     if type(error).__module__.split(".")[0] in ("pyspark", "py4j"):

@@ -26,7 +26,7 @@ class HdfsError(OSError):
     """What HDFS refused, in its first line."""
 
 
-def _told(method: Callable) -> Callable:
+def _as_os_error(method: Callable) -> Callable:
     """Errors of HDFS as OSError, without the NameNode's Java lines."""
     @wraps(method)
     def call(*arguments, **options):
@@ -47,7 +47,7 @@ class HdfsFileSystem(AbstractFileSystem):
     protocol = "hdfs"
     root_marker = "/"
 
-    @_told
+    @_as_os_error
     def __init__(self, **options):
         super().__init__(**options)
         self.client = Client("hdfs://")
@@ -58,7 +58,7 @@ class HdfsFileSystem(AbstractFileSystem):
             return [cls._strip_protocol(one) for one in path]
         return "/" + str(path).removeprefix("hdfs://").strip("/")
 
-    @_told
+    @_as_os_error
     def info(self, path: str, **_) -> dict:
         return _entry(self.client.get_file_info(self._strip_protocol(path)))
 
@@ -78,7 +78,7 @@ class HdfsFileSystem(AbstractFileSystem):
         except FileNotFoundError:
             return None
 
-    @_told
+    @_as_os_error
     def ls(self, path: str, detail: bool = True, **_) -> list:
         name = self._strip_protocol(path)
         found = [_entry(status) for status in self._there(name)]
@@ -94,7 +94,7 @@ class HdfsFileSystem(AbstractFileSystem):
 
         return super().walk(path, maxdepth, topdown, missing if on_error == "omit" else on_error, **options)
 
-    @_told
+    @_as_os_error
     def find(self, path, maxdepth=None, withdirs=False, detail=False, **options):
         if maxdepth is not None or withdirs:
             return super().find(path, maxdepth, withdirs, detail, **options)
@@ -125,12 +125,12 @@ class HdfsFileSystem(AbstractFileSystem):
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Nothing, too."""
 
-    @_told
+    @_as_os_error
     def rmdir(self, path: str) -> None:
         """Remove a folder. Raises HdfsError where anything is in it."""
         self.client.delete(self._strip_protocol(path), False)
 
-    @_told
+    @_as_os_error
     def rm(self, path, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Remove a file, several, or a folder with what is in it; what is missing is no error."""
         names = self._strip_protocol(path)
@@ -141,7 +141,7 @@ class HdfsFileSystem(AbstractFileSystem):
     def rm_file(self, path: str) -> None:
         self.rm(path)
 
-    @_told
+    @_as_os_error
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_) -> bytes:
         """Read again where it was replaced meanwhile: the blocks of the file before are deleted soon."""
         name = self._strip_protocol(path)
@@ -157,23 +157,23 @@ class HdfsFileSystem(AbstractFileSystem):
                     raise
         raise AssertionError
 
-    @_told
+    @_as_os_error
     def _open(self, path: str, mode: str = "rb", block_size=None, autocommit=True, cache_options=None, **_):
         if mode == "wb":
-            return _Written(self, path)
+            return _WriteBuffer(self, path)
         if mode != "rb":
             raise ValueError(f"mode {mode}: a file of HDFS is read or written here, as a whole")
         reader = self.client.read(self._strip_protocol(path))
         if len(reader) <= _PART_BYTES:
             return io.BytesIO(self.cat_file(path))
-        return _File(self, path, reader)
+        return _ReadFile(self, path, reader)
 
-    @_told
+    @_as_os_error
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_) -> None:
         """Raises FileExistsError with the mode "create" where there is a file."""
         self._write(path, [value], overwrite=mode != "create")
 
-    @_told
+    @_as_os_error
     def put_file(self, lpath: str, rpath: str, **_) -> None:
         with open(lpath, "rb") as file:
             self._write(rpath, iter(lambda: file.read(_PART_BYTES), b""))
@@ -217,19 +217,19 @@ def _entry(status) -> dict:
             "LastModified": written, "ETag": f"{status.modification_time}-{status.length}"}
 
 
-class _File(AbstractBufferedFile):
+class _ReadFile(AbstractBufferedFile):
     """A large file, read by the parts that are asked for."""
 
     def __init__(self, fs: HdfsFileSystem, path: str, reader):
         super().__init__(fs, path, "rb", block_size=_PART_BYTES, size=len(reader))
         self._reader = reader
 
-    @_told
+    @_as_os_error
     def _fetch_range(self, start: int, end: int) -> bytes:
         return bytes(self._reader.read_range(start, end - start))
 
 
-class _Written(io.BytesIO):
+class _WriteBuffer(io.BytesIO):
     """Content that is put as a whole when it is closed; not after an error in its block, nor when dropped."""
 
     def __init__(self, fs: HdfsFileSystem, path: str):

@@ -39,10 +39,10 @@ class Lease(Protocol):
 
 
 @contextmanager
-def holding(lease: Lease) -> Iterator[None]:
+def renewing(lease: Lease) -> Iterator[None]:
     """Renew a lock that was taken while the block runs, then release it."""
     stop = threading.Event()
-    thread = threading.Thread(target=_keep, args=(lease, stop), daemon=True)
+    thread = threading.Thread(target=_renew_loop, args=(lease, stop), daemon=True)
     thread.start()
     outer = _HELD.set((*_HELD.get(), lease))
     try:
@@ -63,14 +63,14 @@ def require_held() -> None:
         lease.renew()
 
 
-def lost(path: AnyPath) -> InfrastructureError:
+def lock_lost(path: AnyPath) -> InfrastructureError:
     return InfrastructureError(
         f"{path} is no longer this command's: somebody removed it, or another command took it over after "
         f"{STALE_S / 60:.0f} minutes without a sign of life of this one, which changes nothing more; run it "
         "again once the other one has ended")
 
 
-def _keep(lease: Lease, stop: threading.Event) -> None:
+def _renew_loop(lease: Lease, stop: threading.Event) -> None:
     """Renew until told to stop, or until the lock is lost; a store that is away is asked again sooner."""
     wait_s = RENEW_S
     while not stop.wait(wait_s):
@@ -83,19 +83,19 @@ def _keep(lease: Lease, stop: threading.Event) -> None:
         except Exception as error:
             if wait_s == RENEW_S:
                 _LOG.warning("%s could not be renewed and is tried again: %s", lease.path,
-                             errors.reason(error) or error)
+                             errors.store_message(error) or error)
             wait_s = RENEW_S / 6
 
 
 _HELD: ContextVar[tuple[Lease, ...]] = ContextVar("held", default=())
 
 
-def signature() -> dict:
-    return {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname(),
-            **_namespace(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+def owner_record() -> dict:
+    return {"pid": os.getpid(), "born": _start_time(os.getpid()), "host": socket.gethostname(),
+            **_host_identity(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
 
 
-def has_ended(owner: dict) -> bool:
+def owner_has_ended(owner: dict) -> bool:
     """True where a lock's process was one of this host and is no more.
 
     All of an earlier boot are. Of those in another pid namespace (a container with the same hostname) nobody
@@ -103,20 +103,20 @@ def has_ended(owner: dict) -> bool:
     """
     if owner.get("host") != socket.gethostname():
         return False
-    differs = _differs(owner)
+    differs = _differing(owner)
     return "boot" in differs or ("pid_ns" not in differs and not _alive(owner))
 
 
-def is_here(owner: dict) -> bool:
+def owner_is_local(owner: dict) -> bool:
     """Whether its number tells whether a lock's process is alive."""
-    return owner.get("host") == socket.gethostname() and not _differs(owner)
+    return owner.get("host") == socket.gethostname() and not _differing(owner)
 
 
-def _differs(owner: dict) -> set[str]:
-    return {name for name, here in _namespace().items() if owner.get(name, here) != here}
+def _differing(owner: dict) -> set[str]:
+    return {name for name, here in _host_identity().items() if owner.get(name, here) != here}
 
 
-def _namespace() -> dict[str, str | int]:
+def _host_identity() -> dict[str, str | int]:
     """Where this process's number is its own: boot of the machine and pid namespace. Empty but on Linux."""
     found: dict[str, str | int] = {}
     with suppress(OSError):
@@ -132,10 +132,10 @@ def _alive(owner: dict) -> bool:
         return False
     except PermissionError:
         pass
-    return owner.get("born") == _born(owner["pid"])  # else the number went to another process
+    return owner.get("born") == _start_time(owner["pid"])  # else the number went to another process
 
 
-def _born(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """When a process began, as Linux counts it; None elsewhere."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -143,7 +143,7 @@ def _born(pid: int) -> str | None:
         return None
 
 
-def read(path) -> dict:
+def read_owner(path) -> dict:
     """Who holds a lock; empty where it cannot be told."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))

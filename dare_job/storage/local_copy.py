@@ -43,7 +43,7 @@ def local_copy(folder: AnyPath, version: str, kept: bool = False) -> Path:
                 _fetch(folder, copy)
             os.utime(copy)
         if not kept:
-            _sweep(root)
+            _remove_unused(root)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -59,7 +59,7 @@ def _fetch(folder: AnyPath, copy: Path) -> None:
         wanted = paths.listing(folder)
         for name in wanted:
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
-        paths.each(lambda path: _get(folder, partial, path), [folder / name for name in wanted])
+        paths.map_paths(lambda path: _get(folder, partial, path), [folder / name for name in wanted])
         for name, entry in wanted.items():
             if (partial / name).stat().st_size != entry["size"]:
                 raise OSError(f"{folder / name} was cut off or changed while it was read")
@@ -72,7 +72,7 @@ def _get(folder: AnyPath, into: Path, file: AnyPath) -> None:
     file.fs.get_file(file.path, str(into / file.path.removeprefix(folder.path).lstrip("/")))
 
 
-def _sweep(root: Path) -> None:
+def _remove_unused(root: Path) -> None:
     """Delete copies that nobody asked for lately; who still has one mapped keeps it."""
     for copy in root.iterdir():
         if copy.is_dir() and time.time() - copy.stat().st_mtime > _UNUSED_S:

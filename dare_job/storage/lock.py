@@ -7,7 +7,7 @@ from functools import partial
 
 from dare_job.errors import InfrastructureError
 from dare_job.storage import file_lock, lease, object_lock, paths
-from dare_job.storage.lease import has_ended, read, signature
+from dare_job.storage.lease import owner_has_ended, owner_record, read_owner
 from dare_job.storage.paths import AnyPath
 
 NAME = "_lock"
@@ -29,11 +29,11 @@ def held(folder: AnyPath, by: str = "writes this date") -> Iterator[None]:
         with file_lock.held(path, refusal):
             yield
     else:
-        with object_lock.held(path, signature(), has_ended, refusal):
+        with object_lock.held(path, owner_record(), owner_has_ended, refusal):
             yield
 
 
-def held_by(folder: AnyPath) -> dict | None:
+def owner_of(folder: AnyPath) -> dict | None:
     """Who holds a folder's lock: pid, host, since; empty where it cannot be told.
 
     None where nobody does, or only a process that is known to have ended.
@@ -41,9 +41,9 @@ def held_by(folder: AnyPath) -> dict | None:
     path = folder / NAME
     if not path.exists():
         return None
-    owner = read(path)
-    silent = file_lock.is_silent(path, owner) if paths.is_local(path) else not object_lock.is_alive(path)
-    return None if silent or has_ended(owner) else owner
+    owner = read_owner(path)
+    silent = file_lock.is_expired(path, owner) if paths.is_local(path) else not object_lock.is_alive(path)
+    return None if silent or owner_has_ended(owner) else owner
 
 
 def require_held() -> None:
@@ -55,19 +55,19 @@ def require_held() -> None:
 
 
 @contextmanager
-def cleaning(folder: AnyPath) -> Iterator[None]:
+def held_for_cleaning(folder: AnyPath) -> Iterator[None]:
     """Hold the lock of all dates' work folder, for moments: each command ``wait``s for it as it starts."""
     with held(folder, _CLEANS):
         yield
 
 
-def wait(folder: AnyPath, by: str = _CLEANS) -> None:
+def wait_until_free(folder: AnyPath, by: str = _CLEANS) -> None:
     """Wait until no living process holds a lock that is held for moments, such as that of ``cleaning``.
 
     Raises InfrastructureError, naming process and file, where it is still held after a minute.
     """
     until = time.monotonic() + _PATIENCE_S
-    while (owner := held_by(folder)) is not None:
+    while (owner := owner_of(folder)) is not None:
         if time.monotonic() > until:
             raise _refusal(folder / NAME, owner, by)
         time.sleep(0.05 if paths.is_local(folder) else 1.0)

@@ -30,8 +30,8 @@ def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
     mine = _Lease(path, signature)
     if not conditional_write.create(path, mine.content()):
         _take_over(path, mine, ended, refusal)
-    conditional_write.sweep(path)
-    with lease.holding(mine):
+    conditional_write.remove_leftovers(path)
+    with lease.renewing(mine):
         yield
 
 
@@ -57,12 +57,12 @@ class _Lease:
         """
         with self._turn:
             before = self._found()
-            written = conditional_write.swap_content(self.path, before, self.content(), self.name)
+            written = conditional_write.compare_and_swap(self.path, before, self.content(), self.name)
             if not written and self._found() == before:
                 raise OSError(f"{self.path} was not renewed: another command is about to replace it")
 
     def release(self) -> None:
-        with errors.ignored(OSError, InfrastructureError):
+        with errors.suppress_store_errors(OSError, InfrastructureError):
             self._found()
             self.path.unlink(missing_ok=True)
             paths.remove_empty(self.path.parent)
@@ -74,7 +74,7 @@ class _Lease:
         except FileNotFoundError:
             version, owner = "", {}
         if not self.wrote(owner):
-            raise lease.lost(self.path)
+            raise lease.lock_lost(self.path)
         return version
 
 
@@ -91,7 +91,7 @@ def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
     silent_s = conditional_write.age_s(path)
     if not ended(owner) and silent_s < lease.STALE_S:
         raise refusal(path, owner)
-    if not conditional_write.swap_content(path, version, mine.content(), mine.name):
+    if not conditional_write.compare_and_swap(path, version, mine.content(), mine.name):
         _require_own(path, mine, refusal)
     _LOG.warning("%s was left by process %s on %s, silent for %.0f s: taken over", path,
                  owner.get("pid", "?"), owner.get("host", "?"), silent_s)
@@ -121,6 +121,6 @@ def _content(path: AnyPath) -> dict:
 
 def _read(path: AnyPath) -> dict:
     """Who holds a lock; empty where it cannot be told."""
-    with errors.ignored(OSError):
+    with errors.suppress_store_errors(OSError):
         return _content(path)
     return {}

@@ -92,7 +92,7 @@ def is_local(path: AnyPath | str) -> bool:
     return not hasattr(path, "fs")
 
 
-def arrow(path: AnyPath) -> tuple[Any, str]:
+def arrow_location(path: AnyPath) -> tuple[Any, str]:
     """Filesystem and name, as pyarrow takes them; None as the filesystem of a local path."""
     if is_local(path):
         return None, str(path)
@@ -101,16 +101,16 @@ def arrow(path: AnyPath) -> tuple[Any, str]:
     return PyFileSystem(FSSpecHandler(path.fs)), path.path
 
 
-def dataset(folder: AnyPath, **options):
+def parquet_dataset(folder: AnyPath, **options):
     """pyarrow's dataset of the Parquet files of a folder."""
     import pyarrow.dataset as ds
 
-    filesystem, name = arrow(folder)
+    filesystem, name = arrow_location(folder)
     return ds.dataset(name, filesystem=filesystem, **options)
 
 
 @contextmanager
-def source(path: AnyPath) -> Iterator[Path | BinaryIO]:
+def arrow_source(path: AnyPath) -> Iterator[Path | BinaryIO]:
     """What pyarrow reads a file from: a local path itself, else an open file."""
     if is_local(path):
         yield path
@@ -120,7 +120,7 @@ def source(path: AnyPath) -> Iterator[Path | BinaryIO]:
 
 
 @contextmanager
-def sink(path: AnyPath) -> Iterator[Path | BinaryIO]:
+def arrow_sink(path: AnyPath) -> Iterator[Path | BinaryIO]:
     """What pyarrow writes a file to; a URL's file is there, whole, after the block, or not at all."""
     if is_local(path):
         yield path
@@ -130,7 +130,7 @@ def sink(path: AnyPath) -> Iterator[Path | BinaryIO]:
 
 
 @contextmanager
-def writing(path: AnyPath, partial: str) -> Iterator[BinaryIO]:
+def atomic_writer(path: AnyPath, partial: str) -> Iterator[BinaryIO]:
     """An open binary file; after the block its content is under ``path``, whole; on an error nothing changed.
 
     partial  name of the file beside it that is renamed, where a file can be
@@ -173,13 +173,13 @@ def _version(entry: dict) -> str:
     return str(entry.get("ETag") or entry.get("mtime"))
 
 
-def identities(found: Iterable[AnyPath]) -> list[list]:
+def file_versions(found: Iterable[AnyPath]) -> list[list]:
     """[bytes, modification time in ns or version] of each file: part of a fingerprint."""
     found = list(found)
     if all(map(is_local, found)):
         return [[stat.st_size, stat.st_mtime_ns] for stat in (file.stat() for file in found)]
     if len(found) < 2 * _THREADS:
-        entries = each(lambda file: file.fs.info(file.path), found)
+        entries = map_paths(lambda file: file.fs.info(file.path), found)
     else:
         known = {parent: listing(parent) for parent in {file.parent for file in found}}
         entries = [known[file.parent][file.name] for file in found]
@@ -193,13 +193,13 @@ def listing(folder: AnyPath) -> dict[str, dict]:
     return {name.removeprefix(root): entry for name, entry in sorted(found.items()) if name.startswith(root)}
 
 
-def below(folder: AnyPath, suffix: str = "") -> list[AnyPath]:
+def visible_files(folder: AnyPath, suffix: str = "") -> list[AnyPath]:
     """Files below a URL's folder, neither they nor their folders hidden (``.`` or ``_``), in one listing."""
     return [folder / name for name in listing(folder)
             if name.endswith(suffix) and not any(part.startswith((".", "_")) for part in name.split("/"))]
 
 
-def day_of(name: str) -> str | None:
+def folder_date(name: str) -> str | None:
     """The date of a folder's name ``dt=YYYY-MM-DD``; None for any other name, ``dt=2026-01-02.bak`` too."""
     text = name.removeprefix("dt=")
     try:
@@ -210,7 +210,7 @@ def day_of(name: str) -> str | None:
 
 def dated_folders(*parents: AnyPath) -> list[AnyPath]:
     """Folders ``dt=YYYY-MM-DD`` below the given ones, by date; a copy such as ``dt=D_old`` is none."""
-    found = [folder for parent in parents for folder in parent.glob("dt=*") if day_of(folder.name)]
+    found = [folder for parent in parents for folder in parent.glob("dt=*") if folder_date(folder.name)]
     return sorted(found, key=lambda folder: folder.name)
 
 
@@ -253,7 +253,7 @@ def remove_empty(folder: AnyPath, names: Iterable[str] = ()) -> None:
             empty.fs.rmdir(empty.path)
 
 
-def each(function: Callable[[T], R], paths: Iterable[T]) -> list[R]:
+def map_paths(function: Callable[[T], R], paths: Iterable[T]) -> list[R]:
     """``function`` of each path, in order; several at once where each waits for a store."""
     paths = list(paths)
     if all(map(is_local, paths)) or len(paths) < 2:

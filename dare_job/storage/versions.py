@@ -25,27 +25,27 @@ _PARTIAL = re.compile(rf"\.{POINTER}\.[0-9a-f]+\.partial")  # at hdfs://
 
 def current(folder: AnyPath) -> AnyPath:
     """The version in force of a folder that has versions; one that nobody wrote where there is none."""
-    root = place(folder)
+    root = base_folder(folder)
     try:
         return root / (root / POINTER).read_text(encoding="utf-8")
     except FileNotFoundError:
         return root / "v-00000000"
 
 
-def staged(folder: AnyPath) -> AnyPath:
+def new_version(folder: AnyPath) -> AnyPath:
     """A new version to write, after removing what killed writers left."""
-    settle(folder)
-    return place(folder) / f"v-{secrets.token_hex(4)}"
+    clean_up(folder)
+    return base_folder(folder) / f"v-{secrets.token_hex(4)}"
 
 
-def replace(new: AnyPath, old: AnyPath) -> None:
+def activate(new: AnyPath, old: AnyPath) -> None:
     """Put a version in force and delete the one before."""
-    with paths.writing(place(old) / POINTER, "") as pointer:
+    with paths.atomic_writer(base_folder(old) / POINTER, "") as pointer:
         pointer.write(new.name.encode())
-    settle(old)
+    clean_up(old)
 
 
-def settle(folder: AnyPath) -> None:
+def clean_up(folder: AnyPath) -> None:
     """Remove all versions but the one in force, and pointers that killed writers left half written."""
     kept = current(folder)
     for name in {name.split("/")[0] for name in paths.listing(kept.parent)} - {kept.name}:
@@ -60,10 +60,10 @@ def discard(staging: AnyPath) -> None:
     if _VERSION.fullmatch(staging.name):
         paths.remove_tree(staging)
     else:
-        sweep_snapshot(staging)
+        clean_up_snapshot(staging)
 
 
-def sweep_snapshot(folder: AnyPath) -> None:
+def clean_up_snapshot(folder: AnyPath) -> None:
     """Remove a published date's files that its manifest does not name; without one, none.
 
     Of a date that was hidden, remove all that is left.
@@ -84,7 +84,7 @@ def hide(folder: AnyPath) -> None:
     """Take a published date out of sight, in one step; ``sweep_snapshot`` removes what is left of it."""
     manifest = folder / MANIFEST
     if manifest.exists():
-        with paths.writing(folder / REMOVED, "") as mark:
+        with paths.atomic_writer(folder / REMOVED, "") as mark:
             mark.write(manifest.read_bytes())
         manifest.unlink(missing_ok=True)
 
@@ -94,6 +94,6 @@ def is_hidden(folder: AnyPath) -> bool:
     return (folder / REMOVED).exists() and not (folder / MANIFEST).exists()
 
 
-def place(folder: AnyPath) -> AnyPath:
+def base_folder(folder: AnyPath) -> AnyPath:
     """The folder whose version this is; itself where it is none."""
     return folder.parent if _VERSION.fullmatch(folder.name) else folder

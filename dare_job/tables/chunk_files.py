@@ -113,20 +113,20 @@ def write(path: AnyPath, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
     if maker is not None:
         footer[_MAKER] = json.dumps(asdict(maker)).encode()
     footer |= {_note(name): json.dumps(note).encode() for name, note in notes.items()}
-    with paths.writing(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
+    with paths.atomic_writer(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
         pq.write_table(table.replace_schema_metadata(footer), file, compression="zstd")
     return totals
 
 
 def read_totals(path: AnyPath) -> Totals:
     """Totals from a file's footer, without its rows."""
-    with paths.source(path) as source:
+    with paths.arrow_source(path) as source:
         return Totals(**json.loads(pq.read_schema(source).metadata[_FOOTER]))
 
 
 def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
     """Who wrote a file, None where it does not say, and the seconds that its rows took."""
-    with paths.source(path) as source:
+    with paths.arrow_source(path) as source:
         found = pq.read_schema(source).metadata
     maker = Maker(**json.loads(found[_MAKER])) if _MAKER in found else None
     return maker, json.loads(found[_FOOTER])["busy_s"]
@@ -134,7 +134,7 @@ def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
 
 def read_note(path: AnyPath, name: str) -> dict | None:
     """A note of a file's footer; None where there is none of this name."""
-    with paths.source(path) as source:
+    with paths.arrow_source(path) as source:
         found = pq.read_schema(source).metadata.get(_note(name))
     return found and json.loads(found)
 
@@ -158,7 +158,7 @@ def discard_unreadable(folder: AnyPath, read: Callable[[AnyPath], object] = read
             _LOG.warning("%s cannot be read and is written again: %s", path, str(error).partition("\n")[0])
             path.unlink()
 
-    paths.each(discard, sorted(folder.glob("*.parquet")))
+    paths.map_paths(discard, sorted(folder.glob("*.parquet")))
 
 
 class Tally:
@@ -172,6 +172,6 @@ class Tally:
     def update(self) -> Totals:
         for folder in self._folders:
             new = [path for path in folder.glob("*.parquet") if path not in self._seen]
-            self._sum = sum(paths.each(read_totals, new), self._sum)
+            self._sum = sum(paths.map_paths(read_totals, new), self._sum)
             self._seen.update(new)
         return self._sum

@@ -14,7 +14,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.workspace import MANIFEST
 
 
-def old_folder(job: Job, entity: str) -> AnyPath | None:
+def previous_folder(job: Job, entity: str) -> AnyPath | None:
     """Folder of the newest text of an entity type from before the job's date, or None.
 
     A snapshot under OUT comes first, then ``input.knowledge``, then ``knowledge/`` beside the input; the
@@ -55,11 +55,11 @@ def parquet_files(folder: AnyPath) -> list[AnyPath]:
 
     There the files of another publication may stand beside them, for as long as one is being written.
     """
-    named = {} if storage_paths.is_local(folder) else manifest(folder).get("files")
+    named = {} if storage_paths.is_local(folder) else read_manifest(folder).get("files")
     return [folder / name for name in sorted(named)] if named else sorted(folder.glob("*.parquet"))
 
 
-def manifest(folder: AnyPath) -> dict:
+def read_manifest(folder: AnyPath) -> dict:
     """A snapshot's manifest; empty where the text came without one. Raises DataError on damage."""
     path = folder / MANIFEST
     try:
@@ -70,9 +70,9 @@ def manifest(folder: AnyPath) -> dict:
         raise DataError(f"{path} is damaged ({error}): publish that date again") from None
 
 
-def made_from(folder: AnyPath, fingerprint: str) -> dict | None:
+def current_manifest(folder: AnyPath, fingerprint: str) -> dict | None:
     """A snapshot's manifest, where it is of these texts and settings and its files are there, whole."""
-    found = manifest(folder)
+    found = read_manifest(folder)
     if found.get("fingerprint") != fingerprint:
         return None
     there = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
@@ -80,18 +80,19 @@ def made_from(folder: AnyPath, fingerprint: str) -> dict | None:
     return found if there else None
 
 
-def identity(job: Job, entity: str) -> list:
+def text_identity(job: Job, entity: str) -> list:
     """Which text an entity type starts from: its place, below OUT where it is there, and who published it.
 
     The same for every way in which the place is written, so from every folder that a command is run in.
     """
-    old = old_folder(job, entity)
+    old = previous_folder(job, entity)
     if old is None:
         return [None, None]
-    return [str(old.absolute()).removeprefix(f"{job.space.out.absolute()}/"), manifest(old).get("run_id")]
+    place = str(old.absolute()).removeprefix(f"{job.space.out.absolute()}/")
+    return [place, read_manifest(old).get("run_id")]
 
 
-def writer(job: Job) -> dict:
+def writer_record(job: Job) -> dict:
     """Who writes tonight, as a manifest says it: model, hashes of tokenizer and prompts, new tokens."""
     from dare_job.models.files import tokenizer_hash
 
@@ -105,12 +106,12 @@ def writer(job: Job) -> dict:
     }
 
 
-def changes(job: Job, folder: AnyPath, entity: str) -> list[tuple[str, str | None, str]]:
+def writer_changes(job: Job, folder: AnyPath, entity: str) -> list[tuple[str, str | None, str]]:
     """What a folder's text was written with that is another tonight: (what, then, tonight).
 
     Of model, tokenizer and prompt. Empty where all are tonight's, and where the text has no manifest.
     """
-    before, now = manifest(folder), writer(job)
+    before, now = read_manifest(folder), writer_record(job)
     if not before:
         return []
     compared = (
@@ -122,25 +123,25 @@ def changes(job: Job, folder: AnyPath, entity: str) -> list[tuple[str, str | Non
 
 def dataset(folder: AnyPath, schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
     """The Parquet files of a folder, read as they are asked for; without files a table without rows."""
-    return dataset_of(parquet_files(folder), schema)
+    return dataset_of_files(parquet_files(folder), schema)
 
 
-def dataset_of(paths: list[AnyPath], schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
+def dataset_of_files(paths: list[AnyPath], schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
     """The same of some files."""
     if not paths:
         return ds.dataset(schema.empty_table())
-    found = [storage_paths.arrow(path) for path in paths]
+    found = [storage_paths.arrow_location(path) for path in paths]
     return ds.dataset([name for _, name in found], filesystem=found[0][0], schema=schema, format="parquet")
 
 
-def relaxed():
+def has_relaxed_tokens():
     """Spark condition: a row's text may differ from strict text. One without a relaxed token cannot."""
     from pyspark.sql import functions as F
 
     return F.coalesce("relaxed_tokens", F.lit(0)) > 0
 
 
-def read_table(job: Job, folder: AnyPath, columns: Sequence[str] = KNOWLEDGE.names):
+def read_texts(job: Job, folder: AnyPath, columns: Sequence[str] = KNOWLEDGE.names):
     """A folder of text as a Spark DataFrame with some columns of KNOWLEDGE; those it lacks are null.
 
     Raises DataError where it has no ``entity_id`` or no ``knowledge``.

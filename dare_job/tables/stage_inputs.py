@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame
 from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.schemas import ENTITIES
-from dare_job.spark.tables import read_parquet, rows_of
+from dare_job.spark.tables import read_parquet, row_count
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
-from dare_job.workspace import FILES, done_record, is_whole
+from dare_job.workspace import FILES, done_record, is_complete
 
 
-def todo(plan: ds.Dataset, limit: int | None = None):
+def rows_to_generate(plan: ds.Dataset, limit: int | None = None):
     """The stale rows that have a prompt, by entity_id; the first ``limit`` of them. An Arrow table (PLAN).
 
     Rows with ``error`` are not among them: they cost no model time and are always written.
@@ -29,14 +29,14 @@ def todo(plan: ds.Dataset, limit: int | None = None):
 _COMMANDS = {"input": "plan"}  # where a folder is written by a command of another name
 
 
-def require(job: Job, stage: str) -> dict:
+def require_stage(job: Job, stage: str) -> dict:
     """The done-record of a stage, with its fingerprint. Raises DataError where it has not run to its end."""
     folder = job.space.stage(stage)
     try:
         record = done_record(folder)
     except (OSError, ValueError):
         record = None
-    if record is None or not is_whole(folder, record):
+    if record is None or not is_complete(folder, record):
         what = "has no finished" if record is None else "lacks files of the stage"
         raise DataError(f"{folder} {what} {stage}: run `dare-job {_COMMANDS.get(stage, stage)}` "
                         f"with --date {job.space.dt} first")
@@ -49,11 +49,11 @@ def require_plan(job: Job) -> dict:
     Texts would have the other model's keys. Rows that the plan left out as fresh would be missing from a
     snapshot that starts from another date's.
     """
-    record, what = require(job, "plan"), None
+    record, what = require_stage(job, "plan"), None
     if record.get("model") not in (None, job.model_hash):  # older plans do not say
         what = f"model {job.config.model.name}"
     for entity, before in record.get("before", {}).items():
-        if (now := published.identity(job, entity)) != before:
+        if (now := published.text_identity(job, entity)) != before:
             what = f"the text of {entity}s from before ({_shown(now)} now, {_shown(before)} then)"
     if what:
         raise DataError(f"{what} is another than {job.space.stage('plan')} was made for: run `dare-job run`, "
@@ -66,39 +66,39 @@ def _shown(identity: list) -> str:
     return f"{place} of run {run_id}" if run_id else place or "none"
 
 
-def table(job: Job, stage: str, entity: str) -> DataFrame:
+def stage_table(job: Job, stage: str, entity: str) -> DataFrame:
     """A stage's table of one entity type."""
-    return read_parquet(job.spark, folder(job, stage, entity))
+    return read_parquet(job.spark, stage_folder(job, stage, entity))
 
 
-def folder(job: Job, stage: str, entity: str) -> AnyPath:
+def stage_folder(job: Job, stage: str, entity: str) -> AnyPath:
     return job.space.stage(stage) / f"entity={entity}"
 
 
-def report(record: dict) -> dict:
+def stage_report(record: dict) -> dict:
     """What a stage returns: its done-record without the book-keeping."""
     return {key: value for key, value in record.items() if key not in ("fingerprint", FILES)}
 
 
 def generated_folder(job: Job, entity: str) -> AnyPath:
-    return folder(job, "generate", entity)
+    return stage_folder(job, "generate", entity)
 
 
-def parts(job: Job, entity: str) -> list[AnyPath]:
+def generated_files(job: Job, entity: str) -> list[AnyPath]:
     """The files of an entity type's rows."""
     return sorted(generated_folder(job, entity).glob("*.parquet"))
 
 
-def count(job: Job, entity: str) -> int:
+def count_generated(job: Job, entity: str) -> int:
     """Rows of an entity type, by the footers of its files, of which few are held: there may be many."""
-    return sum(paths.each(rows_of, parts(job, entity)))
+    return sum(paths.map_paths(row_count, generated_files(job, entity)))
 
 
 def require_generated(job: Job) -> dict:
     """The done-record of generate. Raises DataError where it has not ended, or files are gone or damaged."""
-    generated = require(job, "generate")
+    generated = require_stage(job, "generate")
     try:
-        rows = sum(count(job, entity) for entity in ENTITIES)
+        rows = sum(count_generated(job, entity) for entity in ENTITIES)
     except (pa.ArrowException, OSError):
         rows = "not all readable"
     if rows != generated["rows"]:
@@ -107,8 +107,9 @@ def require_generated(job: Job) -> dict:
     return generated
 
 
-def identity(job: Job, entity: str) -> list:
+def snapshot_identity(job: Job, entity: str) -> list:
     """What a snapshot is made from: tonight's files, and the text before with the run that published it."""
-    found = parts(job, entity)
-    rows = [[path.name, version] for path, (_, version) in zip(found, paths.identities(found), strict=True)]
-    return [rows, *published.identity(job, entity)]
+    files = generated_files(job, entity)
+    versions = paths.file_versions(files)
+    rows = [[path.name, version] for path, (_, version) in zip(files, versions, strict=True)]
+    return [rows, *published.text_identity(job, entity)]

@@ -48,7 +48,7 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         record = {"fingerprint": self.fingerprint, "counters": json.dumps(counters)}
         whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-        with paths.writing(self.folder / _NAME, f".{_NAME}.partial") as file:
+        with paths.atomic_writer(self.folder / _NAME, f".{_NAME}.partial") as file:
             file.write(save(whole, record))
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict] | None:

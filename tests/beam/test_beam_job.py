@@ -31,7 +31,7 @@ def task_of(beam: dict, draft=None):
 def embedded(monkeypatch):
     folder = resolve("embedded")
     target = Target.load(folder, device="cpu")
-    monkeypatch.setattr(loading, "loaded", lambda task: SimpleNamespace(target=target))
+    monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(target=target))
     return folder
 
 
@@ -49,9 +49,9 @@ def test_the_engine_of_a_task(embedded, drafter):
              "layers": 3, "temperature": 0.8, "top_k": 50, "law": "without_replacement",
              "length_penalty": 0.5, "seed": 4}
     task = task_of(asked, drafter)
-    drafted, plain = loading.engine(task), loading.engine(task, mode="autoregressive")
+    drafted, plain = loading.make_engine(task), loading.make_engine(task, mode="autoregressive")
     assert drafted.beams == Beams(3, 5, 2, 0.7, 3, Warp(0.8, 50), "without_replacement", "iid", 0.5, seed=4)
-    assert drafted._drafter.model is engines.draft_model(task)
+    assert drafted._drafter.model is engines.load_draft_model(task)
     assert plain.beams.layers == 0 and plain._drafter is None and plain.settings.score == "never"
 
 

@@ -146,14 +146,14 @@ def test_a_night_takes_the_setting_and_says_why(measured, job_of, tmp_path):
 
     summary = night()
     assert summary["choice"]["k"] == 64 and summary["relaxed_tokens"] > 0
-    found = published.manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")
+    found = published.read_manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")
     assert found["verify"] == "relaxed" and found["choice"]["target"] == "cosine=0.01"
     assert (found["settings"]["verify"]["k"], found["settings"]["verify"]["p"]) == LOOSE
     page = (tmp_path / f"out/reports/dt={DAY}/index.html").read_text(encoding="utf-8")
     assert "Target of quality" in page and "k=64 p=0 keeps it" in page
     before = found["published"]
     assert night() == summary  # nothing is written twice
-    assert published.manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")["published"] == before
+    assert published.read_manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")["published"] == before
 
 
 @pytest.mark.spark

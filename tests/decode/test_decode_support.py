@@ -251,14 +251,15 @@ def test_mode_sample_draws_by_its_section(monkeypatch):
     given = {"decode": {"mode": "sample"},
              "sample": {"temperature": 0.5, "top_k": 3, "min_p": 0.1, "seed": 4}}
     target = Target(tiny("llama"))
-    monkeypatch.setattr(loading, "loaded", lambda task: SimpleNamespace(target=target))
+    monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(target=target))
     task = SimpleNamespace(config=JobConfig.model_validate(given), threads=1, model="llama")
-    drafted, plain = loading.engine(task), loading.engine(task, mode="autoregressive")
+    drafted, plain = loading.make_engine(task), loading.make_engine(task, mode="autoregressive")
     assert drafted.sampling == plain.sampling == Sampling(Warp(0.5, 3, None, 0.1), 4)
     assert drafted.drafter and drafted.scheduler is None and plain.drafter is None
     asked, generate = [], target.model.generate
     monkeypatch.setattr(target.model, "generate", lambda *a, **b: asked.append(b) or generate(*a, **b))
-    assert baseline.by_generate([Request(0, np.array([5, 6], np.int32), max_new_tokens=4)], task) > 0
+    request = Request(0, np.array([5, 6], np.int32), max_new_tokens=4)
+    assert baseline.count_generated_tokens([request], task) > 0
     assert asked[0]["do_sample"] and (asked[0]["temperature"], asked[0]["top_k"], asked[0]["min_p"]) == (
         0.5, 3, 0.1) and "repetition_penalty" not in asked[0]  # which is left to the model's own config
     for changed in ({"rule": "relaxed"}, {"target": "cosine=0.98", "curve": "c.json"}):

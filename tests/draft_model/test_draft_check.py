@@ -71,18 +71,18 @@ def test_other_tokens_are_named_with_the_first_difference(job_of, drafter, tmp_p
     file.write_text(json.dumps(told))
     with pytest.raises(ConfigError, match=f"drafter.model = '{other}': draft model {other} has other tokens "
                                           "than embedded: id 300 is .*id 301 in the other.*train-drafter"):
-        preflight.require(job_of(drafter={"model": str(other)}))
+        preflight.check_drafting(job_of(drafter={"model": str(other)}))
     for name in other.glob("tokenizer*"):
         name.unlink()
     with pytest.raises(ModelError, match="drafter.model = .* holds no tokenizer"):
-        preflight.require(job_of(drafter={"model": str(other)}))
+        preflight.check_drafting(job_of(drafter={"model": str(other)}))
 
 
 def test_what_can_be_is_not_refused(job_of):
     for sections in ({}, {"decode": SAMPLED}, {"decode": {"nodes": 28}}, {"drafter": {"source": "hybrid"}},
                      {"decode": SAMPLED, "sample": {"law": "iid", "rule": "priority", "logit_bias": {3: -2}}},
                      {"drafter": {"source": "retrieval", "model": "/nowhere/at/all"}}):
-        preflight.require(job_of(**sections))
+        preflight.check_drafting(job_of(**sections))
 
 
 @pytest.mark.parametrize(("given", "said"), [

@@ -48,9 +48,9 @@ def test_a_rows_numbers_do_not_depend_on_its_company():
 def test_a_user_and_an_item_of_one_id_share_no_numbers(monkeypatch):
     """Rows are named by their entity type too; a request without a key by its id."""
     monkeypatch.setattr(loading, "prompt_ids", lambda *_: np.ones(1, np.int32))
-    monkeypatch.setattr(loading, "loaded", lambda task: SimpleNamespace(tokenizer=None))
+    monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(tokenizer=None))
     task = SimpleNamespace(config=JobConfig())
-    rows = [loading.request({"entity": entity, "entity_id": "7", "prompt": "p"}, task, drafted=False)
+    rows = [loading.make_request({"entity": entity, "entity_id": "7", "prompt": "p"}, task, drafted=False)
             for entity in ENTITIES]
     keys = Seeds(0).keys((*rows, Request("7", np.ones(1, np.int32))))
     assert [row.id for row in rows] == ["7", "7"] and len({bytes(key) for key in keys}) == 3

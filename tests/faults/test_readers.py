@@ -89,7 +89,7 @@ def write_version(out: Path, version: str) -> None:
 @pytest.fixture
 def slow_to_show(monkeypatch):
     """Between users and items that are shown some time passes."""
-    put = atomic._put
+    put = atomic._move_into_place
 
     def put_and_wait(new, old) -> bool:
         replaced = put(new, old)
@@ -97,7 +97,7 @@ def slow_to_show(monkeypatch):
             time.sleep(GAP_S)
         return replaced
 
-    monkeypatch.setattr(atomic, "_put", put_and_wait)
+    monkeypatch.setattr(atomic, "_move_into_place", put_and_wait)
 
 
 def test_a_reader_never_sees_a_part_or_a_mix_of_a_date(folders, night, night_of, slow_to_show):

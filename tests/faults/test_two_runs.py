@@ -12,7 +12,7 @@ from dare_job.storage import lease
 def begun(options, out):
     """A run that holds its date's lock."""
     run, deadline = popen("run", *options), time.monotonic() + PATIENCE_S
-    while lease.read(out / "_work" / f"dt={NIGHT}" / "_lock").get("pid") != run.pid:
+    while lease.read_owner(out / "_work" / f"dt={NIGHT}" / "_lock").get("pid") != run.pid:
         assert run.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     return run
@@ -23,7 +23,7 @@ def test_a_killed_runs_lock_is_taken_over_and_another_run_is_refused_till_the_da
     before, killed = published(out), begun(options, out)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
-    assert lease.read(out / "_work" / f"dt={NIGHT}" / "_lock")["pid"] == killed.pid
+    assert lease.read_owner(out / "_work" / f"dt={NIGHT}" / "_lock")["pid"] == killed.pid
     run = begun(options, out)
     try:
         code, said = command("run", *options)

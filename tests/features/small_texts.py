@@ -25,7 +25,7 @@ def publish(out, day: str, users: dict[str, str | None] | list[tuple], items=ITE
         named = {}
         for number, part in enumerate((rows[::2], rows[1::2])):
             path = folder / f"part-{run}-{day}-{number}.parquet"
-            with paths.sink(path) as sink:
+            with paths.arrow_sink(path) as sink:
                 pq.write_table(pa.Table.from_pylist(part, schema=KNOWLEDGE), sink)
             sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
             named[path.name] = {"rows": len(part), "sha256": sha256, "bytes": path.stat().st_size}
@@ -41,7 +41,7 @@ def table(job, entity: str = "user") -> pa.Table:
     """All rows of a date's features, in the order of the files that its manifest names."""
     parts = []
     for name in sorted(manifest(job, entity)["files"]):
-        with paths.source(job.space.features(entity) / name) as source:
+        with paths.arrow_source(job.space.features(entity) / name) as source:
             parts.append(pq.read_table(source))
     return pa.concat_tables(parts)
 

@@ -59,7 +59,7 @@ def test_a_model_at_hdfs_is_copied_whole(tmp_path, monkeypatch, folder):
 
 def test_a_large_file_is_read_by_parts(folder):
     content = os.urandom(9 << 20)
-    with paths.writing(folder / "large", "") as file:
+    with paths.atomic_writer(folder / "large", "") as file:
         file.write(content)
     with (folder / "large").open("rb") as file:
         file.seek(8 << 20)
@@ -81,7 +81,7 @@ def test_who_reads_a_file_that_is_replaced_sees_one_content(folder):
         readers = [threads.submit(loop) for _ in range(2)]
         try:
             for content in contents[1:]:
-                with paths.writing(path, "") as file:
+                with paths.atomic_writer(path, "") as file:
                     file.write(content)
         finally:
             ended.set()
@@ -212,7 +212,7 @@ def test_a_large_file_that_is_replaced_as_it_is_opened_has_one_size(folder, monk
 def test_a_pointer_that_was_left_half_written_goes_when_its_versions_are_settled(folder):
     for name in ("_current", "._current.0123456789ab.partial", "v-00000001/x", "v-00000002/x"):
         (folder / name).write_text("v-00000002")
-    versions.settle(folder)
+    versions.clean_up(folder)
     assert paths.listing(folder).keys() == {"_current", "v-00000002/x"}
 
 
@@ -238,10 +238,10 @@ def test_what_hdfs_refuses_is_one_line_and_no_missing_file(folder, monkeypatch):
     with pytest.raises(OSError, match="safe mode"):
         folder.exists()
     with pytest.raises(InfrastructureError, match="out = hdfs:///.* cannot be used: .*safe mode") as refused:
-        errors.require(folder, "out")
+        errors.check_access(folder, "out")
     assert "tat org" not in str(refused.value)
     monkeypatch.setattr(folder.fs.client, "get_file_info", lambda *_: 1 / 0)
     said = said.replace("RetriableException", "AccessControlException")
     monkeypatch.setattr(folder.fs.client, "get_file_info", refuse)
     with pytest.raises(InfrastructureError, match="permission denied"):
-        errors.require(folder, "out")
+        errors.check_access(folder, "out")

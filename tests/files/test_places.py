@@ -108,12 +108,12 @@ def test_a_missing_bucket_and_missing_credentials_are_named(store, tmp_path, mon
 @pytest.mark.spark
 def test_a_file_is_there_whole_or_as_it_was(folder):
     path = folder / "a b" / "x.json"
-    with pytest.raises(RuntimeError), paths.writing(path, "") as file:
+    with pytest.raises(RuntimeError), paths.atomic_writer(path, "") as file:
         file.write(b"half")
         raise RuntimeError
     assert not path.exists()
     write_json(path, {"a": 1})
-    with pytest.raises(RuntimeError), paths.sink(path) as file:
+    with pytest.raises(RuntimeError), paths.arrow_sink(path) as file:
         file.write(b"half")
         raise RuntimeError
     assert json.loads(path.read_text()) == {"a": 1}
@@ -128,12 +128,12 @@ def test_of_many_that_create_a_file_one_succeeds(folder):
     with ThreadPoolExecutor(8) as threads:
         made = list(
             threads.map(
-                lambda n: conditional_write.swap_content(folder / "lock", version, b"1%d" % n), range(8)
+                lambda n: conditional_write.compare_and_swap(folder / "lock", version, b"1%d" % n), range(8)
             )
         )
     assert sum(made) == 1 and (folder / "lock").read_bytes() == b"1%d" % made.index(True)
     (folder / "lock").unlink()
-    assert not conditional_write.swap_content(folder / "lock", version, b"gone")
+    assert not conditional_write.compare_and_swap(folder / "lock", version, b"gone")
 
 
 @pytest.mark.spark
@@ -144,14 +144,14 @@ def test_a_stage_is_the_version_before_or_the_new_one(folder):
             (staging / "entity=user" / f"part-{number}.parquet").write_text("rows")
             if number == 2:
                 assert is_done(place.stage("plan"), "f1") and done_record(place.stage("plan"))["number"] == 1
-                assert [path.name for path in paths.below(place.stage("plan"))] == ["part-1.parquet"]
+                assert [path.name for path in paths.visible_files(place.stage("plan"))] == ["part-1.parquet"]
         assert is_done(place.stage("plan"), f"f{number}")
-    assert [path.name for path in paths.below(place.stage("plan"))] == ["part-2.parquet"]
+    assert [path.name for path in paths.visible_files(place.stage("plan"))] == ["part-2.parquet"]
     with pytest.raises(RuntimeError), committing(place.stage("plan"), "f3", {}) as staging:
         (staging / "part-3.parquet").write_text("rows")
         raise RuntimeError
     assert is_done(place.stage("plan"), "f2")
-    atomic.settle_below(place.work)
+    atomic.clean_up_below(place.work)
     left = [name for name in paths.listing(place.work) if "part-" in name]
     assert len(left) == 1 and left[0].endswith("part-2.parquet")
     (place.stage("plan") / "entity=user" / "part-2.parquet").unlink()
@@ -161,7 +161,7 @@ def test_a_stage_is_the_version_before_or_the_new_one(folder):
 def published(folder, name: str, ids: list[str]) -> None:
     """Files and manifest as a publication writes them."""
     rows = pa.Table.from_pylist([{"entity_id": id_, "run_id": name} for id_ in ids], schema=KNOWLEDGE)
-    with paths.sink(folder / f"part-{name}.parquet") as sink:
+    with paths.arrow_sink(folder / f"part-{name}.parquet") as sink:
         pq.write_table(rows, sink)
     write_json(folder / "_manifest.json", {"files": {f"part-{name}.parquet": {}}})
 
@@ -238,4 +238,4 @@ def test_a_model_at_a_url_is_the_same_model(folder, tmp_path, monkeypatch):
 def test_nothing_is_left_by_a_missing_folder(folder):
     assert paths.listing(folder / "none") == {} and atomic.current(folder / "none").name == "v-00000000"
     paths.remove_tree(folder / "none")
-    versions.settle(folder / "none")
+    versions.clean_up(folder / "none")

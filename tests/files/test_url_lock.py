@@ -93,8 +93,9 @@ def wait_for(reached) -> None:
 
 
 def fails_once(monkeypatch, name: str, call: int, afterwards: bool) -> list[str]:
-    """The call of ``files.<name>`` with this number fails; ``afterwards``: once the store has done it."""
-    function, calls, failed = getattr(paths, name), [], []
+    """Make one call of a storage function fail, before or after the store has done the work."""
+    module = conditional_write if hasattr(conditional_write, name) else paths
+    function, calls, failed = getattr(module, name), [], []
 
     def failing(*arguments):
         calls.append(name)
@@ -104,13 +105,13 @@ def fails_once(monkeypatch, name: str, call: int, afterwards: bool) -> list[str]
             raise OSError("the store is away")
         return answer
 
-    monkeypatch.setattr(paths, name, failing)
+    monkeypatch.setattr(module, name, failing)
     return failed
 
 
 @pytest.mark.parametrize(("name", "call", "afterwards"), [
-    ("version_of", 1, False), ("version_of", 2, False), ("version_of", 3, False), ("swap_content", 1, False),
-    ("swap_content", 1, True), ("swap_content", 2, True)])
+    ("version_of", 1, False), ("version_of", 2, False), ("version_of", 3, False),
+    ("compare_and_swap", 1, False), ("compare_and_swap", 1, True), ("compare_and_swap", 2, True)])
 def test_a_lock_survives_one_error_of_the_store(folder, monkeypatch, caplog, name, call, afterwards):
     """Before, between and after the requests of a renewal; also an answer that is lost on its way."""
     monkeypatch.setattr(lease._LOG, "propagate", True)
@@ -129,9 +130,10 @@ def test_a_lock_survives_one_error_of_the_store(folder, monkeypatch, caplog, nam
 
 def test_a_put_that_is_sent_twice_because_its_answer_was_lost_is_no_loss(folder, monkeypatch):
     """The store's client does so by itself: the second try meets what the first one wrote."""
-    create, swap_content = conditional_write.create, conditional_write.swap_content
-    for name, function in (("create", create), ("swap_content", swap_content)):
-        monkeypatch.setattr(paths, name, lambda *arguments, put=function: put(*arguments) and put(*arguments))
+    for name in ("create", "compare_and_swap"):
+        put = getattr(conditional_write, name)
+        monkeypatch.setattr(conditional_write, name,
+                            lambda *arguments, put=put: put(*arguments) and put(*arguments))
     with lock.held(folder):
         first = renewal(folder)
         lock.require_held()
@@ -195,7 +197,7 @@ def test_who_lost_the_lock_commits_nothing(folder, in_the_meantime, still_at_it)
             commit()
         assert lost.value.exit_code == 5
         with pytest.raises(InfrastructureError, match="no longer"):
-            atomic.staged(stage)
+            atomic.stage_folder(stage)
     assert done_record(stage)["fingerprint"] == "theirs"
     assert (atomic.current(stage) / "rows.txt").read_text() == "theirs"
     assert (folder / lock.NAME).exists() == still_at_it
@@ -223,7 +225,7 @@ def test_who_lost_the_lock_publishes_nothing_and_leaves_the_others_files(folder,
 
     monkeypatch.setattr(publish, "write_json", write_then_lose)
     with (lock.held(space.work), pytest.raises(InfrastructureError, match="no longer"),
-          atomic.discarding(places["user"]), atomic.discarding(places["item"])):
+          atomic.remove_on_error(places["user"]), atomic.remove_on_error(places["item"])):
         for place in places.values():
             (place / "part-ours.parquet").write_bytes(b"rows")
         if not shown:
@@ -365,12 +367,12 @@ def test_a_turn_of_a_dead_taker_is_taken_over_and_that_of_a_living_one_is_not(fo
     version = paths.version_of(path)
     turn = path.with_name(f"{path.name}.{version}.turn")
     conditional_write.create(turn, b"another's")
-    assert not conditional_write.swap_content(path, version, b"2") and turn.read_bytes() == b"another's"
+    assert not conditional_write.compare_and_swap(path, version, b"2") and turn.read_bytes() == b"another's"
     monkeypatch.setattr(lease, "STALE_S", 1.0)
     time.sleep(1.1)
     with ThreadPoolExecutor(4) as threads:
         made = list(
-            threads.map(lambda n: conditional_write.swap_content(path, version, b"1%d" % n), range(4))
+            threads.map(lambda n: conditional_write.compare_and_swap(path, version, b"1%d" % n), range(4))
         )
     assert sum(made) == 1 and path.read_bytes() == b"1%d" % made.index(True)
     assert paths.listing(folder).keys() == {lock.NAME}

@@ -69,9 +69,9 @@ def test_rows_on_which_a_worker_hung_are_found_again(folder):
     def task(cut: str) -> Task:
         return Task(JobConfig(), "m", "t", str(folder), "p", "", cut, "2026-01-02", "run-1", 1)
 
-    hangs.note(task("cut-1"), 0, "h:1", ["u01", "u02"], "late")
-    hangs.note(task("cut-1"), 0, "h:2", ["u02"], "late")
-    hangs.note(task("cut-1"), 1, "h:2", ["u03"], "late")
-    hangs.note(task("cut-2"), 0, "h:2", ["u04"], "late")
-    assert hangs.reasons(task("cut-1"), 0) == {"u01": ["late"], "u02": ["late", "late"]}
-    assert hangs.count(folder, "cut-1") == 3 and hangs.count(folder / "none", "cut-1") == 0
+    hangs.record_hang(task("cut-1"), 0, "h:1", ["u01", "u02"], "late")
+    hangs.record_hang(task("cut-1"), 0, "h:2", ["u02"], "late")
+    hangs.record_hang(task("cut-1"), 1, "h:2", ["u03"], "late")
+    hangs.record_hang(task("cut-2"), 0, "h:2", ["u04"], "late")
+    assert hangs.hang_reasons(task("cut-1"), 0) == {"u01": ["late"], "u02": ["late", "late"]}
+    assert hangs.hang_count(folder, "cut-1") == 3 and hangs.hang_count(folder / "none", "cut-1") == 0

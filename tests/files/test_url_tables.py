@@ -46,7 +46,7 @@ def table(rows: int = 5) -> pa.Table:
 
 
 def put(path, content: pa.Table, **options) -> None:
-    with paths.sink(path) as sink:
+    with paths.arrow_sink(path) as sink:
         pq.write_table(content, sink, **options)
 
 

@@ -43,7 +43,7 @@ def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[di
         _write(job.space.stage("generate") / f"entity={entity}", rows[entity], KNOWLEDGE)
         before = job.space.knowledge(entity, BEFORE)
         _write(before, old if entity == "user" else [], KNOWLEDGE)
-        write_json(before / "_manifest.json", {"run_id": "before"} | published.writer(job) | manifest)
+        write_json(before / "_manifest.json", {"run_id": "before"} | published.writer_record(job) | manifest)
     more = {"user": fresh, "item": 0}
     counts = {entity: {"rows": len(rows[entity]) + more[entity], "stale": len(rows[entity]), "errors": 0}
               for entity in ENTITIES}

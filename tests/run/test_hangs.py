@@ -70,12 +70,12 @@ def test_a_row_that_makes_its_batch_late_is_found_out_alone(tmp_path, monkeypatc
 def test_rows_on_which_a_worker_hung_come_alone_and_last_and_are_given_up_after_two(
         tmp_path, monkeypatch, texts):
     task = prepared(tmp_path)
-    hangs.note(task, 0, "here:1", ["u01", "u02"], "the first")
-    hangs.note(task, 0, "here:2", ["u02"], "the last")
-    hangs.note(task, 1, "here:3", ["u03"], "")  # another shard
-    hangs.note(replace(task, cut="cut-0"), 0, "here:4", ["u01"], "")  # an earlier cut
-    assert hangs.reasons(task, 0) == {"u01": ["the first"], "u02": ["the first", "the last"]}
-    assert hangs.count(tmp_path, task.cut) == 3
+    hangs.record_hang(task, 0, "here:1", ["u01", "u02"], "the first")
+    hangs.record_hang(task, 0, "here:2", ["u02"], "the last")
+    hangs.record_hang(task, 1, "here:3", ["u03"], "")  # another shard
+    hangs.record_hang(replace(task, cut="cut-0"), 0, "here:4", ["u01"], "")  # an earlier cut
+    assert hangs.hang_reasons(task, 0) == {"u01": ["the first"], "u02": ["the first", "the last"]}
+    assert hangs.hang_count(tmp_path, task.cut) == 3
     batches = []
     run = Engine.run
 
@@ -122,8 +122,8 @@ def test_a_device_that_fails_over_a_row_fails_the_task_and_at_last_costs_that_ro
     for attempt in (1, 2):
         with pytest.raises(DeviceError, match=f"^{gethostname()}: the device failed: .*CUDA error: [^\n]*$"):
             write(task, PROMPTS)
-        assert hangs.count(tmp_path, task.cut) == attempt
-    assert [len(whys) for whys in hangs.reasons(task, 0).values() if len(whys) > 1] == [2]
+        assert hangs.hang_count(tmp_path, task.cut) == attempt
+    assert [len(whys) for whys in hangs.hang_reasons(task, 0).values() if len(whys) > 1] == [2]
     rows = write(task, PROMPTS)
     assert "ended 2 workers, the last with this row alone: " in rows["u05"]["error"]
     assert "the device failed: " in rows["u05"]["error"]
@@ -217,7 +217,7 @@ def cut_of(make_job):
                    "error string, pool string, pool_kind string, own_ids array<int>, strict boolean")
         rows = [("user", name, words, "s", "k", None, "global", "global", None, False)
                 for name, words in prompts.items()]
-        work = shard_plan.prepare(job, "f", lambda limit: job.spark.createDataFrame(rows, columns))
+        work = shard_plan.load_or_create(job, "f", lambda limit: job.spark.createDataFrame(rows, columns))
         return job, work, Task.of(job, "", work.token)
     return make
 
@@ -244,7 +244,7 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
         name: ids for name, ids in texts.items() if name in prompts and name not in late}
     found = [json.loads(path.read_text())["ids"] for path in (work.folder / hangs.FOLDER).glob("*.json")]
     assert sorted(map(len, found))[0] == 1 and all(set(ids) & set(late) for ids in found)
-    assert len(found) == hangs.count(work.folder, work.token)
+    assert len(found) == hangs.hang_count(work.folder, work.token)
     assert all(sum(name in ids for ids in found) == 2 for name in late)
 
 
@@ -255,7 +255,7 @@ def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
 
         from dare_job.generate import hangs
 
-        hangs.note(task, 0, "here:1", [], "")
+        hangs.record_hang(task, 0, "here:1", [], "")
         os._exit(75)
         yield
 
@@ -263,7 +263,8 @@ def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
     monkeypatch.setattr(generate, "write_shard", hang)
     with pytest.raises(InfrastructureError, match="Spark lost .* Python workers .* run it again"):
         generate._write_wave(job, work, 1, task)
-    assert hangs.MOST <= hangs.count(work.folder, work.token) < hangs.MOST + 4  # Spark's tries
+    count = hangs.hang_count(work.folder, work.token)
+    assert hangs.MAX_SHARD_HANGS <= count < hangs.MAX_SHARD_HANGS + 4  # Spark's tries
     assert sum(" failed, 4 times; what is left is tried again" in line for line in job_log) == 3
 
 
@@ -291,7 +292,7 @@ def test_what_fails_without_a_hang_has_the_tries_of_spark_and_no_more(
 
     tries = str(tmp_path / "tries")
     job, work, task = cut_of({"u00": PROMPTS["u00"]})
-    hangs.note(task, 0, "here:1", ["u00"], "")  # of the run before
+    hangs.record_hang(task, 0, "here:1", ["u00"], "")  # of the run before
     monkeypatch.setattr(generate, "write_shard", fail)
     with pytest.raises(Exception, match=message) as found:
         generate._write_wave(job, work, 1, task)
@@ -307,7 +308,7 @@ def test_the_baseline_is_watched_while_it_decodes(tmp_path, monkeypatch, method,
     monkeypatch.setattr(generate_hangs, "Watchdog", partial(Watchdog, end=ended.append))
     monkeypatch.setattr(baseline, {"engine": "_by_generate", "generate": "_by_engine"}[method],
                         lambda requests, task, dog: 1)
-    model = loading.loaded(task).target.model
+    model = loading.load_task_model(task).target.model
     forward = model.model.forward
 
     def slow(*args, **options):
@@ -316,12 +317,12 @@ def test_the_baseline_is_watched_while_it_decodes(tmp_path, monkeypatch, method,
 
     monkeypatch.setattr(model.model, "forward", slow)
     rows = pa.Table.from_pylist([{"entity": "user", "entity_id": "u00", "prompt": PROMPTS["u00"]}])
-    stats = pa.Table.from_batches(baseline.decode_plainly(rows.to_batches(), task)).to_pylist()
+    stats = pa.Table.from_batches(baseline.decode_baseline(rows.to_batches(), task)).to_pylist()
     assert {row["method"]: row["tokens"] for row in stats}[method] == 12
-    assert ended == [EXIT_CODE] * bites and hangs.count(tmp_path, task.cut) == bites
+    assert ended == [EXIT_CODE] * bites and hangs.hang_count(tmp_path, task.cut) == bites
     if bites:
         with pytest.raises(InfrastructureError, match="no forward ended within 0.8 s"):
-            list(baseline.decode_plainly(rows.to_batches(), task))
+            list(baseline.decode_baseline(rows.to_batches(), task))
 
 
 @pytest.mark.slow
@@ -331,9 +332,9 @@ def test_a_baseline_that_hangs_is_tried_once_and_costs_no_night(cut_of, sleepy, 
     rows = [("user", f"u{n:02d}", f"User of {MARK} {n}.") for n in range(4)]
     monkeypatch.setattr(baseline, "_written", lambda job, cut: job.spark.createDataFrame(
         rows, "entity string, entity_id string, prompt string"))
-    assert baseline.measure(job, work) is None
-    assert baseline.measure(job, work) is None  # and is not tried again
+    assert baseline.measure_baseline(job, work) is None
+    assert baseline.measure_baseline(job, work) is None  # and is not tried again
     (line,) = [line for line in job_log if "no baseline" in line]
     assert line.endswith("no forward ended within 4 s (decode.hang_timeout_s)")
     assert len(list((work.folder / hangs.FOLDER).glob("*.json"))) == 1
-    assert hangs.count(work.folder, work.token) == 0  # of the rows
+    assert hangs.hang_count(work.folder, work.token) == 0  # of the rows

@@ -73,7 +73,7 @@ def test_a_second_run_writes_nothing(runs, job_at, place):
 def write_version(out, version: str) -> None:
     """Let tonight's texts end with a word, as if the model had written them so."""
     for path in (atomic.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
-        with paths.source(path) as source:
+        with paths.arrow_source(path) as source:
             table = pq.read_table(source)
         words = [text and f"{text.partition(' Version-')[0]} {version}"
                  for text in table["knowledge"].to_pylist()]

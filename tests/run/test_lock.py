@@ -20,7 +20,7 @@ from dare_job.errors import InfrastructureError
 from dare_job.job import Job
 from dare_job.storage import lease, lock
 from dare_job.storage import lease as storage_lease
-from dare_job.storage.lease import has_ended, signature
+from dare_job.storage.lease import owner_has_ended, owner_record
 from dare_job.workspace import Workspace
 
 
@@ -71,9 +71,9 @@ def test_a_lock_of_another_host_is_taken_over_once_it_was_silent_for_ten_minutes
     content = leave_elsewhere(tmp_path / lock.NAME, 580)
     with pytest.raises(InfrastructureError, match="on elsewhere, since then"), lock.held(tmp_path):
         pass
-    assert (tmp_path / lock.NAME).read_text() == content and lock.held_by(tmp_path)["pid"] == 1
+    assert (tmp_path / lock.NAME).read_text() == content and lock.owner_of(tmp_path)["pid"] == 1
     leave_elsewhere(tmp_path / lock.NAME, 620)
-    assert lock.held_by(tmp_path) is None
+    assert lock.owner_of(tmp_path) is None
     with lock.held(tmp_path):
         assert json.loads((tmp_path / lock.NAME).read_text())["pid"] == os.getpid()
     assert not list(tmp_path.iterdir())
@@ -115,18 +115,18 @@ def test_a_held_lock_shows_that_it_lives_and_one_that_was_lost_is_told(tmp_path,
 
 def test_a_process_is_looked_up_where_its_number_is_its_own(monkeypatch):
     """A live process elsewhere may have a number that is nobody's here, or a dead one's may be somebody's."""
-    monkeypatch.setattr(storage_lease, "_namespace", lambda: {"boot": "this", "pid_ns": 1})
-    alive = signature()
+    monkeypatch.setattr(storage_lease, "_host_identity", lambda: {"boot": "this", "pid_ns": 1})
+    alive = owner_record()
     dead = {**alive, "born": "1"}
-    assert has_ended(dead) and not has_ended(alive)
-    assert has_ended({**alive, "boot": "earlier"}) and has_ended({**dead, "boot": "earlier"})
-    assert has_ended({**alive, "boot": "earlier", "pid_ns": 2})
-    assert not has_ended({**dead, "pid_ns": 2})
-    assert not has_ended({**dead, "boot": "earlier", "host": "elsewhere"})
+    assert owner_has_ended(dead) and not owner_has_ended(alive)
+    assert owner_has_ended({**alive, "boot": "earlier"}) and owner_has_ended({**dead, "boot": "earlier"})
+    assert owner_has_ended({**alive, "boot": "earlier", "pid_ns": 2})
+    assert not owner_has_ended({**dead, "pid_ns": 2})
+    assert not owner_has_ended({**dead, "boot": "earlier", "host": "elsewhere"})
     older = {name: value for name, value in dead.items() if name not in ("boot", "pid_ns")}
-    assert has_ended(older) and not has_ended({**older, "born": alive["born"]})
-    monkeypatch.setattr(storage_lease, "_namespace", dict)  # a system without /proc
-    assert has_ended({**dead, "pid_ns": 2}) and not has_ended({**alive, "boot": "earlier"})
+    assert owner_has_ended(older) and not owner_has_ended({**older, "born": alive["born"]})
+    monkeypatch.setattr(storage_lease, "_host_identity", dict)  # a system without /proc
+    assert owner_has_ended({**dead, "pid_ns": 2}) and not owner_has_ended({**alive, "boot": "earlier"})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")

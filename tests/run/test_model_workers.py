@@ -5,7 +5,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from dare_job.spark.workers import map_rows
+from dare_job.spark.workers import map_in_dedicated_workers
 
 pytestmark = pytest.mark.spark
 
@@ -23,8 +23,8 @@ def test_there_is_one_a_slot_and_it_runs_nothing_else(spark):
     slots = spark.sparkContext.defaultParallelism
     rows = spark.range(0, 64, 1, 8 * slots).selectExpr("cast(id as int) as pid")
     others = named(rows.mapInArrow(pids, "pid int").mapInArrow(pids, "pid int").mapInArrow(pids, "pid int"))
-    first = named(map_rows(rows, pids, "pid int"))
-    again = named(map_rows(rows, pids, "pid int"))
+    first = named(map_in_dedicated_workers(rows, pids, "pid int"))
+    again = named(map_in_dedicated_workers(rows, pids, "pid int"))
     assert 1 <= len(first) <= slots and again <= first
     assert not others & first
     assert named(rows.mapInArrow(pids, "pid int")).isdisjoint(first)

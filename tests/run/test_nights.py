@@ -109,7 +109,7 @@ def test_a_baseline_that_cannot_be_measured_costs_its_figure_and_not_the_night(
     (work / "generate" / "_done.json").unlink()
     shutil.rmtree(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
     shutil.rmtree(out / "knowledge" / "entity=item" / f"dt={NIGHT_2}")
-    monkeypatch.setattr(baseline, "decode_plainly", decode_plainly)
+    monkeypatch.setattr(baseline, "decode_baseline", decode_plainly)
     summary = pipeline.run(job_of(out, NIGHT_2))
     assert summary == nights.second | {"out": str(out), "baseline_tokens_per_s": None}
     (line,) = [line for line in job_log if "could not be measured" in line]
@@ -148,11 +148,11 @@ def test_a_row_drafts_from_its_own_old_text_first(nights, job_of):
         before = old[row["entity"]].get(row["entity_id"], {"token_ids": None})
         assert row["own_ids"] == before["token_ids"]
     task = loading.Task.of(job)
-    own, without = ([loading.row_pools(row, task)[0].kind for row in rows if bool(row["own_ids"]) is there]
-                    for there in (True, False))
+    own, without = ([loading.open_row_pools(row, task)[0].kind
+                     for row in rows if bool(row["own_ids"]) is has_text] for has_text in (True, False))
     assert len(own) > 5 and set(own) == {"own"} and "own" not in without
     others = replace(task, config=job_of(nights.out, NIGHT_2, decode={"mode": "resd"}).config)
-    assert {tuple(pool.kind for pool in loading.row_pools(row, others)) for row in rows} == {("global",)}
+    assert {tuple(pool.kind for pool in loading.open_row_pools(row, others)) for row in rows} == {("global",)}
     off = job_of(nights.out, NIGHT_2, pools={"own": False})
     assert not any(row.own_ids for row in generate.tonight(off, None).collect())
 
@@ -169,10 +169,10 @@ def test_old_text_with_tokens_that_the_model_lacks_drafts_nothing(nights, job_of
             bad[row["entity_id"]] = token
         pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), path)
     job = job_of(tmp_path, NIGHT_3)
-    left = {row.entity_id for row in previous_text.token_ids(job, folder).collect()}
+    left = {row.entity_id for row in previous_text.previous_token_ids(job, folder).collect()}
     written = {name for name, row in snapshot(tmp_path, "user", NIGHT_2).items() if row["token_ids"]}
     assert len(bad) >= 3 and left == written - set(bad)
-    previous_text.warn_of_bad_ids(job, folder)
+    previous_text.warn_invalid_ids(job, folder)
     assert "outside the model's" in caplog.text and min(bad) in caplog.text
 
 
@@ -185,7 +185,7 @@ def test_old_text_without_ids_is_tokenised(nights, job_of, tmp_path):
         rows = [row | {"token_ids": None} for row in pq.read_table(path).to_pylist()]
         pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), path)
     job = job_of(tmp_path, NIGHT_3)
-    anew = {row.entity_id: row.token_ids for row in previous_text.token_ids(job, folder).collect()}
+    anew = {row.entity_id: row.token_ids for row in previous_text.previous_token_ids(job, folder).collect()}
     assert set(anew) == set(before)
     ended = [name for name, row in before.items() if row["finish_reason"] == "eos"]
     assert all(len(ids) > 5 for ids in anew.values())

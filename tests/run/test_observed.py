@@ -72,7 +72,7 @@ def test_workers_leave_records_of_what_they_committed(run):
 def test_metrics_of_a_real_run(run):
     job, summary, came = run
     found = samples((job.space.out.parent / "dare.prom").read_text())
-    manifests = {entity: published.manifest(job.space.knowledge(entity)) for entity in ENTITIES}
+    manifests = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
     assert sum(found["rows_written", ("entity", entity)] for entity in ENTITIES) == summary["written"] > 0
     assert found["tokens", ("entity", "user")] == manifests["user"]["totals"]["tokens"]
     assert found["worker_busy_seconds",] == manifests["user"]["busy_s"] > 0
@@ -86,7 +86,7 @@ def test_metrics_of_a_real_run(run):
 
 def test_the_manifest_holds_settings_and_times(nights):
     for entity in ENTITIES:
-        found = published.manifest(nights.out / "knowledge" / f"entity={entity}" / f"dt={NIGHT_2}")
+        found = published.read_manifest(nights.out / "knowledge" / f"entity={entity}" / f"dt={NIGHT_2}")
         assert found["settings"]["decode"]["max_new_tokens"] == 48 and found["limit"] is None
         assert set(found["seconds"]) == set(pipeline.STAGES[:-1]) and all(found["seconds"].values())
         assert found["busy_s"] > 0

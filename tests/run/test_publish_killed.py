@@ -82,7 +82,7 @@ def seen(out: Path) -> dict[str, str | None]:
             rows = ds.dataset(folder, format="parquet").to_table().sort_by("entity_id").to_pylist()
             assert [row["entity_id"] for row in rows] == IDS
             (found[entity],) = {row["knowledge"] for row in rows}
-            listed = published.manifest(folder)["files"]
+            listed = published.read_manifest(folder)["files"]
             assert {path.name: path.stat().st_size for path in folder.glob("*.parquet")} == {
                 name: file["bytes"] for name, file in listed.items()}
     return found
@@ -129,7 +129,7 @@ def test_killed_at_any_change(prepared, which, at_once, since, states, tmp_path,
         publish_once(out, at_once, change=monkeypatch.setattr)
         assert seen(out) == dict.fromkeys(ENTITIES, words), labels[n]
         assert leftovers(out) == [], labels[n]
-        manifests = [published.manifest(job_of(out).space.knowledge(entity)) for entity in ENTITIES]
+        manifests = [published.read_manifest(job_of(out).space.knowledge(entity)) for entity in ENTITIES]
         assert {bool(manifest["baseline"]) for manifest in manifests} == {which == "measured"}
     assert len(points) > 4 and list(dict.fromkeys(found)) == states
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_job.generate.sharding import Load, number, place, place_waves
+from dare_job.generate.sharding import Load, assign_pools, assign_waves, shard_count
 
 POOLS = st.dictionaries(
     st.tuples(st.sampled_from(["user", "item"]), st.text("abcdef", min_size=1, max_size=3)),
@@ -15,7 +15,7 @@ POOLS = st.dictionaries(
 
 def placed(pools, shards):
     """(shard, position, cost) of every row by pool, and how many shards there are."""
-    where, count = place({key: Load(len(costs), sum(costs)) for key, costs in pools.items()}, shards)
+    where, count = assign_pools({key: Load(len(costs), sum(costs)) for key, costs in pools.items()}, shards)
     rows = {}
     for key, costs in pools.items():
         before = [sum(costs[:rank]) for rank in range(len(costs))]
@@ -97,22 +97,22 @@ def test_an_entity_type_of_little_work_gets_shards_out_of_the_same_number():
     pools = {("user", "a"): [10] * 1555, ("item", "a"): [10] * 45}
     rows, count = placed(pools, 16)
     assert count == 16 and {shard for shard, *_ in rows["item", "a"]} == {15}
-    assert place({}, 4) == ({}, 0)
+    assert assign_pools({}, 4) == ({}, 0)
 
 
 def test_automatic_shards_fill_the_slots_and_are_not_below_two_batches():
-    assert number(100_000, slots=10, batch_size=8, asked="auto") == 160  # sixteen a slot
-    assert number(4000, slots=10, batch_size=8, asked="auto") == 30  # of sixteen batches
-    assert number(8000, slots=100, batch_size=8, asked="auto") == 200  # two a slot
-    assert number(1600, slots=100, batch_size=8, asked="auto") == 100  # one a slot
-    assert number(50, slots=10, batch_size=8, asked="auto") == 3
-    assert number(0, slots=10, batch_size=8, asked="auto") == 1
-    assert number(50, slots=10, batch_size=8, asked=5) == 5 and number(3, 10, 8, 5) == 3
+    assert shard_count(100_000, slots=10, batch_size=8, asked="auto") == 160  # sixteen a slot
+    assert shard_count(4000, slots=10, batch_size=8, asked="auto") == 30  # of sixteen batches
+    assert shard_count(8000, slots=100, batch_size=8, asked="auto") == 200  # two a slot
+    assert shard_count(1600, slots=100, batch_size=8, asked="auto") == 100  # one a slot
+    assert shard_count(50, slots=10, batch_size=8, asked="auto") == 3
+    assert shard_count(0, slots=10, batch_size=8, asked="auto") == 1
+    assert shard_count(50, slots=10, batch_size=8, asked=5) == 5 and shard_count(3, 10, 8, 5) == 3
 
 
 def test_the_shards_of_a_wave_follow_on_those_before():
     loads = {(1, "user", "a"): Load(4, 40), (2, "user", "a"): Load(10, 100), (2, "item", "a"): Load(2, 9)}
-    waves, table = place_waves(loads, lambda rows: 1 + rows // 6)
+    waves, table = assign_waves(loads, lambda rows: 1 + rows // 6)
     assert waves == [(4, 1), (12, 3)]
     assert {row[:3]: row[7] for row in table} == {
         (1, "user", "a"): [0], (2, "user", "a"): [1, 2], (2, "item", "a"): [3]}

@@ -18,7 +18,7 @@ from dare_job.generate.task import Task
 from dare_job.models import embedded_path
 from dare_job.models import files as models_files
 from dare_job.spark import executors, shipping, workers
-from dare_job.spark.workers import threads
+from dare_job.spark.workers import task_threads
 
 A, B = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
 SCRIPT = Path(__file__).parents[2] / "conf" / "gpu_discovery.sh"
@@ -39,12 +39,12 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.spark
 def test_tasks_open_one_copy_of_a_folder_that_the_driver_no_longer_has(spark, folder):
-    archive, expected = shipping.ship(spark, folder, "v1"), content(folder)
-    assert shipping.ship(spark, folder, "v1") is archive
+    archive, expected = shipping.ship_folder(spark, folder, "v1"), content(folder)
+    assert shipping.ship_folder(spark, folder, "v1") is archive
     shutil.rmtree(folder)
 
     def opened(numbers):
-        place = Path(shipping.unpacked(archive))
+        place = Path(shipping.unpack_archive(archive))
         found = (path for path in place.rglob("*") if path.is_file())
         files = {str(path.relative_to(place)): path.read_bytes() for path in found}
         yield str(place), os.stat(place).st_ino, files
@@ -56,22 +56,22 @@ def test_tasks_open_one_copy_of_a_folder_that_the_driver_no_longer_has(spark, fo
 
 @pytest.mark.spark
 def test_an_archive_is_named_by_its_content(spark, folder, tmp_path):
-    first = shipping.ship(spark, folder, "v1")
+    first = shipping.ship_folder(spark, folder, "v1")
     copy = shutil.copytree(folder, tmp_path / "copy")
     os.utime(copy / "_done.json", (1, 1))
-    assert shipping.ship(spark, copy, "v1").sha256 == first.sha256
+    assert shipping.ship_folder(spark, copy, "v1").sha256 == first.sha256
     (folder / "_done.json").write_text("{ }")
-    assert shipping.ship(spark, folder, "v2").sha256 != first.sha256
+    assert shipping.ship_folder(spark, folder, "v2").sha256 != first.sha256
 
 
 @pytest.mark.spark
 def test_a_damaged_archive_is_refused_by_host_and_name(spark, folder):
-    archive = shipping.ship(spark, folder, "v1")
+    archive = shipping.ship_folder(spark, folder, "v1")
     damaged = replace(archive, sha256="0" * 64)
     with pytest.raises(InfrastructureError, match=f"{folder} cannot be unpacked on .* is damaged"):
-        shipping.unpacked(damaged)
+        shipping.unpack_archive(damaged)
     with pytest.raises(InfrastructureError, match="No such file"):
-        shipping.unpacked(replace(archive, name="gone.tar", sha256="1" * 64))
+        shipping.unpack_archive(replace(archive, name="gone.tar", sha256="1" * 64))
 
 
 @pytest.mark.parametrize(("ship", "master", "model", "pools"), [
@@ -87,7 +87,7 @@ def test_what_is_shipped_to_whom(make_job, ship, master, model, pools):
         sparkContext = type("Context", (), {"master": master})
 
     job.__dict__["spark"] = Spark
-    assert (shipping.wanted(job, "model"), shipping.wanted(job, "pools")) == (model, pools)
+    assert (shipping.should_ship(job, "model"), shipping.should_ship(job, "pools")) == (model, pools)
 
 
 def test_only_what_a_model_is_loaded_from_is_shipped(tmp_path):
@@ -134,7 +134,7 @@ def test_a_draft_model_travels_beside_the_model(make_job, tmp_path):
 @pytest.mark.parametrize(("address", "visible", "index"), [
     (f"GPU-{B}", None, 1), (f"GPU-{A}", f"GPU-{A},GPU-{B}", 0), ("1", None, 1), ("5", "4,5", 1)])
 def test_a_gpu_is_found_by_uuid_or_by_the_index_of_nvidia_smi(address, visible, index):
-    assert workers.index_of(address, [A, B], visible) == index
+    assert workers.gpu_index(address, [A, B], visible) == index
 
 
 @pytest.mark.parametrize(("address", "uuids", "visible"), [
@@ -142,14 +142,15 @@ def test_a_gpu_is_found_by_uuid_or_by_the_index_of_nvidia_smi(address, visible, 
     ("0", [A], f"GPU-{A}"), ("-1", [A], None)])
 def test_a_gpu_that_torch_does_not_see_is_named_with_the_fix(address, uuids, visible):
     with pytest.raises(InfrastructureError, match=f"the GPU {address}, but torch sees .*gpu_discovery.sh"):
-        workers.index_of(address, uuids, visible)
+        workers.gpu_index(address, uuids, visible)
 
 
 def test_a_task_with_a_gpu_does_not_go_on_without_one():
     """On this machine torch may see GPUs, but none with this UUID."""
-    assert workers.take("cpu", "GPU-of-nobody") == "cpu" and workers.take("auto", None) == "auto"
+    assert workers.select_device("cpu", "GPU-of-nobody") == "cpu"
+    assert workers.select_device("auto", None) == "auto"
     with pytest.raises(InfrastructureError, match="model.device=cpu"):
-        workers.take("auto", "GPU-of-nobody")
+        workers.select_device("auto", "GPU-of-nobody")
 
 
 def discover(path: str, **variables: str) -> subprocess.CompletedProcess:
@@ -180,15 +181,15 @@ def test_the_discovery_script_says_why_there_is_no_gpu(tmp_path, prints, code, s
 def test_an_executor_that_does_not_see_the_output_is_named(tmp_path):
     (tmp_path / "_lock").touch()
     seen = {"input.path": str(tmp_path)}
-    assert list(executors.problems(str(tmp_path), ["_lock"], __version__, seen)) == []
-    ((host, problem),) = executors.problems(str(tmp_path), ["_lock", "plan"], __version__, {}, 0)
+    assert list(executors.host_problems(str(tmp_path), ["_lock"], __version__, seen)) == []
+    ((host, problem),) = executors.host_problems(str(tmp_path), ["_lock", "plan"], __version__, {}, 0)
     assert host and problem.startswith(f"does not see plan in {tmp_path}, the driver does: out must be")
-    ((_, problem),) = executors.problems(str(tmp_path / "gone"), [], __version__, {}, 0)
+    ((_, problem),) = executors.host_problems(str(tmp_path / "gone"), [], __version__, {}, 0)
     assert "No such file or directory" in problem
-    ((_, problem),) = executors.problems(str(tmp_path), [], "0.0.9", {})
+    ((_, problem),) = executors.host_problems(str(tmp_path), [], "0.0.9", {})
     assert problem == f"has dare-job {__version__}, the driver 0.0.9: send the driver's there"
     seen["input.knowledge"] = str(tmp_path / "text")
-    ((_, problem),) = executors.problems(str(tmp_path), [], __version__, seen, 0)
+    ((_, problem),) = executors.host_problems(str(tmp_path), [], __version__, seen, 0)
     assert problem.startswith(f"does not see {tmp_path / 'text'}, the driver does") and (
         "input.knowledge must be a place that every host sees" in problem)
     assert [path.name for path in tmp_path.iterdir()] == ["_lock"]
@@ -215,7 +216,7 @@ def test_tasks_at_once_unpack_once(folder, tmp_path):
 
 def test_an_executor_waits_for_files_that_its_disk_shows_late(tmp_path):
     threading.Timer(0.5, (tmp_path / "_lock").touch).start()
-    assert list(executors.problems(str(tmp_path), ["_lock"], __version__, {}, 60)) == []
+    assert list(executors.host_problems(str(tmp_path), ["_lock"], __version__, {}, 60)) == []
 
 
 @pytest.mark.spark
@@ -228,9 +229,9 @@ def test_what_a_task_raises_reaches_the_driver_as_it_was(spark):
 
     numbers = spark.sparkContext.parallelize(range(2), 2)
     with pytest.raises(InfrastructureError, match="^host-7 does not see /out: mount it$"), \
-            executors.failing_plainly():
+            executors.one_line_errors():
         numbers.mapPartitions(work).collect()
-    with pytest.raises((Py4JError, PySparkException), match="ZeroDivisionError"), executors.failing_plainly():
+    with pytest.raises((Py4JError, PySparkException), match="ZeroDivisionError"), executors.one_line_errors():
         numbers.mapPartitions(count).collect()
 
 
@@ -239,7 +240,7 @@ def test_lost_executors_are_no_fault_of_the_program():
             "aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: "
             "Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 3): ExecutorLostFailure")
     with pytest.raises(InfrastructureError, match="too often.*run it again.*Task 0 in stage 1.0 failed 4"), \
-            executors.failing_plainly():
+            executors.one_line_errors():
         raise Py4JError(lost)
 
 
@@ -260,4 +261,4 @@ def test_a_worker_has_its_share_of_a_machine_and_no_more_than_it_is_allowed(
 
     job = make_job()
     job.__dict__["spark"] = Spark
-    assert threads(job) == expected
+    assert task_threads(job) == expected

@@ -139,27 +139,27 @@ def test_what_workers_say_and_how_busy_they_were_is_kept(runs, at_url):
              for line in file.read_text().splitlines()]
     assert {"the model is loaded", "the shard is finished"} <= {line["event"] for line in lines}
     assert {line["run_id"] for line in lines} == {f"run-{NIGHT_2}"}
-    found = published.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    found = published.read_manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
     assert found["workers"]["workers"] >= 1 and found["workers"]["hangs"] == 0
     assert set(found["seconds"]) == set(pipeline.STAGES[:-1])  # all before it is published
 
 
 def test_a_failed_gate_names_the_rows_and_leaves_what_is_published(runs, at_url, job_at):
     out = at_url[1]
-    before = published.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    before = published.read_manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
     shut = job_at(NIGHT_2, gates={"max_cut_off_share": 0.0, "min_failing_rows": 1})
     for stage in ("gate", "publish"):
         with pytest.raises(errors.ThresholdError, match="texts are cut off") as caught:
             pipeline.run_stage(shut, stage)
     named = re.search(r"The rows are in (s3://\S+\.parquet)\.", str(caught.value))[1]
-    with paths.source(paths.path(named)) as source:
+    with paths.arrow_source(paths.path(named)) as source:
         listed = pq.read_table(source)
     assert "cut_off" in listed["check"].to_pylist() and len(listed) >= 1
     with pytest.raises(errors.DataError, match="run `dare-job gate`"):
         pipeline.run_stage(job_at(NIGHT_2), "publish")
     pipeline.run_stage(job_at(NIGHT_2), "gate")
     pipeline.run_stage(job_at(NIGHT_2), "publish")
-    assert published.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}") == before
+    assert published.read_manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}") == before
 
 
 def test_a_text_is_shown(runs, at_url, capsys):
@@ -229,7 +229,7 @@ def chunk_keys() -> list[str]:
 def write_version(out, version: str) -> None:
     """Let tonight's texts end with a word, as if the model had written them so."""
     for path in (atomic.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
-        with paths.source(path) as source:
+        with paths.arrow_source(path) as source:
             table = pq.read_table(source)
         words = [None if text is None else f"{text.partition(' Version-')[0]} {version}"
                  for text in table["knowledge"].to_pylist()]
@@ -284,6 +284,6 @@ def test_a_reader_of_the_manifest_never_sees_a_part_or_a_mix_of_a_date(runs, at_
     finally:
         stop.set()
         reader.join()
-    manifest = published.manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
+    manifest = published.read_manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
     assert len(manifest["files"]) > 3
     assert list(dict.fromkeys(seen)) == list(named) and len(seen) > 2 * len(named), seen

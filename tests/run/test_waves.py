@@ -9,8 +9,8 @@ from dare_job.config.settings import JobConfig
 from dare_job.embed import vectors
 from dare_job.generate import loading, shard_plan, waves
 from dare_job.generate.task import Task
-from dare_job.generate.wave_index import unfinished
-from dare_job.generate.waves import rows_of_waves
+from dare_job.generate.wave_index import unfinished_rows
+from dare_job.generate.waves import wave_sizes
 from dare_job.tables import chunk_files, published
 from pools.index import Index
 
@@ -25,7 +25,7 @@ ROWS = ("entity string, entity_id string, prompt string, prompt_sha256 string, t
     ([500], 1000, 100, [400]), ([500], 300, 100, [150]), ([500], 190, 100, []), ([500], 9000, 260, []),
     ([50, 500], 9000, 260, []), ([50, 500, 5000], 9000, 260, [4500])])
 def test_a_wave_has_a_size_or_a_share_and_doubles_the_index(sizes, waiting, texts, rows):
-    assert rows_of_waves(sizes, waiting, texts) == rows
+    assert wave_sizes(sizes, waiting, texts) == rows
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_first_come_medoids_of_every_pool_whatever_the_partitions(tonight):
     job, rows, places = tonight
     found = {}
     for partitions in (1, 5):
-        placed, drafting = waves.assign(job, rows.repartition(partitions, "prompt", "entity_id"), {})
+        placed, drafting = waves.add_waves(job, rows.repartition(partitions, "prompt", "entity_id"), {})
         assert drafting == ["user", "item"]
         found[partitions] = {row["entity_id"]: row["wave"] for row in placed.collect()}
     assert found[1] == found[5] and len(found[1]) == 172
@@ -74,19 +74,20 @@ def write(work, rows) -> None:
 @pytest.mark.spark
 def test_the_cut_keeps_waves_apart_and_other_settings_cut_anew_until_all_is_written(tonight, make_job):
     job, rows, _ = tonight
-    work = shard_plan.prepare(job, "f", lambda limit: rows)
+    work = shard_plan.load_or_create(job, "f", lambda limit: rows)
     assert [count for count, _ in work.waves] == [10, 30, 132] and work.rows == 172
-    left = [{row["shard"] for row in shard_plan.remaining(job, work, wave).collect()} for wave in (1, 2, 3)]
+    left = [{row["shard"] for row in shard_plan.remaining_rows(job, work, wave).collect()}
+            for wave in (1, 2, 3)]
     assert [set(work.shards_of(wave)) for wave in (1, 2, 3)] == left
     assert sorted(shard for shards in left for shard in shards) == list(range(work.shards))
-    write(work, shard_plan.remaining(job, work, 1).collect()[:1])
-    assert unfinished(work, 1) == 9 and unfinished(work, 2) == 30
-    assert shard_plan.prepare(job, "f", lambda limit: rows) == work
+    write(work, shard_plan.remaining_rows(job, work, 1).collect()[:1])
+    assert unfinished_rows(work, 1) == 9 and unfinished_rows(work, 2) == 30
+    assert shard_plan.load_or_create(job, "f", lambda limit: rows) == work
     never = make_job({"waves": {"when": "never"}, "spark": {"shards": 4}})
-    again = shard_plan.prepare(never, "f", lambda limit: rows)
+    again = shard_plan.load_or_create(never, "f", lambda limit: rows)
     assert ([count for count, _ in again.waves], again.kept, again.drafting) == ([171], 1, [])
-    write(again, shard_plan.remaining(never, again).collect())
-    assert unfinished(again, 1) == 0 and shard_plan.prepare(job, "f", lambda limit: rows) == again
+    write(again, shard_plan.remaining_rows(never, again).collect())
+    assert unfinished_rows(again, 1) == 0 and shard_plan.load_or_create(job, "f", lambda limit: rows) == again
 
 
 def test_tonights_texts_are_looked_up_behind_the_own_and_before_the_old_ones(tmp_path):
@@ -100,7 +101,7 @@ def test_tonights_texts_are_looked_up_behind_the_own_and_before_the_old_ones(tmp
         task = Task(config, "m", "t", str(tmp_path), str(tmp_path / "pools"), "v", "cut", "d", "r", 1,
                     ((entity, str(tmp_path / "waves/wave-2"), checksum),))
         return [pool.manifest.get("name", "own").rpartition("/")[2]
-                for pool in loading.row_pools(row | changes, task)]
+                for pool in loading.open_row_pools(row | changes, task)]
 
     assert names() == ["own", "wave-2", "g1", "global"] and names("resd") == ["wave-2", "global"]
     assert names(entity="item") == ["own", "g1", "global"] and names("autoregressive") == []
@@ -113,14 +114,14 @@ def test_auto_asks_who_wrote_the_old_text(make_job, tmp_path):
 
     def needed(mode: str = "dare", **settings) -> bool:
         job = make_job({"input": {"path": str(source)}, "decode": {"mode": mode}, "waves": settings})
-        return waves.needed(job, "user")
+        return waves.uses_waves(job, "user")
 
     assert needed() and needed("resd") and not needed("autoregressive") and not needed(when="never")
     old = source / "knowledge" / "entity=user"
     old.mkdir(parents=True)
     (old / "part-0.parquet").touch()
     assert not needed() and needed(when="always") and not needed("autoregressive", when="always")
-    mine = published.writer(make_job())
+    mine = published.writer_record(make_job())
     for change, expected in (
             ({}, False), ({"tokenizer": "other"}, True), ({"model": {"hash": "other"}}, True),
             ({"prompts": mine["prompts"] | {"user": "other"}}, True),

@@ -50,10 +50,10 @@ def task(tmp_path, monkeypatch):
         (tmp_path / f"entity={entity}").mkdir()
     (tmp_path / shard_plan.CUT).write_text(json.dumps(RECORD))
     made = Task(JobConfig(), "m", "t", str(tmp_path), "p", "", RECORD["token"], "2026-01-02", "run-1", 1)
-    monkeypatch.setattr(loading, "loaded", lambda task: None)
-    monkeypatch.setattr(loading, "text", lambda ids, task: "a text")
-    monkeypatch.setattr(loading, "engine", lambda task, batch_size=2: FakeEngine(batch_size, bad))
-    monkeypatch.setattr(loading, "request", request)
+    monkeypatch.setattr(loading, "load_task_model", lambda task: None)
+    monkeypatch.setattr(loading, "decode_text", lambda ids, task: "a text")
+    monkeypatch.setattr(loading, "make_engine", lambda task, batch_size=2: FakeEngine(batch_size, bad))
+    monkeypatch.setattr(loading, "make_request", request)
     return SimpleNamespace(task=made, bad=bad, folder=tmp_path)
 
 
@@ -105,14 +105,14 @@ def test_widths_of_beams_are_summed_over_chunks(task, monkeypatch):
     monkeypatch.setitem(globals(), "result", by_beams)
     list(worker.write_shard(batches(4, 3), task.task))
     paths = sorted((task.folder / "entity=user").glob("*.parquet"))
-    assert len(paths) == 2 and worker_stats.beam_record(paths[1:])["width"] == 1.0
-    assert worker_stats.beam_record(paths) == {"layers": 50, "width": 3.0, "judged": 16, "passed": 4,
+    assert len(paths) == 2 and worker_stats.beam_statistics(paths[1:])["width"] == 1.0
+    assert worker_stats.beam_statistics(paths) == {"layers": 50, "width": 3.0, "judged": 16, "passed": 4,
                                     "passed_width": 1.5}
 
 
 def test_rows_of_other_modes_have_no_widths(task):
     list(worker.write_shard(batches(4, 3), task.task))
-    assert worker_stats.beam_record(sorted((task.folder / "entity=user").glob("*.parquet"))) is None
+    assert worker_stats.beam_statistics(sorted((task.folder / "entity=user").glob("*.parquet"))) is None
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 2, 4])
@@ -136,7 +136,7 @@ def test_a_batch_that_fails_costs_only_the_row_that_fails_alone(task):
 
 def test_rows_alone_share_one_engine(task, monkeypatch):
     built = []
-    monkeypatch.setattr(loading, "engine",
+    monkeypatch.setattr(loading, "make_engine",
                         lambda task, batch_size=4: built.append(batch_size) or FakeEngine(batch_size, {"r1"}))
     list(worker.write_shard(batches(6, 9), task.task))
     (rows,) = written(task.folder).values()
@@ -166,7 +166,7 @@ def test_an_engine_that_cannot_be_had_ends_the_task(task, monkeypatch, alone, de
             return FakeEngine(batch_size, {"r0"})
         raise MemoryError("no room for 9 GiB")
 
-    monkeypatch.setattr(loading, "engine", engine)
+    monkeypatch.setattr(loading, "make_engine", engine)
     with pytest.raises(errors.InfrastructureError, match="no room for 9 GiB.*decode.batch_size"):
         list(worker.write_shard(batches(6, 9), task.task))
     assert not (task.folder / shard_plan.FAILED).exists()  # another host may have the room
@@ -194,7 +194,7 @@ def test_what_one_host_lacks_is_raised_there_and_another_host_writes_the_shard(t
         raise errors.InfrastructureError("torch sees no GPU on host-7")
 
     with monkeypatch.context() as host:
-        host.setattr(loading, "loaded", loaded)
+        host.setattr(loading, "load_task_model", loaded)
         with pytest.raises(errors.InfrastructureError, match="^torch sees no GPU on host-7$"):
             list(worker.write_shard(batches(6, 2), task.task))
     assert not written(task.folder)

@@ -20,13 +20,13 @@ def test_a_stage_without_its_files_is_not_done_and_names_the_command(tmp_path, l
         for name in ("part-0.parquet", "part-1.parquet", "_SUCCESS"):
             (staging / "entity=user" / name).write_text("rows")
     assert is_done(folder, "f") and not is_done(folder, "g")
-    assert stage_inputs.report(stage_inputs.require(job, "plan")) == {"rows": 1}
+    assert stage_inputs.stage_report(stage_inputs.require_stage(job, "plan")) == {"rows": 1}
     (folder / "entity=user" / "_SUCCESS").unlink()
     assert is_done(folder, "f")
     lose(folder / "entity=user" / "part-1.parquet")
     assert not is_done(folder, "f")
     with pytest.raises(DataError, match="lacks files of the stage plan: run `dare-job plan`"):
-        stage_inputs.require(job, "plan")
+        stage_inputs.require_stage(job, "plan")
     (folder / DONE).unlink()
     with pytest.raises(DataError, match="has no finished plan"):
-        stage_inputs.require(job, "plan")
+        stage_inputs.require_stage(job, "plan")

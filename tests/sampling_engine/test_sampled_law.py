@@ -16,7 +16,7 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
-from dare_job.generate.baseline import generated
+from dare_job.generate.baseline import generate_texts
 from pools.draft import DraftSettings
 from pools.index import Index
 
@@ -172,7 +172,7 @@ def test_a_rule_that_is_told_another_law_would_be_caught(target, law):
 def test_generate_draws_by_the_same_law(target, law):
     """What plain decoding is timed by in mode sample."""
     torch.manual_seed(0)
-    found = generated(target, requests("none", ROWS), 500, NEW, **WARP.of_generate())
+    found = generate_texts(target, requests("none", ROWS), 500, NEW, **WARP.of_generate())
     how_far, degrees = distance([SimpleNamespace(token_ids=text) for text in found], law)
     assert how_far < chi2.isf(ODDS, degrees)
 

@@ -24,7 +24,7 @@ from dare_job.publish.snapshots.clean import clean
 from dare_job.publish.snapshots.history import history
 from dare_job.schemas import ENTITIES
 from dare_job.storage import lock
-from dare_job.tables.published import old_folder
+from dare_job.tables.published import previous_folder
 from dare_job.workspace import Workspace
 
 DAYS = [f"2026-01-{day:02d}" for day in range(1, 7)]
@@ -112,7 +112,7 @@ def test_a_folder_whose_name_is_no_date_is_no_date_anywhere(out, copy):
     assert choose(out, None, list(ENTITIES)) == (DAYS[-1], list(ENTITIES))
     job = Job(JobConfig(input={"knowledge": str(out / "knowledge")}, out=str(out.parent / "other")),
               Workspace(out.parent / "other", date(2026, 1, 7)), "run")
-    assert old_folder(job, "user").name == f"dt={DAYS[-1]}"
+    assert previous_folder(job, "user").name == f"dt={DAYS[-1]}"
     clean(out, keep=1)
     left = files(out)
     assert {name: left.get(name) for name in copies} == copies, "a copy was removed or changed"
@@ -196,7 +196,7 @@ def test_a_date_that_is_published_while_a_command_notes_what_it_reads_is_noted(o
     write = workspace.write_json
 
     def late(path, value):
-        if path.name == workspace.READS and apart.exists():
+        if path.name == workspace.READ_DATES and apart.exists():
             for entity in ENTITIES:
                 os.rename(apart / entity, out / f"knowledge/entity={entity}/dt={DAYS[2]}")
             apart.rmdir()
@@ -204,7 +204,7 @@ def test_a_date_that_is_published_while_a_command_notes_what_it_reads_is_noted(o
 
     monkeypatch.setattr(workspace, "write_json", late)
     with pipeline._writing(job):
-        noted = json.loads((job.space.logs / workspace.READS).read_text())
+        noted = json.loads((job.space.logs / workspace.READ_DATES).read_text())
         assert noted["previous"] == job.space.previous("user").name[3:] == DAYS[2]
 
 
@@ -242,7 +242,7 @@ def test_killed_at_any_change_the_next_one_finishes(out, tmp_path):
 
 def test_a_command_that_starts_meanwhile_waits_until_it_is_clear_what_goes(out):
     """It has its lock by then, but has not looked what it reads."""
-    with lock.cleaning(out / "_work"):
+    with lock.held_for_cleaning(out / "_work"):
         run = kill_points._CONTEXT.Process(target=_write, args=(out, DAYS[3]))
         run.start()
         lock_file = out / "_work" / f"dt={DAYS[3]}" / lock.NAME

@@ -60,7 +60,7 @@ def test_a_date_that_is_being_written_and_what_it_reads_stay(out, monkeypatch):
         reasons = {verdict["date"]: verdict["reason"] for verdict in found["kept"]}
         assert "is being written" in reasons[DAYS[1]] and "its text is read by" in reasons[DAYS[0]]
         with (pytest.raises(InfrastructureError, match="another command moves old dates away"),
-              lock.cleaning(out / "_work"), lock.cleaning(out / "_work")):
+              lock.held_for_cleaning(out / "_work"), lock.held_for_cleaning(out / "_work")):
             pass
     assert days(out) == [*DAYS[:2], *DAYS[3:]]
 
@@ -96,7 +96,7 @@ def test_a_mark_beside_a_new_manifest_goes_when_that_is_settled(out):
     folder = space(out, DAYS[0]).knowledge("user")
     (folder / versions.REMOVED).write_text("{}")
     assert not versions.is_hidden(folder)
-    versions.sweep_snapshot(folder)
+    versions.clean_up_snapshot(folder)
     assert not (folder / versions.REMOVED).exists() and (folder / "part-00000.parquet").exists()
 
 

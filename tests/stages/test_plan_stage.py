@@ -187,8 +187,8 @@ def test_todo_takes_the_first_stale_rows_that_have_a_prompt(make_job, inputs):
     job = make_job(inputs)
     plan.run(job)
     planned = ds.dataset(job.space.stage("plan") / "entity=item", format="parquet")
-    assert stage_inputs.todo(planned)["entity_id"].to_pylist() == ["i1", "i2", "i3"]
-    assert stage_inputs.todo(planned, 2)["entity_id"].to_pylist() == ["i1", "i2"]
+    assert stage_inputs.rows_to_generate(planned)["entity_id"].to_pylist() == ["i1", "i2", "i3"]
+    assert stage_inputs.rows_to_generate(planned, 2)["entity_id"].to_pylist() == ["i1", "i2"]
 
 
 def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, write_input):

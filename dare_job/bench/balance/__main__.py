@@ -22,8 +22,8 @@ from rich.table import Table
 from dare_job.bench.balance import by_rows, night
 from dare_job.bench.balance.cluster import Engine, schedule
 from dare_job.bench.balance.night import Lengths, Night
-from dare_job.generate import placing, sharding
-from dare_job.generate.placing import Known
+from dare_job.generate import row_assignment, sharding
+from dare_job.generate.row_assignment import PoolStatistics
 
 ITEMS = 0.25, 0.4  # rows and lengths of the items against the users'
 ROWS_A_POOL = 200
@@ -89,7 +89,7 @@ def _by_rows(nights: dict[str, Night], slots: int, batch_size: int) -> dict[str,
 
 def _by_cost(nights: dict[str, Night], slots: int, batch_size: int) -> dict[str, np.ndarray]:
     """The same as the stage generate has it; prompts and texts are known by their estimates."""
-    token, known, members = placing.token_cost(placing.PER_STEP), {}, {}
+    token, known, members = row_assignment.token_cost(row_assignment.DEFAULT_PER_STEP), {}, {}
     for entity, one in nights.items():
         for pool in range(one.pool.max() + 1):
             rows = np.flatnonzero(one.pool == pool)
@@ -97,12 +97,12 @@ def _by_cost(nights: dict[str, Night], slots: int, batch_size: int) -> dict[str,
             key = 1, entity, f"{pool:06d}"
             if len(rows):
                 members[key] = rows
-                known[key] = Known(len(rows), len(rows), *(int(x) for x in (
+                known[key] = PoolStatistics(len(rows), len(rows), *(int(x) for x in (
                     one.prompt[rows].sum(), (old > 0).sum(), old.sum())))
-    means = placing.mean_tokens(known, night.MOST)
-    number = sharding.number(sum(one.rows for one in known.values()), slots, batch_size, "auto")
-    loads = placing.loads(known, means, token)
-    placed, _ = sharding.place({key[1:]: load for key, load in loads.items()}, number)
+    means = row_assignment.mean_tokens(known, night.MOST)
+    number = sharding.shard_count(sum(one.rows for one in known.values()), slots, batch_size, "auto")
+    loads = row_assignment.pool_loads(known, means, token)
+    placed, _ = sharding.assign_pools({key[1:]: load for key, load in loads.items()}, number)
     found = {entity: np.zeros(len(one.pool), int) for entity, one in nights.items()}
     for key, rows in members.items():
         one, where = nights[key[1]], placed[key[1:]]

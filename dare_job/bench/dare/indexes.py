@@ -48,7 +48,7 @@ def index(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], most: int,
                 ids = pa.array([texts[key].tolist() for key in keys], pa.list_(pa.int32()))
                 table = pa.table({"pool": [name] * len(keys), "kind": [kind] * len(keys), "entity_id": keys,
                                   "token_ids": ids})
-                previous_text.build(table, str(staging), {"tokenizer": tokenizer})
+                previous_text.build_pool(table, str(staging), {"tokenizer": tokenizer})
     return {name: len(keys) for (name, _), keys in kept.items()}
 
 CLUSTERS = 3  # of users

@@ -146,7 +146,7 @@ def _by_generate(method: str, target: Target, requests: Sequence[Request], budge
 
     handle = target.model.register_forward_pre_hook(count)
     watch = _Watch()
-    written = baseline.greedy(target, requests, budget.batch, budget.tokens, **options)
+    written = baseline.generate_greedy(target, requests, budget.batch, budget.tokens, **options)
     times = watch.read()
     handle.remove()
     tokens = sum(map(len, written))

@@ -47,7 +47,7 @@ def read(space: Workspace, entity: str) -> Published:
     what the text was written for.
     """
     folder, plan = space.knowledge(entity), space.stage("plan") / f"entity={entity}"
-    manifest = published.manifest(folder)
+    manifest = published.read_manifest(folder)
     if not manifest:
         raise DataError(f"{folder}: no published texts; run that date first")
     if not any(plan.glob("*.parquet")):

@@ -90,7 +90,7 @@ class Writer:
 
     def sample(self, requests: list[Request], how: Sampling) -> list[Text]:
         """One text for each prompt, all decoded at once."""
-        rows = baseline.generated(
+        rows = baseline.generate_texts(
             self.target, requests, len(requests), self.most, min_new_tokens=self.least or None,
             do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=how.top_k)
         return [self._text(ids) for ids in rows]

@@ -39,7 +39,8 @@ def cut_rows(settings: Path) -> dict:
 def write_texts(settings: Path) -> dict:
     """The chunks that the model's workers would leave."""
     job = _job(settings, 1)
-    return texts.finish(shard_plan.read(job.space.stage("generate")), texts.Bank(job.model_path, seed=1), job)
+    work = shard_plan.read_plan(job.space.stage("generate"))
+    return texts.finish(work, texts.Bank(job.model_path, seed=1), job)
 
 
 _STEPS = {"world": write_world, "snapshot": write_snapshot, "cut": cut_rows, "texts": write_texts}

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from dare_job.bench.scale.world import STALE_OF
 from dare_job.data.sample_world.catalogue import ADJECTIVES, NOUNS
 from dare_job.data.text_key import text_salt
-from dare_job.generate.shard_plan import Cut
+from dare_job.generate.shard_plan import ShardPlan
 from dare_job.job import Job
 from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.tables import chunk_files, published
@@ -115,14 +115,15 @@ def snapshot(job: Job, bank: Bank) -> dict[str, int]:
         files = {path.name: {"bytes": path.stat().st_size} for path in folder.glob("*.parquet")}
         write_json(folder / MANIFEST, {
             "date": job.space.dt, "entity": entity, "run_id": job.run_id, "fingerprint": "bench.scale",
-            **published.writer(job), "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
+            **published.writer_record(job),
+            "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
             "counts": {"rows": rows, "written": rows}, "totals": {"tokens": tokens}, "files": files,
             "tokens_per_s": None, "baseline": None})
         written[entity] = rows
     return written
 
 
-def finish(work: Cut, bank: Bank, job: Job) -> dict[str, int]:
+def finish(work: ShardPlan, bank: Bank, job: Job) -> dict[str, int]:
     """Write every chunk of a cut, as workers would, each with the rows of its place."""
     rows = ds.dataset(work.folder / "cut").to_table(columns=_CUT)
     rows = rows.sort_by([(name, "ascending") for name in _CUT[:4]]).combine_chunks()

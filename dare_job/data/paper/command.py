@@ -36,8 +36,8 @@ def prepare(name: str, sources: list[Path], read: Read, options: Options, spark:
     sources  the original files, or the folder that holds them
     Raises DataError where they cannot be used, or the filters leave nothing to train on.
     """
-    staging = atomic.staged(options.out)
-    with atomic.discarding(staging):
+    staging = atomic.stage_folder(options.out)
+    with atomic.remove_on_error(staging):
         found = _Preparation(staging, options, spark).run(read)
         with doing("taking the SHA-256 of the original files"):
             origin = [_identity(file) for source in sources for file in _files(source)]

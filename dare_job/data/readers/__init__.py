@@ -15,7 +15,7 @@ from dare_job.data.readers import amazon, checks, movielens, parquet
 from dare_job.data.readers.columns import Source
 from dare_job.errors import DataError
 from dare_job.spark import executors
-from dare_job.spark.session import cause, refused
+from dare_job.spark.session import failure_cause, refused_resource
 from dare_job.storage import errors, paths
 from dare_job.storage.paths import AnyPath
 
@@ -72,15 +72,15 @@ def _checked(read: Callable[[], Source], path: AnyPath, form: str, into: AnyPath
     from pyspark.errors import PySparkException
 
     try:
-        with executors.failing_plainly():
+        with executors.one_line_errors():
             counts = checks.write(read(), into, max_reject_share)
     except (PySparkException, Py4JError) as error:
         if isinstance(error, Py4JNetworkError):
             raise  # Java has ended
         damage = parquet.damage(path)
-        if damage is None and refused(error):
+        if damage is None and refused_resource(error):
             raise  # no room, or the like: nothing is wrong with the input
-        raise damage or DataError(f"{path} could not be read: {cause(error)}") from error
+        raise damage or DataError(f"{path} could not be read: {failure_cause(error)}") from error
     tables = counts.values()
     return InputCounts(
         form, *[counts[name].written for name in ("interactions", "users", "items")],
@@ -110,14 +110,14 @@ def _format_of(inner: AnyPath) -> str | None:
 def identity(settings: InputSettings) -> list[list]:
     """[name, bytes, modification time in ns] of the input's files: part of a fingerprint."""
     path = paths.path(settings.path or "", "input.path")
-    errors.require(path, "input.path")
+    errors.check_access(path, "input.path")
     folder = _inner(path)
     found = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
     for name in ("interactions", "users", "items") if folder.is_dir() else ():
         table = parquet.table_path(folder, name)
         found += parquet.parquet_files(table) if table and table.is_dir() else []
     return sorted([str(file.relative_to(folder)), *known]
-                  for file, known in zip(found, paths.identities(found), strict=True))
+                  for file, known in zip(found, paths.file_versions(found), strict=True))
 
 
 def _inner(path: AnyPath) -> AnyPath:
@@ -140,7 +140,7 @@ def _unpacked(path: AnyPath, into: AnyPath) -> AnyPath:
         return path
     into.mkdir()
     try:
-        with paths.source(path) as source, zipfile.ZipFile(source) as archive:
+        with paths.arrow_source(path) as source, zipfile.ZipFile(source) as archive:
             for member in archive.infolist():
                 target = into / _inside(path, member.filename)
                 if not member.is_dir():
@@ -159,7 +159,7 @@ def _unpacked(path: AnyPath, into: AnyPath) -> AnyPath:
 def _is_zip(path: AnyPath) -> bool:
     if not path.is_file():
         return False
-    with paths.source(path) as source:
+    with paths.arrow_source(path) as source:
         return zipfile.is_zipfile(source)
 
 

@@ -123,5 +123,5 @@ def _reasons(bad: DataFrame, name: str, counts: TableCounts, rows: int, max_shar
 
 def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:
     folder.mkdir()
-    with paths.sink(folder / "part-empty.parquet") as sink:
+    with paths.arrow_sink(folder / "part-empty.parquet") as sink:
         pq.write_table(schema.empty_table(), sink)

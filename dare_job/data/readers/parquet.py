@@ -36,7 +36,7 @@ def parquet_files(path: AnyPath) -> list[AnyPath]:
     if path.is_file():
         return [path]
     if not storage_paths.is_local(path):
-        return storage_paths.below(path, ".parquet")
+        return storage_paths.visible_files(path, ".parquet")
     return sorted(file for file in path.rglob("*.parquet")
                   if file.is_file() and not file.name.startswith(("_", ".")))
 
@@ -44,7 +44,7 @@ def parquet_files(path: AnyPath) -> list[AnyPath]:
 def parquet_schema(path: AnyPath) -> pa.Schema:
     """Schema from a file's footer. Raises DataError naming the file where it is damaged."""
     try:
-        with storage_paths.source(path) as source:
+        with storage_paths.arrow_source(path) as source:
             return pq.read_schema(source)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
@@ -70,7 +70,7 @@ def damage(path: AnyPath) -> DataError | None:
     for file in [file for table in tables if table for file in parquet_files(table)]:
         if file.suffix != ".parquet":
             continue
-        with storage_paths.source(file) as source:
+        with storage_paths.arrow_source(file) as source:
             found = _damage(file, pq.ParquetFile(source))
         if found:
             return found
@@ -96,7 +96,7 @@ def _parts(path: AnyPath, name: str, spark: SparkSession) -> list[Part]:
     alike: dict[tuple, list[AnyPath]] = {}
     schemas: dict[tuple, pa.Schema] = {}
     found = parquet_files(path)
-    for file, schema in zip(found, storage_paths.each(parquet_schema, found), strict=True):
+    for file, schema in zip(found, storage_paths.map_paths(parquet_schema, found), strict=True):
         _require(file, schema, _NEEDED[name])
         if any(pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in schema):
             spark.conf.set(_NANOS, "true")  # pandas writes nanoseconds, which Spark only takes as a number

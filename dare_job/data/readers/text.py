@@ -6,7 +6,7 @@ import re
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dare_job.spark.tables import literal
+from dare_job.spark.tables import escape_glob
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
@@ -20,7 +20,7 @@ def lines(spark: SparkSession, path: AnyPath) -> DataFrame:
     counted in the numbering.
     """
     if paths.is_local(path):
-        read = spark.read.text(literal(path)).select(
+        read = spark.read.text(escape_glob(path)).select(
             "value", F.col("_metadata.file_block_start").alias("_start"),
             F.monotonically_increasing_id().alias("_row"))
         line = (F.col("_row") + 1 if _is_one_split(path) else _numbers(read)).cast("long")

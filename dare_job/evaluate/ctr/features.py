@@ -15,7 +15,7 @@ from dare_job.errors import DataError
 from dare_job.publish.features.ids import repeated
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
-from dare_job.tables.published import manifest, parquet_files
+from dare_job.tables.published import parquet_files, read_manifest
 
 _CLUSTER = re.compile("cluster_[0-9]+")
 
@@ -54,7 +54,7 @@ def require_date(table: pa.Table, folder: AnyPath, dt: str) -> None:
 
 def maker(table: pa.Table, folder: AnyPath) -> Maker | None:
     """What made the vectors, where the files say so; their window is in the folder's manifest."""
-    said, listed = _said(table), manifest(folder).get("encoder")
+    said, listed = _said(table), read_manifest(folder).get("encoder")
     window = listed.get("window") if isinstance(listed, dict) else None
     named = said.get("encoder"), said.get("encoder_sha256")
     return Maker(named[0] or "", named[1] or "", window) if any(named) else None
@@ -141,7 +141,7 @@ def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
     parts = []
     for path in parquet_files(folder):
         try:
-            with paths.source(path) as source, pq.ParquetFile(source) as file:
+            with paths.arrow_source(path) as source, pq.ParquetFile(source) as file:
                 parts.append(file.read())
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path} is damaged: {str(error).splitlines()[0]}") from None

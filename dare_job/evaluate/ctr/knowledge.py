@@ -26,7 +26,7 @@ from dare_job.evaluate.ctr import features
 from dare_job.evaluate.ctr import features as ctr_features
 from dare_job.evaluate.ctr.features import Maker
 from dare_job.storage.paths import AnyPath, dated_folders
-from dare_job.tables.published import manifest, parquet_files
+from dare_job.tables.published import parquet_files, read_manifest
 
 _LOG = logging.getLogger("dare_job")
 
@@ -198,7 +198,7 @@ def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) 
         made_by, texts = features.maker(table, folder), of_features(table, texts, folder, dt)
         ids, found = (features.clusters if clusters else features.vectors)(table, folder)
         vectors, codes = (None, found) if clusters else (found, None)
-    said = manifest(_folder(out, "knowledge", entity, dt))
+    said = read_manifest(_folder(out, "knowledge", entity, dt))
     return Knowledge(entity, dt, ids, vectors, codes, usable_from(ids, dt, texts),
                      len(listed) - len(ids), made_by, ctr_features.by_id(texts, "prompt_sha256"),
                      said.get("settings", {}), drafted(texts, said))

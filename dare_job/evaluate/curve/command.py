@@ -51,7 +51,7 @@ def run(job: Job, options: Options) -> QualityCurve:
 
     Raises DataError where there is nothing to write or to draft from.
     """
-    preflight.require(job)
+    preflight.check_drafting(job)
     encoder = _Encoder(job)
     made = written.prepared(job, options.work / "job")
     sample = written.rows(made, None if options.check else options.rows, options.seed)

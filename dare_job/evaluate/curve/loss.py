@@ -88,11 +88,11 @@ def _carried(job: Job, entity: str) -> list[dict]:
     """Rows of the old text that tonight keeps as they are."""
     from pyspark.sql import functions as F
 
-    old = published.old_folder(job, entity)
+    old = published.previous_folder(job, entity)
     if old is None:
         return []
-    fresh = stage_inputs.table(job, "plan", entity).where(~F.col("stale")).select("entity_id")
-    table = published.read_table(job, old, _COLUMNS).where(F.col("knowledge").isNotNull())
+    fresh = stage_inputs.stage_table(job, "plan", entity).where(~F.col("stale")).select("entity_id")
+    table = published.read_texts(job, old, _COLUMNS).where(F.col("knowledge").isNotNull())
     if old.name.startswith("dt="):
         table = table.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(old.name[3:])))
     return [row.asDict() for row in table.join(fresh, "entity_id", "left_semi").collect()]
@@ -111,5 +111,5 @@ def _write_set(job: Job, sample: list[dict], one: Written, carried: dict[str, li
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "part-0.parquet")
         write_json(folder / MANIFEST, {"date": job.space.dt, "entity": entity,
                                        "settings": job.config.model_dump(mode="json"),
-                                       "previous": str(published.old_folder(job, entity) or "") or None,
+                                       "previous": str(published.previous_folder(job, entity) or "") or None,
                                        "files": {"part-0.parquet": {"rows": len(rows)}}})

@@ -107,7 +107,7 @@ class QualityCurve(Section):
 
 def identity(job: Job) -> dict:
     """Who writes, and under which settings beside (k, p) that change relaxed text most."""
-    writer, config = published.writer(job), job.config
+    writer, config = published.writer_record(job), job.config
     return {"model": writer["model"]["hash"], "tokenizer": writer["tokenizer"], "prompts": writer["prompts"],
             "new_tokens": writer["new_tokens"], "dtype": config.model.dtype,
             "chat_template": config.model.chat_template,

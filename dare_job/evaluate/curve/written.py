@@ -118,9 +118,10 @@ def _task(job: Job, setting: Setting) -> Task:
 
 def _write(task: Task, sample: list[dict]) -> tuple[list, float]:
     """Results, and the seconds of decoding, prompts and drafting included."""
-    requests = [replace(loading.request(row, task), id=(row["entity"], row["entity_id"])) for row in sample]
+    requests = [replace(loading.make_request(row, task), id=(row["entity"], row["entity_id"]))
+                for row in sample]
     requests.sort(key=lambda request: len(request.prompt_ids))
-    engine = loading.engine(task)
+    engine = loading.make_engine(task)
     began = time.perf_counter()
     results = list(engine.run(requests))
     return results, time.perf_counter() - began
@@ -137,7 +138,7 @@ def _add(one: Written, results: list, seconds: float, task: Task, first: bool) -
 
 
 def _keep(one: Written, results: list, task: Task) -> None:
-    one.texts |= {result.id: (loading.text(result.token_ids, task), len(result.token_ids))
+    one.texts |= {result.id: (loading.decode_text(result.token_ids, task), len(result.token_ids))
                   for result in results if result.error is None}
     one.relaxed_in |= {result.id: result.relaxed_tokens for result in results if result.error is None}
     one.errors += [f"{' '.join(result.id)}: {result.error}" for result in results if result.error is not None]

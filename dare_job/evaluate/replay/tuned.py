@@ -14,7 +14,7 @@ from dare_job.config.settings import PoolSettings
 from dare_job.decode.request import EngineSettings
 from dare_job.evaluate.replay.search import Choice, Space, best
 from dare_job.evaluate.replay.trials import Objective, Point, Trial, Trials, ratio_interval
-from dare_job.generate.waves import rows_of_waves
+from dare_job.generate.waves import wave_sizes
 
 CANDIDATES = ((50,), (100,), (250,), (500,), (1000,), (50, 500), (100, 1000), (500, 5000), (50, 250, 1000),
               (50, 500, 5000), (100, 1000, 10000), (500, 5000, 50000))
@@ -33,7 +33,7 @@ def total_steps(rows: int, tokens: float, accepted: Mapping[int, float], sizes: 
     known = sorted(accepted)
     places, values = np.log1p(known), [accepted[size] for size in known]
     done, total = 0, 0.0
-    waves = rows_of_waves(sizes, rows)
+    waves = wave_sizes(sizes, rows)
     for wave in (*waves, rows - sum(waves)):
         total += wave * tokens / (1 + float(np.interp(np.log1p(done), places, values)))
         done += wave

@@ -133,7 +133,7 @@ class Night:
         job, path = self.job, self.work / "numbers" / "part-0.parquet"
         numbers = write.numbered(tonight, layout.group, job.spark.sparkContext.defaultParallelism)
         paths.make_folder(path.parent)
-        with paths.sink(path) as sink:
+        with paths.arrow_sink(path) as sink:
             pq.write_table(numbers, sink)
         numbered = read_parquet(job.spark, path.parent, columns=numbers.column_names)
         found = rows.select("entity_id", "text_sha256").join(numbered, "entity_id")

@@ -86,7 +86,7 @@ def write(path: AnyPath, codebooks: Codebooks) -> None:
     from safetensors.numpy import save
 
     tensors = {f"level_{number}": level for number, level in enumerate(codebooks.levels)}
-    with storage_paths.writing(path, f".{path.name}.partial") as file:
+    with storage_paths.atomic_writer(path, f".{path.name}.partial") as file:
         file.write(save(tensors | {"sizes": np.array(codebooks.sizes, np.int64)}))
 
 

@@ -30,7 +30,7 @@ from dare_job.spark import executors, shipping, workers
 from dare_job.spark import workers as spark_workers
 from dare_job.spark.session import is_local
 from dare_job.spark.shipping import Archive
-from dare_job.spark.workers import threads
+from dare_job.spark.workers import task_threads
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
@@ -48,7 +48,7 @@ class EncodeTask:
     archive: Archive | None
     sha256: str
     device: str
-    threads: int
+    task_threads: int
     batch_size: int
     window: int | None
 
@@ -56,23 +56,23 @@ class EncodeTask:
     def of(cls, job: Job, folder: Path, sha256: str) -> "EncodeTask":
         """The task for an encoder with this fingerprint; ships it where executors may not have it."""
         settings, archive, folder = job.config.encode, None, folder.absolute()
-        if shipping.wanted(job, "model"):
-            archive = shipping.ship(job.spark, folder, sha256, encoder_files.files(folder))
+        if shipping.should_ship(job, "model"):
+            archive = shipping.ship_folder(job.spark, folder, sha256, encoder_files.files(folder))
         asked = archive is None and not is_local(job.spark.sparkContext.master)
         return cls(str(folder), archive, sha256 if asked else "", job.config.model.device,
-                   threads(job), settings.batch_size, settings.window)
+                   task_threads(job), settings.batch_size, settings.window)
 
 
 def loaded(task: EncodeTask):
     """In a Spark task: the encoder, on the GPU that Spark gave the task, or where model.device says."""
-    return _load(task, workers.address())
+    return _load(task, workers.task_gpu())
 
 
 @lru_cache(maxsize=1)
 def _load(task: EncodeTask, gpu: str | None):
     """Raises ModelError where this host has another encoder, ConfigError where it lacks a package."""
     host = socket.gethostname()
-    folder = shipping.unpacked(task.archive) if task.archive else task.folder
+    folder = shipping.unpack_archive(task.archive) if task.archive else task.folder
     if task.sha256 and encoder_files.fingerprint(Path(folder)) != task.sha256:
         raise ModelError(f"{host} has another encoder in {folder} than the driver: copy the driver's there, "
                          "or let spark.ship=auto send it")
@@ -82,7 +82,7 @@ def _load(task: EncodeTask, gpu: str | None):
         from dare_job.publish.features.encoder import Encoder
 
         torch.set_num_threads(task.threads)
-        device = workers.take(task.device, gpu)
+        device = workers.select_device(task.device, gpu)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         return Encoder(Path(folder), device, task.batch_size, task.window)
@@ -137,8 +137,8 @@ def encode(job: Job, task: EncodeTask, texts, rows: int, folder: AnyPath) -> Sta
     names = ", ".join(f"{field.name} {_SQL[field.type]}" for field in _STATS)
     begun = committed(folder)
     counted = progress.counting("encoding", rows, lambda: committed(folder) - begun)
-    with counted, executors.failing_plainly():
-        found = spark_workers.map_rows(cut, write, names, "encoder").toArrow().to_pylist()
+    with counted, executors.one_line_errors():
+        found = spark_workers.map_in_dedicated_workers(cut, write, names, "encoder").toArrow().to_pylist()
     sums = {name: sum(row[name] for row in found) for name in _STATS.names if name != "worker"}
     return Stats(**sums, workers=len({row["worker"] for row in found}))
 
@@ -191,7 +191,7 @@ def _write(folder: AnyPath, part: int, names: pa.ChunkedArray, vectors: np.ndarr
     name = f"part-{part:05d}-{len(vectors)}-{uuid.uuid4().hex[:8]}.parquet"
     lists = pa.ListArray.from_arrays(
         pa.array(np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1]), pa.array(vectors.ravel()))
-    with paths.writing(folder / name, f".{name}.partial") as file:
+    with paths.atomic_writer(folder / name, f".{name}.partial") as file:
         pq.write_table(pa.table([names, lists], names=["text_sha256", "vector"]), file)
 
 

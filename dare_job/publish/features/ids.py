@@ -30,7 +30,7 @@ def extended(root: AnyPath, entity: str, entities: pa.Array, least: int = 0) -> 
     """
     folder = root / f"entity={entity}"
     paths.make_folder(folder)
-    lock.wait(folder, "numbers entities")
+    lock.wait_until_free(folder, "numbers entities")
     with lock.held(folder, "numbers entities"):
         known = read(folder, least)
         new = entities.filter(pc.invert(pc.is_in(entities, value_set=known["entity_id"].combine_chunks())))
@@ -54,7 +54,7 @@ def read(folder: AnyPath, least: int = 0) -> pa.Table:
     path = folder / "ids.parquet"
     fix = _FIX.format(folder=folder)
     try:
-        with paths.source(path) as source:
+        with paths.arrow_source(path) as source:
             found = pq.read_table(source, columns=IDS.names).cast(_READ).combine_chunks()
     except FileNotFoundError:
         found = IDS.empty_table()
@@ -88,5 +88,5 @@ def repeated(entities: pa.ChunkedArray | pa.Array, most: int = 5) -> list[str]:
 
 
 def _write(path: AnyPath, table: pa.Table) -> None:
-    with paths.writing(path, f".{path.name}.partial") as file:
+    with paths.atomic_writer(path, f".{path.name}.partial") as file:
         pq.write_table(table, file, compression="zstd")

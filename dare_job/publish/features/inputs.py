@@ -65,7 +65,7 @@ def find(space: Workspace, entity: str) -> Before | None:
     if dt is None:
         return None
     folder = space.features(entity, dt)
-    return Before(dt, folder, published.manifest(folder))
+    return Before(dt, folder, published.read_manifest(folder))
 
 
 def why_new(before: Before | None, encoder: dict, settings: EncodeSettings, texts: int) -> str | None:
@@ -87,7 +87,7 @@ def require(job: Job) -> dict[str, dict]:
     if not job.space.published(job.space.dt):
         raise DataError(f"{job.space.dt} is not published in {job.space.out}: run `dare-job publish` with "
                         f"--date {job.space.dt} first")
-    found = {entity: published.manifest(job.space.knowledge(entity)) for entity in ENTITIES}
+    found = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
     for entity, manifest in found.items():
         if manifest.get("date") != job.space.dt:
             raise DataError(f"{job.space.knowledge(entity)} holds texts of {manifest.get('date')}, as its "
@@ -97,7 +97,7 @@ def require(job: Job) -> dict[str, dict]:
 
 def read(job: Job, entity: str) -> DataFrame:
     """(entity_id, knowledge, text_sha256) of every published row; the hash is null where there is no text."""
-    rows = published.read_table(job, job.space.knowledge(entity), ["entity_id", "knowledge"])
+    rows = published.read_texts(job, job.space.knowledge(entity), ["entity_id", "knowledge"])
     is_text = F.col("knowledge").rlike(r"\S")
     return rows.withColumn("text_sha256", F.when(is_text, F.sha2("knowledge", 256)))
 

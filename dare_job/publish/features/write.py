@@ -83,7 +83,7 @@ def write(rows, count: int, layout: Layout) -> Written:
 
     columns = ("file string, rows long, bytes long, sha256 string, reused long, distance double, "
                "compared long, moved long")
-    with executors.failing_plainly():
+    with executors.one_line_errors():
         found = cut.mapInArrow(write_files, columns).toArrow().to_pylist()
     found.sort(key=lambda row: row["file"])
     sums = {name: sum(row[name] for row in found) for name in _SUMS}
@@ -118,7 +118,7 @@ def _write_file(number: int, parts: list[pa.RecordBatch], layout: Layout) -> pa.
     path = storage_paths.path(layout.folder) / f"{layout.prefix}-{number:05d}.parquet"
     table, sums = pa.Table.from_batches(parts), np.zeros(3)
     plain = [name for name in layout.schema.names if name in ("entity_id", "text_sha256")]
-    with storage_paths.sink(path) as sink, pq.ParquetWriter(
+    with storage_paths.arrow_sink(path) as sink, pq.ParquetWriter(
             sink, layout.schema, compression="zstd", use_dictionary=plain) as writer:
         for start in range(0, len(table), layout.group):
             group, figures = _group(table.slice(start, layout.group), layout)

@@ -81,8 +81,8 @@ class Failures:
 
 def known_errors(job: Job, entity: str) -> dict[str, str]:
     """Errors by id of the snapshot before; none where the text came from elsewhere."""
-    snapshot = published.old_folder(job, entity)
-    if snapshot is None or not published.manifest(snapshot):
+    snapshot = published.previous_folder(job, entity)
+    if snapshot is None or not published.read_manifest(snapshot):
         return {}
     failed = pc.field("error").is_valid()
     rows = published.dataset(snapshot).to_table(columns=["entity_id", "error"], filter=failed)

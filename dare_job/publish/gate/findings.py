@@ -109,7 +109,8 @@ class Listing:
     @contextmanager
     def below(cls, folder: AnyPath) -> Iterator["Listing"]:
         """A listing that is written, whole, when the block ends."""
-        with paths.sink(folder / NAME) as sink, pq.ParquetWriter(sink, ROWS, compression="zstd") as file:
+        with (paths.arrow_sink(folder / NAME) as sink,
+              pq.ParquetWriter(sink, ROWS, compression="zstd") as file):
             listing = cls(file)
             yield listing
             listing._write()

@@ -100,7 +100,7 @@ def batches(files: Sequence[AnyPath]) -> Iterator[pa.RecordBatch]:
 def _each(files: Sequence[AnyPath]) -> Iterator[pa.RecordBatch]:
     """A few files at a time: a dataset keeps the footers of all that it has read."""
     for first in range(0, len(files), _FILES):
-        some = published.dataset_of(files[first:first + _FILES])
+        some = published.dataset_of_files(files[first:first + _FILES])
         yield from some.to_batches(columns=list(checks.COLUMNS), batch_size=_BATCH, batch_readahead=4)
 
 
@@ -110,7 +110,7 @@ def compared(job: Job, entity: str, sample: pa.Table, checked: Scan) -> dict[str
     limits = {"length_ratio": gates.max_length_ratio, "length_distance": gates.max_length_distance}
     why, pairs = _incomparable(job, entity), None
     if why is None:
-        old = published.old_folder(job, entity)
+        old = published.previous_folder(job, entity)
         before = published.dataset(old).to_batches(columns=["entity_id", "tokens"])
         pairs = lengths.pair(sample, readable(before, old, "publish that date again"))
         if len(pairs.new) < gates.min_length_pairs:
@@ -138,12 +138,12 @@ def _list(check: str, pairs: lengths.Pairs, bad: np.ndarray, checked: Scan) -> N
 
 def _incomparable(job: Job, entity: str) -> str | None:
     """Why the lengths of tonight and before are not held against each other; None: they are."""
-    old = published.old_folder(job, entity)
-    before = published.manifest(old) if old else {}
+    old = published.previous_folder(job, entity)
+    before = published.read_manifest(old) if old else {}
     if not before:
         return "no text before that says who wrote it"
-    changed = [what for what, _, _ in published.changes(job, old, entity)]
-    new_tokens = published.writer(job)["new_tokens"]
+    changed = [what for what, _, _ in published.writer_changes(job, old, entity)]
+    new_tokens = published.writer_record(job)["new_tokens"]
     if before.get("new_tokens", new_tokens) != new_tokens:
         changed.append("number of new tokens")
     return f"another {' and '.join(changed)} before" if changed else None

@@ -29,7 +29,7 @@ def write(out: AnyPath, dt: str) -> AnyPath:
 
     target, page = path(out, dt), render(out, dt)
     paths.make_folder(target.parent)
-    with paths.writing(target, f".{target.name}.{secrets.token_hex(4)}.partial") as file:
+    with paths.atomic_writer(target, f".{target.name}.{secrets.token_hex(4)}.partial") as file:
         file.write(page.encode(errors="replace"))
     return target
 

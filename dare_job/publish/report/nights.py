@@ -107,7 +107,7 @@ def read(out: AnyPath, dt: str) -> Night:
         there = dates(out)
         raise DataError(f"{out}: {' and '.join(missing)} texts of {dt} are not published; there are "
                         f"{', '.join(there[-BEFORE:]) or 'none of any date'}")
-    return Night(dt, {entity: published.manifest(found) for entity, found in folders.items()})
+    return Night(dt, {entity: published.read_manifest(found) for entity, found in folders.items()})
 
 
 def dates(out: AnyPath) -> list[str]:

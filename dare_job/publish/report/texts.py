@@ -36,7 +36,7 @@ def show_text(out: str | AnyPath, name: str, dt: str | None = None, console: Con
     if entity not in ENTITIES or not colon or not identifier:
         raise ConfigError(f"{name!r} names no text; write user:ID or item:ID")
     out = paths.path(out, "OUT")
-    errors.require(out, "OUT")
+    errors.check_access(out, "OUT")
     atomic.recover(out)
     folder = snapshot(out, entity, dt)
     row = find(folder, entity, identifier)
@@ -154,7 +154,7 @@ def tokenizer_of(out: AnyPath, entity: str, written: str):
     from dare_job.models import files as models_files
 
     try:
-        writer = published.manifest(out / "knowledge" / f"entity={entity}" / f"dt={written}")
+        writer = published.read_manifest(out / "knowledge" / f"entity={entity}" / f"dt={written}")
         path = writer["model"]["path"]
         if models_files.tokenizer_hash(path) != writer["tokenizer"]:
             return None

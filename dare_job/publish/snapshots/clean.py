@@ -28,9 +28,9 @@ from dare_job.errors import DataError, InfrastructureError
 from dare_job.generate import shard_plan
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic, lock, paths, versions
-from dare_job.storage.paths import AnyPath, dated_folders, day_of, is_local, listing
+from dare_job.storage.paths import AnyPath, dated_folders, folder_date, is_local, listing
 from dare_job.tables import published as tables_published
-from dare_job.workspace import CUT, DONE, MANIFEST, Workspace, done_record
+from dare_job.workspace import DONE, MANIFEST, SHARD_PLAN, Workspace, done_record
 
 
 def begin(space: Workspace) -> None:
@@ -51,7 +51,7 @@ def finish(space: Workspace) -> None:
     paths.remove_below(space.work, [name for name in names if not name.startswith(lock.NAME)])
     for folder in space.snapshots():
         lock.require_held()
-        versions.sweep_snapshot(folder)
+        versions.clean_up_snapshot(folder)
 
 _AGAIN = "was begun again and is not published since"
 
@@ -77,7 +77,7 @@ def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
         verdicts = judge(out, keep)
     else:
         atomic.recover(out)
-        with lock.cleaning(out / "_work"):
+        with lock.held_for_cleaning(out / "_work"):
             verdicts = [_move(out, verdict) for verdict in judge(out, keep)]
         _delete(out, [verdict.date for verdict in verdicts if verdict.goes])
     gone = [verdict for verdict in verdicts if verdict.goes]
@@ -148,7 +148,7 @@ def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | No
 
 def _busy(space: Workspace) -> str | None:
     """What a locked date is at; a lock of a process that has ended is none."""
-    owner = lock.held_by(space.work)
+    owner = lock.owner_of(space.work)
     if owner is None:
         return None
     return f"is being written (process {owner.get('pid', '?')} on {owner.get('host', '?')})"
@@ -156,16 +156,16 @@ def _busy(space: Workspace) -> str | None:
 
 def _unpublished(space: Workspace) -> bool:
     """True where a run was cut off that could go on: one of its date alone knows its texts."""
-    begun = (space.stage("plan") / DONE, space.stage("generate") / CUT)
+    begun = (space.stage("plan") / DONE, space.stage("generate") / SHARD_PLAN)
     unpublished = not space.published(space.dt) and not is_begun(space)
     return unpublished and any(path.exists() for path in begun)
 
 
 def _begun_again(space: Workspace) -> bool:
     """True where stages of a published date ran again and publish has not: each is a command of its own."""
-    work = shard_plan.read(space.stage("generate"))
+    work = shard_plan.read_plan(space.stage("generate"))
     try:
-        found = tables_published.manifest(space.knowledge(ENTITIES[-1]))
+        found = tables_published.read_manifest(space.knowledge(ENTITIES[-1]))
         if work and found.get("cut", work.token) != work.token:
             return True
         planned = done_record(space.stage("plan"))["fingerprint"]
@@ -216,7 +216,7 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
     for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
                     "candidates/.dt=*.removed", "_work/.dt=*.removed"):
         for folder in out.glob(pattern):
-            if not day_of(folder.name[1:].rsplit(".", 2)[0]):
+            if not folder_date(folder.name[1:].rsplit(".", 2)[0]):
                 continue
             with suppress(FileNotFoundError):  # another `clean` deletes the same
                 shutil.rmtree(folder)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pandas.util import hash_array
 from rich.text import Text
 
-from dare_job.storage.paths import AnyPath, source
+from dare_job.storage.paths import AnyPath, arrow_source
 from dare_job.tables.published import parquet_files
 
 _BATCH = 65_536
@@ -52,7 +52,7 @@ def read(folder: AnyPath, dt: str) -> Rows:
     parts: list[tuple] = []
     columns = ["entity_id", "knowledge", "tokens", "error", "generated_dt"]
     for path in parquet_files(folder):
-        with source(path) as file:
+        with arrow_source(path) as file:
             for batch in pq.ParquetFile(file).iter_batches(_BATCH, columns=columns):
                 parts.append(_batch(batch, dt))
     if not parts:
@@ -91,7 +91,7 @@ def texts_at(folder: AnyPath, places: list[int]) -> list[tuple[str, str]]:
     """(id, text) of rows by their numbers: reads the row groups that they are in, batch by batch."""
     found, first = {}, 0
     for path in parquet_files(folder):
-        with source(path) as opened:
+        with arrow_source(path) as opened:
             file = pq.ParquetFile(opened)
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows

@@ -86,7 +86,7 @@ def diff(out: AnyPath, before: str, after: str, examples: int = 2) -> dict:
     found: dict = {"out": str(out), "before": before, "after": after}
     for entity in ENTITIES:
         folders = [snapshot(out, entity, dt) for dt in (before, after)]
-        manifests = [published.manifest(folder) for folder in folders]
+        manifests = [published.read_manifest(folder) for folder in folders]
         rows = compare.compare(*(compare.read(folder, folder.name[3:]) for folder in folders))
         found[entity] = {
             "counts": rows.counts, "lengths": rows.lengths,

@@ -12,8 +12,8 @@ from dare_job.publish.snapshots import clean
 from dare_job.publish.snapshots.diff import changes
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic
-from dare_job.storage.paths import AnyPath, dated_folders, each
-from dare_job.workspace import MANIFEST, Workspace, has_texts
+from dare_job.storage.paths import AnyPath, dated_folders, map_paths
+from dare_job.workspace import MANIFEST, Workspace, generation_started
 
 _NAMED = 2  # settings that are named in the table; more are counted
 
@@ -27,13 +27,13 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
     atomic.recover(out)
     begun = dated_folders(*(out / "knowledge" / f"entity={entity}" for entity in ENTITIES))
     names = {path.name[3:] for path in begun}
-    names |= {work.name[3:] for work in dated_folders(out / "_work") if has_texts(work)
+    names |= {work.name[3:] for work in dated_folders(out / "_work") if generation_started(work)
               and not clean.is_begun(Workspace(out, date.fromisoformat(work.name[3:])))}
     if not names:
         raise DataError(f"{out} holds no published text; name the output folder of a run: --out FOLDER")
     found, before = [], None
     folders = [out / "knowledge" / f"entity={ENTITIES[0]}" / f"dt={dt}" for dt in sorted(names)]
-    for dt, manifests, status in each(lambda folder: _read(out, folder.name[3:]), folders):
+    for dt, manifests, status in map_paths(lambda folder: _read(out, folder.name[3:]), folders):
         found.append({"date": dt, "status": status, **_figures(manifests),
                       "changes": _marks(before, manifests)})
         before = manifests or before

@@ -118,6 +118,6 @@ def kept(asked: Path | None, own: Path, fingerprint: str, make_them: Callable[[]
     found = make_them()
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {name: getattr(found, name).contiguous() for name in names}
-    with paths.writing(path, f".{path.name}.partial") as file:
+    with paths.atomic_writer(path, f".{path.name}.partial") as file:
         file.write(save(whole, {"fingerprint": fingerprint}))
     return found

@@ -63,8 +63,8 @@ def run(options: Options) -> dict:
     before = drafter_train.greedy(target, model, held, most) if held else None
     taught = teacher.lessons(target, learned, settings.kept, settings.temperature)
     record = train(model, taught, settings, "cuda" if target.device.type == "cuda" else "cpu")
-    staging = atomic.staged(options.to)
-    with atomic.discarding(staging):
+    staging = atomic.stage_folder(options.to)
+    with atomic.remove_on_error(staging):
         _save(model, tokenizer, staging)
         saved = Target.load(staging, device=options.device).model
         after = drafter_train.greedy(target, saved, held, most) if held else None

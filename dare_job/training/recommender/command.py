@@ -61,8 +61,8 @@ def training_folder(to: Path) -> Path:
 
 def write_folder(to: Path, model, tokenizer, recommender: Recommender, record: dict) -> None:
     """A recommender's folder; record: what ``training.json`` says, its kind among it."""
-    staging = atomic.staged(to)
-    with atomic.discarding(staging):
+    staging = atomic.stage_folder(to)
+    with atomic.remove_on_error(staging):
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         recommender.write(staging)

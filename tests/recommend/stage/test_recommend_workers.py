@@ -123,9 +123,9 @@ def test_a_device_that_fails_over_a_user_fails_the_task_and_at_last_costs_that_u
         seen.clear()
         with pytest.raises(DeviceError, match=f"^{gethostname()}: the device failed: .*CUDA error: [^\n]*$"):
             write(task)
-        assert hangs.count(Path(task.folder), task.cut) == attempt
+        assert hangs.hang_count(Path(task.folder), task.cut) == attempt
         assert "u05" in seen[-1] and len(seen[-1]) == (4 if attempt == 1 else 1)
-    assert [len(whys) for whys in hangs.reasons(task, 0).values() if len(whys) > 1] == [2]
+    assert [len(whys) for whys in hangs.hang_reasons(task, 0).values() if len(whys) > 1] == [2]
     assert not list(task.chunks.iterdir())
     found = write(task)
     assert list(errors(found)) == ["u05"]
@@ -138,9 +138,9 @@ def test_users_over_whom_a_worker_ended_come_alone_and_last_and_are_given_up_aft
         task_of, batches, undisturbed):
     task, (seen, _) = task_of(), batches
     seen.clear()
-    hangs.note(task, 0, "here:1", ["u01", "u02"], "the first")
-    hangs.note(task, 0, "here:2", ["u02"], "the last")
-    hangs.note(task, 1, "here:3", ["u03"], "")  # another chunk
+    hangs.record_hang(task, 0, "here:1", ["u01", "u02"], "the first")
+    hangs.record_hang(task, 0, "here:2", ["u02"], "the last")
+    hangs.record_hang(task, 1, "here:3", ["u03"], "")  # another chunk
     found = write(task)
     assert errors(found) == {"u02": "ended 2 workers, the last with this row alone: the last"}
     assert seen[-1] == ["u01"] and [len(batch) for batch in seen] == [4, 4, 4, 1]
@@ -234,7 +234,7 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
     assert all("the last with this row alone: no forward ended within 4 s" in said
                for said in errors(found).values())
     assert items(found) == {user: said for user, said in undisturbed.items() if user not in late}
-    assert hangs.count(Path(task.folder), task.cut) == 4
+    assert hangs.hang_count(Path(task.folder), task.cut) == 4
 
 
 @pytest.mark.parametrize(("settings", "said"), [

@@ -24,14 +24,14 @@ def cutting(make_job, spark):
             return spark.createDataFrame(rows, COLUMNS)
 
         job = make_job({"spark": {"rows_per_commit": 1, "shards": 2}}, limit=limit)
-        work = shard_plan.prepare(job, fingerprint, tonight)
-        return work, sorted(row.entity_id for row in shard_plan.remaining(job, work).collect()), job
+        work = shard_plan.load_or_create(job, fingerprint, tonight)
+        return work, sorted(row.entity_id for row in shard_plan.remaining_rows(job, work).collect()), job
     return make
 
 
 def write(job, work, rows: int | None = None) -> None:
     """Stands for the workers: commits rows of the cut that are left, by default all, at 0.5 s a token."""
-    left = sorted(shard_plan.remaining(job, work).collect(), key=lambda row: row.entity_id)
+    left = sorted(shard_plan.remaining_rows(job, work).collect(), key=lambda row: row.entity_id)
     for row in left[:rows]:
         chunk_files.write(work.entities[0] / chunk_files.name(row.shard, row.chunk),
                      [text(row.entity_id, "done") | {"text_key": row.text_key}], 1.0)
@@ -79,7 +79,7 @@ def test_a_limit_adds_rows_and_never_takes_finished_ones_away(cutting):
 def test_rows_that_failed_are_tried_again_once_the_gate_asks_for_it(cutting):
     work, left, job = cutting("first", {"u0": "k", "u1": "k"})
     write(job, work, 1)
-    (row,) = shard_plan.remaining(job, work).collect()
+    (row,) = shard_plan.remaining_rows(job, work).collect()
     chunk_files.write(work.entities[0] / chunk_files.name(row.shard, row.chunk),
                  [{"entity_id": "u1", "error": "out of memory", "run_id": "run-1"}])
     assert cutting("first", {"u0": "k", "u1": "k"})[1] == []

@@ -20,15 +20,15 @@ from dare_job.job import Job
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
 
-STEP = 8  # what a step of a row costs
+STEP_COST = 8  # what a step of a row costs
 
-CHARACTERS = 4  # of a prompt's token
+CHARACTERS_PER_TOKEN = 4  # of a prompt's token
 
-PER_STEP = 4.0  # tokens that a step writes, where no earlier night tells
+DEFAULT_PER_STEP = 4.0  # tokens that a step writes, where no earlier night tells
 
 
 @dataclass(frozen=True)
-class Known:
+class PoolStatistics:
     """What is known of some rows together.
 
     rows                  all of them; asked: those that have a prompt, the others cost nothing to speak of
@@ -43,92 +43,93 @@ class Known:
     old_tokens: int
 
 
-def per_token(job: Job) -> int:
+def text_token_cost(job: Job) -> int:
     """Cost of a token of text, at least 1: by yesterday's steps, where the same mode wrote."""
     decode, sums = job.config.decode, {"tokens": 0, "target_steps": 0}
     if decode.mode == "autoregressive" or decode.nodes == 0 and decode.mode != "beam":
-        return STEP
+        return STEP_COST
     for entity in ENTITIES:
-        old = published.old_folder(job, entity)
-        written = published.manifest(old) if old else {}
+        old = published.previous_folder(job, entity)
+        written = published.read_manifest(old) if old else {}
         if written.get("mode") == decode.mode:
             sums = {name: total + written["totals"][name] for name, total in sums.items()}
-    return token_cost(sums["tokens"] / sums["target_steps"] if sums["target_steps"] else PER_STEP)
+    return token_cost(sums["tokens"] / sums["target_steps"] if sums["target_steps"] else DEFAULT_PER_STEP)
 
 
 def token_cost(per_step: float) -> int:
     """Cost of a token where a step writes so many."""
-    return max(1, round(STEP / max(1.0, per_step)))
+    return max(1, round(STEP_COST / max(1.0, per_step)))
 
 
-def known_costs(rows: DataFrame, most: int) -> dict[tuple, Known]:
+def pool_statistics(rows: DataFrame, most: int) -> dict[tuple, PoolStatistics]:
     """By (wave, entity type, pool). most: tokens that a text may have."""
-    old, asked = _old(most), _asked()
+    old, asked = _previous_tokens(most), _has_prompt()
     found = rows.groupBy("wave", "entity", "pool").agg(
-        F.count("*"), F.count_if(asked), F.sum(F.when(asked, _read()).otherwise(0)), F.count(old),
+        F.count("*"), F.count_if(asked), F.sum(F.when(asked, _prompt_tokens()).otherwise(0)), F.count(old),
         F.coalesce(F.sum(old), F.lit(0))).collect()
-    return {tuple(row[:3]): Known(*row[3:]) for row in found}
+    return {tuple(row[:3]): PoolStatistics(*row[3:]) for row in found}
 
 
-def mean_tokens(known: Mapping[tuple, Known], most: int) -> dict[tuple, int]:
+def mean_tokens(known: Mapping[tuple, PoolStatistics], most: int) -> dict[tuple, int]:
     """Tokens that a row without an old text is taken to get, at least 1, by the same keys.
 
     most  is assumed where nobody of the entity type has an old text
     """
-    whole = {entity: _mean([one for key, one in known.items() if key[1] == entity])
+    whole = {entity: _mean_tokens([one for key, one in known.items() if key[1] == entity])
              for entity in {key[1] for key in known}}
-    found = {key: _mean([one]) or whole[key[1]] or most for key, one in known.items()}
+    found = {key: _mean_tokens([one]) or whole[key[1]] or most for key, one in known.items()}
     return {key: max(1, tokens) for key, tokens in found.items()}
 
 
-def loads(known: Mapping[tuple, Known], means: Mapping[tuple, int], token: int) -> dict[tuple, Load]:
+def pool_loads(known: Mapping[tuple, PoolStatistics], means: Mapping[tuple, int],
+               token: int) -> dict[tuple, Load]:
     """Rows and their cost by the same keys. token: cost of a token of text."""
     return {key: Load(one.rows, one.rows + one.read + token * (
         one.old_tokens + (one.asked - one.old_rows) * means[key])) for key, one in known.items()}
 
 
-def column(token: int, most: int) -> Column:
+def cost_column(token: int, most: int) -> Column:
     """Cost of a row, at least 1; its ``mean`` is that of ``means``."""
-    text = token * F.coalesce(_old(most), F.col("mean"))
-    return F.when(_asked(), 1 + _read() + text).otherwise(1).cast("long")
+    text = token * F.coalesce(_previous_tokens(most), F.col("mean"))
+    return F.when(_has_prompt(), 1 + _prompt_tokens() + text).otherwise(1).cast("long")
 
 
-def _asked() -> Column:
+def _has_prompt() -> Column:
     return F.col("prompt").isNotNull() & F.col("error").isNull()
 
 
-def _read() -> Column:
+def _prompt_tokens() -> Column:
     """A prompt's tokens, about."""
-    return F.floor(F.length("prompt") / CHARACTERS)
+    return F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN)
 
 
-def _old(most: int) -> Column:
+def _previous_tokens(most: int) -> Column:
     """Tokens of a row's old text; null where it has none, or no prompt."""
-    return F.when(_asked() & (F.size("own_ids") > 0), F.least(F.size("own_ids"), F.lit(most)))
+    return F.when(_has_prompt() & (F.size("own_ids") > 0), F.least(F.size("own_ids"), F.lit(most)))
 
 
-def _mean(parts: Iterable[Known]) -> int:
+def _mean_tokens(parts: Iterable[PoolStatistics]) -> int:
     rows, tokens = (sum(getattr(one, name) for one in parts) for name in ("old_rows", "old_tokens"))
     return tokens // rows if rows else 0
 
-_WHERE = ("wave int, entity string, pool string, start long, length long, parts long, first int, "
+_ASSIGNMENT = ("wave int, entity string, pool string, start long, length long, parts long, first int, "
           "shards array<int>, head int, tail int, mean int")  # of a pool: its Placement, and costs.means
 
 
-def place(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataFrame]:
+def assign_rows(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataFrame]:
     """(rows, shards) of each wave, and ``rows`` with ``cost``, ``shard``, ``chunk`` and ``position``.
 
     Beside what is summed up first, this takes one shuffle, by pool; it is the same whatever the partitions.
     """
-    settings, most, token = job.config, job.config.decode.max_new_tokens, per_token(job)
-    known, slots = known_costs(rows, most), task_slots(job.spark)
+    settings, most, token = job.config, job.config.decode.max_new_tokens, text_token_cost(job)
+    known, slots = pool_statistics(rows, most), task_slots(job.spark)
     means = mean_tokens(known, most)
-    record, table = sharding.place_waves(
-        loads(known, means, token),
-        lambda rows: sharding.number(rows, slots, settings.decode.batch_size, settings.spark.shards))
-    where = job.spark.createDataFrame([(*line, means[line[:3]]) for line in table], _WHERE)
+    record, table = sharding.assign_waves(
+        pool_loads(known, means, token),
+        lambda rows: sharding.shard_count(rows, slots, settings.decode.batch_size, settings.spark.shards))
+    where = job.spark.createDataFrame([(*line, means[line[:3]]) for line in table], _ASSIGNMENT)
     rows = rows.join(F.broadcast(where), ["wave", "entity", "pool"])
-    placed = _placed(rows.withColumn("cost", column(token, most)))
+    placed = _with_positions(rows.withColumn("cost", cost_column(token, most)))
     chunk = F.floor(F.col("position") / settings.spark.rows_per_commit).cast("int")
     return record, placed.withColumn("chunk", chunk)
 
@@ -144,7 +145,7 @@ def task_slots(spark: SparkSession) -> int:
     return max(1, slots)
 
 
-def _placed(rows: DataFrame) -> DataFrame:
+def _with_positions(rows: DataFrame) -> DataFrame:
     """Add ``shard`` and ``position`` to rows with _WHERE and ``cost``: ``Placement.place``."""
     order = Window.partitionBy("wave", "entity", "pool").orderBy("entity_id")
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -5,7 +5,7 @@ from run_helpers import text
 
 from dare_job import pipeline
 from dare_job.generate import worker_stats
-from dare_job.generate.shard_plan import Cut
+from dare_job.generate.shard_plan import ShardPlan
 from dare_job.tables import chunk_files
 from dare_job.tables.chunk_files import Maker
 
@@ -15,10 +15,10 @@ def work(tmp_path):
     """A cut of two waves: shards 0 and 1, then 2 to 4."""
     for entity in ("user", "item"):
         (tmp_path / f"entity={entity}").mkdir()
-    return Cut(tmp_path, "f", 5, 9, 0, token="cut-1", waves=[[2, 2], [7, 3]])
+    return ShardPlan(tmp_path, "f", 5, 9, 0, token="cut-1", waves=[[2, 2], [7, 3]])
 
 
-def write(work: Cut, shard: int, chunk: int, worker: str | None, busy_s: float, size: int = 8) -> None:
+def write(work: ShardPlan, shard: int, chunk: int, worker: str | None, busy_s: float, size: int = 8) -> None:
     entity = work.entities[shard % 2]
     maker = Maker(worker, size) if worker else None
     chunk_files.write(entity / chunk_files.name(shard, chunk), [text("u0", "done")], busy_s, maker)
@@ -26,22 +26,22 @@ def write(work: Cut, shard: int, chunk: int, worker: str | None, busy_s: float, 
 
 def test_each_wave_waits_for_its_own_busiest_worker(work):
     write(work, 0, 0, "a:1", 500.0)  # of a run before
-    before = worker_stats.files(work)
-    assert worker_stats.busy_record(work, before) is None
+    before = worker_stats.committed_files(work)
+    assert worker_stats.utilization_record(work, before) is None
     write(work, 0, 1, "a:1", 10.0)
     write(work, 1, 0, "b:1", 30.0)
     write(work, 2, 0, "a:1", 30.0)
     write(work, 2, 1, "a:1", 30.0, size=2)
     write(work, 3, 0, "b:1", 20.0)
-    found = worker_stats.busy_record(work, before)
+    found = worker_stats.utilization_record(work, before)
     assert found == {"workers": 2, "imbalance": 1.5, "waited_s": 30.0, "batch_size": 2,
                      "busy_s": {"a:1": 70.0, "b:1": 50.0}}  # (30 + 60) / (20 + 40)
 
 
 def test_files_that_do_not_say_who_wrote_them_tell_nothing(work):
     write(work, 0, 0, None, 10.0)
-    assert chunk_files.read_maker(next(iter(worker_stats.files(work)))) == (None, 10.0)
-    assert worker_stats.busy_record(work, set()) is None
+    assert chunk_files.read_maker(next(iter(worker_stats.committed_files(work)))) == (None, 10.0)
+    assert worker_stats.utilization_record(work, set()) is None
 
 
 def test_the_last_screen_tells_of_workers_that_waited_where_it_cost_time():
