@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import typer
 
-from dare_job.decode.sampling.distributions import LAWS, draw
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS, sample_candidates
 from dare_job.decode.sampling.rules import RULES
 from dare_job.decode.sampling.verify import Verifier
 from dare_job.evaluate.acceptance.optimum import optimum
@@ -51,7 +51,9 @@ def main(
         found.append({"what": "rate", "law": law, "rule": rule, "drafts": n,
                       "ms": milliseconds(lambda rule=rule, law=law, n=n: rate(rule, law, p[0], q[0], n))})
         print(found[-1], flush=True)
-    milliseconds(lambda: draw(LAWS["distinct"], q, drafts, torch.rand(rows, drafts)))  # to have the memory
+    milliseconds(
+        lambda: sample_candidates(DISTRIBUTIONS["distinct"], q, drafts, torch.rand(rows, drafts))
+    )  # to have the memory
     for law in ("iid", "without_replacement", "distinct", "top_k", "greedy"):
         found += node(law, p, q, drafts)
     print(json.dumps({"rows": found, "vocabulary": vocabulary, "drafts": drafts, "batch": rows,
@@ -72,9 +74,9 @@ def node(law: str, p: torch.Tensor, q: torch.Tensor, n: int) -> list[dict]:
     """Drawing and verifying one node's candidates, for R rows at once."""
     rng = torch.Generator().manual_seed(0)
     uniforms, own = (torch.rand((len(p), n + 1), generator=rng, dtype=torch.float64) for _ in range(2))
-    drawn = draw(LAWS[law], q, n, uniforms)
+    drawn = sample_candidates(DISTRIBUTIONS[law], q, n, uniforms)
     found = [{"what": "draw", "law": law,
-              "ms": milliseconds(lambda: draw(LAWS[law], q, n, uniforms))}]
+              "ms": milliseconds(lambda: sample_candidates(DISTRIBUTIONS[law], q, n, uniforms))}]
     print(found[-1], flush=True)
     for rule in RULES.values():
         if law in rule.laws and rule.only is None and rule.name != "mcss":

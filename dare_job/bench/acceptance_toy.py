@@ -16,10 +16,10 @@ import torch
 import typer
 
 from dare_job.bench.acceptance_trees import World, all_drafts, laid_out, law_of_three
-from dare_job.decode.sampling.distributions import LAWS
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS
 from dare_job.decode.sampling.rules import RULES
-from dare_job.decode.sampling.traversal import law_of_traversal
-from dare_job.decode.sampling.verify import law_of_walk
+from dare_job.decode.sampling.traversal import traversal_distribution
+from dare_job.decode.sampling.verify import tree_distribution
 from dare_job.evaluate.acceptance.optimum import optimum
 from dare_job.evaluate.acceptance.rates import rate
 
@@ -33,18 +33,18 @@ def main(
 ) -> None:
     """Print both tables; it takes about half a minute."""
     torch.set_num_threads(1)
-    rows = [row for noise in NOISES for n in COUNTS for law in LAWS
+    rows = [row for noise in NOISES for n in COUNTS for law in DISTRIBUTIONS
             for row in one_node(law, n, noise, vocabulary, pairs)]
     for noise in NOISES:
         rows += two_levels("iid", (1, 1), noise, trees)
-        for law in LAWS:
+        for law in DISTRIBUTIONS:
             rows += two_levels(law, (2, 2), noise, trees)
     print(json.dumps({"rows": rows, "vocabulary": vocabulary, "pairs": pairs, "trees": trees}))
 
 
 def one_node(law: str, n: int, noise: float, vocabulary: int, pairs: int) -> list[dict]:
     """The optimum of a law and the rates of its rules, means over pairs."""
-    if LAWS[law].only not in (None, n):
+    if DISTRIBUTIONS[law].only not in (None, n):
         return []
     laws = [pair(vocabulary, noise, seed) for seed in range(pairs)]
     best = float(np.mean([optimum(law, p, q, n) for p, q in laws]))
@@ -77,7 +77,11 @@ def two_levels(law: str, widths: tuple[int, int], noise: float, trees: int) -> l
         tree, p, q = laid_out(world, first, second)
         for name, each in found.items():
             by_path = name == "traversal"
-            ends = law_of_traversal(law, tree, p, q) if by_path else law_of_walk(name, law, tree, p, q)
+            ends = (
+                traversal_distribution(law, tree, p, q)
+                if by_path
+                else tree_distribution(name, law, tree, p, q)
+            )
             each.append(law_of_three(world, tree, ends, chances, widths)[1])
     rows = [{"noise": noise, "tree": "{}x{}".format(*widths), "law": law, "rule": name,
              "accepted": round(float(np.mean(each)), 4)}

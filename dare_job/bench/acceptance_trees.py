@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from dare_job.decode.sampling.distributions import LAWS, NONE, draw, enumerate_draws
-from dare_job.decode.sampling.verify import Candidates
+from dare_job.decode.sampling.distributions import (
+    DISTRIBUTIONS,
+    NONE,
+    enumerate_candidates,
+    sample_candidates,
+)
+from dare_job.decode.sampling.verify import CandidateTrees
 
 
 @dataclass
@@ -30,9 +35,11 @@ def shares(weights: torch.Tensor) -> torch.Tensor:
 
 def all_drafts(law: str, world: World, widths: tuple[int, int]):
     """Every tree: candidates of the root (M, w) and of those (M, w, u), and their probabilities (M,)."""
-    first, chances = enumerate_draws(LAWS[law], world.q[0], widths[0])
-    behind = {token: [x.tolist() for x in enumerate_draws(LAWS[law], world.q[1][token], widths[1])]
-              for token in range(len(world.q[0]))}
+    first, chances = enumerate_candidates(DISTRIBUTIONS[law], world.q[0], widths[0])
+    behind = {
+        token: [x.tolist() for x in enumerate_candidates(DISTRIBUTIONS[law], world.q[1][token], widths[1])]
+        for token in range(len(world.q[0]))
+    }
     behind[NONE] = [[[NONE] * widths[1]], [1.0]]
     rows = []
     for own, chance in zip(first.tolist(), chances.tolist(), strict=True):
@@ -53,8 +60,8 @@ def drafts_by_child(law: str, world: World, widths: tuple[int, int], most: int =
     number. Yields, ``most`` trees at once, candidates as ``all_drafts``, and weights float64 (M, 1 + w): of
     what ends at the root, and of what ends at each child or behind it.
     """
-    first, chances = enumerate_draws(LAWS[law], world.q[0], widths[0])
-    found = [enumerate_draws(LAWS[law], q, widths[1]) for q in world.q[1]]
+    first, chances = enumerate_candidates(DISTRIBUTIONS[law], world.q[0], widths[0])
+    found = [enumerate_candidates(DISTRIBUTIONS[law], q, widths[1]) for q in world.q[1]]
     count = max(len(own) for own, _ in found)
     behind = torch.full((len(found) + 1, count, widths[1]), NONE)
     shares = torch.zeros((len(found) + 1, count), dtype=torch.float64)  # the last line: of NONE
@@ -72,7 +79,9 @@ def drafts_by_child(law: str, world: World, widths: tuple[int, int], most: int =
 def some_drafts(law: str, world: World, widths: tuple[int, int], rows: int, rng: torch.Generator):
     """Candidates of the root (M, w) and of those (M, w, u), drawn."""
     def drawn(q, n):
-        return draw(LAWS[law], q, n, torch.rand((len(q), n), generator=rng, dtype=torch.float64))
+        return sample_candidates(
+            DISTRIBUTIONS[law], q, n, torch.rand((len(q), n), generator=rng, dtype=torch.float64)
+        )
 
     first = drawn(world.q[0].expand(rows, -1), widths[0])
     second = drawn(world.q[1][first.flatten().clamp_min(0)], widths[1]).view(rows, *widths)
@@ -95,11 +104,11 @@ def laid_out(world: World, first: torch.Tensor, second: torch.Tensor):
     leaves = world.p[2][above[:, :, None], below].flatten(1, 2)
     p = [world.p[0].expand(rows, 1, -1), world.p[1][above], leaves]
     q = [world.q[0].expand(rows, 1, -1), world.q[1][above], torch.full_like(leaves, torch.nan)]
-    tree = Candidates(roots, tokens.flatten(), children.flatten(0, 1), draws)
+    tree = CandidateTrees(roots, tokens.flatten(), children.flatten(0, 1), draws)
     return tree, torch.cat(p, 1).flatten(0, 1), torch.cat(q, 1).flatten(0, 1)
 
 
-def paths(tree: Candidates, rows: int, wide: int, deep: int):
+def paths(tree: CandidateTrees, rows: int, wide: int, deep: int):
     """The tokens above each node, and its own: depth (N,), first and second token (N,)."""
     size = 1 + wide + wide * deep
     place = torch.arange(size).repeat(rows)
@@ -109,7 +118,7 @@ def paths(tree: Candidates, rows: int, wide: int, deep: int):
     return depth, first, tree.tokens
 
 
-def law_of_three(world: World, tree: Candidates, ends: torch.Tensor, chances: torch.Tensor, widths):
+def law_of_three(world: World, tree: CandidateTrees, ends: torch.Tensor, chances: torch.Tensor, widths):
     """Law (V, V, V) of three tokens, where what is not emitted is drawn from p, and mean accepted tokens.
 
     chances float64 of the trees (M,), or (M, 1 + w) as ``drafts_by_child`` weighs them.

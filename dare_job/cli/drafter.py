@@ -131,18 +131,18 @@ def acceptance(
     if plot:
         options.writable("--plot", plot)
     from dare_job.evaluate.acceptance.command import Options, run
-    from dare_job.evaluate.acceptance.trees import Sparse
+    from dare_job.evaluate.acceptance.trees import SparseShape
     from dare_job.observe import log
 
-    shapes = [Sparse.parse(part) for part in options.words(trees)]
+    shapes = [SparseShape.parse(part) for part in options.words(trees)]
     log.to_stderr()
     found = run(Options(target, draft, text, column, prompt_column, warm, counts, texts, positions, draws,
                         shapes, tree_rows, new_tokens, seed, dtype.value, device.value, chat_template,
                         trust_remote_code))
     if plot:
-        from dare_job.evaluate.acceptance.command import draw
+        from dare_job.evaluate.acceptance.command import draw_chart
 
-        plot.write_text(draw(found["rows"]), encoding="utf-8")
+        plot.write_text(draw_chart(found["rows"]), encoding="utf-8")
     sys.stdout.flush()
     print(json.dumps(found), flush=True)
 

@@ -11,10 +11,10 @@ from dare_job.decode.trie_search.trie import NONE, Trie
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 
-SEEN, DUPLICATES = "seen", "duplicates"
+INTERACTED, DUPLICATES = "seen", "duplicates"
 
 
-class Listed(NamedTuple):
+class Recommendations(NamedTuple):
     """Items of a list, the best first, and the score of each: float, None where none was computed."""
 
     items: list[str]
@@ -55,18 +55,22 @@ class Catalogue:
         """Of a user's rows, the oldest first; others: that it took, too, and that say nothing of its taste.
         A leaf is banned where all of its items are excluded.
         """
-        return Query(recommender.prompt(rows), self.trie.rows[np.asarray(rows, np.int64)].tolist(),
-                     self._banned(_seen([*rows, *others], exclude)), drafter.prompt(rows) if drafter else (),
-                     name)
+        return Query(
+            recommender.prompt(rows),
+            self.trie.rows[np.asarray(rows, np.int64)].tolist(),
+            self._banned(_excluded([*rows, *others], exclude)),
+            drafter.prompt(rows) if drafter else (),
+            name,
+        )
 
     def listed(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
-               exclude: Sequence[str], k: int) -> Listed:
+               exclude: Sequence[str], k: int) -> Recommendations:
         """The first k items of a list of leaves: those of a leaf by popularity, or the first of them alone.
         rows: all that the user took.
 
         They are k where as many can be listed (``most``): each leaf that is not banned has an item at least.
         """
-        seen, found, given = _seen(rows, exclude), [], []
+        seen, found, given = _excluded(rows, exclude), [], []
         for leaf, score in zip(leaves, scores, strict=True):
             if leaf == NONE:
                 break
@@ -74,22 +78,22 @@ class Catalogue:
             for row in owners[:1] if DUPLICATES in exclude else owners:
                 found.append(self.ids.items[row])
                 given.append(float(score))
-        return Listed(found[:k], given[:k])
+        return Recommendations(found[:k], given[:k])
 
-    def by_popularity(self, exclude: Sequence[str], k: int, others: Sequence[int] = ()) -> Listed:
+    def by_popularity(self, exclude: Sequence[str], k: int, others: Sequence[int] = ()) -> Recommendations:
         """For a user without a history, who took ``others``."""
-        seen = _seen(others, exclude)
+        seen = _excluded(others, exclude)
         rows = [row for row in self.popular.tolist() if row not in seen]
         if DUPLICATES in exclude:
             first: dict[int, int] = {}
             for row in rows:
                 first.setdefault(int(self.trie.rows[row]), row)
             rows = list(first.values())
-        return Listed([self.ids.items[row] for row in rows[:k]], [None] * min(k, len(rows)))
+        return Recommendations([self.ids.items[row] for row in rows[:k]], [None] * min(k, len(rows)))
 
     def most(self, exclude: Sequence[str], rows: Sequence[int] = ()) -> int:
         """Items of the longest list that a user who has taken these rows can have."""
-        seen = _seen(rows, exclude)
+        seen = _excluded(rows, exclude)
         if DUPLICATES in exclude:
             return self.trie.leaves - len(self._banned(seen))
         return len(self.ids.items) - len(seen)
@@ -100,6 +104,6 @@ class Catalogue:
         return [leaf for leaf in leaves if seen.issuperset(self.owners[leaf])]
 
 
-def _seen(rows: Sequence[int], exclude: Sequence[str]) -> set[int]:
+def _excluded(rows: Sequence[int], exclude: Sequence[str]) -> set[int]:
     """Rows that no list of a user who has taken ``rows`` may hold."""
-    return set(rows) if SEEN in exclude else set()
+    return set(rows) if INTERACTED in exclude else set()

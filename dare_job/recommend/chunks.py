@@ -25,7 +25,7 @@ from dare_job.generate.hangs import Watchdog
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.recommend import users
-from dare_job.recommend.task import RecommendTask, loaded
+from dare_job.recommend.task import RecommendTask, load
 from dare_job.schemas import CANDIDATES
 from dare_job.spark import workers
 from dare_job.spark.tables import read_parquet, row_count
@@ -109,7 +109,7 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
     """
     folder, worker = paths.path(task.folder), f"{socket.gethostname()}:{os.getpid()}"
     try:
-        writer = loaded(task)
+        writer = load(task)
     except InfrastructureError:
         raise
     except DareJobError as error:

@@ -21,7 +21,7 @@ FORMAT = 1
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of the levels, the first one outermost
 
-_MOST_CODES = 1 << 20  # of a level: beyond that a file is wrong, and would cost memory before it is found
+_MAX_CODES = 1 << 20  # of a level: beyond that a file is wrong, and would cost memory before it is found
 
 _TOKEN = re.compile(r"<([a-z])_(0|[1-9][0-9]{0,8})>")
 
@@ -102,7 +102,7 @@ def _read(path: Path) -> dict:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
-        found = json.loads(content, object_pairs_hook=_without_twins)
+        found = json.loads(content, object_pairs_hook=_unique_keys)
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"item ids {path} are no JSON ({error}): write the file again") from None
     if not isinstance(found, dict):
@@ -110,7 +110,7 @@ def _read(path: Path) -> dict:
     return found
 
 
-def _without_twins(pairs: list[tuple[str, object]]) -> dict:
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict:
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
@@ -140,9 +140,9 @@ def _from_table(table: dict, sizes: list | None, path: Path) -> ItemIds:
     codes = np.array([_codes(item, tokens, length, first, path) for item, tokens in table.items()], np.int32)
     if sizes is None:
         sizes = (codes.max(axis=0) + 1).tolist()
-    if len(sizes) != length or not all(type(size) is int and 0 < size <= _MOST_CODES for size in sizes):
+    if len(sizes) != length or not all(type(size) is int and 0 < size <= _MAX_CODES for size in sizes):
         raise DataError(f"item ids {path}: sizes {sizes} do not fit ids of {length} tokens; each level needs "
-                        f"one of 1 to {_MOST_CODES}")
+                        f"one of 1 to {_MAX_CODES}")
     beyond = np.argwhere(codes >= np.asarray(sizes))
     if len(beyond):
         row, level = map(int, beyond[0])
@@ -160,7 +160,7 @@ def _codes(item: str, tokens: object, length: int, first: str, path: Path) -> li
     found = []
     for level, text in enumerate(tokens):
         match = _TOKEN.fullmatch(text) if isinstance(text, str) else None
-        if not match or match[1] != LETTERS[level] or int(match[2]) >= _MOST_CODES:
+        if not match or match[1] != LETTERS[level] or int(match[2]) >= _MAX_CODES:
             raise DataError(f"item ids {path}: item {item!r} has the unknown token {text!r} in place "
                             f"{level + 1}; write <{LETTERS[level]}_N> there, N from 0")
         found.append(int(match[2]))

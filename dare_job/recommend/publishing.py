@@ -15,7 +15,7 @@ from dare_job.spark.tables import read_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
-_USERS_A_FILE = 100_000
+_USERS_PER_FILE = 100_000
 _STATS = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()),
                     ("sha256", pa.string()), *((name, pa.int64()) for name in (
                         "users", "errors", "popular", "forwards", "accepted")), ("wrong", pa.string())])
@@ -30,7 +30,7 @@ def write(job: Job, chunks: AnyPath, folder: AnyPath, users: int, k: int) -> tup
     Raises DataError where a user is missing, twice, or has neither k items nor an error.
     """
     table = read_parquet(job.spark, chunks, columns=CANDIDATES.names)
-    cut = table.repartition(1 + users // _USERS_A_FILE, "user_id").sortWithinPartitions("user_id", "rank")
+    cut = table.repartition(1 + users // _USERS_PER_FILE, "user_id").sortWithinPartitions("user_id", "rank")
     target, prefix = str(folder.resolve()), f"part-{secrets.token_hex(4)}"
 
     def write_all(batches: Batches) -> Batches:
@@ -62,10 +62,10 @@ def _write(batches: Batches, folder: str, prefix: str, k: int) -> Batches:
     content = path.read_bytes()
     yield pa.RecordBatch.from_pylist([{
         "file": path.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(),
-        **figures(table), "wrong": wrong(table, k)}], schema=_STATS)
+        **statistics(table), "wrong": find_problem(table, k)}], schema=_STATS)
 
 
-def figures(table: pa.Table) -> dict[str, int]:
+def statistics(table: pa.Table) -> dict[str, int]:
     """Sums over the users of rows of CANDIDATES, one row of whom is their first."""
     first = table.filter(pa.compute.or_kleene(pa.compute.equal(table["rank"], 1), table["error"].is_valid()))
     total = {name: pa.compute.sum(first[column]).as_py() or 0
@@ -76,7 +76,7 @@ def figures(table: pa.Table) -> dict[str, int]:
             "popular": popular, **total}
 
 
-def wrong(table: pa.Table, k: int) -> str | None:
+def find_problem(table: pa.Table, k: int) -> str | None:
     """What is wrong with rows of CANDIDATES, sorted; None: each user has ranks 1 ... k, or one error."""
     users = table.group_by("user_id").aggregate([
         ("rank", "count"), ("rank", "min"), ("rank", "max"), ("item_id", "count_distinct"),

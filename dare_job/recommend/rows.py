@@ -12,12 +12,12 @@ from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.vocabulary import Recommender
 
 _LOG = logging.getLogger("dare_job")
-MODEL, POPULAR = "model", "popularity"  # who made a list
+MODEL, POPULARITY = "model", "popularity"  # who made a list
 Known = tuple[str, list[int], list[int]]  # user_id, rows of the history and of what else was taken
-_NOBODY: Mapping[str, Sequence[str]] = {}
+_NO_HANGS: Mapping[str, Sequence[str]] = {}
 
 
-class Writer:
+class BatchRecommender:
     """What makes lists in one worker. ``batch_size`` falls where memory is short, and stays there unless one
     user alone was to blame.
     """
@@ -39,7 +39,7 @@ class Writer:
         return self._under_way
 
     def rows(self, users: Sequence[tuple[str, Sequence[str], Sequence[str]]],
-             hung: Mapping[str, Sequence[str]] = _NOBODY) -> Iterator[dict]:
+             hung: Mapping[str, Sequence[str]] = _NO_HANGS) -> Iterator[dict]:
         """(user_id, item ids of the history, the oldest first, those taken beside it) -> k rows a user, or
         one with ``error``; without run_id.
 
@@ -57,7 +57,7 @@ class Writer:
                 (alone if user in hung else known).append((user, rows, others))
             else:
                 popular = self.catalogue.by_popularity(self.exclude, self.k, others)
-                yield from _listed(user, popular, POPULAR, 0, 0)
+                yield from _rows(user, popular, POPULARITY, 0, 0)
         known.sort(key=lambda one: len(one[1]))
         at, before = 0, self.batch_size
         while at < len(known):
@@ -109,11 +109,11 @@ class Writer:
         for at, (user, rows, others) in enumerate(users):
             listed = self.catalogue.listed(lists.leaves[at].tolist(), lists.scores[at].tolist(),
                                            [*rows, *others], self.exclude, self.k)
-            written += _listed(user, listed, MODEL, int(lists.forwards[at]), int(lists.accepted[at]))
+            written += _rows(user, listed, MODEL, int(lists.forwards[at]), int(lists.accepted[at]))
         return written
 
 
-def _listed(user: str, listed, source: str, forwards: int, accepted: int) -> list[dict]:
+def _rows(user: str, listed, source: str, forwards: int, accepted: int) -> list[dict]:
     return [_row(user, rank, item, score, source, forwards, accepted)
             for rank, (item, score) in enumerate(zip(*listed, strict=True), 1)]
 

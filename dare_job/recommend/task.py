@@ -12,10 +12,15 @@ from pathlib import Path
 from dare_job.config.recommend import RecommendSettings
 from dare_job.decode.model.loading import device as device_of
 from dare_job.decode.model.target import Target
-from dare_job.decode.trie_search.draft_depth import Scheduler
-from dare_job.decode.trie_search.drafts import BeamDrafter, ModelScorer, Scorer
-from dare_job.decode.trie_search.item_weights import Alike, LeafScorer, Popularity, Transitions
-from dare_job.decode.trie_search.sampled import DrawnDrafter, SampledTopK
+from dare_job.decode.trie_search.draft_depth import DraftDepth
+from dare_job.decode.trie_search.drafts import ModelScorer, Scorer, TrieDrafter
+from dare_job.decode.trie_search.item_weights import (
+    LeafScorer,
+    PopularityWeights,
+    TransitionWeights,
+    UniformWeights,
+)
+from dare_job.decode.trie_search.sampled import SampledTopK, SampledTrieDrafter
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
@@ -24,7 +29,7 @@ from dare_job.job import Job
 from dare_job.models import files as models_files
 from dare_job.recommend import users
 from dare_job.recommend.catalogue import Catalogue
-from dare_job.recommend.rows import Writer
+from dare_job.recommend.rows import BatchRecommender
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.spark import shipping, workers
 from dare_job.spark.session import is_local
@@ -39,7 +44,7 @@ WITHOUT_MODEL = (TRIE, POPULARITY, TRANSITIONS)
 Sequences = Callable[[], Sequence[Sequence[int]]]
 
 
-def drafter_of(recommender: Recommender, folder: Path) -> Recommender:
+def open_drafter(recommender: Recommender, folder: Path) -> Recommender:
     """The small recommender of a folder. Raises ConfigError where it says other ids."""
     found = Recommender.open(folder)
     same = found.ids.items == recommender.ids.items and (found.ids.codes == recommender.ids.codes).all()
@@ -55,7 +60,7 @@ def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender
     ``recommender``.
     """
     if name in WITHOUT_MODEL:
-        made = {TRIE: Alike, POPULARITY: Popularity, TRANSITIONS: Transitions}[name]
+        made = {TRIE: UniformWeights, POPULARITY: PopularityWeights, TRANSITIONS: TransitionWeights}[name]
         weights = made(trie) if name == TRIE else made(trie, sequences())
         return LeafScorer(Vocabulary(trie, [0] * trie.length, device_of(device)), weights)
     model = Target.load(recommender.folder, dtype, device)
@@ -71,18 +76,18 @@ def make_search(settings: RecommendSettings, recommender: Recommender, trie: Tri
     if settings.drafter:
         by_whom = scorer(settings.drafter, trie, sequences, drafter, settings.dtype, device)
         width = 0 if settings.drafter == TRIE else settings.draft_width
-        kind = DrawnDrafter if settings.temperature else BeamDrafter
+        kind = SampledTrieDrafter if settings.temperature else TrieDrafter
         made = kind(by_whom, trie.length, width, settings.draft_depth, settings.draft_whole)
     if settings.temperature:
         return SampledTopK(*common, settings.temperature, made, settings.verify, settings.scores,
                            seed=settings.seed)
     if made and settings.draft == "auto":
-        scheduler = Scheduler(None, trie.length, settings.draft_width)
+        scheduler = DraftDepth(None, trie.length, settings.draft_width)
     return TopK(*common, made, settings.scores, scheduler)
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSource:
     """A recommender's folder on the driver; ``archive`` where it is shipped (spark.ship). sha256: what its
     files must be on a host that is not the driver's; empty: not asked.
     """
@@ -92,7 +97,7 @@ class Model:
     sha256: str
 
     @classmethod
-    def of(cls, job: Job, folder: Path) -> "Model":
+    def of(cls, job: Job, folder: Path) -> "ModelSource":
         folder, archive, sha256 = folder.absolute(), None, models_files.fingerprint(folder)
         if shipping.should_ship(job, "model"):
             archive = shipping.ship_folder(job.spark, folder, sha256, models_files.files(folder))
@@ -118,8 +123,8 @@ class RecommendTask:
     folder    of what this run makes: chunks, and who hung; cut: the token of its chunks
     """
 
-    model: Model
-    drafter: Model | None
+    model: ModelSource
+    drafter: ModelSource | None
     settings: str
     users: str
     folder: str
@@ -132,7 +137,7 @@ class RecommendTask:
     @classmethod
     def of(cls, job: Job, folder: Path, drafter: Path | None, users_: paths.AnyPath, work: paths.AnyPath,
            cut: str) -> "RecommendTask":
-        return cls(Model.of(job, folder), drafter and Model.of(job, drafter),
+        return cls(ModelSource.of(job, folder), drafter and ModelSource.of(job, drafter),
                    job.config.recommend.model_dump_json(), str(users_.resolve()), str(work.resolve()), cut,
                    job.config.model.device, task_threads(job), job.run_id, job.config.decode.hang_timeout_s)
 
@@ -142,13 +147,13 @@ class RecommendTask:
         return paths.path(self.folder) / "chunks"
 
 
-def loaded(task: RecommendTask) -> Writer:
+def load(task: RecommendTask) -> BatchRecommender:
     """In a Spark task: what makes lists, on the GPU that Spark gave the task, or where model.device says."""
     return _load(task, workers.task_gpu())
 
 
 @lru_cache(maxsize=1)
-def _load(task: RecommendTask, gpu: str | None) -> Writer:
+def _load(task: RecommendTask, gpu: str | None) -> BatchRecommender:
     import torch
     from transformers.utils import logging
 
@@ -157,7 +162,7 @@ def _load(task: RecommendTask, gpu: str | None) -> Writer:
     torch.set_num_threads(task.threads)
     settings = RecommendSettings.model_validate_json(task.settings)
     recommender = Recommender.open(task.model.here())
-    drafter = drafter_of(recommender, task.drafter.here()) if task.drafter else None
+    drafter = open_drafter(recommender, task.drafter.here()) if task.drafter else None
     folder = paths.path(task.users)
     catalogue = Catalogue.of(recommender.ids, users.counts(folder, recommender.ids))
 
@@ -166,5 +171,7 @@ def _load(task: RecommendTask, gpu: str | None) -> Writer:
 
     with engines.memory_errors("the recommender"):
         search = make_search(settings, recommender, catalogue.trie, sequences, drafter,
-                                  workers.select_device(task.device, gpu))
-    return Writer(search, catalogue, recommender, drafter, settings.exclude, settings.k, settings.batch_size)
+                             workers.select_device(task.device, gpu))
+    return BatchRecommender(
+        search, catalogue, recommender, drafter, settings.exclude, settings.k, settings.batch_size
+    )

@@ -14,7 +14,7 @@ from dare_job.storage import atomic, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.workspace import committing, done_record, is_done
 
-_LEARNED = 200_000  # histories that a drafter without a model learns from, at most
+_MAX_HISTORIES = 200_000  # histories that a drafter without a model learns from, at most
 ROWS, COUNTS = "rows", "items"
 
 
@@ -88,6 +88,6 @@ def sequences(folder: AnyPath, ids: ItemIds, leaves: np.ndarray) -> list[list[in
         for history in batch["history"].to_pylist():
             rows = [row for item in history if (row := ids.rows.get(item)) is not None]
             found.append(leaves[rows].tolist())
-            if len(found) == _LEARNED:
+            if len(found) == _MAX_HISTORIES:
                 return found
     return found

@@ -52,7 +52,7 @@ def run(job: Job) -> dict:
     known = len(recommender.ids.items)
     _require_ids(job, known, known)  # refused before anything costs
     if drafter:
-        recommend_task.drafter_of(recommender, drafter)
+        recommend_task.open_drafter(recommender, drafter)
     if settings.drafter and settings.dtype != "float32" and not settings.temperature:
         _LOG.warning("recommend.dtype = %s: some lists will not be those of plain beam search, as drafts "
                      "group sums otherwise; set it to float32, or recommend.drafter to null, where they "
@@ -75,7 +75,7 @@ def run(job: Job) -> dict:
     if hung := hangs.hang_count(work, fingerprint):
         _LOG.warning("workers hung, or their device failed, %d times, and they were started anew; users "
                      "over whom two did have an error that says what happened", hung)
-    manifest = _show(job, table, task.chunks, fingerprint, {
+    manifest = _publish(job, table, task.chunks, fingerprint, {
         "made_by": made_by, "settings": settings.model_dump(),
         "workers": {"workers": len({row["worker"] for row in said}),
                     "users": sum(row["users"] for row in said),
@@ -131,7 +131,7 @@ def _require_items(job: Job, catalogue: Catalogue) -> None:
                      "file, in its order; are these the ids of another catalogue?", settings.model)
 
 
-def _show(job: Job, table: dict, made: paths.AnyPath, fingerprint: str, said: dict) -> dict:
+def _publish(job: Job, table: dict, made: paths.AnyPath, fingerprint: str, said: dict) -> dict:
     """Write the table beside its place, check it and let readers see it; the manifest."""
     target = job.space.candidates()
     staging = atomic.stage_folder(target, flat=True)

@@ -11,12 +11,12 @@ from acceptance_models import TEXTS, last, run
 from sampling_pairs import best_by_program, judged
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare_job.decode.sampling.distributions import LAWS, enumerate_draws
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS, enumerate_candidates
 from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.acceptance import command, measure
-from dare_job.evaluate.acceptance.command import draw
-from dare_job.evaluate.acceptance.trees import Sparse
+from dare_job.evaluate.acceptance.command import draw_chart
+from dare_job.evaluate.acceptance.trees import SparseShape
 
 TEMPERATURES, DRAFTS = (0.3, 1.0), (1, 2, 3)
 
@@ -50,8 +50,8 @@ def places(models):
 
 def test_every_rule_and_law_once(found):
     ways = [(row["law"], row["verifier"], row["drafts"], row["temperature"]) for row in found["rows"]]
-    expected = {(law, rule, n, t) for law, n, t in itertools.product(LAWS, DRAFTS, TEMPERATURES)
-                if LAWS[law].only in (None, n) for rule in measure.verifiers(law, n)}
+    expected = {(law, rule, n, t) for law, n, t in itertools.product(DISTRIBUTIONS, DRAFTS, TEMPERATURES)
+                if DISTRIBUTIONS[law].only in (None, n) for rule in measure.verifiers(law, n)}
     assert len(ways) == len(expected) and set(ways) == expected
     assert {("distinct", "rrs", 2, 1.0), ("without_replacement", "greedy", 3, 0.3), ("iid", "k_seq", 2, 1.0),
             ("spechub", "spechub", 2, 1.0), ("iid", "speculative", 1, 1.0)} <= expected
@@ -72,7 +72,7 @@ def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
         way = row["law"], row["drafts"], row["temperature"]
         if way not in known:
             both = zip(*places[way[2]], strict=True)
-            known[way] = np.mean([best_by_program(p, *enumerate_draws(LAWS[way[0]], q, way[1]))
+            known[way] = np.mean([best_by_program(p, *enumerate_candidates(DISTRIBUTIONS[way[0]], q, way[1]))
                                   for p, q in both])
         assert row["optimum"] == pytest.approx(known[way], abs=2e-6)
         assert row["rate"] <= row["optimum"] + 1e-9
@@ -89,7 +89,9 @@ def test_the_plot_has_a_panel_for_each_series(found, drawn):
     words = [one.text for one in page.iter() if one.tag.endswith("text")]
     assert sum(word.startswith("Acceptance rate:") for word in words) == len(DRAFTS) + len(TEMPERATURES)
     assert words.count("iid: priority") == words.count("greedy: optimum") == len(DRAFTS) + len(TEMPERATURES)
-    assert draw([row for row in found["rows"] if (row["drafts"], row["temperature"]) == (1, 1.0)]) is None
+    assert (
+        draw_chart([row for row in found["rows"] if (row["drafts"], row["temperature"]) == (1, 1.0)]) is None
+    )
 
 
 def test_the_same_law_accepts_everything(models, texts):
@@ -160,6 +162,6 @@ def test_texts_that_cannot_be(models, tmp_path, lines, more, message):
 
 
 def test_a_sparse_tree():
-    tree = Sparse.parse("4x2x1x1x1:30")
+    tree = SparseShape.parse("4x2x1x1x1:30")
     assert (tree.shape.nodes, tree.nodes, str(tree)) == (36, 30, "4x2x1x1x1:30")
-    assert str(Sparse.parse("2x2")) == "2x2" and Sparse.parse("2x2").nodes == 6
+    assert str(SparseShape.parse("2x2")) == "2x2" and SparseShape.parse("2x2").nodes == 6

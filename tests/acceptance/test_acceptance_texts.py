@@ -74,9 +74,9 @@ def test_texts_of_a_run(models, tmp_path):
 
 def test_places_are_tokens_of_the_texts_each_once():
     rows = [texts.Row(str(n), np.zeros(2, np.int64), np.arange(n), True) for n in (3, 1, 6)]
-    every = acceptance_texts.chosen(rows, 100, 0)
+    every = acceptance_texts.sample_places(rows, 100, 0)
     assert [part.tolist() for part in every] == [[0, 1, 2], [0], [0, 1, 2, 3, 4, 5]]
-    some = acceptance_texts.chosen(rows, 4, 0)
+    some = acceptance_texts.sample_places(rows, 4, 0)
     assert sum(map(len, some)) == 4
     assert all(set(one) <= set(whole) for one, whole in zip(some, every, strict=True))
 
@@ -84,8 +84,8 @@ def test_places_are_tokens_of_the_texts_each_once():
 def test_a_text_is_cut_where_positions_end():
     rows = [texts.Row("a", np.zeros(3, np.int64), np.arange(9), True),
             texts.Row("b", np.zeros(8, np.int64), np.arange(2), True)]
-    assert [(row.name, len(row.text)) for row in texts.fitting(rows, 8)] == [("a", 5)]
-    assert texts.fitting(rows, None) == rows
+    assert [(row.name, len(row.text)) for row in texts.truncate(rows, 8)] == [("a", 5)]
+    assert texts.truncate(rows, None) == rows
 
 
 @pytest.mark.parametrize("rule", ["rrs", "naive", "greedy"])
@@ -97,7 +97,7 @@ def test_where_few_tokens_have_nearly_all_of_the_draft_law(rule, n, monkeypatch)
     logits[:2] += torch.tensor([60.0, 42.0])
     p, q = torch.softmax(3 * torch.randn(12, generator=rng), -1), torch.softmax(logits, -1)
     _, expected = judged(Verifier(rule, "without_replacement", n), p, q)
-    monkeypatch.setattr(node_rates, "_TUPLES", 0)
+    monkeypatch.setattr(node_rates, "_MAX_TUPLES", 0)
     found = node_rates.rate(rule, "without_replacement", p, q, n, draws=400)
     assert found.exact or (rule, n) == ("greedy", 4)
     assert abs(found.value - expected) <= 5 * found.error + 1e-9

@@ -9,10 +9,10 @@ from scipy.optimize import linprog
 
 from dare_job.bench.beam.bound import BoundedEngine, bound
 from dare_job.decode.beam.drafting import BeamDrafter
-from dare_job.decode.beam.kernel import KINDS, judge
+from dare_job.decode.beam.kernel import DISTRIBUTION_NAMES, verify
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.request import EngineSettings, Request
-from dare_job.decode.sampling.distributions import draw, enumerate_draws, law
+from dare_job.decode.sampling.distributions import distribution_for, enumerate_candidates, sample_candidates
 from dare_job.decode.sampling.rules import normalised
 from dare_job.evaluate.acceptance.optimum import by_subsets
 
@@ -32,8 +32,8 @@ def estimate(p, q, drafts, width, outputs, drawn):
 
 def program(p, q, drafts, width, outputs, drawn) -> float:
     """The greatest probability that all outputs are among the drafts, over all joint laws of both."""
-    outs, owed = enumerate_draws(law(outputs), p, width)
-    given, shares = enumerate_draws(law(drawn), q, drafts)
+    outs, owed = enumerate_candidates(distribution_for(outputs), p, width)
+    given, shares = enumerate_candidates(distribution_for(drawn), q, drafts)
     inside = (outs[:, None, :, None] == given[None, :, None]).any(-1).all(-1).numpy()  # (O, D)
     at = np.argwhere(inside)
     rows = np.zeros((len(outs) + len(given), len(at)))
@@ -43,16 +43,16 @@ def program(p, q, drafts, width, outputs, drawn) -> float:
     return -found.fun
 
 
-@pytest.mark.parametrize("drawn", KINDS)
+@pytest.mark.parametrize("drawn", DISTRIBUTION_NAMES)
 def test_of_one_output_it_is_the_optimum(drawn):
     for seed in range(3):
         p, q = laws(seed, 8)
-        most = by_subsets(p, *enumerate_draws(law(drawn), q, 3))
+        most = by_subsets(p, *enumerate_candidates(distribution_for(drawn), q, 3))
         assert estimate(p, q, 3, 1, "iid", drawn) == pytest.approx(most, abs=NEAR)
 
 
-@pytest.mark.parametrize("outputs", KINDS)
-@pytest.mark.parametrize("drawn", KINDS)
+@pytest.mark.parametrize("outputs", DISTRIBUTION_NAMES)
+@pytest.mark.parametrize("drawn", DISTRIBUTION_NAMES)
 def test_of_two_it_is_no_less_than_any_coupling(outputs, drawn):
     """And not far above it; the kernel stays below."""
     for seed in range(4):
@@ -61,8 +61,8 @@ def test_of_two_it_is_no_less_than_any_coupling(outputs, drawn):
         assert most - NEAR < found < most + 0.1
         generator = torch.Generator().manual_seed(2)
         numbers = torch.rand(2, DRAWS, 3, generator=generator, dtype=torch.float64)
-        drafts = draw(law(drawn), q.expand(DRAWS, -1), 3, numbers[0])
-        judged = judge(p.expand(DRAWS, -1), q.expand(DRAWS, -1), drafts, numbers[1],
+        drafts = sample_candidates(distribution_for(drawn), q.expand(DRAWS, -1), 3, numbers[0])
+        judged = verify(p.expand(DRAWS, -1), q.expand(DRAWS, -1), drafts, numbers[1],
                        torch.full((DRAWS,), 2), outputs, drawn)
         assert float((judged.counts >= 2).double().mean()) < most + NEAR
 
@@ -72,7 +72,7 @@ def test_equal_laws_pass_all():
     assert estimate(p, p, 3, 2, "without_replacement", "without_replacement") > 1 - NEAR
 
 
-@pytest.mark.parametrize("outputs", KINDS)
+@pytest.mark.parametrize("outputs", DISTRIBUTION_NAMES)
 def test_an_engine_that_notes_it_writes_the_same(outputs):
     """By a draft model that is the target more layers could pass than by a bad one."""
     target, beams = near("llama", 0.0, 0.8), Beams(3, 4, 2, layers=3, law=outputs, draft_law=outputs, seed=2)

@@ -14,12 +14,12 @@ from two_layers import (
     table_of,
 )
 
-from dare_job.decode.beam.kernel import KINDS, complete, judge, kind
+from dare_job.decode.beam.kernel import DISTRIBUTION_NAMES, beam_distribution_for, complete, verify
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
 
 EXACT = 1e-12
-PAIRS = list(product(KINDS, KINDS))
+PAIRS = list(product(DISTRIBUTION_NAMES, DISTRIBUTION_NAMES))
 
 
 @pytest.mark.parametrize("treat", [dropped, counted])
@@ -57,7 +57,7 @@ def test_half_mixed_is_caught(treat):
     assert max(off) > 0.05 and sum(x > 0.005 for x in off) > len(off) / 2
 
 
-@pytest.mark.parametrize(("told", "drawn"), [KINDS, KINDS[::-1]])
+@pytest.mark.parametrize(("told", "drawn"), [DISTRIBUTION_NAMES, DISTRIBUTION_NAMES[::-1]])
 def test_drafts_of_another_law_are_caught(told, drawn):
     table, should, reached, first = table_of(World(2, 1), 3, "iid", drawn, told=told)
     assert distance(reached, first) > 0.001
@@ -65,7 +65,7 @@ def test_drafts_of_another_law_are_caught(told, drawn):
 
 def test_unknown_law():
     with pytest.raises(ConfigError, match="beam.law"):
-        kind("greedy")
+        beam_distribution_for("greedy")
 
 
 def test_nothing_left():
@@ -73,6 +73,6 @@ def test_nothing_left():
     p = torch.tensor([[0.25, 0.75, 0.0]], dtype=torch.float64)
     drafts = torch.tensor([[1, -1]])
     zeros, half, three = torch.zeros(1, 2).double(), torch.full((1, 3), 0.5).double(), torch.tensor([3])
-    judged = judge(p, p, drafts, zeros, three, "without_replacement", "iid")
+    judged = verify(p, p, drafts, zeros, three, "without_replacement", "iid")
     found = complete(p, judged, drafts, half, three, "without_replacement")
     assert found.tolist() == [[1, 0, -1]]

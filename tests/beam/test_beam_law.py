@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from dare_job.decode.beam import kernel
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.model.target import Target
-from dare_job.decode.sampling.distributions import enumerate_draws, law
+from dare_job.decode.sampling.distributions import distribution_for, enumerate_candidates
 from dare_job.decode.sampling.warp import Warp, warp
 
 V, NEW, ROWS, EOS = 4, 3, 2000, 3
@@ -48,7 +48,7 @@ class Reference:
         """live: (tokens, log P) of beams; finished: (score, tokens), best first."""
         scores = torch.stack([self.logs[tokens] + value for tokens, value in live]).flatten()
         p = warp(scores[None], self.beams.warp)[0][0]
-        tuples, chances = enumerate_draws(law(self.beams.law), p, self.beams.width)
+        tuples, chances = enumerate_candidates(distribution_for(self.beams.law), p, self.beams.width)
         for pairs, share in zip(tuples.tolist(), (chance * chances).tolist(), strict=True):
             outs = [((*live[pair // V][0], pair % V), float(scores[pair])) for pair in pairs if pair >= 0]
             self.one(outs, list(finished), share)
@@ -98,7 +98,7 @@ def test_texts_have_the_law_of_plain_beams(target, draft, how, outputs, drawn):
         assert np.mean([result.target_steps for result in results.values()]) < 1.8
 
 
-_WEIGHTS = kernel.weights_of
+_WEIGHTS = kernel.next_output_weights
 WRONG = {"ratio": lambda p, q: (p > 0).double(),
          "weights_of": lambda p, owed, earlier, first, outputs: _WEIGHTS(p, p, earlier, first, outputs)}
 

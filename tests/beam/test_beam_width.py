@@ -5,9 +5,15 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from dare_job.decode.beam.kernel import judge, survivors
-from dare_job.decode.beam.layer import counts, layers_bound, rates, reach, widths
-from dare_job.decode.sampling.distributions import draw, law
+from dare_job.decode.beam.kernel import surviving_drafts, verify
+from dare_job.decode.beam.layer import (
+    acceptance_rates,
+    accepted_count_table,
+    accepted_tail,
+    layer_widths,
+    min_expected_layers,
+)
+from dare_job.decode.sampling.distributions import distribution_for, sample_candidates
 from dare_job.decode.sampling.rules import normalised
 
 DRAWS = 40_000
@@ -25,18 +31,20 @@ def accepted(p, q, n, seed, alive=None):
     """Drafts accepted of n, of independent draws (DRAWS,), with no limit on outputs."""
     generator = torch.Generator().manual_seed(seed)
     p, q = p.expand(DRAWS, -1), q.expand(DRAWS, -1)
-    drafts = draw(law("iid"), q, n, torch.rand(DRAWS, n, generator=generator, dtype=torch.float64))
+    drafts = sample_candidates(
+        distribution_for("iid"), q, n, torch.rand(DRAWS, n, generator=generator, dtype=torch.float64)
+    )
     if alive is not None:
-        q, drafts, _ = survivors(q, drafts, alive.expand(DRAWS, -1))
+        q, drafts, _ = surviving_drafts(q, drafts, alive.expand(DRAWS, -1))
     uniforms = torch.rand(DRAWS, n, generator=generator, dtype=torch.float64)
-    return judge(p, q, drafts, uniforms, torch.full((DRAWS,), n), "iid", "iid").counts
+    return verify(p, q, drafts, uniforms, torch.full((DRAWS,), n), "iid", "iid").counts
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_recursion(seed):
     p, q = laws(seed)
     n = 5
-    table = counts(rates(p[None], q[None], n))[0]
+    table = accepted_count_table(acceptance_rates(p[None], q[None], n))[0]
     assert torch.allclose(table.sum(-1), torch.ones(n + 1).double(), atol=1e-12)
     seen = accepted(p, q, n, seed)
     for k in range(n + 1):
@@ -48,8 +56,8 @@ def test_recursion_with_parents_that_were_rejected():
     p, q = laws(7)
     alive = torch.tensor([1, 1, 0, 1, 0, 1]).bool()
     p = normalised((p * alive)[None])
-    left, _, mass = survivors(q[None], torch.zeros(1, 1).long(), alive[None])
-    reached = reach(p, left, 4, mass)[0]
+    left, _, mass = surviving_drafts(q[None], torch.zeros(1, 1).long(), alive[None])
+    reached = accepted_tail(p, left, 4, mass)[0]
     seen = accepted(p[0], q, 4, 5, alive)
     for k in range(1, 5):
         assert binomtest(int((seen >= k).sum()), DRAWS, float(reached[k])).pvalue > ODDS
@@ -59,16 +67,18 @@ def test_recursion_with_parents_that_were_rejected():
 def test_width_is_the_largest_that_is_reached(threshold):
     for seed in range(5):
         p, q = laws(seed)
-        reached = reach(p[None], q[None], 4, ONE)[0]
-        wide = int(widths(reached[None], threshold, 1, 4))
+        reached = accepted_tail(p[None], q[None], 4, ONE)[0]
+        wide = int(layer_widths(reached[None], threshold, 1, 4))
         assert wide == 1 or reached[wide] >= threshold
         assert wide == 4 or reached[wide + 1] < threshold
 
 
 def test_equal_laws_keep_all():
     p, _ = laws(0)
-    reached = reach(p[None], p[None], 6, ONE)
-    assert widths(reached, 0.9, 1, 6).tolist() == [6] and widths(reached, 0.9, 1, 3).tolist() == [3]
+    reached = accepted_tail(p[None], p[None], 6, ONE)
+    assert layer_widths(reached, 0.9, 1, 6).tolist() == [6] and layer_widths(reached, 0.9, 1, 3).tolist() == [
+        3
+    ]
 
 
 @pytest.mark.parametrize("threshold", [0.7, 0.9])
@@ -79,9 +89,9 @@ def test_layers_are_no_fewer_than_the_bound(threshold):
         passed, betas = [], []
         for layer in range(depth):
             p, q = laws(100 * seed + layer)
-            reached = reach(p[None], q[None], n, ONE)[0]
-            passed.append(float(reached[int(widths(reached[None], threshold, least, n))]))
+            reached = accepted_tail(p[None], q[None], n, ONE)[0]
+            passed.append(float(reached[int(layer_widths(reached[None], threshold, least, n))]))
             betas.append(float(reached[least]))
-        assert 1 + np.cumprod(passed).sum() >= layers_bound(threshold, min(betas), depth) - 1e-12
-    assert layers_bound(1.0, 1.0, depth) == depth + 1
-    assert layers_bound(0.5, 0.9, 2) == pytest.approx((1 - 0.5**3) / (1 - 0.5))
+        assert 1 + np.cumprod(passed).sum() >= min_expected_layers(threshold, min(betas), depth) - 1e-12
+    assert min_expected_layers(1.0, 1.0, depth) == depth + 1
+    assert min_expected_layers(0.5, 0.9, 2) == pytest.approx((1 - 0.5**3) / (1 - 0.5))

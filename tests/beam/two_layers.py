@@ -11,8 +11,8 @@ from itertools import product
 import torch
 
 from dare_job.decode.beam import kernel, layer
-from dare_job.decode.beam.kernel import beam_law, log_likelihoods
-from dare_job.decode.sampling.distributions import NONE, enumerate_draws, law
+from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
+from dare_job.decode.sampling.distributions import NONE, distribution_for, enumerate_candidates
 from dare_job.decode.sampling.rules import normalised
 from dare_job.decode.sampling.warp import Warp
 
@@ -20,7 +20,7 @@ BEAMS = 2
 
 
 def dropped(q, drafts, alive):
-    return kernel.survivors(q, drafts, alive)
+    return kernel.surviving_drafts(q, drafts, alive)
 
 
 def counted(q, drafts, alive):
@@ -29,11 +29,11 @@ def counted(q, drafts, alive):
 
 
 def renormalised_and_counted(q, drafts, alive):
-    return kernel.survivors(q, drafts, alive)[0], drafts, q.new_ones(len(q))
+    return kernel.surviving_drafts(q, drafts, alive)[0], drafts, q.new_ones(len(q))
 
 
 def dropped_as_it_is(q, drafts, alive):
-    return q * alive, kernel.survivors(q, drafts, alive)[1], q.new_ones(len(q))
+    return q * alive, kernel.surviving_drafts(q, drafts, alive)[1], q.new_ones(len(q))
 
 
 class World:
@@ -50,12 +50,12 @@ class World:
     def first(self, logits):
         """Likelihoods (S,) of pairs, and their law (S,)."""
         scores = log_likelihoods(self.beams, logits[0][None])
-        return scores.flatten(), beam_law(scores, self.settings)[0][0]
+        return scores.flatten(), beam_distribution(scores, self.settings)[0][0]
 
     def second(self, likelihoods, logits, pairs):
         """Law (B' * V,) behind pairs int64 (B',); one that is not there has likelihood -inf."""
         scores = log_likelihoods(likelihoods[None], logits[1][pairs][None])
-        return beam_law(scores, self.settings)[0][0]
+        return beam_distribution(scores, self.settings)[0][0]
 
 
 def verdicts(p, q, drafts, chances, widths, outputs, drawn):
@@ -65,7 +65,7 @@ def verdicts(p, q, drafts, chances, widths, outputs, drawn):
     rows, which = (x.flatten() for x in torch.meshgrid(torch.arange(len(drafts)), torch.arange(len(bits)),
                                                       indexing="ij"))
     forced = bits[which]
-    judged = kernel.judge(p[rows], q[rows], drafts[rows], (~forced).double(), widths[rows], outputs, drawn)
+    judged = kernel.verify(p[rows], q[rows], drafts[rows], (~forced).double(), widths[rows], outputs, drawn)
     chances = chances[rows] * torch.where(forced, judged.chances, 1 - judged.chances).prod(-1)
     return completed(p, rows, drafts, judged, chances, widths, outputs)
 
@@ -78,7 +78,7 @@ def completed(p, rows, drafts, judged, chances, widths, outputs):
     found = kernel.compact(torch.where(accepted, drafts[rows], NONE), most)
     for place in range(most):
         wanted = (counts <= place) & (place < widths[rows])
-        weights = kernel.weights_of(p[rows], owed, found[:, :place], counts == place, outputs)
+        weights = kernel.next_output_weights(p[rows], owed, found[:, :place], counts == place, outputs)
         shares = torch.cat((normalised(weights) * wanted[:, None], (~wanted).double()[:, None]), 1)
         at, value = shares.nonzero(as_tuple=True)
         chances = chances[at] * shares[at, value]
@@ -98,7 +98,7 @@ def table_of(world: World, n: int, outputs: str, drawn: str, treat=dropped, leas
     case = _Case(world, n, outputs, drawn, told or drawn, treat, least, threshold)
     scores, p = world.first(world.p)
     own, q = world.first(world.q)
-    pairs, drafts, chances = len(p), *enumerate_draws(law(drawn), q, n)
+    pairs, drafts, chances = len(p), *enumerate_candidates(distribution_for(drawn), q, n)
     w1 = int(case.widths(p[None], q[None], torch.ones(1)))
     rows, accepted, found, chances = case.verdicts(p.repeat(len(drafts), 1), q.repeat(len(drafts), 1), drafts,
                                                    chances, torch.full((len(drafts),), w1))
@@ -140,7 +140,9 @@ class _Case:
     def widths(self, p, q, mass):
         if self.threshold is None:
             return torch.full((len(p),), self.least)
-        return layer.widths(layer.reach(p, q, self.n, mass), self.threshold, self.least, self.most)
+        return layer.layer_widths(
+            layer.accepted_tail(p, q, self.n, mass), self.threshold, self.least, self.most
+        )
 
     def verdicts(self, p, q, drafts, chances, widths):
         return verdicts(p, q, drafts, chances, widths, self.outputs, self.told)
@@ -150,7 +152,7 @@ class _Case:
         world = self.world
         q_all = world.second(own[drafts], world.q, drafts)
         p = world.second(torch.where(yes, scores[drafts], -torch.inf), world.p, drafts)
-        second, chances = enumerate_draws(law(self.drawn), q_all, self.n)
+        second, chances = enumerate_candidates(distribution_for(self.drawn), q_all, self.n)
         m = len(second)
         alive = yes.repeat_interleave(world.tokens).repeat(m, 1)
         q, second, mass = self.treat(q_all.repeat(m, 1), second, alive)
@@ -174,7 +176,7 @@ def drawn_law(p, size: int, outputs: str, most: int):
     """Law (B ** most,) of ``size`` draws from p (B,)."""
     found = torch.zeros(len(p) ** most, dtype=torch.float64)
     if size:
-        tuples, chances = enumerate_draws(law(outputs), p, size)
+        tuples, chances = enumerate_candidates(distribution_for(outputs), p, size)
         found.index_put_((_numbers(tuples, len(p), most),), chances, accumulate=True)
     else:
         found[0] = 1

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from dare_job import pipeline
 from dare_job.config.settings import JobConfig, load
-from dare_job.decode.sampling.distributions import LAWS
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS
 from dare_job.decode.sampling.engine import KNOWN_RULES
 from dare_job.errors import ConfigError, ModelError
 from dare_job.generate import preflight
@@ -113,6 +113,6 @@ def test_settings_as_a_user_writes_them(tmp_path):
 
 def test_laws_and_rules_are_those_that_there_are():
     fields = JobConfig.model_fields["sample"].annotation.model_fields
-    assert set(fields["law"].annotation.__args__) == set(LAWS)
+    assert set(fields["law"].annotation.__args__) == set(DISTRIBUTIONS)
     assert set(fields["rule"].annotation.__args__) == set(KNOWN_RULES)
     assert JobConfig().drafter.source == "retrieval"  # a draft model, and hybrid above all, are asked for

@@ -13,11 +13,10 @@ from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
 from dare_job.decode.request import Request
-from dare_job.decode.sampling import warp
-from dare_job.decode.sampling.distributions import pick
-from dare_job.decode.sampling.random_streams import CHOICE, DRAFT, VERIFY, Draws, Seeds
-from dare_job.decode.sampling.verify import walk
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.sampling.distributions import sample_tokens
+from dare_job.decode.sampling.random_streams import CHOICE, DRAFT, VERIFY, RowKeys, RowUniforms
+from dare_job.decode.sampling.verify import verify_trees
+from dare_job.decode.sampling.warp import Warp, warp
 
 VOCABULARY, ROWS, BATCH = 6, 6000, 1500
 PROMPT, WARP = np.array([3, 1, 4, 2], np.int32), Warp(temperature=1.5, top_k=5)
@@ -41,11 +40,11 @@ def _law(target):
 def _two_tokens(target, draft, law, rule, shape, budget, ids, swapped=False):
     """int64 (R, 2): what one step writes, and where it wrote one token, the target's own draw behind it."""
     requests = tuple(Request(name, PROMPT) for name in ids)
-    rows, keys, drafter = len(ids), Seeds(5).keys_of(ids), ModelDrafter(draft, shape)
+    rows, keys, drafter = len(ids), RowKeys(5).keys_of(ids), ModelDrafter(draft, shape)
     context, ones = np.tile(PROMPT, (rows, 1)), np.ones(rows, np.int32)
     lengths = len(PROMPT) * ones
     found = drafter.sampled(requests, context, lengths, budget * ones, 2 * ones, law, WARP,
-                            Draws(keys, lengths, DRAFT))
+                            RowUniforms(keys, lengths, DRAFT))
     tree = build(context[:, -1].astype(np.int64), found.drafts, 2 * ones)
     before, cache = lengths.astype(np.int64) - 1, target.new_cache(rows)
     target.prefill(cache, np.arange(rows), context.astype(np.int64), lengths.astype(np.int64))
@@ -56,8 +55,8 @@ def _two_tokens(target, draft, law, rule, shape, budget, ids, swapped=False):
     row = np.repeat(np.arange(rows), np.diff(tree.starts))
     node = np.arange(len(row)) - tree.starts[row]
     widest = int(candidates.draws.max()) + 1
-    coins = torch.from_numpy(Draws(keys, lengths, VERIFY)(row, node, widest))
-    ends = walk(rule, law, candidates, p, q, coins)
+    coins = torch.from_numpy(RowUniforms(keys, lengths, VERIFY)(row, node, widest))
+    ends = verify_trees(rule, law, candidates, p, q, coins)
     nodes, texts = ends.nodes.numpy(), np.full((rows, 3), -1)
     for r in range(rows):
         path, at = [int(ends.token[r])], nodes[r]
@@ -67,8 +66,8 @@ def _two_tokens(target, draft, law, rule, shape, budget, ids, swapped=False):
         texts[r, : len(path)] = path
     short = texts[:, 1] < 0
     behind = torch.from_numpy(_law(target))[texts[short, 0]]
-    coins = Draws(keys, lengths, CHOICE)(np.arange(rows), np.zeros(rows), 1)[short, 0]
-    texts[short, 1] = pick(behind, torch.from_numpy(coins)).numpy()
+    coins = RowUniforms(keys, lengths, CHOICE)(np.arange(rows), np.zeros(rows), 1)[short, 0]
+    texts[short, 1] = sample_tokens(behind, torch.from_numpy(coins)).numpy()
     return texts[:, :2], int((~short).sum())
 
 

@@ -11,7 +11,7 @@ from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
-from dare_job.decode.sampling.random_streams import DRAFT, Draws, Seeds
+from dare_job.decode.sampling.random_streams import DRAFT, RowKeys, RowUniforms
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
 from pools.draft import DraftSettings
@@ -71,7 +71,7 @@ def test_each_row_has_one_of_both_trees(case):
 def test_a_sampled_row_has_the_law_of_its_tree(case):
     _, draft, expected, requests = case
     step = _step(expected)
-    draws = Draws(Seeds(0).keys(requests), step[1], DRAFT)
+    draws = RowUniforms(RowKeys(0).keys(requests), step[1], DRAFT)
     found = _hybrid(draft).sampled(requests, *step, "without_replacement", Warp(), draws)
     alone = ModelDrafter(draft, "2x2").sampled(requests, *step, "without_replacement", Warp(), draws)
     retrieved = RetrievalDrafter(DraftSettings(threads=1)).draft(requests, *step)

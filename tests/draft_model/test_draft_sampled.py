@@ -9,18 +9,17 @@ from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
 from dare_job.decode.request import Request
-from dare_job.decode.sampling import warp
-from dare_job.decode.sampling.distributions import LAWS, draw
-from dare_job.decode.sampling.drafts import certain
-from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, Draws, Seeds, uniforms
-from dare_job.decode.sampling.verify import Verifier, walk
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS, sample_candidates
+from dare_job.decode.sampling.drafts import deterministic_drafts
+from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms, uniforms
+from dare_job.decode.sampling.verify import Verifier, verify_trees
+from dare_job.decode.sampling.warp import Warp, warp
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
 
 TEXTS = prompts((5, 17, 1, 30))
 REQUESTS = tuple(Request(f"row {i}", text) for i, text in enumerate(TEXTS))
-KEYS = Seeds(11).keys(REQUESTS)
+KEYS = RowKeys(11).keys(REQUESTS)
 SETTINGS = Warp(temperature=0.7, min_p=1e-3)
 LENGTHS = np.array([len(text) for text in TEXTS], np.int32)
 
@@ -36,7 +35,7 @@ def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, settings=S
     for place, row in enumerate(rows):
         context[place, : LENGTHS[row]] = TEXTS[row]
     ones = np.ones(len(rows), np.int32)
-    requests, draws = tuple(REQUESTS[row] for row in rows), Draws(KEYS[rows], LENGTHS[rows], DRAFT)
+    requests, draws = tuple(REQUESTS[row] for row in rows), RowUniforms(KEYS[rows], LENGTHS[rows], DRAFT)
     return ModelDrafter(target, shape).sampled(requests, context, LENGTHS[rows], budget * ones, depth * ones,
                                                law, settings, draws, constrain)
 
@@ -67,7 +66,9 @@ def test_candidates_are_drawn_by_their_law_from_the_models_own_words(target, law
             assert torch.allclose(q, _said(target, np.concatenate((text, path))), atol=1e-5)
             assert found.asked[row, node] == widths[depth]
             numbers = uniforms(KEYS[[row]], LENGTHS[[row]], DRAFT, np.array([node]), widths[depth])
-            expected = draw(LAWS[law], q[None], widths[depth], torch.from_numpy(numbers))[0].tolist()
+            expected = sample_candidates(
+                DISTRIBUTIONS[law], q[None], widths[depth], torch.from_numpy(numbers)
+            )[0].tolist()
             tokens = found.tokens(np.array([row]), np.array([node]))[0, : widths[depth]].tolist()
             assert tokens == expected
             repeated += len(set(tokens)) < len(tokens)
@@ -158,8 +159,8 @@ def test_an_accepted_path_is_one_of_the_tree(target):
     candidates, q = found.on(tree)
     row = np.repeat(np.arange(4), np.diff(tree.starts))
     node = np.arange(len(row)) - tree.starts[row]
-    coins = torch.from_numpy(Draws(KEYS, LENGTHS, VERIFY)(row, node, 3))
-    ends = walk("rrs", "iid", candidates, q, q, coins)
+    coins = torch.from_numpy(RowUniforms(KEYS, LENGTHS, VERIFY)(row, node, 3))
+    ends = verify_trees("rrs", "iid", candidates, q, q, coins)
     for r in range(4):
         first = found.columns[r, 0, 0] + 1
         second = found.columns[r, first, 0] + 1
@@ -179,7 +180,7 @@ def test_retrieved_drafts_have_one_hot_laws_that_a_verifier_is_exact_for():
     """A node with candidates 4, 1, 3 and one with 2: whatever p is, the output is p."""
     tokens, parents = np.array([[4, 1, 2, 3], [0, 0, 0, 0]], np.int32), np.array([[-1, -1, 1, -1], [-1] * 4])
     drafts = DraftBatch(tokens, parents.astype(np.int32), np.array([4, 0], np.int32), None, None)
-    found = certain(drafts, 6)
+    found = deterministic_drafts(drafts, 6)
     assert found.laws == ("top_k", "top_k") and found.asked.tolist() == [[3, 0, 1, 0, 0], [0] * 5]
     assert found.columns[0, [0, 2]].tolist() == [[0, 1, 3], [2, -1, -1]]
     assert found.places[0].tolist() == [0, -1, 1, -1, -1]
@@ -187,9 +188,9 @@ def test_retrieved_drafts_have_one_hot_laws_that_a_verifier_is_exact_for():
     for node, n in ((0, 3), (2, 1)):
         candidates = torch.from_numpy(found.tokens(np.array([0]), np.array([node]))[:, :n])
         q = found.q[found.places[0, node]][None]
-        assert torch.equal(draw(LAWS["top_k"], q, n, torch.zeros(1, n)), candidates)
+        assert torch.equal(sample_candidates(DISTRIBUTIONS["top_k"], q, n, torch.zeros(1, n)), candidates)
         p = torch.softmax(torch.randn(1, 6, generator=generator), -1)
         output = Verifier("rrs", "top_k", n).law_of_output(p, q, candidates)
         assert torch.allclose(output.tokens, p.double() / p.double().sum(), atol=1e-12)
-    nothing = certain(drafts._replace(sizes=np.zeros(2, np.int32)), 6)
+    nothing = deterministic_drafts(drafts._replace(sizes=np.zeros(2, np.int32)), 6)
     assert nothing.q.shape == (0, 6) and not nothing.asked.any()

@@ -8,7 +8,7 @@ import pytest
 
 from dare_job.config.settings import JobConfig
 from dare_job.decode.request import Request
-from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, Seeds, uniforms
+from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, uniforms
 from dare_job.errors import ConfigError
 from dare_job.generate import loading
 from dare_job.schemas import ENTITIES
@@ -19,7 +19,7 @@ def _one(key, place, purpose, number, count):
 
 
 def test_numbers_are_those_of_numpys_philox():
-    keys = Seeds(7).keys_of(["a", ("user", 3), 2**70])
+    keys = RowKeys(7).keys_of(["a", ("user", 3), 2**70])
     cases = itertools.product(keys, (0, 1, 2**40), (DRAFT, VERIFY), (0, 5, 2**33), (1, 3, 4, 9))
     for key, place, purpose, number, count in cases:
         blocks = [np.random.Philox(counter=_less_one(block, place, number, purpose), key=key).random_raw(4)
@@ -36,10 +36,10 @@ def _less_one(*words):
 
 def test_a_rows_numbers_do_not_depend_on_its_company():
     requests = tuple(Request(name, np.zeros(1, np.int32)) for name in ("a", "b", "c", "d"))
-    seeds, places, numbers = Seeds(3), np.array([9, 2, 40, 2]), np.array([0, 1, 2, 1])
+    seeds, places, numbers = RowKeys(3), np.array([9, 2, 40, 2]), np.array([0, 1, 2, 1])
     keys = seeds.keys(requests)
     together = uniforms(keys, places, DRAFT, numbers, 6)
-    assert np.array_equal(seeds.keys(requests), Seeds(3).keys_of("abcd"))
+    assert np.array_equal(seeds.keys(requests), RowKeys(3).keys_of("abcd"))
     order = [2, 0, 3]
     apart = uniforms(seeds.keys(tuple(requests[n] for n in order)), places[order], DRAFT, numbers[order], 3)
     assert np.array_equal(apart, together[order, :3])
@@ -52,16 +52,16 @@ def test_a_user_and_an_item_of_one_id_share_no_numbers(monkeypatch):
     task = SimpleNamespace(config=JobConfig())
     rows = [loading.make_request({"entity": entity, "entity_id": "7", "prompt": "p"}, task, drafted=False)
             for entity in ENTITIES]
-    keys = Seeds(0).keys((*rows, Request("7", np.ones(1, np.int32))))
+    keys = RowKeys(0).keys((*rows, Request("7", np.ones(1, np.int32))))
     assert [row.id for row in rows] == ["7", "7"] and len({bytes(key) for key in keys}) == 3
-    assert np.array_equal(keys, Seeds(0).keys_of([("user", "7"), ("item", "7"), "7"]))
+    assert np.array_equal(keys, RowKeys(0).keys_of([("user", "7"), ("item", "7"), "7"]))
 
 
 def test_whatever_differs_gives_other_numbers():
     ids = ["a", b"a", "b", 1, "1", (1, 1), ((1,), 1), ("1", 1), ("a", "b"), ("ab",), (11,), "", ()]
-    keys = {bytes(key) for seed in (0, 1, 11) for key in Seeds(seed).keys_of(ids)}
+    keys = {bytes(key) for seed in (0, 1, 11) for key in RowKeys(seed).keys_of(ids)}
     assert len(keys) == 3 * len(ids)
-    key = Seeds(0).keys_of(["a"])[0]
+    key = RowKeys(0).keys_of(["a"])[0]
     cases = list(itertools.product((0, 1, 2, 3), (DRAFT, VERIFY), (0, 1, 2, 3)))
     found = np.array([_one(key, place, purpose, number, 4) for place, purpose, number in cases])
     assert len(np.unique(found)) == found.size and found.min() >= 0 and found.max() < 1
@@ -70,7 +70,7 @@ def test_whatever_differs_gives_other_numbers():
 def test_seeds_and_ids_that_cannot_be():
     for seed in (-1, 2**63, 0.5, True, "1"):
         with pytest.raises(ConfigError, match="sample.seed"):
-            Seeds(seed)
+            RowKeys(seed)
     for name in (None, 1.5, ["a"], (1, None)):
         with pytest.raises(ConfigError, match="row id"):
-            Seeds(0).keys_of([name])
+            RowKeys(0).keys_of([name])

@@ -5,8 +5,13 @@ import torch
 from sampling_pairs import exact_ways, pairs
 from scipy.stats import chi2
 
-from dare_job.decode.sampling.distributions import LAWS, NONE, draw, enumerate_draws
-from dare_job.decode.sampling.rules import at
+from dare_job.decode.sampling.distributions import (
+    DISTRIBUTIONS,
+    NONE,
+    enumerate_candidates,
+    sample_candidates,
+)
+from dare_job.decode.sampling.rules import gather_at
 from dare_job.decode.sampling.verify import Verifier
 
 ODDS = 1e-6  # of a false alarm of one test, had its seed not been fixed
@@ -19,7 +24,7 @@ def test_thresholds(rule, law):
     for _, _, tokens, n in (way for way in exact_ways() if way[:2] == (rule, law) and way[2:] != (6, 4)):
         verifier = Verifier(rule, law, n)
         for p, q in pairs(tokens):
-            tuples, _ = enumerate_draws(LAWS[law], q, n)
+            tuples, _ = enumerate_candidates(DISTRIBUTIONS[law], q, n)
             p, q = (x.expand(len(tuples), -1) for x in (p, q))
             state = verifier.rule.start(verifier.law, _shares(p), _shares(q), tuples)
             uniforms = torch.full((len(tuples), n + 1), 1 - 2**-53, dtype=torch.float64)
@@ -31,7 +36,7 @@ def test_thresholds(rule, law):
                     uniforms[:, j] = chance + shift
                     asked = reached & (chance + shift >= 0) & (chance > 0)
                     if shift > 0:  # and the residual does not hold the token
-                        asked &= at(verifier.rule.residual(state), state.candidates[:, j]) <= 0
+                        asked &= gather_at(verifier.rule.residual(state), state.candidates[:, j]) <= 0
                     token = verifier.verify(p, q, tuples, uniforms).token
                     assert ((token == state.candidates[:, j]) == (shift < 0))[asked].all()
                 uniforms[:, j] = 1 - 2**-53
@@ -42,19 +47,19 @@ def _shares(weights):
     return weights.double() / weights.double().sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DISTRIBUTIONS)
 def test_draws_follow_the_law(law):
     """By a G-test; never a token of probability zero, and nothing behind the support."""
     for seed, (tokens, n) in enumerate(((4, 2), (5, 3), (3, 4))):
-        if LAWS[law].only not in (None, n):
+        if DISTRIBUTIONS[law].only not in (None, n):
             continue
         for _, q in pairs(tokens):
             rng = torch.Generator().manual_seed(seed)
             uniforms = torch.rand((20_000, n), generator=rng, dtype=torch.float64)
-            drawn = draw(LAWS[law], q.expand(20_000, -1), n, uniforms)
+            drawn = sample_candidates(DISTRIBUTIONS[law], q.expand(20_000, -1), n, uniforms)
             assert (torch.cat((q, torch.ones(1)))[drawn] > 0).all()
             assert ((drawn == NONE).sum(-1) == (0 if law == "iid" else max(0, n - int((q > 0).sum())))).all()
-            tuples, chances = enumerate_draws(LAWS[law], q, n)
+            tuples, chances = enumerate_candidates(DISTRIBUTIONS[law], q, n)
             places = (drawn[:, None] == tuples[None]).all(-1)
             assert places.any(-1).all()
             _g_test(places.sum(0).double(), chances)
@@ -67,7 +72,9 @@ def test_frequencies(rule, law):
     for seed, (p, q) in enumerate(pairs(5)):
         rng = torch.Generator().manual_seed(seed)
         p, q = (x.expand(4000, -1) for x in (p, q))
-        drawn = draw(LAWS[law], q, n, torch.rand((len(p), n), generator=rng, dtype=torch.float64))
+        drawn = sample_candidates(
+            DISTRIBUTIONS[law], q, n, torch.rand((len(p), n), generator=rng, dtype=torch.float64)
+        )
         uniforms = torch.rand((len(p), n + 1), generator=rng, dtype=torch.float64)
         done = Verifier(rule, law, n).verify(p, q, drawn, uniforms)
         _g_test(done.token.bincount(minlength=5).double(), _shares(p[0]))
@@ -88,15 +95,15 @@ def _g_test(counts, chances):
     assert g <= 1e-6 if freedom == 0 else g <= chi2.isf(ODDS, freedom)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DISTRIBUTIONS)
 def test_a_row_alone(law):
     """A row's draws depend on its own numbers alone."""
     rng = torch.Generator().manual_seed(3)
     q = torch.softmax(4 * torch.randn((7, 1000), generator=rng), -1)
     uniforms = torch.rand((7, 2), generator=rng, dtype=torch.float64)
-    together = draw(LAWS[law], q, 2, uniforms)
+    together = sample_candidates(DISTRIBUTIONS[law], q, 2, uniforms)
     for row in range(7):
-        alone = draw(LAWS[law], q[row : row + 1], 2, uniforms[row : row + 1])
+        alone = sample_candidates(DISTRIBUTIONS[law], q[row : row + 1], 2, uniforms[row : row + 1])
         assert together[row].tolist() == alone[0].tolist()
 
 
@@ -106,5 +113,7 @@ def test_last_uniform():
         for seed in range(20):
             q = torch.rand((1, tokens), generator=torch.Generator().manual_seed(seed))
             q[0, -1] = 0
-            drawn = draw(LAWS["iid"], q, 1, torch.full((1, 1), 1 - 2**-53, dtype=torch.float64))
+            drawn = sample_candidates(
+                DISTRIBUTIONS["iid"], q, 1, torch.full((1, 1), 1 - 2**-53, dtype=torch.float64)
+            )
             assert drawn.tolist() == [[tokens - 2]]

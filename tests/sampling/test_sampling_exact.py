@@ -4,7 +4,7 @@ import pytest
 import torch
 from sampling_pairs import best_by_program, distance, exact_ways, judged, pairs
 
-from dare_job.decode.sampling.distributions import LAWS, enumerate_draws
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS, enumerate_candidates
 from dare_job.decode.sampling.rules import RULES
 from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError
@@ -28,7 +28,7 @@ def test_law_of_output(rule, law):
                 assert rate == pytest.approx(best, abs=1e-9)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DISTRIBUTIONS)
 def test_optimum(law):
     """The formulas, the minimum over all sets and the linear program are one number."""
     for tokens, n in ((1, 2), (3, 2), (4, 3), (5, 1), (4, 4), (6, 2)):
@@ -37,7 +37,7 @@ def test_optimum(law):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DISTRIBUTIONS)
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
 def test_optimum_of_every_size(law, tokens, n):
@@ -45,10 +45,10 @@ def test_optimum_of_every_size(law, tokens, n):
 
 
 def _three_optima_are_one(law, tokens, n, both):
-    if LAWS[law].only not in (None, n):
+    if DISTRIBUTIONS[law].only not in (None, n):
         return
     for p, q in both:
-        tuples, chances = enumerate_draws(LAWS[law], q, n)
+        tuples, chances = enumerate_candidates(DISTRIBUTIONS[law], q, n)
         assert float(chances.sum()) == pytest.approx(1, abs=1e-12)
         best = optimum(law, p, q, n)
         assert best == pytest.approx(by_subsets(p, tuples, chances), abs=1e-12)
@@ -60,7 +60,7 @@ def _three_optima_are_one(law, tokens, n, both):
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
 def test_law_of_output_of_every_size(rule, law, tokens):
     for n in (1, 2, 3, 4):
-        if RULES[rule].only not in (None, n) or LAWS[law].only not in (None, n):
+        if RULES[rule].only not in (None, n) or DISTRIBUTIONS[law].only not in (None, n):
             continue
         verifier = Verifier(rule, law, n)
         for p, q in pairs(tokens, seed=4):
@@ -71,9 +71,9 @@ def test_law_of_output_of_every_size(rule, law, tokens):
 def test_refusals():
     """A rule refuses a law that it is not exact for, and says which rules fit."""
     for rule in RULES.values():
-        for law in set(LAWS) - set(rule.laws):
+        for law in set(DISTRIBUTIONS) - set(rule.laws):
             with pytest.raises(ConfigError, match=f"{rule.name}.*{law}.*naive"):
-                Verifier(rule.name, law, rule.only or LAWS[law].only or 3)
+                Verifier(rule.name, law, rule.only or DISTRIBUTIONS[law].only or 3)
     with pytest.raises(ConfigError, match="speculative.* takes 1 candidates, not 2"):
         Verifier("speculative", "iid", 2)
     with pytest.raises(ConfigError, match="spechub.*exactly 2 candidates, not of 3"):
@@ -90,11 +90,11 @@ def test_one_hot_target():
     """Where p is one-hot, as at temperature 0, nothing but its token comes out, whatever the chance."""
     grid = torch.cartesian_prod(*[torch.tensor([0.0, 0.3, 1 - 2**-53], dtype=torch.float64)] * 3)
     for rule, law in WAYS:
-        n = 2 if 2 in (RULES[rule].only, LAWS[law].only) or not RULES[rule].only else 1
+        n = 2 if 2 in (RULES[rule].only, DISTRIBUTIONS[law].only) or not RULES[rule].only else 1
         for target in range(3):
             p = torch.eye(3)[target]
             for _, q in pairs(3):
-                tuples, _ = enumerate_draws(LAWS[law], q, n)
+                tuples, _ = enumerate_candidates(DISTRIBUTIONS[law], q, n)
                 rows = torch.cartesian_prod(torch.arange(len(tuples)), torch.arange(len(grid)))
                 drafts, uniforms = tuples[rows[:, 0]], grid[rows[:, 1], : n + 1]
                 size = len(rows), -1

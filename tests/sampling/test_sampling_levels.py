@@ -5,9 +5,9 @@ import torch
 from sampling_pairs import NODE_RULES, takes, worlds
 
 from dare_job.bench.acceptance_trees import all_drafts, drafts_by_child, laid_out, law_of_three
-from dare_job.decode.sampling.distributions import LAWS, NONE, enumerate_draws
-from dare_job.decode.sampling.traversal import law_of_traversal
-from dare_job.decode.sampling.verify import law_of_walk
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE, enumerate_candidates
+from dare_job.decode.sampling.traversal import traversal_distribution
+from dare_job.decode.sampling.verify import tree_distribution
 
 # Of the traversal, in which siblings matter to each other, all trees are enumerated together. Of 4x4 over 4
 # tokens there would be eight million without replacement, over 6 tokens six million millions.
@@ -35,7 +35,7 @@ def by_child(rule, law, world, widths, most=1 << 17):
     law_of, accepted = 0, 0
     for first, second, weights in drafts_by_child(law, world, widths, most):
         tree, p, q = laid_out(world, first, second)
-        more, taken = law_of_three(world, tree, law_of_walk(rule, law, tree, p, q), weights, widths)
+        more, taken = law_of_three(world, tree, tree_distribution(rule, law, tree, p, q), weights, widths)
         law_of, accepted = law_of + more, accepted + taken
     return law_of, accepted
 
@@ -44,8 +44,8 @@ def in_turn(rule, law, world, widths):
     """The same of all of the root's tuples, and then of all tuples behind each token: what is behind it hangs
     on the token and its own tuple alone, once the path is there.
     """
-    (wide, deep), (first, chances) = widths, enumerate_draws(LAWS[law], world.q[0], widths[0])
-    behind = [enumerate_draws(LAWS[law], q, deep) for q in world.q[1]]
+    (wide, deep), (first, chances) = widths, enumerate_candidates(DISTRIBUTIONS[law], world.q[0], widths[0])
+    behind = [enumerate_candidates(DISTRIBUTIONS[law], q, deep) for q in world.q[1]]
     usual = torch.stack([own[0] for own, _ in behind] + [torch.full((deep,), NONE)])  # the last: of NONE
     ends, tree = walked(rule, law, world, first, usual[first])
     law_of, _ = law_of_three(world, tree, ends, weights(chances, 0, wide), widths)
@@ -67,7 +67,7 @@ def in_turn(rule, law, world, widths):
 
 def walked(rule, law, world, first, second):
     tree, p, q = laid_out(world, first, second)
-    return law_of_walk(rule, law, tree, p, q), tree
+    return tree_distribution(rule, law, tree, p, q), tree
 
 
 def weights(chances, column, wide):
@@ -112,19 +112,19 @@ def test_ways_of_enumerating_agree(rule, law, tokens, widths):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("law", "tokens", "widths"),
-                         [(law, *size) for law in LAWS for size in JOINT_OF.get(law, JOINT)])
+                         [(law, *size) for law in DISTRIBUTIONS for size in JOINT_OF.get(law, JOINT)])
 def test_all_trees_by_traversal(law, tokens, widths):
     few = [world for world in worlds(tokens) if _trees(law, world, widths) <= MOST_TREES]
     assert takes(None, law, widths) and len(few) >= 2
     for world in few:
         first, second, chances = all_drafts(law, world, widths)
         tree, p, q = laid_out(world, first, second)
-        found, _ = law_of_three(world, tree, law_of_traversal(law, tree, p, q), chances, widths)
+        found, _ = law_of_three(world, tree, traversal_distribution(law, tree, p, q), chances, widths)
         assert distance(found, world) <= 1e-12
 
 
 def _trees(law, world, widths) -> int:
     """How many may be drafted, at most."""
-    first, behind = (len(enumerate_draws(LAWS[law], q, n)[0]) for q, n in (
+    first, behind = (len(enumerate_candidates(DISTRIBUTIONS[law], q, n)[0]) for q, n in (
         (world.q[0], widths[0]), (world.q[1].mean(0), widths[1])))
     return first * behind ** widths[0]

@@ -12,7 +12,7 @@ from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance import inclusion, rates, recursive
 from dare_job.evaluate.acceptance.optimum import optimum
 from dare_job.evaluate.acceptance.rates import rate
-from dare_job.evaluate.acceptance.recursive import summed
+from dare_job.evaluate.acceptance.recursive import weighted_sum
 
 WAYS = sorted({way[:2] for way in exact_ways()})
 SUMMED = [("rrs", "without_replacement", 3), ("greedy", "without_replacement", 3), ("rrs", "distinct", 3)]
@@ -33,7 +33,7 @@ def test_equal_to_enumeration(rule, law):
     ("greedy", "without_replacement", 2), ("greedy", "without_replacement", 3), ("rrs", "spechub", 2)])
 def test_sums_equal_enumeration_to_rounding(rule, law, n, monkeypatch):
     """With no tuple enumerated, and where most tokens are light ones."""
-    monkeypatch.setattr(rates, "_TUPLES", 0)
+    monkeypatch.setattr(rates, "_MAX_TUPLES", 0)
     for heavy, tokens in itertools.product((n, 8), (4, 6, 9)):
         monkeypatch.setattr(recursive, "HEAVY", heavy)
         for p, q in pairs(tokens, seed=3):
@@ -48,7 +48,7 @@ def test_interpolation(rule, law, n, spread, noise, monkeypatch):
     """Of many tokens, against the sums over every one of them."""
     p, q = wide(600, spread, noise)
     found, asked = rate(rule, law, p, q, n).value, []
-    monkeypatch.setattr(recursive, "summed", lambda function, x, weights, miss: sum(
+    monkeypatch.setattr(recursive, "weighted_sum", lambda function, x, weights, miss: sum(
         asked.append(at) or function(at, 0.0) * weight for at, weight in zip(x, weights, strict=True)))
     assert found == pytest.approx(rate(rule, law, p, q, n).value, abs=1e-9) and len(asked) > 100
 
@@ -57,7 +57,7 @@ def test_interpolation(rule, law, n, spread, noise, monkeypatch):
 def test_interpolation_inside_another(spread, monkeypatch):
     p, q = wide(60, spread, 1.0)
     found = rate("rrs", "without_replacement", p, q, 4).value
-    monkeypatch.setattr(recursive, "summed", lambda function, x, weights, miss: sum(
+    monkeypatch.setattr(recursive, "weighted_sum", lambda function, x, weights, miss: sum(
         function(at, 0.0) * weight for at, weight in zip(x, weights, strict=True)))
     assert found == pytest.approx(rate("rrs", "without_replacement", p, q, 4).value, abs=1e-9)
 
@@ -71,7 +71,9 @@ def test_a_sum_asks_where_the_function_bends():
         asked.append(at)
         return abs(at - 0.3) + at**2
 
-    assert summed(bent, x, weights, 1e-9) == pytest.approx(float(weights @ (abs(x - 0.3) + x**2)), abs=1e-9)
+    assert weighted_sum(bent, x, weights, 1e-9) == pytest.approx(
+        float(weights @ (abs(x - 0.3) + x**2)), abs=1e-9
+    )
     near = [at for at in asked if abs(at - 0.3) < 0.01]
     assert len(asked) < 200 and len(near) > len(asked) / 3
 
@@ -94,7 +96,7 @@ def test_estimates(rule, law, n, monkeypatch):
     """Within 5 standard errors of the enumeration: odds under 1e-6 a pair, had the seed not been fixed."""
     for p, q in pairs(6)[:4]:
         _, expected = judged(Verifier(rule, law, n), p, q)
-        monkeypatch.setattr(rates, "_TUPLES", 0)
+        monkeypatch.setattr(rates, "_MAX_TUPLES", 0)
         found = rate(rule, law, p, q, n)
         assert not found.exact and 0 < found.error < 0.005
         assert abs(found.value - expected) < 5 * found.error + 1e-9
@@ -104,9 +106,9 @@ def test_estimates(rule, law, n, monkeypatch):
 def test_estimates_of_what_is_exact(rule, law, n):
     """Over many tokens, where nothing can be enumerated."""
     p, q = wide(2000, 2, 1.0)
-    found, shares = rate(rule, law, p, q, n), rates._shares(p, q)
+    found, shares = rate(rule, law, p, q, n), rates._normalised(p, q)
     if law == "distinct":
-        drawn = rates._drawn(Verifier(rule, law, n), p, q, 400, 0)
+        drawn = rates._estimated(Verifier(rule, law, n), p, q, 400, 0)
     else:
         drawn = rates.rejection.estimates(rule, *shares, n, 20_000, 0)
     error = drawn.std() / np.sqrt(len(drawn))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
-from dare_job.decode.sampling.warp import COOLEST, Warp, warp
+from dare_job.decode.sampling.warp import MIN_TEMPERATURE, Warp, warp
 from dare_job.errors import ConfigError
 
 WIDTH = 12
@@ -86,7 +86,7 @@ def test_bad_settings(name, value):
 @pytest.mark.parametrize("penalty", [1e-3, 1e3])
 @pytest.mark.parametrize("bias", [-1e4, 1e4])
 def test_the_most_that_is_allowed_leaves_numbers(penalty, bias):
-    wanted = Warp(temperature=COOLEST, repetition_penalty=penalty, logit_bias={3: bias})
+    wanted = Warp(temperature=MIN_TEMPERATURE, repetition_penalty=penalty, logit_bias={3: bias})
     logits = 1e4 * torch.randn((4, WIDTH), generator=torch.Generator().manual_seed(3))
     found, sound = warp(logits, wanted, torch.arange(WIDTH).expand(4, -1))
     assert sound.all() and found.isfinite().all() and torch.allclose(found.sum(-1), torch.ones(4))

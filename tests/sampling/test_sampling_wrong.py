@@ -7,9 +7,9 @@ import torch
 from sampling_pairs import distance, exact_ways, judged, pairs, worlds
 
 from dare_job.bench.acceptance_trees import all_drafts, laid_out, law_of_three
-from dare_job.decode.sampling.distributions import LAWS, draw
-from dare_job.decode.sampling.rules import RULES, at
-from dare_job.decode.sampling.traversal import _Traversal, law_of_traversal
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS, sample_candidates
+from dare_job.decode.sampling.rules import RULES, gather_at
+from dare_job.decode.sampling.traversal import _Traversal, traversal_distribution
 from dare_job.decode.sampling.verify import Verifier
 
 EXACT = 1e-12
@@ -22,7 +22,7 @@ def _not_renormalised(law, state, j):
 
 def _with_epsilon(state, j):
     token = state.candidates[:, j]
-    return (at(state.p, token) / (at(state.s, token) + 1e-10)).clamp_max(1)
+    return (gather_at(state.p, token) / (gather_at(state.s, token) + 1e-10)).clamp_max(1)
 
 
 def _raw(law, p, q, candidates):
@@ -57,7 +57,7 @@ def test_caught(name):
     for tokens, n in ((4, 2), (5, 3)):
         verifier = Verifier(rule, law, n)
         for p, q in pairs(tokens)[:4]:  # those with all tokens in both
-            output, _ = judged(verifier, p, q, LAWS[drawn_by or law])
+            output, _ = judged(verifier, p, q, DISTRIBUTIONS[drawn_by or law])
             caught.append(distance(output, p) > EXACT)
     assert sum(caught) >= len(caught) / 2
 
@@ -88,7 +88,7 @@ def test_traversals_that_are_wrong_are_caught(step, monkeypatch):
     for world in worlds(3)[:2]:  # those with all tokens in both
         first, second, chances = all_drafts("without_replacement", world, (2, 2))
         tree, p, q = laid_out(world, first, second)
-        ends = law_of_traversal("without_replacement", tree, p, q)
+        ends = traversal_distribution("without_replacement", tree, p, q)
         found, _ = law_of_three(world, tree, ends, chances, (2, 2))
         caught.append(float((found - world.law()).abs().sum()) / 2 > EXACT)
     assert caught == [bool(step)] * 2
@@ -100,7 +100,7 @@ def test_numbers_that_are_none():
     p[0, 1], p[1], q[2, 0], q[3], p[4, 2] = torch.nan, 0, torch.nan, 0, torch.inf
     uniforms = torch.rand((6, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for rule, name in sorted({way[:2] for way in exact_ways() if way[0] != "speculative"}):
-        drawn = draw(LAWS[name], q, 2, uniforms)
+        drawn = sample_candidates(DISTRIBUTIONS[name], q, 2, uniforms)
         assert (drawn[2:4] == -1).all()
         verifier = Verifier(rule, name, 2)
         done = verifier.verify(p, q, drawn, uniforms)

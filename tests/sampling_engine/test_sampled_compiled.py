@@ -6,7 +6,7 @@ import torch
 
 from dare_job.decode.model.tree import build
 from dare_job.decode.sampling import tree_verification
-from dare_job.decode.sampling.compiled import kept
+from dare_job.decode.sampling.compiled import warp_parameters
 from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.verify.penalty import NOTHING
 from pools.tree import ROOT, DraftBatch
@@ -53,8 +53,10 @@ def test_the_same_tokens(settings, vocabulary):
     for seed in range(5):
         scores, tree = case(vocabulary, seed, alike=settings.top_p is None)  # else which are kept is open
         p = tree_verification.Probabilities(scores, settings, lambda queries: None)
-        expected = tree_verification.of_certain(tree, p, numbers(seed))
-        found = tree_verification.on_cpu(tree, scores.clone(), kept(settings), NOTHING, numbers(seed))
+        expected = tree_verification.verify_deterministic(tree, p, numbers(seed))
+        found = tree_verification.verify_deterministic_on_cpu(
+            tree, scores.clone(), warp_parameters(settings), NOTHING, numbers(seed)
+        )
         assert np.array_equal(found.counts, expected.counts) and found.all_sound and expected.all_sound
         for row, count in enumerate(expected.counts):
             assert np.array_equal(found.tokens[row, : count + 1], expected.tokens[row, : count + 1])
@@ -68,8 +70,12 @@ def test_rows_without_numbers_are_named(bad):
     scores, tree = case(50)
     scores[6] = bad
     for verdict in (
-        tree_verification.of_certain(tree, tree_verification.Probabilities(scores, Warp(), None), numbers(0)),
-        tree_verification.on_cpu(tree, scores.clone(), kept(Warp()), NOTHING, numbers(0)),
+        tree_verification.verify_deterministic(
+            tree, tree_verification.Probabilities(scores, Warp(), None), numbers(0)
+        ),
+        tree_verification.verify_deterministic_on_cpu(
+            tree, scores.clone(), warp_parameters(Warp()), NOTHING, numbers(0)
+        ),
     ):
         assert not verdict.all_sound and np.flatnonzero(~verdict.sound).tolist() == [1]
 
@@ -77,7 +83,12 @@ def test_rows_without_numbers_are_named(bad):
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
 def test_the_ends_of_the_scale_draw_tokens_that_can_come(uniform):
     scores, tree = case(300)
-    found = tree_verification.on_cpu(tree, scores.clone(), kept(Warp()), NOTHING,
-                         lambda rows, nodes, count: np.full((len(rows), count), uniform))
+    found = tree_verification.verify_deterministic_on_cpu(
+        tree,
+        scores.clone(),
+        warp_parameters(Warp()),
+        NOTHING,
+        lambda rows, nodes, count: np.full((len(rows), count), uniform),
+    )
     ends = tree.starts[:-1] + found.paths[np.arange(ROWS), found.counts]
     assert np.isfinite(scores.numpy()[ends, found.tokens[np.arange(ROWS), found.counts]]).all()

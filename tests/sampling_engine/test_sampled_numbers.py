@@ -19,11 +19,11 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
 from dare_job.decode.sampling import engine as sampling_engine
 from dare_job.decode.sampling import random_streams, tree_verification
-from dare_job.decode.sampling.distributions import LAWS, NONE, draw
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE, sample_candidates
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
-from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, Draws, Seeds, uniforms
+from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms, uniforms
 from dare_job.decode.sampling.traversal import traverse
-from dare_job.decode.sampling.verify import walk
+from dare_job.decode.sampling.verify import verify_trees
 
 ROWS, ODDS = 60_000, 1e-6  # odds of a false alarm of one test, had its seed not been fixed
 RULES = [("rrs", "without_replacement"), ("greedy", "greedy"), ("priority", "iid"),
@@ -66,8 +66,8 @@ def test_numbers_that_are_used_twice_are_seen(pair, rule, law, wrong, monkeypatc
     if wrong == "the numbers that drew":
         monkeypatch.setattr(sampling_engine, "VERIFY", DRAFT)
     else:
-        own = tree_verification._uniforms
-        monkeypatch.setattr(tree_verification, "_uniforms", lambda tree, numbers, count: own(
+        own = tree_verification._query_uniforms
+        monkeypatch.setattr(tree_verification, "_query_uniforms", lambda tree, numbers, count: own(
             tree, lambda rows, nodes, n: numbers(rows, 0 * nodes, n), count))
     found = asked_for(pair, rule, law, monkeypatch)
     assert len(set(found)) < len(found)
@@ -87,22 +87,22 @@ def test_the_law_of_many_rows_at_once(rule, law):
 
 def _texts(rule: str, law: str, wrong: str) -> torch.Tensor:
     """Counts (V, V, V) of three tokens, the rest drawn from p by torch's numbers."""
-    world, keys = worlds(3)[0], Seeds(0).keys_of(range(ROWS))
+    world, keys = worlds(3)[0], RowKeys(0).keys_of(range(ROWS))
     places, rows = np.full(ROWS, 7), np.arange(ROWS)
-    drawn = partial(_numbers, Draws(keys, places, DRAFT), rows)
-    first = draw(LAWS[law], world.q[0].expand(ROWS, -1), 2, drawn([0], 2)[:, 0])
+    drawn = partial(_numbers, RowUniforms(keys, places, DRAFT), rows)
+    first = sample_candidates(DISTRIBUTIONS[law], world.q[0].expand(ROWS, -1), 2, drawn([0], 2)[:, 0])
     q = world.q[1][first.flatten().clamp_min(0)]
-    second = draw(LAWS[law], q, 2, drawn([1, 2], 2).flatten(0, 1)).view(ROWS, 2, 2)
+    second = sample_candidates(DISTRIBUTIONS[law], q, 2, drawn([1, 2], 2).flatten(0, 1)).view(ROWS, 2, 2)
     tree, p, q = laid_out(world, first, torch.where(first[:, :, None] == NONE, NONE, second))
     purpose = DRAFT if wrong == "those that drew" else VERIFY
     nodes = np.zeros(7, np.int64) if wrong == "one for all" else np.arange(7)
-    own = _numbers(Draws(keys, places, purpose), rows, nodes, 3).flatten(0, 1).roll(-1, 1)
+    own = _numbers(RowUniforms(keys, places, purpose), rows, nodes, 3).flatten(0, 1).roll(-1, 1)
     if rule == "traversal":
         return _counted(world, tree, traverse(law, tree, p, q, own[:, [0, -1]]))
-    return _counted(world, tree, walk(rule, law, tree, p, q, own))
+    return _counted(world, tree, verify_trees(rule, law, tree, p, q, own))
 
 
-def _numbers(draws: Draws, rows: np.ndarray, nodes, count: int) -> torch.Tensor:
+def _numbers(draws: RowUniforms, rows: np.ndarray, nodes, count: int) -> torch.Tensor:
     """float64 (R, N, count) of the rows' nodes."""
     found = draws(np.repeat(rows, len(nodes)), np.tile(np.asarray(nodes), len(rows)), count)
     return torch.from_numpy(found).view(len(rows), len(nodes), count)

@@ -34,7 +34,7 @@ def test_the_nodes_that_spoil_a_row_are_found_and_no_others():
             return ~(keep & bad).any(1) & ~hopeless
 
         broken = (there & bad).any(1) | hopeless
-        keep = nonfinite.kept(drafts, broken, has_numbers)
+        keep = nonfinite.finite_nodes(drafts, broken, has_numbers)
         assert (keep == without).all()
         assert len(asked) <= 2 + 5 * (there & bad).sum(1).max()
         _is_the_same_tree(drafts, keep)
@@ -43,8 +43,8 @@ def test_the_nodes_that_spoil_a_row_are_found_and_no_others():
 def _is_the_same_tree(drafts, keep):
     deepest = np.full(ROWS, NODES)
     whole = build(np.arange(ROWS), drafts, deepest)
-    some = build(np.arange(ROWS), nonfinite.left(drafts, keep), deepest)
-    there = nonfinite.queries(whole, keep)
+    some = build(np.arange(ROWS), nonfinite.select_nodes(drafts, keep), deepest)
+    there = nonfinite.kept_queries(whole, keep)
     for part in (0, 2):  # tokens and depths
         assert (some.host[part] == whole.host[part][there]).all()
     up = (np.cumsum(there) - 1)[whole.host[1][there]]
@@ -56,10 +56,10 @@ def test_a_path_that_ends_at_a_node_that_was_not_there_ends_before_it():
     drafts = DraftBatch(np.array([[7, 8, 9]] * 2, np.int32), np.array([[ROOT, ROOT, 1]] * 2, np.int32),
                         np.array([3, 3], np.int32), np.ones((2, 3), np.float32), np.zeros((2, 3), np.uint8))
     whole = build(np.array([1, 2]), drafts, np.array([4, 4]))
-    there = nonfinite.queries(whole, np.array([[True, True, False], [False, True, True]]))
+    there = nonfinite.kept_queries(whole, np.array([[True, True, False], [False, True, True]]))
     verdict = Verdict(np.array([2, 2]), np.array([[0, 2, 3]] * 2), np.array([[8, 9, 0], [8, 9, 5]], np.int32),
                       np.zeros((2, 3), np.bool_), np.array([False, True]), np.ones(2, np.bool_), True)
-    found = nonfinite.without(verdict, whole, there)
+    found = nonfinite.restrict_to_queries(verdict, whole, there)
     assert found.counts.tolist() == [1, 2] and found.finite.tolist() == [True, True]
     assert found.paths[0, :2].tolist() == [0, 2] and found.paths[1].tolist() == [0, 1, 2]
     assert found.tokens[0, :2].tolist() == [8, 9]

@@ -12,12 +12,12 @@ al., arXiv 2502.18779); with several, such sets give a bound that perhaps no rul
 import numpy as np
 import torch
 
-from dare_job.decode.beam.drafting import Drafts
+from dare_job.decode.beam.descent import Descent
+from dare_job.decode.beam.drafting import BeamDrafts
 from dare_job.decode.beam.engine import BeamEngine
-from dare_job.decode.beam.kernel import DISTINCT, beam_law, log_likelihoods
-from dare_job.decode.beam.layer import Output
+from dare_job.decode.beam.kernel import WITHOUT_REPLACEMENT, beam_distribution, log_likelihoods
+from dare_job.decode.beam.layer import LayerOutput
 from dare_job.decode.beam.rows import BeamRows
-from dare_job.decode.beam.walk import Walk
 
 DRAWS = 400  # of outputs and drafts of a layer; half of them choose the set, the others measure it
 EVERY = 16  # layers
@@ -31,7 +31,9 @@ class BoundedEngine(BeamEngine):
         self.bounds: list[float] = []
         self._judged, self._generator = 0, torch.Generator().manual_seed(self.beams.seed)
 
-    def _layer(self, rows: BeamRows, walk: Walk, logits: torch.Tensor, given: Drafts | None) -> Output:
+    def _layer(
+        self, rows: BeamRows, walk: Descent, logits: torch.Tensor, given: BeamDrafts | None
+    ) -> LayerOutput:
         found = super()._layer(rows, walk, logits, given)
         if given is None:
             return found
@@ -40,7 +42,7 @@ class BoundedEngine(BeamEngine):
             if self._judged % EVERY == 1:
                 row = walk.going[place]
                 scores = log_likelihoods(torch.from_numpy(walk.likelihoods[[row]]), logits[[place]].cpu())
-                p, _ = beam_law(scores, self.beams.warp)
+                p, _ = beam_distribution(scores, self.beams.warp)
                 q, width = given.q[row].cpu(), int(found.widths[place])
                 self.bounds.append(bound(p[0], q, self.beams.draft_width, width, self.beams.law,
                                          self.beams.draft_law, self._generator))
@@ -73,7 +75,7 @@ def _ratios(ratios: torch.Tensor, law: torch.Tensor, count: int, kind: str, draw
     """p / q of the pairs in each of so many draws, falling, float64 (draws, count); -1 for one that came
     before, or is not there.
     """
-    if kind == DISTINCT:  # the first arrivals of a race are draws without replacement
+    if kind == WITHOUT_REPLACEMENT:  # the first arrivals of a race are draws without replacement
         times = torch.empty(draws, len(law), dtype=law.dtype).exponential_(generator=generator) / law
         times, pairs = times.topk(min(count, len(law)), largest=False)
         found = torch.where(times.isfinite(), ratios[pairs], -1.0)

@@ -19,7 +19,7 @@ from dare_job.bench.beam.measure import Written
 from dare_job.bench.beam.methods import BEAM, DSBD, SINGLE, Way
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.world import BATCH
-from dare_job.decode.beam.layer import layers_bound
+from dare_job.decode.beam.layer import min_expected_layers
 from dare_job.evaluate.replay.latency import H100, QWEN, forward_ms
 
 
@@ -78,7 +78,7 @@ def bounds(ways: list[Way], found: dict[str, Written]) -> list[dict]:
     for way in ways:
         if way.method == DSBD:
             seen, asked = found[way.name], way.beams
-            bound = layers_bound(asked.threshold, seen.beta, asked.layers)
+            bound = min_expected_layers(asked.threshold, seen.beta, asked.layers)
             layers = float((seen.layers - 1 - seen.last).sum() / max(1, (seen.steps - 1).sum()))
             lines.append({"name": way.name, "beta": round(seen.beta, 4),
                           "passed": round(seen.passed / max(1, seen.judged), 4),

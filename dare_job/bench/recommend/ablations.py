@@ -7,8 +7,8 @@ from dare_job.bench.recommend import measure
 from dare_job.bench.recommend.measure import Measured, measured
 from dare_job.bench.recommend.methods import Makers, Method
 from dare_job.decode.trie_search.beams import Candidates, best
-from dare_job.decode.trie_search.drafts import BeamDrafter, ModelScorer
-from dare_job.decode.trie_search.node_scores import RAW, Reader
+from dare_job.decode.trie_search.drafts import ModelScorer, TrieDrafter
+from dare_job.decode.trie_search.node_scores import RAW, NodeScores
 
 _WIDTH = 40
 
@@ -49,7 +49,7 @@ class _Loose(Makers):
         return search
 
 
-class _Rivals(Reader):
+class _Rivals(NodeScores):
     """Also keeps the N best log-probabilities of tokens that are no child, of each node that it reads."""
 
     def begin(self, prompts) -> None:
@@ -70,7 +70,7 @@ class _Rivals(Reader):
         self.rivals.update(zip(keys, found, strict=True))
 
 
-class _LooseDrafter(BeamDrafter):
+class _LooseDrafter(TrieDrafter):
     scorer: ModelScorer
 
     def chosen(self, rows: np.ndarray, found: Candidates):

@@ -13,7 +13,7 @@ from dare_job.bench.gpu import machine
 from dare_job.bench.recommend import ablations, generate, measure, report, world
 from dare_job.bench.recommend.measure import Measured, measured
 from dare_job.bench.recommend.methods import FORCED, PLAIN, STRICT, TRIE, Makers, Method, tables
-from dare_job.decode.trie_search.draft_depth import Scheduler
+from dare_job.decode.trie_search.draft_depth import DraftDepth
 from dare_job.decode.trie_search.node_scores import RENORMALISED
 from dare_job.errors import ConfigError
 from dare_job.training.checks import require_at_least, require_each, require_temperatures
@@ -133,7 +133,7 @@ def _renormalised(makers: Makers, options: Options, k: int) -> dict:
 
 def _scheduler(makers: Makers, options: Options, k: int) -> dict:
     """Drafts where they pay by what forwards cost on this machine; times are medians of three at least."""
-    scheduler, repeats = Scheduler(None, makers.world.catalogue.trie.length), max(3, options.repeats)
+    scheduler, repeats = DraftDepth(None, makers.world.catalogue.trie.length), max(3, options.repeats)
     plain = measured(makers, Method(PLAIN, k=k), options.batch, repeats)
     found = measured(makers, Method(TRIE, STRICT, k), options.batch, repeats, scheduler)
     forwards = scheduler.drafted + scheduler.plain

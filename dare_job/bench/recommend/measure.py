@@ -15,8 +15,8 @@ from functools import cache
 import numpy as np
 
 from dare_job.bench.recommend.methods import Makers, Method
-from dare_job.decode.trie_search.draft_depth import Scheduler
-from dare_job.decode.trie_search.search import Lists
+from dare_job.decode.trie_search.draft_depth import DraftDepth
+from dare_job.decode.trie_search.search import TopKResult
 from dare_job.evaluate.replay.latency import H100, MISTRAL, Model, forward_ms
 
 ATSPEED_DRAFTER = Model("LLaMA-68M, bfloat16", 6.8e7, 2, 12, 12, 64)
@@ -31,12 +31,12 @@ def _ms(target: bool, queries: int, rows: int = 1) -> float:
     return forward_ms(H100, MISTRAL if target else ATSPEED_DRAFTER, rows, queries, _CONTEXT)
 
 
-def search_ms(lists: Lists) -> np.ndarray:
+def search_ms(lists: TopKResult) -> np.ndarray:
     """Milliseconds float64 (R,) of each user's search alone."""
     return _sum(lists.reads, True) + _sum(lists.draft_reads, False)
 
 
-def without_tree_ms(lists: Lists, width: int, k: int) -> np.ndarray:
+def without_tree_ms(lists: TopKResult, width: int, k: int) -> np.ndarray:
     """The same where each drafted path is a row of its own, with its own copy of the prompt, as without tree
     attention: a forward of ``width`` paths a drafted level, each as long as the levels above it.
     """
@@ -62,7 +62,7 @@ class Measured:
     the processor's time and the clock's, in milliseconds a user.
     """
 
-    lists: tuple[Lists, ...]
+    lists: tuple[TopKResult, ...]
     leaves: np.ndarray
     scores: np.ndarray
     forwards: np.ndarray
@@ -77,7 +77,7 @@ class Measured:
 
 
 def measured(makers: Makers, method: Method, batch: int, repeats: int,
-             scheduler: Scheduler | None = None) -> Measured:
+             scheduler: DraftDepth | None = None) -> Measured:
     """Lists of all users in batches; times are medians of the repeats."""
     queries, search = makers.world.queries(method.drafter), makers.make(method, scheduler)
     search.search(queries[:batch])  # compiled and warm

@@ -3,11 +3,16 @@
 from dataclasses import dataclass
 
 from dare_job.bench.recommend.world import World
-from dare_job.decode.trie_search.draft_depth import Scheduler
-from dare_job.decode.trie_search.drafts import BeamDrafter, ModelScorer, Scorer
-from dare_job.decode.trie_search.item_weights import Alike, LeafScorer, Popularity, Transitions
+from dare_job.decode.trie_search.draft_depth import DraftDepth
+from dare_job.decode.trie_search.drafts import ModelScorer, Scorer, TrieDrafter
+from dare_job.decode.trie_search.item_weights import (
+    LeafScorer,
+    PopularityWeights,
+    TransitionWeights,
+    UniformWeights,
+)
 from dare_job.decode.trie_search.node_scores import RAW
-from dare_job.decode.trie_search.sampled import DrawnDrafter, SampledTopK
+from dare_job.decode.trie_search.sampled import SampledTopK, SampledTrieDrafter
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Vocabulary
 
@@ -51,8 +56,12 @@ class Makers:
     def __init__(self, world: World, seed: int):
         self.world, self.seed, trie = world, seed, world.catalogue.trie
         self._view = Vocabulary(trie, [0] * trie.length, world.target.device)
-        self._weights = {FORCED: Alike(trie), TRIE: Alike(trie), POPULARITY: Popularity(trie, world.learned),
-                         TRANSITIONS: Transitions(trie, world.learned)}
+        self._weights = {
+            FORCED: UniformWeights(trie),
+            TRIE: UniformWeights(trie),
+            POPULARITY: PopularityWeights(trie, world.learned),
+            TRANSITIONS: TransitionWeights(trie, world.learned),
+        }
 
     def scorer(self, name: str) -> Scorer:
         if name in self._weights:
@@ -61,11 +70,11 @@ class Makers:
         return ModelScorer(target, Vocabulary(self.world.catalogue.trie, list(recommender.first_code_token),
                                               target.device))
 
-    def make(self, method: Method, scheduler: Scheduler | None = None) -> TopK:
+    def make(self, method: Method, scheduler: DraftDepth | None = None) -> TopK:
         world, trie, drafter = self.world, self.world.catalogue.trie, None
         common = world.target, trie, world.recommender.first_code_token, method.k
         if method.drafter != PLAIN:
-            kind = BeamDrafter if method.verification == STRICT else DrawnDrafter
+            kind = TrieDrafter if method.verification == STRICT else SampledTrieDrafter
             whole = {FORCED: method.k, TRIE: WHOLE}.get(method.drafter, method.whole)
             width = 0 if method.drafter in (FORCED, TRIE) else method.width
             drafter = kind(self.scorer(method.drafter), trie.length, width, method.depth, whole)

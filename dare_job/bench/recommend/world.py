@@ -63,7 +63,7 @@ def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed:
     learned = [row for row in known.train if len(row) > 1]
     opened = {}
     for name, folder in drafts.items():
-        opened[name] = task.drafter_of(recommender, folder), _loaded(folder, device)
+        opened[name] = task.open_drafter(recommender, folder), _loaded(folder, device)
     catalogue = Catalogue.of(recommender.ids, known.popularity(len(recommender.ids.items)).astype(float))
     return World(recommender, _loaded(target, device), opened, catalogue,
                  [tests[user][0] for user in drawn], [tests[user][1] for user in drawn],

@@ -10,7 +10,7 @@ import numpy as np
 from dare_job.bench.sampling import curve, report
 from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Method
 from dare_job.bench.sampling.report import Acceptance
-from dare_job.evaluate.acceptance.tree_search import Found, expected_tokens, fastest, largest, nodes_of
+from dare_job.evaluate.acceptance.tree_search import BestTree, expected_tokens, fastest, largest, nodes_of
 
 MOST = 64  # nodes of trees that are all tried: seconds, of 128 minutes
 
@@ -30,13 +30,13 @@ def trees(nodes: int, levels: int, candidates: int) -> Iterator[tuple[int, ...]]
             yield from ((width, *rest) for rest in trees(nodes // width - 1, levels - 1, candidates))
 
 
-def best_of_each_kind(rates: np.ndarray, nodes: int, depth: int) -> dict[bool, dict[int, Found]]:
+def best_of_each_kind(rates: np.ndarray, nodes: int, depth: int) -> dict[bool, dict[int, BestTree]]:
     """By whether trees narrow, and by node limit, the best one; limits that hold none are not there."""
-    best: dict[bool, dict[int, Found]] = {True: {}, False: {}}
+    best: dict[bool, dict[int, BestTree]] = {True: {}, False: {}}
     for widths in trees(nodes, depth, rates.shape[1]):
         kind, size, tokens = best[narrowing(widths)], nodes_of(widths), expected_tokens(rates, widths)
         if size not in kind or tokens > kind[size].tokens:
-            kind[size] = Found(widths, tokens)
+            kind[size] = BestTree(widths, tokens)
     for kind in best.values():
         for limit in range(nodes + 1):
             within = [each for each in (kind.get(limit - 1), kind.get(limit)) if each]
@@ -107,6 +107,6 @@ def methods(temperature: float, rates: dict[str, Acceptance], here: dict, nodes:
     return [*found, Method(RETRIEVAL, RETRIEVAL, nodes=min(_RETRIEVED, nodes))], expected
 
 
-def _searched(rates: np.ndarray, nodes: int, depth: int) -> Found:
+def _searched(rates: np.ndarray, nodes: int, depth: int) -> BestTree:
     """The tree that is fastest where memory bounds steps."""
     return fastest(rates, nodes, curve.target_table(nodes), curve.draft_table(depth))

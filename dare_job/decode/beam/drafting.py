@@ -6,16 +6,16 @@ import numpy as np
 import torch
 
 from dare_job.decode.beam.forest import Forest
-from dare_job.decode.beam.kernel import beam_law, log_likelihoods
+from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.draft.model import over_vocabulary
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.target import Target
-from dare_job.decode.sampling.distributions import NONE, draw, law
+from dare_job.decode.sampling.distributions import NONE, distribution_for, sample_candidates
 from dare_job.decode.sampling.random_streams import DRAFT, uniforms
 
 
-class Drafts(NamedTuple):
+class BeamDrafts(NamedTuple):
     """One layer of R rows.
 
     pairs  int64 (R, n): beam * V + token, NONE where there is none
@@ -62,7 +62,7 @@ class BeamDrafter:
 
     def grow(self, beams: Beams, forest: Forest, likelihoods: np.ndarray, ids: np.ndarray,
              lengths: np.ndarray, layers: np.ndarray, keys: np.ndarray, written: np.ndarray,
-             ends: torch.Tensor, banned: np.ndarray) -> tuple[list[Drafts], np.ndarray]:
+             ends: torch.Tensor, banned: np.ndarray) -> tuple[list[BeamDrafts], np.ndarray]:
         """Layers of drafts behind beams (R, B), given by log P, -inf where there is none, and nodes ids.
 
         lengths (R,) of texts, layers (R,) to draft, keys and written (R,) of the rows' random numbers, ends
@@ -79,13 +79,19 @@ class BeamDrafter:
                 break
             numbers = uniforms(keys, written + depth, DRAFT, np.zeros(len(keys), np.int64), beams.draft_width)
             asked = (state > -torch.inf).any(-1)
-            pairs, q, state = _drawn(beams, state, logits, ends,
-                                     bans(ends, banned > depth), torch.from_numpy(numbers).to(ends.device))
+            pairs, q, state = _sample_layer(
+                beams,
+                state,
+                logits,
+                ends,
+                forbidden_ends(ends, banned > depth),
+                torch.from_numpy(numbers).to(ends.device),
+            )
             sound &= (~asked | (pairs >= 0).any(-1)).cpu().numpy()
             beam, tokens = np.divmod(pairs.clamp_min(0).cpu().numpy(), logits.shape[-1])
             there = (state > -torch.inf).cpu().numpy()
             ids = forest.add(np.take_along_axis(ids, beam, 1), tokens, there)
-            found.append(Drafts(pairs, q, ids))
+            found.append(BeamDrafts(pairs, q, ids))
         for row in np.flatnonzero(~sound):
             self.cache.clear(row)  # for the rows that come after
         return found, sound
@@ -98,10 +104,10 @@ class BeamDrafter:
             return None
         logits = self.model.extend(self.cache, level).float()
         forest.read[: len(lengths)] = np.where(going, counts, forest.read[: len(lengths)])
-        return gathered(over_vocabulary(logits, self.columns), level, ids, np.arange(len(lengths)))
+        return gather_logits(over_vocabulary(logits, self.columns), level, ids, np.arange(len(lengths)))
 
 
-def _drawn(beams: Beams, likelihoods: torch.Tensor, logits: torch.Tensor, ends: torch.Tensor,
+def _sample_layer(beams: Beams, likelihoods: torch.Tensor, logits: torch.Tensor, ends: torch.Tensor,
            banned: torch.Tensor | None, numbers: torch.Tensor) -> tuple:
     """Pairs (R, n) behind beams of log P (R, B), their law, and log P of those that go on."""
     scores = log_likelihoods(likelihoods.float() if beams.deterministic else likelihoods, logits, banned)
@@ -110,19 +116,19 @@ def _drawn(beams: Beams, likelihoods: torch.Tensor, logits: torch.Tensor, ends: 
         values, pairs = flat.topk(min(n, flat.shape[1]))
         pairs, q = torch.where(values > -torch.inf, pairs, NONE), None
     else:
-        q, _ = beam_law(scores, beams.warp)
-        pairs = draw(law(beams.draft_law), q, n, numbers)
+        q, _ = beam_distribution(scores, beams.warp)
+        pairs = sample_candidates(distribution_for(beams.draft_law), q, n, numbers)
     known = pairs.clamp_min(0)
     goes_on = (pairs >= 0) & ~ends[known % logits.shape[-1]]
     return pairs, q, torch.where(goes_on, flat.gather(1, known).double(), -torch.inf)
 
 
-def gathered(logits: torch.Tensor, level: Level, ids: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+def gather_logits(logits: torch.Tensor, level: Level, ids: np.ndarray, rows: np.ndarray) -> torch.Tensor:
     """Logits (A, B, V) of nodes ids (R, B) of rows (A,), of those (T, V) that a level read; of others any."""
     places = (level.starts[:-1] - level.first)[rows, None] + ids[rows]
     return logits[torch.from_numpy(np.clip(places, 0, len(level.tokens) - 1)).to(logits.device)]
 
 
-def bans(ends: torch.Tensor, rows: np.ndarray) -> torch.Tensor | None:
+def forbidden_ends(ends: torch.Tensor, rows: np.ndarray) -> torch.Tensor | None:
     """Bool (R, V): no text may end in these rows, bool (R,). ends bool (V,)."""
     return torch.from_numpy(rows).to(ends.device)[:, None] & ends if rows.any() else None

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dare_job.decode.beam.drafting import BeamDrafter, Drafts, bans, gathered
-from dare_job.decode.beam.layer import Input, Output, sampled, searched
-from dare_job.decode.beam.rows import BeamRows, none_above
+from dare_job.decode.beam.descent import Descent
+from dare_job.decode.beam.drafting import BeamDrafter, BeamDrafts, forbidden_ends, gather_logits
+from dare_job.decode.beam.layer import LayerInput, LayerOutput, sample_layer, search_layer
+from dare_job.decode.beam.rows import BeamRows, text_parents
 from dare_job.decode.beam.settings import Beams
-from dare_job.decode.beam.walk import Walk
 from dare_job.decode.engine import prefill
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.cache import TreeCache
@@ -18,10 +18,10 @@ from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Result
 from dare_job.decode.sampling.distributions import NONE
-from dare_job.decode.sampling.random_streams import RESIDUAL, VERIFY, Seeds, uniforms
+from dare_job.decode.sampling.random_streams import RESIDUAL, VERIFY, RowKeys, uniforms
 from dare_job.errors import ModelError
 
-_NO_NUMBERS = "the model's logits are not finite"
+_NONFINITE = "the model's logits are not finite"
 
 
 class BeamEngine(Engine):
@@ -38,7 +38,7 @@ class BeamEngine(Engine):
         Raises ModelError where the model's generation config changes scores in a way that beams do not know.
         """
         super().__init__(target, replace(settings, score="never"))
-        self.beams, self._seeds = beams, Seeds(beams.seed)
+        self.beams, self._seeds = beams, RowKeys(beams.seed)
         self._drafter = drafter if beams.layers else None
         if self._drafter:
             head = target.model.get_output_embeddings()
@@ -82,10 +82,10 @@ class BeamEngine(Engine):
         level = forest.level(lengths, first, self.target.vocabulary - 1)
         rows.queries[slots] += np.diff(level.starts)
         logits = self.target.extend(cache, level).float()
-        walk = Walk(rows, slots, keys, ids, rows.likelihoods[slots])
+        walk = Descent(rows, slots, keys, ids, rows.likelihoods[slots])
         for depth in range(len(drafts) + 1):
             given = drafts[depth] if depth < len(drafts) else None
-            found = self._layer(rows, walk, gathered(logits, level, walk.ids, walk.going), given)
+            found = self._layer(rows, walk, gather_logits(logits, level, walk.ids, walk.going), given)
             walk.follow(found, given)
             if not len(walk.going):
                 break
@@ -97,7 +97,7 @@ class BeamEngine(Engine):
         return results if self.clock_s < self._due_s else results + self._timed_out(rows)
 
     def _drafts_of(self, rows: BeamRows, slots: np.ndarray, keys: np.ndarray,
-                   ids: np.ndarray) -> list[Drafts]:
+                   ids: np.ndarray) -> list[BeamDrafts]:
         """A step's layers of drafts; its last layer is the target's own, up to the row's limit."""
         if self._drafter is None:
             return []
@@ -110,12 +110,14 @@ class BeamEngine(Engine):
         rows.drafted[slots] &= sound & (self._drafter.fits(written) > 0)
         return drafts
 
-    def _layer(self, rows: BeamRows, walk: Walk, logits: torch.Tensor, given: Drafts | None) -> Output:
+    def _layer(
+        self, rows: BeamRows, walk: Descent, logits: torch.Tensor, given: BeamDrafts | None
+    ) -> LayerOutput:
         """The layer behind the beams of the walk's rows, by logits (A, B, V)."""
         slots, device = walk.slots[walk.going], logits.device
         written = rows.written[slots]
         ends = self._ending(logits.shape[-1])
-        banned = bans(ends, rows.least[slots] > written)
+        banned = forbidden_ends(ends, rows.least[slots] > written)
         limit = torch.from_numpy(written + 1 >= rows.longest[slots]).to(device)
         ends = ends | limit[:, None]
         likelihoods = torch.from_numpy(walk.likelihoods[walk.going]).to(device)
@@ -123,13 +125,13 @@ class BeamEngine(Engine):
         going = torch.from_numpy(walk.going).to(device)
         drafts, q = (none, None) if given is None else (given.pairs[going], given.q)
         if self.beams.deterministic:
-            found = Input(likelihoods, logits, banned, ends, drafts, None, None, None)
-            return searched(self.beams, found, len(self._eos()))
+            found = LayerInput(likelihoods, logits, banned, ends, drafts, None, None, None)
+            return search_layer(self.beams, found, len(self._eos()))
         keys, zeros = walk.keys[walk.going], np.zeros(len(slots), np.int64)
         numbers = (torch.from_numpy(uniforms(keys, written, purpose, zeros, count)).to(device)
                    for purpose, count in ((VERIFY, drafts.shape[1]), (RESIDUAL, self.beams.width)))
         q = None if q is None else q[going]
-        return sampled(self.beams, Input(likelihoods, logits, banned, ends, drafts, q, *numbers))
+        return sample_layer(self.beams, LayerInput(likelihoods, logits, banned, ends, drafts, q, *numbers))
 
     def _eos(self) -> list[int]:
         return [token for token in self.rules.eos if token < self.target.vocabulary]
@@ -142,7 +144,7 @@ class BeamEngine(Engine):
             self._ends[[token for token in self._eos() if token < len(self._ends)]] = True
         return self._ends
 
-    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Walk) -> None:
+    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Descent) -> None:
         """What goes on takes its place in the rows and in both caches."""
         if self.beams.single_cache:
             best = walk.out_likelihoods.argmax(-1)[:, None]
@@ -161,13 +163,13 @@ class BeamEngine(Engine):
         rows.stepped(slots, walk.layers, len(rows.used) / len(slots))
         rows.seen[slots] += walk.seen
 
-    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Walk) -> list[Result]:
+    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Descent) -> list[Result]:
         results = []
         for place in np.flatnonzero(walk.over):
             slot = slots[place]
             if walk.unsound[place]:
                 cache.clear(slot)
-                results.append(rows.finish(slot, "error", _NO_NUMBERS))
+                results.append(rows.finish(slot, "error", _NONFINITE))
             else:
                 results.append(rows.conclude(slot, self._is_eos))
         return results
@@ -188,7 +190,7 @@ class BeamEngine(Engine):
                 shown = ids[reads, : lengths[reads].max()]
                 rows.drafted[slots[reads]] = self._drafter.read_prompts(slots[reads], shown, lengths[reads])
         keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
-        walk = Walk(rows, slots, keys, none_above(len(slots), 1), np.zeros((len(slots), 1)))
+        walk = Descent(rows, slots, keys, text_parents(len(slots), 1), np.zeros((len(slots), 1)))
         walk.follow(self._layer(rows, walk, logits[:, None], None), None)
         rows.above[slots], rows.leaf[slots] = walk.out_above, walk.out_leaf
         rows.likelihoods[slots] = walk.out_likelihoods

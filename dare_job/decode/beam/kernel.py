@@ -27,24 +27,31 @@ from typing import NamedTuple
 
 import torch
 
-from dare_job.decode.sampling.distributions import LAWS, NONE, Law, law, pick, without
-from dare_job.decode.sampling.rules import at, normalised, ratio
+from dare_job.decode.sampling.distributions import (
+    DISTRIBUTIONS,
+    NONE,
+    DraftDistribution,
+    distribution_for,
+    sample_tokens,
+    without,
+)
+from dare_job.decode.sampling.rules import acceptance_ratio, gather_at, normalised
 from dare_job.decode.sampling.warp import Warp, warp
 from dare_job.errors import ConfigError
 
-IID, DISTINCT = "iid", "without_replacement"
+IID, WITHOUT_REPLACEMENT = "iid", "without_replacement"
 
-KINDS = (IID, DISTINCT)
+DISTRIBUTION_NAMES = (IID, WITHOUT_REPLACEMENT)
 
 
-def kind(name: str, setting: str = "beam.law") -> Law:
+def beam_distribution_for(name: str, setting: str = "beam.law") -> DraftDistribution:
     """A law of drafts or outputs by its name. Raises ConfigError where the kernel does not know it."""
-    if name not in KINDS:
-        raise ConfigError(f"{setting} = {name!r}: beams are drawn {' or '.join(KINDS)}")
-    return law(name)
+    if name not in DISTRIBUTION_NAMES:
+        raise ConfigError(f"{setting} = {name!r}: beams are drawn {' or '.join(DISTRIBUTION_NAMES)}")
+    return distribution_for(name)
 
 
-class Judged(NamedTuple):
+class VerifiedDrafts(NamedTuple):
     """What became of R rows' n drafts.
 
     accepted  bool (R, n)
@@ -62,8 +69,8 @@ class Judged(NamedTuple):
         return self.accepted.sum(-1)
 
 
-def judge(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: torch.Tensor,
-          widths: torch.Tensor, outputs: str, drawn: str) -> Judged:
+def verify(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: torch.Tensor,
+          widths: torch.Tensor, outputs: str, drawn: str) -> VerifiedDrafts:
     """Accept and reject drafts int64 (R, n), NONE where there is none, by uniforms (R, n).
 
     widths int64 (R,): outputs wanted; outputs, drawn: ``IID`` or ``DISTINCT``, of target and drafts.
@@ -73,7 +80,7 @@ def judge(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: torc
     for j in range(drafts.shape[1]):
         token = drafts[:, j]
         asked = (token >= 0) & (accepted.sum(-1) < widths)
-        chance = ratio(at(owed, token), at(s, token)) * asked
+        chance = acceptance_ratio(gather_at(owed, token), gather_at(s, token)) * asked
         yes = asked & (uniforms[:, j] < chance)
         accepted[:, j], chances[:, j] = yes, chance
         taken[:, j] = torch.where(yes, token, NONE)
@@ -81,14 +88,14 @@ def judge(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: torc
         if no.any():
             owed = torch.where(no[:, None], normalised((owed - s).clamp_min(0), owed), owed)
         if yes.any():
-            rest = normalised(_left(p, taken[:, : j + 1], outputs))
+            rest = normalised(_remaining(p, taken[:, : j + 1], outputs))
             owed = torch.where(yes[:, None], rest, owed)
-        if drawn == DISTINCT:
+        if drawn == WITHOUT_REPLACEMENT:
             s = normalised(without(s, token[:, None]))
-    return Judged(accepted, chances, owed)
+    return VerifiedDrafts(accepted, chances, owed)
 
 
-def complete(p: torch.Tensor, judged: Judged, drafts: torch.Tensor, uniforms: torch.Tensor,
+def complete(p: torch.Tensor, judged: VerifiedDrafts, drafts: torch.Tensor, uniforms: torch.Tensor,
              widths: torch.Tensor, outputs: str) -> torch.Tensor:
     """Outputs int64 (R, W): the accepted drafts in their order, then what was still wanted; NONE behind.
 
@@ -100,17 +107,17 @@ def complete(p: torch.Tensor, judged: Judged, drafts: torch.Tensor, uniforms: to
         wanted = (counts <= place) & (place < widths)
         if not wanted.any():
             continue
-        weights = weights_of(p, judged.owed, found[:, :place], counts == place, outputs)
-        found[:, place] = torch.where(wanted, pick(weights, uniforms[:, place]), found[:, place])
+        weights = next_output_weights(p, judged.owed, found[:, :place], counts == place, outputs)
+        found[:, place] = torch.where(wanted, sample_tokens(weights, uniforms[:, place]), found[:, place])
     return found
 
 
-def weights_of(p: torch.Tensor, owed: torch.Tensor, earlier: torch.Tensor, first: torch.Tensor,
+def next_output_weights(p: torch.Tensor, owed: torch.Tensor, earlier: torch.Tensor, first: torch.Tensor,
                outputs: str) -> torch.Tensor:
     """Weights (R, S) of the next output behind ``earlier`` (R, k): ``owed`` where it is the first (R,) one
     that no draft gave.
     """
-    return torch.where(first[:, None], owed, _left(p, earlier, outputs))
+    return torch.where(first[:, None], owed, _remaining(p, earlier, outputs))
 
 
 def compact(values: torch.Tensor, most: int) -> torch.Tensor:
@@ -121,7 +128,7 @@ def compact(values: torch.Tensor, most: int) -> torch.Tensor:
     return found.scatter(1, places, torch.where(there, values, NONE))[:, :most]
 
 
-def survivors(q: torch.Tensor, drafts: torch.Tensor, alive: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def surviving_drafts(q: torch.Tensor, drafts: torch.Tensor, alive: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """q, drafts and the mass that they keep where some parents were rejected: their drafts are dropped, and q
     is what is left, normalised.
 
@@ -135,8 +142,8 @@ def survivors(q: torch.Tensor, drafts: torch.Tensor, alive: torch.Tensor) -> tup
     return normalised(kept), torch.where(living, drafts, NONE), kept.sum(-1)
 
 
-def _left(p: torch.Tensor, taken: torch.Tensor, outputs: str) -> torch.Tensor:
-    return LAWS[outputs].after(p, taken, taken.shape[1])
+def _remaining(p: torch.Tensor, taken: torch.Tensor, outputs: str) -> torch.Tensor:
+    return DISTRIBUTIONS[outputs].after(p, taken, taken.shape[1])
 
 
 def log_likelihoods(likelihoods: torch.Tensor, logits: torch.Tensor,
@@ -152,6 +159,6 @@ def log_likelihoods(likelihoods: torch.Tensor, logits: torch.Tensor,
     return torch.where(likelihoods[..., None] > -torch.inf, scores + likelihoods[..., None], -torch.inf)
 
 
-def beam_law(scores: torch.Tensor, settings: Warp) -> tuple[torch.Tensor, torch.Tensor]:
+def beam_distribution(scores: torch.Tensor, settings: Warp) -> tuple[torch.Tensor, torch.Tensor]:
     """p_beam float64 (R, B * V) of ``log_likelihoods``, and whether it is a law, bool (R,)."""
     return warp(scores.flatten(1), settings)

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import torch
 
 from dare_job.decode.beam import kernel
-from dare_job.decode.beam.kernel import beam_law, log_likelihoods
+from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
 from dare_job.decode.beam.settings import Beams
 from dare_job.decode.sampling.distributions import NONE
 from dare_job.decode.sampling.rules import normalised
 
 
-def rates(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
+def acceptance_rates(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
     """a_1 .. a_n float64 (R, n): a draft's acceptance where all since the last accepted one were rejected."""
     found = []
     for _ in range(n):
@@ -33,7 +33,7 @@ def rates(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
     return torch.stack(found, -1)
 
 
-def counts(a: torch.Tensor) -> torch.Tensor:
+def accepted_count_table(a: torch.Tensor) -> torch.Tensor:
     """P float64 (R, n + 1, n + 1) of rates (R, n): [m, k], that k of m drafts are accepted."""
     rows, n = a.shape
     missed = torch.cat((a.new_ones(rows, 1), (1 - a).cumprod(-1)), -1)  # (R, n + 1)
@@ -46,7 +46,7 @@ def counts(a: torch.Tensor) -> torch.Tensor:
     return table
 
 
-def at_least(table: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
+def tail_probabilities(table: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
     """float64 (R, n + 1): probability that K or more of n drafts are accepted.
 
     mass (R,): probability that a draft's parent is among the beams; the others are dropped unseen, so that m
@@ -60,18 +60,18 @@ def at_least(table: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
     return law.flip(-1).cumsum(-1).flip(-1)
 
 
-def reach(p: torch.Tensor, q: torch.Tensor, n: int, mass: torch.Tensor) -> torch.Tensor:
+def accepted_tail(p: torch.Tensor, q: torch.Tensor, n: int, mass: torch.Tensor) -> torch.Tensor:
     """float64 (R, n + 1): probability that K or more of n drafts are accepted, of laws (R, S)."""
-    return at_least(counts(rates(p, q, n)), mass)
+    return tail_probabilities(accepted_count_table(acceptance_rates(p, q, n)), mass)
 
 
-def widths(reached: torch.Tensor, threshold: float, least: int, most: int) -> torch.Tensor:
+def layer_widths(reached: torch.Tensor, threshold: float, least: int, most: int) -> torch.Tensor:
     """W_L int64 (R,) within [least, most], by what ``reach`` says."""
     enough = reached[:, 1:] >= threshold - 1e-12  # sums that rounding spoils
     return enough.sum(-1).clamp(least, most)
 
 
-def layers_bound(threshold: float, beta: float, layers: int) -> float:
+def min_expected_layers(threshold: float, beta: float, layers: int) -> float:
     """Least expected layers of a step with so many drafted ones: with b = min(t, beta),
     (1 - b**(layers + 1)) / (1 - b) (theorem 3.2, where it stands as an equality; p = q gives layers + 1).
 
@@ -81,7 +81,7 @@ def layers_bound(threshold: float, beta: float, layers: int) -> float:
     return float(sum(passed**layer for layer in range(layers + 1)))
 
 
-class Input(NamedTuple):
+class LayerInput(NamedTuple):
     """likelihoods float64 (A, B): log P of the input beams, -inf where there is none
     logits  float32 (A, B, V) behind them
     banned  bool (A, V): tokens that may not come yet; None: none
@@ -111,7 +111,7 @@ class Beam(NamedTuple):
     likelihoods: torch.Tensor
 
 
-class Output(NamedTuple):
+class LayerOutput(NamedTuple):
     """running  beams that go on; ended: those that ended here
     accepted  float64 (A, n): log P of drafts that go on, -inf of the others
     passed    bool (A,): all that goes on was drafted, so that the next layer of drafts counts
@@ -129,35 +129,42 @@ class Output(NamedTuple):
     beta: torch.Tensor
 
 
-def sampled(beams: Beams, given: Input) -> Output:
+def sample_layer(beams: Beams, given: LayerInput) -> LayerOutput:
     """Outputs drawn from p_beam, iid or without replacement, by drafts where these pass."""
     scores = log_likelihoods(given.likelihoods, given.logits, given.banned)
-    p, sound = beam_law(scores, beams.warp)
+    p, sound = beam_distribution(scores, beams.warp)
     p, scores = normalised(p), scores.flatten(1)
     drafted = (given.drafts >= 0).any(-1)
     wide = torch.full_like(drafted, beams.width, dtype=torch.int64)
     drafts, count = given.drafts, given.drafts.shape[1]
     if given.q is not None and drafted.any():
         alive = (given.likelihoods > -torch.inf).repeat_interleave(given.logits.shape[-1], 1)
-        q, drafts, mass = kernel.survivors(given.q, drafts, alive)
-        reached = reach(p, q, count, mass)
-        found = widths(reached, beams.threshold, beams.min_width, beams.width)
+        q, drafts, mass = kernel.surviving_drafts(given.q, drafts, alive)
+        reached = accepted_tail(p, q, count, mass)
+        found = layer_widths(reached, beams.threshold, beams.min_width, beams.width)
         wide = torch.where(drafted, found, wide)
         beta = reached[:, beams.min_width].clamp_max(beams.threshold) * drafted
-        judged = kernel.judge(p, q, drafts, given.verify, wide, beams.law, beams.draft_law)
+        judged = kernel.verify(p, q, drafts, given.verify, wide, beams.law, beams.draft_law)
     else:
-        judged = kernel.judge(p, p, drafts[:, :0], given.verify[:, :0], wide, beams.law, beams.draft_law)
+        judged = kernel.verify(p, p, drafts[:, :0], given.verify[:, :0], wide, beams.law, beams.draft_law)
         drafts, drafted, beta = drafts[:, :0], torch.zeros_like(drafted), p.new_zeros(len(p))
     pairs = kernel.complete(p, judged, drafts, given.residual, wide, beams.law)
     outs = _beams(pairs, scores, given)
-    over = _ending(outs, given)
-    accepted = torch.nn.functional.pad(_likelihoods(drafts, scores, judged.accepted, given),
+    over = _ends_text(outs, given)
+    accepted = torch.nn.functional.pad(_draft_likelihoods(drafts, scores, judged.accepted, given),
                                        (0, count - drafts.shape[1]), value=-torch.inf)
-    return Output(_only(outs, ~over), _only(outs, over), accepted, drafted & (judged.counts >= wide),
-                  (pairs >= 0).sum(-1), sound, beta)
+    return LayerOutput(
+        _filtered(outs, ~over),
+        _filtered(outs, over),
+        accepted,
+        drafted & (judged.counts >= wide),
+        (pairs >= 0).sum(-1),
+        sound,
+        beta,
+    )
 
 
-def searched(beams: Beams, given: Input, eos: int) -> Output:
+def search_layer(beams: Beams, given: LayerInput, eos: int) -> LayerOutput:
     """The most probable beams, float32 as in ``generate``: the best of twice as many that do not end go on.
 
     eos: end-of-text tokens that there are; with more than one, of so many times more
@@ -169,34 +176,34 @@ def searched(beams: Beams, given: Input, eos: int) -> Output:
     values, pairs = flat.topk(asked)
     pairs = torch.where(values > -torch.inf, pairs, NONE)
     best = _beams(pairs, flat, given)
-    over = _ending(best, given)
+    over = _ends_text(best, given)
     order = torch.where(over, -torch.inf, values).topk(min(beams.width, asked)).indices
-    running = _only(Beam(*(field.gather(1, order) for field in best)), ~over.gather(1, order))
-    ended = _only(Beam(*(field[:, : beams.width] for field in best)), over[:, : beams.width])
+    running = _filtered(Beam(*(field.gather(1, order) for field in best)), ~over.gather(1, order))
+    ended = _filtered(Beam(*(field[:, : beams.width] for field in best)), over[:, : beams.width])
     chosen = torch.where(running.likelihoods > -torch.inf, pairs.gather(1, order), NONE)
     same = (chosen[:, :, None] == given.drafts[:, None]) & (chosen >= 0)[:, :, None]  # (A, W, n)
     accepted = torch.where(same, running.likelihoods[:, :, None], -torch.inf).amax(1)
     passed = (same.any(-1) | (chosen < 0)).all(-1) & (chosen >= 0).any(-1)
     kept = (pairs[:, : beams.width] >= 0).sum(-1)
-    return Output(running, ended, accepted, passed, kept, sound, passed.double())
+    return LayerOutput(running, ended, accepted, passed, kept, sound, passed.double())
 
 
-def _beams(pairs: torch.Tensor, scores: torch.Tensor, given: Input) -> Beam:
+def _beams(pairs: torch.Tensor, scores: torch.Tensor, given: LayerInput) -> Beam:
     vocabulary = given.logits.shape[-1]
     known = pairs.clamp_min(0)
     values = torch.where(pairs >= 0, scores.gather(1, known).double(), -torch.inf)
     return Beam(known // vocabulary, known % vocabulary, values)
 
 
-def _ending(beams: Beam, given: Input) -> torch.Tensor:
+def _ends_text(beams: Beam, given: LayerInput) -> torch.Tensor:
     return given.ends.gather(1, beams.tokens) & (beams.likelihoods > -torch.inf)
 
 
-def _only(beams: Beam, which: torch.Tensor) -> Beam:
+def _filtered(beams: Beam, which: torch.Tensor) -> Beam:
     return beams._replace(likelihoods=torch.where(which, beams.likelihoods, -torch.inf))
 
 
-def _likelihoods(drafts, scores, accepted, given):
+def _draft_likelihoods(drafts, scores, accepted, given):
     known = drafts.clamp_min(0)
     goes_on = accepted & ~given.ends.gather(1, known % given.logits.shape[-1])
     return torch.where(goes_on, scores.gather(1, known), -torch.inf)

@@ -43,7 +43,7 @@ class Finished:
         return full and self.score(likelihood, tokens) <= self.beams[-1][0]
 
 # Sums over layers: beams; layers whose drafts were judged; those that passed, and their beams; beta.
-SEEN = ("beams", "judged", "passed", "passed_beams", "beta")
+STATISTICS = ("beams", "judged", "passed", "passed_beams", "beta")
 
 
 class BeamRows(Rows):
@@ -62,7 +62,7 @@ class BeamRows(Rows):
         self.above, self.leaf = np.zeros((2, slots, beams.width), np.int64)
         self.likelihoods = np.full((slots, beams.width), -np.inf)
         self.written, self.layers, self.queries = np.zeros((3, slots), np.int64)
-        self.seen = np.zeros((slots, len(SEEN)))
+        self.seen = np.zeros((slots, len(STATISTICS)))
         self.drafted = np.zeros(slots, np.bool_)
         self.finished: list[Finished | None] = [None] * slots
 
@@ -118,6 +118,6 @@ class BeamRows(Rows):
         self.forest.move(source, target)
 
 
-def none_above(rows: int, beams: int) -> np.ndarray:
+def text_parents(rows: int, beams: int) -> np.ndarray:
     """Parents int64 (R, B) of what stands directly behind the text."""
     return np.full((rows, beams), TEXT, np.int64)

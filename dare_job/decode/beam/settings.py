@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from dare_job.decode.beam.kernel import IID, kind
+from dare_job.decode.beam.kernel import IID, beam_distribution_for
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
 
@@ -45,7 +45,7 @@ class Beams:
                 raise ConfigError(f"beam.{name} is {getattr(self, name)}; it must be {least} to {most}")
         if not 0 <= self.threshold <= 1:
             raise ConfigError(f"beam.threshold is {self.threshold}; it must be a probability, such as 0.9")
-        kind(self.law, "beam.law"), kind(self.draft_law, "beam.draft_law")
+        beam_distribution_for(self.law, "beam.law"), beam_distribution_for(self.draft_law, "beam.draft_law")
         if self.min_width > self.width:
             raise ConfigError(f"beam.min_width = {self.min_width} is more than beam.width = {self.width}")
         for name in ("min_width", "width") if self.deterministic else ("min_width",):

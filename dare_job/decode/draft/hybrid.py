@@ -11,8 +11,13 @@ import numpy as np
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.drafter import Constraint, Drafter
 from dare_job.decode.request import Request
-from dare_job.decode.sampling.drafts import SampledDrafts, certain, either, joined
-from dare_job.decode.sampling.random_streams import Draws
+from dare_job.decode.sampling.drafts import (
+    SampledDrafts,
+    deterministic_drafts,
+    select_drafts,
+    select_sampled_drafts,
+)
+from dare_job.decode.sampling.random_streams import RowUniforms
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
@@ -34,10 +39,10 @@ class HybridDrafter:
         if sure.all():
             return found
         rest = np.where(sure, 0, budgets).astype(budgets.dtype)
-        return joined(sure, found, self.model.draft(requests, context, lengths, rest, depths, least))
+        return select_drafts(sure, found, self.model.draft(requests, context, lengths, rest, depths, least))
 
     def sampled(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp, draws: Draws,
+                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp, draws: RowUniforms,
                 constrain: Constraint | None = None) -> SampledDrafts:
         """As ``ModelDrafter.sampled``; a row with retrieval's tree has the law ``top_k``."""
         found = self.retrieval.draft(requests, context, lengths, budgets, depths)
@@ -46,7 +51,9 @@ class HybridDrafter:
         drawn = self.model.sampled(requests, context, lengths, rest, depths, law, settings, draws,
                                    constrain)
         found = found._replace(sizes=np.where(sure, found.sizes, 0).astype(np.int32))
-        return either(sure, certain(found, self.model.vocabulary, drawn.q.device), drawn)
+        return select_sampled_drafts(
+            sure, deterministic_drafts(found, self.model.vocabulary, drawn.q.device), drawn
+        )
 
     def _sure(self, found: DraftBatch) -> np.ndarray:
         """bool (R,)."""

@@ -11,10 +11,10 @@ from dare_job.decode.draft.sampled_tree import Drawn
 from dare_job.decode.drafter import Constraint, Shape
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
-from dare_job.decode.sampling.distributions import NONE, check_count, draw
-from dare_job.decode.sampling.distributions import law as law_of
+from dare_job.decode.sampling.distributions import NONE, check_count, sample_candidates
+from dare_job.decode.sampling.distributions import distribution_for as law_of
 from dare_job.decode.sampling.drafts import SampledDrafts
-from dare_job.decode.sampling.random_streams import Draws
+from dare_job.decode.sampling.random_streams import RowUniforms
 from dare_job.decode.sampling.warp import Warp, warp
 from pools.tree import DraftBatch, empty
 
@@ -57,7 +57,7 @@ class ModelDrafter:
 
     @torch.inference_mode()
     def sampled(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp, draws: Draws,
+                budgets: np.ndarray, depths: np.ndarray, law: str, settings: Warp, draws: RowUniforms,
                 constrain: Constraint | None = None) -> SampledDrafts:
         """Candidates drawn by a law from what the draft model says after warping.
 
@@ -81,7 +81,9 @@ class ModelDrafter:
             if constrain is not None:
                 logits = constrain(logits, rows, lengths[rows] + depth - 1)
             rows, places, q = self._warped(logits, rows, places, drawn, context, lengths, settings)
-            found = draw(chosen, q, width, torch.from_numpy(draws(rows, places, width)).to(q.device))
+            found = sample_candidates(
+                chosen, q, width, torch.from_numpy(draws(rows, places, width)).to(q.device)
+            )
             shares = q.gather(1, found.clamp_min(0)).cpu().numpy()
             drawn.add(rows, places, found.cpu().numpy(), shares, lines)
             parts.append(q)

@@ -1,14 +1,7 @@
-"""Sampling with many candidates: laws of drafts, and rules whose output has the target's law.
+"""Multi-candidate speculative sampling: draft distributions, and verification rules exact for them.
 
-``warp`` makes probabilities, ``draw`` draws candidates by a named law, ``Verifier`` judges those of a node by
-a rule that is exact for the law, ``walk`` and ``traverse`` judge trees.
+``warp`` turns logits into probabilities, ``distributions`` samples candidates, ``verify`` verifies the
+candidates of a node or a tree with a rule of ``rules``, and ``traversal`` verifies whole paths. The output of
+every rule has the target distribution. Shape letters: R rows, V vocabulary, n candidates of a node, N nodes,
+T queries of a forward.
 """
-
-from dare_job.decode.sampling.distributions import LAWS, NONE, draw, enumerate_draws, law
-from dare_job.decode.sampling.rules import RULES
-from dare_job.decode.sampling.traversal import law_of_traversal, traverse
-from dare_job.decode.sampling.verify import Candidates, Outcome, Output, Verifier, Walk, law_of_walk, walk
-from dare_job.decode.sampling.warp import Warp, warp
-
-__all__ = ["LAWS", "NONE", "RULES", "Candidates", "Outcome", "Output", "Verifier", "Walk", "Warp", "draw",
-           "enumerate_draws", "law", "law_of_traversal", "law_of_walk", "traverse", "walk", "warp"]

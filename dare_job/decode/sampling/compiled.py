@@ -15,7 +15,7 @@ from dare_job.decode.verify.relaxed_compiled import BLOCK, LEAST, power, rest, s
 from pools.jit import cached
 
 
-class Kept(NamedTuple):
+class WarpParameters(NamedTuple):
     """Settings of ``Warp`` as numbers; those that change nothing are 0, top_p's is 1."""
 
     temperature: float
@@ -24,13 +24,15 @@ class Kept(NamedTuple):
     min_p: float
 
 
-def kept(settings: Warp) -> Kept:
-    return Kept(float(settings.temperature), int(settings.top_k or 0),
+def warp_parameters(settings: Warp) -> WarpParameters:
+    return WarpParameters(float(settings.temperature), int(settings.top_k or 0),
                 1.0 if settings.top_p is None else float(settings.top_p), float(settings.min_p or 0.0))
 
 
 @cached
-def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, out, relaxed, finite, sound):
+def verify_deterministic_drafts(
+    scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, out, relaxed, finite, sound
+):
     """Fill in the verdict: at each node of a row's path a token is drawn, until it is none of the node's
     children. Returns whether all rows are sound: all but those that have no numbers behind their roots.
 
@@ -44,7 +46,7 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
         node, depth = root, 0
         known = distinct(r, scores.shape[1], seen)
         penalise(scores[node], known, root, node, tokens, parents, seen)
-        choice, number = _choose(scores[node], uniforms[node], kept, weights)
+        choice, number = _sample_token(scores[node], uniforms[node], kept, weights)
         for t in range(root + 1, end):  # a node's children stand behind it
             if number and parents[t] == node and tokens[t] == choice:
                 out[r, depth] = choice
@@ -52,7 +54,7 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
                 depth += 1
                 paths[r, depth] = node - root
                 penalise(scores[node], known, root, node, tokens, parents, seen)
-                choice, number = _choose(scores[node], uniforms[node], kept, weights)
+                choice, number = _sample_token(scores[node], uniforms[node], kept, weights)
         out[r, depth] = choice
         counts[r], finite[r], sound[r] = depth, number, number or depth > 0
         all_sound &= sound[r]
@@ -60,24 +62,24 @@ def drawn(scores, tokens, parents, starts, uniforms, kept, seen, counts, paths, 
 
 
 @numba.njit
-def _choose(line, uniform, kept, weights):
+def _sample_token(line, uniform, kept, weights):
     """A token by its probability, and whether there is one."""
     first, number = first_choice(line)
     if kept.temperature == 0.0 or not number:
         return first, number
-    _weigh(line, line[first], np.float32(1.0 / kept.temperature), weights)
+    _exp_weights(line, line[first], np.float32(1.0 / kept.temperature), weights)
     if 0 < kept.top_k < len(line):
-        _keep_most(line, weights, kept.top_k)
+        _apply_top_k(line, weights, kept.top_k)
     if kept.top_p < 1.0:
-        _keep_mass(weights, kept.top_p)
+        _apply_top_p(weights, kept.top_p)
     if kept.min_p > 0.0:
         for i in range(len(line)):
             weights[i] = weights[i] if weights[i] >= np.float32(kept.min_p) else np.float32(0)
-    return _pick(weights, uniform), True
+    return _inverse_cdf(weights, uniform), True
 
 
 @numba.njit
-def _weigh(line, peak, scale, weights):
+def _exp_weights(line, peak, scale, weights):
     """exp((x - peak) scale) of scores float32, the greatest of which is the peak; 0 of what is -inf."""
     powers, rests = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float32)
     scales = powers.view(np.float32)
@@ -93,7 +95,7 @@ def _weigh(line, peak, scale, weights):
 
 
 @numba.njit
-def _keep_most(line, weights, k):
+def _apply_top_k(line, weights, k):
     """The k greatest, and those that equal the last of them."""
     least = np.partition(line, len(line) - k)[len(line) - k]
     for i in range(len(line)):
@@ -101,7 +103,7 @@ def _keep_most(line, weights, k):
 
 
 @numba.njit
-def _keep_mass(weights, top_p):
+def _apply_top_p(weights, top_p):
     """The greatest that have this share of the sum together; of equals the last ones.
 
     None of a share of (1 - top_p) / V is among them, as all of those come to less than what is dropped.
@@ -143,7 +145,7 @@ def _sum(weights):
 
 
 @numba.njit
-def _pick(weights, uniform):
+def _inverse_cdf(weights, uniform):
     sums = np.empty((len(weights) + BLOCK - 1) // BLOCK)
     total = 0.0
     for block in range(len(sums)):
@@ -157,16 +159,16 @@ def _pick(weights, uniform):
             below += sums[block]
             last = block
             continue
-        token = _within(weights, block * BLOCK, target - below)
+        token = _inverse_cdf_in_block(weights, block * BLOCK, target - below)
         if token >= 0:
             return token
         below += sums[block]
         last = block
-    return _within(weights, last * BLOCK, np.inf)
+    return _inverse_cdf_in_block(weights, last * BLOCK, np.inf)
 
 
 @numba.njit
-def _within(weights, start, target):
+def _inverse_cdf_in_block(weights, start, target):
     """The token of a block where the sum passes the target; its last one where it is infinite, else -1."""
     below, last = 0.0, -1
     for i in range(start, min(start + BLOCK, len(weights))):

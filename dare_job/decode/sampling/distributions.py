@@ -15,7 +15,7 @@ NONE = -1  # in place of a candidate: the support holds no more
 
 
 @dataclass(frozen=True)
-class Law:
+class DraftDistribution:
     """A law of n candidates, first to last.
 
     after    of q float64 (R, V), earlier candidates int64 (R, j) and n: weights float64 (R, V) of candidate
@@ -30,11 +30,11 @@ class Law:
     only: int | None = None
 
 
-def law(name: str) -> Law:
+def distribution_for(name: str) -> DraftDistribution:
     """By name; ConfigError where there is none."""
-    if name not in LAWS:
-        raise ConfigError(f"no draft law {name!r}: use {', '.join(LAWS)}")
-    return LAWS[name]
+    if name not in DISTRIBUTIONS:
+        raise ConfigError(f"no draft law {name!r}: use {', '.join(DISTRIBUTIONS)}")
+    return DISTRIBUTIONS[name]
 
 
 def without(q: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -46,13 +46,13 @@ def without(q: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return q
 
 
-def top(q: torch.Tensor) -> torch.Tensor:
+def one_hot_argmax(q: torch.Tensor) -> torch.Tensor:
     """One-hot float64 (R, V) of the most probable token, of equals the first; zeros where q has no mass."""
     peaks, tokens = q.max(-1, keepdim=True)
     return torch.zeros_like(q).scatter_(1, tokens, (peaks > 0).to(q.dtype))
 
 
-def pick(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+def sample_tokens(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """Tokens int64 (R,) by inverse distribution function; NONE where a row has no mass, or no numbers.
 
     weights float64 (R, V), not normalised; uniforms (R,) in [0, 1), best float64: float32 has no numbers for
@@ -66,7 +66,9 @@ def pick(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     return torch.where((totals > 0) & totals.isfinite(), tokens, NONE)
 
 
-def draw(law: Law, q: torch.Tensor, n: int, uniforms: torch.Tensor) -> torch.Tensor:
+def sample_candidates(
+    law: DraftDistribution, q: torch.Tensor, n: int, uniforms: torch.Tensor
+) -> torch.Tensor:
     """Candidates int64 (R, n) of q float32 (R, V) by uniforms (R, n): a row by its own numbers alone.
 
     NONE fills places behind the support.
@@ -74,11 +76,13 @@ def draw(law: Law, q: torch.Tensor, n: int, uniforms: torch.Tensor) -> torch.Ten
     check_count(law, n)
     q, drawn = q.double(), q.new_empty((len(q), 0), dtype=torch.int64)
     for j in range(n):
-        drawn = torch.cat((drawn, pick(law.after(q, drawn, n), uniforms[:, j])[:, None]), 1)
+        drawn = torch.cat((drawn, sample_tokens(law.after(q, drawn, n), uniforms[:, j])[:, None]), 1)
     return drawn
 
 
-def enumerate_draws(law: Law, q: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+def enumerate_candidates(
+    law: DraftDistribution, q: torch.Tensor, n: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Every tuple int64 (M, n) of candidates of q (V,) and its probability float64 (M,)."""
     check_count(law, n)
     q = q.double()
@@ -93,7 +97,7 @@ def enumerate_draws(law: Law, q: torch.Tensor, n: int) -> tuple[torch.Tensor, to
     return tuples, chances
 
 
-def check_count(law: Law, n: int) -> None:
+def check_count(law: DraftDistribution, n: int) -> None:
     """ConfigError where the law has no n candidates."""
     if n < 1 or law.only not in (None, n):
         needs = "at least one candidate" if law.only is None else f"exactly {law.only} candidates"
@@ -126,28 +130,39 @@ def _shifted(sums, width):
 
 
 def _top_k(q, earlier, n):
-    return top(without(q, earlier))
+    return one_hot_argmax(without(q, earlier))
 
 
 def _greedy(q, earlier, n):
     rest = without(q, earlier)
-    return top(rest) if earlier.shape[1] < n - 1 else rest
+    return one_hot_argmax(rest) if earlier.shape[1] < n - 1 else rest
 
 
 def _spechub(q, earlier, n):
     if earlier.shape[1] == 0:
         return q
-    first = top(q)
+    first = one_hot_argmax(q)
     was_top = first.gather(1, earlier.clamp_min(0)) > 0
     return torch.where(was_top, without(q, earlier), first)
 
 
-LAWS = {entry.name: entry for entry in (
-    Law("iid", _iid, "n independent draws from q; one may come twice"),
-    Law("without_replacement", _without_replacement, "one after the other, each from what is left of q"),
-    Law("distinct", _distinct, "n independent draws from q, given that no two are equal"),
-    Law("top_k", _top_k, "the n most probable under q: no chance in it, so of one-hot laws"),
-    Law("greedy", _greedy, "the n-1 most probable under q, then a draw from the rest"),
-    Law("spechub", _spechub, "a draw from q and the most probable; where they are one, a draw from the rest",
-        only=2),
-)}
+DISTRIBUTIONS = {
+    entry.name: entry
+    for entry in (
+        DraftDistribution("iid", _iid, "n independent draws from q; one may come twice"),
+        DraftDistribution(
+            "without_replacement", _without_replacement, "one after the other, each from what is left of q"
+        ),
+        DraftDistribution("distinct", _distinct, "n independent draws from q, given that no two are equal"),
+        DraftDistribution(
+            "top_k", _top_k, "the n most probable under q: no chance in it, so of one-hot laws"
+        ),
+        DraftDistribution("greedy", _greedy, "the n-1 most probable under q, then a draw from the rest"),
+        DraftDistribution(
+            "spechub",
+            _spechub,
+            "a draw from q and the most probable; where they are one, a draw from the rest",
+            only=2,
+        ),
+    )
+}

@@ -8,7 +8,7 @@ import torch
 
 from dare_job.decode.model.tree import Tree
 from dare_job.decode.sampling.distributions import NONE
-from dare_job.decode.sampling.verify import Candidates
+from dare_job.decode.sampling.verify import CandidateTrees
 from pools.tree import DraftBatch
 
 
@@ -47,7 +47,7 @@ class SampledDrafts(NamedTuple):
         found = self.drafts.tokens[rows[:, None], np.maximum(columns, 0)]
         return np.where(columns >= 0, found, NONE).astype(np.int64)
 
-    def on(self, tree: Tree) -> tuple[Candidates, "Behind"]:
+    def on(self, tree: Tree) -> tuple[CandidateTrees, "QueryProbabilities"]:
         """The same as the T queries of the ``Tree`` that was built of ``drafts``, for ``walk`` and
         ``traverse``, with q behind each query; of leaves it says nothing.
 
@@ -64,10 +64,12 @@ class SampledDrafts(NamedTuple):
                  (starts.astype(np.int64), children, self.asked[row, node].astype(np.int64)))
         roots, children, draws = parts
         places = torch.from_numpy(np.maximum(self.places[row, node], 0).astype(np.int64)).to(device)
-        return Candidates(roots, tree.tokens.to(device), children, draws), Behind(self.q, places)
+        return CandidateTrees(roots, tree.tokens.to(device), children, draws), QueryProbabilities(
+            self.q, places
+        )
 
 
-class Behind:
+class QueryProbabilities:
     """q behind the queries that are asked for: ``q[queries]`` is float32 (M, V)."""
 
     def __init__(self, q: torch.Tensor, places: torch.Tensor):
@@ -81,7 +83,9 @@ class Behind:
         return self._q[self._places[queries]]
 
 
-def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "cpu") -> SampledDrafts:
+def deterministic_drafts(
+    drafts: DraftBatch, vocabulary: int, device: torch.device | str = "cpu"
+) -> SampledDrafts:
     """Drafts in which there is no chance, such as those of retrieval: a node's candidates are its children.
 
     Law ``top_k``: q falls along a node's children, in the order of their columns, and is 0 elsewhere, so that
@@ -89,9 +93,9 @@ def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "c
     """
     rows, nodes = drafts.rows, drafts.nodes
     asked = np.zeros((rows, nodes + 1), np.int32)
-    _count(drafts.parents, drafts.sizes, asked)
+    _count_children(drafts.parents, drafts.sizes, asked)
     columns = np.full((rows, nodes + 1, int(asked.max(initial=0))), NONE, np.int32)
-    _list(drafts.parents, drafts.sizes, columns)
+    _list_children(drafts.parents, drafts.sizes, columns)
     places = np.where(asked > 0, np.cumsum(asked > 0).reshape(asked.shape) - 1, NONE).astype(np.int32)
     row, node = np.nonzero(asked)
     q = torch.zeros((len(row), vocabulary), device=device)
@@ -105,9 +109,9 @@ def certain(drafts: DraftBatch, vocabulary: int, device: torch.device | str = "c
     return found
 
 
-def either(chosen: np.ndarray, ones: SampledDrafts, others: SampledDrafts) -> SampledDrafts:
+def select_sampled_drafts(chosen: np.ndarray, ones: SampledDrafts, others: SampledDrafts) -> SampledDrafts:
     """``ones`` for the rows of which ``chosen``, bool (R,), is true, else ``others``; of one vocabulary."""
-    drafts = joined(chosen, ones.drafts, others.drafts)
+    drafts = select_drafts(chosen, ones.drafts, others.drafts)
     shape = drafts.nodes + 1, max(ones.columns.shape[2], others.columns.shape[2])
 
     def fitted(x: np.ndarray, fill: int) -> np.ndarray:
@@ -126,7 +130,7 @@ def either(chosen: np.ndarray, ones: SampledDrafts, others: SampledDrafts) -> Sa
                          torch.cat((ones.q, others.q)))
 
 
-def joined(chosen: np.ndarray, ones: DraftBatch, others: DraftBatch) -> DraftBatch:
+def select_drafts(chosen: np.ndarray, ones: DraftBatch, others: DraftBatch) -> DraftBatch:
     """The same of drafts in which there is no chance."""
     sizes = np.where(chosen, ones.sizes, others.sizes)
     nodes = int(sizes.max(initial=0))
@@ -139,14 +143,14 @@ def joined(chosen: np.ndarray, ones: DraftBatch, others: DraftBatch) -> DraftBat
 
 
 @numba.njit(cache=True)
-def _count(parents, sizes, asked):
+def _count_children(parents, sizes, asked):
     for r in range(len(sizes)):
         for i in range(sizes[r]):
             asked[r, parents[r, i] + 1] += 1
 
 
 @numba.njit(cache=True)
-def _list(parents, sizes, columns):
+def _list_children(parents, sizes, columns):
     for r in range(len(sizes)):
         for i in range(sizes[r]):
             at = 0

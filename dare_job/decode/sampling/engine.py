@@ -18,10 +18,10 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.sampling import nonfinite, tree_verification
-from dare_job.decode.sampling.compiled import kept
-from dare_job.decode.sampling.distributions import check_count, law
+from dare_job.decode.sampling.compiled import warp_parameters
+from dare_job.decode.sampling.distributions import check_count, distribution_for
 from dare_job.decode.sampling.drafts import SampledDrafts
-from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, Draws, Seeds
+from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms
 from dare_job.decode.sampling.rules import RULES, rule_for
 from dare_job.decode.sampling.warp import Warp
 from dare_job.decode.verify.penalty import NOTHING, Seen
@@ -30,7 +30,7 @@ from dare_job.errors import ConfigError, ModelError
 from pools.tree import DraftBatch
 
 KNOWN_RULES = *RULES, tree_verification.TRAVERSAL
-_REPEATS = ("iid",)  # laws that may draw a token twice
+_REPEATING = ("iid",)  # laws that may draw a token twice
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,21 @@ class Sampling:
     model_penalty: bool = True
 
     def __post_init__(self):
-        law(self.law)
+        distribution_for(self.law)
         if self.rule not in KNOWN_RULES:
             raise ConfigError(f"no verification rule {self.rule!r}: use {', '.join(KNOWN_RULES)}")
 
     def require(self, widths: Sequence[int]) -> None:
         """ConfigError where the rule cannot judge as many candidates of the law as a tree's levels have."""
         if self.rule == tree_verification.TRAVERSAL:
-            if law(self.law).name in _REPEATS and max(widths) > 1:
+            if distribution_for(self.law).name in _REPEATING and max(widths) > 1:
                 raise ConfigError(f"rule {self.rule!r} judges a tree whose siblings differ, and draft law "
                                   f"{self.law!r} may draw a token twice: use without_replacement")
             for width in widths:
-                check_count(law(self.law), width)
+                check_count(distribution_for(self.law), width)
             return
         for width in widths:
-            rule_for(self.rule, law(self.law), width)
+            rule_for(self.rule, distribution_for(self.law), width)
 
 
 class SamplingEngine(Engine):
@@ -85,11 +85,11 @@ class SamplingEngine(Engine):
         if settings.score == "auto":  # by what other rows have seen: a row's text would hang on its company
             settings = replace(settings, score="never")
         super().__init__(target, settings, drafter, scoring)
-        self.sampling, self._seeds = sampling, Seeds(sampling.seed)
+        self.sampling, self._seeds = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             shape = getattr(drafter, "model", drafter).shape
             sampling.require(shape.widths)
-            getattr(drafter, "model", drafter).vocabulary = _columns(target)
+            getattr(drafter, "model", drafter).vocabulary = _logit_columns(target)
             shape.require(settings.nodes)
         self._warp = sampling.warp
         if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
@@ -102,7 +102,9 @@ class SamplingEngine(Engine):
         self.rules = replace(self.rules, config=config, penalty=1.0)
         self._scorer = Scorer(self.rules, target.vocabulary)
         self._stamps = np.zeros(target.vocabulary + 1, np.int64)
-        self._compiled = None if self._warp.logit_bias or target.device.type != "cpu" else kept(self._warp)
+        self._compiled = (
+            None if self._warp.logit_bias or target.device.type != "cpu" else warp_parameters(self._warp)
+        )
         self._drawn: SampledDrafts | None = None  # of the forward under way, and its rows' keys
         self._keys = self._seeds.keys_of(())
 
@@ -110,7 +112,7 @@ class SamplingEngine(Engine):
         self._drawn, self._keys = None, self._seeds.keys(rows.asked)  # hashed once for the same rows
         if not hasattr(self.drafter, "sampled") or not plan.budgets.any():
             return super()._drafts(rows, plan)
-        draws = Draws(self._keys, plan.lengths, DRAFT)
+        draws = RowUniforms(self._keys, plan.lengths, DRAFT)
         self._drawn = self.drafter.sampled(
             rows.asked, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
             self.sampling.law, self._warp, draws, self._constraint(rows))
@@ -148,7 +150,7 @@ class SamplingEngine(Engine):
             return super()._verified_again(rows, slots, cache, plan, drafts, tree, sound)
 
         def forward(keep: np.ndarray) -> tuple[Tree, torch.Tensor]:
-            some = build(plan.roots, nonfinite.left(drafts, keep), plan.depths).to(self.target.device)
+            some = build(plan.roots, nonfinite.select_nodes(drafts, keep), plan.depths).to(self.target.device)
             logits = self.target.forward(cache, some, plan.before)
             return some, self._scores(rows, slots, some, logits)[0]
 
@@ -160,31 +162,33 @@ class SamplingEngine(Engine):
                 cache.clear(slot, plan.before[slot])
             return found
 
-        keep = nonfinite.kept(drafts, ~sound, has_numbers)
-        there = nonfinite.queries(tree, keep)
+        keep = nonfinite.finite_nodes(drafts, ~sound, has_numbers)
+        there = nonfinite.kept_queries(tree, keep)
         some, scores = forward(keep)
         whole = scores.new_full((len(tree), scores.shape[1]), torch.nan)
         whole[torch.from_numpy(there).to(scores.device)] = scores
-        return nonfinite.without(self._judged(rows, slots, tree.to(scores.device), whole), tree, there)
+        return nonfinite.restrict_to_queries(
+            self._judged(rows, slots, tree.to(scores.device), whole), tree, there
+        )
 
     def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
         return self._judged(rows, slots, tree, self._scores(rows, slots, tree, logits)[0])
 
     def _judged(self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor) -> Verdict:
-        numbers = Draws(self._keys, rows.length[slots], VERIFY)
+        numbers = RowUniforms(self._keys, rows.length[slots], VERIFY)
         if self._drawn is None and self._compiled:
-            return tree_verification.on_cpu(
+            return tree_verification.verify_deterministic_on_cpu(
                 tree, scores, self._compiled, self._seen(rows, slots, scores), numbers
             )
         p = self._p(rows, slots, tree, scores)
         if self._drawn is None:
-            return tree_verification.of_certain(tree, p, numbers)
-        return tree_verification.of_drawn(tree, self._drawn, p, self.sampling.rule, numbers)
+            return tree_verification.verify_deterministic(tree, p, numbers)
+        return tree_verification.verify_sampled(tree, self._drawn, p, self.sampling.rule, numbers)
 
     def _p(
         self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor
     ) -> tree_verification.Probabilities:
-        return tree_verification.Probabilities(scores, self._warp, partial(_texts, rows, slots, tree))
+        return tree_verification.Probabilities(scores, self._warp, partial(_query_texts, rows, slots, tree))
 
     def _seen(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> Seen:
         """Of the penalty, which compiled code applies to the nodes that it reads."""
@@ -195,13 +199,13 @@ class SamplingEngine(Engine):
         return Seen(rows.tokens[slots], rows.length[slots], self._stamps, self._warp.repetition_penalty)
 
 
-def _columns(target: Target) -> int:
+def _logit_columns(target: Target) -> int:
     """Tokens that have a logit: the head may be wider than the embedding."""
     head = target.model.get_output_embeddings()
     return target.vocabulary if head is None else head.weight.shape[0]
 
 
-def _texts(rows: Rows, slots: np.ndarray, tree: Tree, queries: torch.Tensor) -> torch.Tensor:
+def _query_texts(rows: Rows, slots: np.ndarray, tree: Tree, queries: torch.Tensor) -> torch.Tensor:
     """int64 (M, L): the text that ends with each query, padded with -1."""
     tokens, parents, depths, starts = tree.host
     nodes = queries.cpu().numpy()

@@ -21,7 +21,7 @@ import numba
 import numpy as np
 import torch
 
-_HALVINGS, _APART = 36, 4  # of a bisection; spans between two cuts
+_BISECTION_STEPS, _CUT_STRIDE = 36, 4  # of a bisection; spans between two cuts
 
 _TINY = 1e-300  # in place of a threshold of 0
 
@@ -37,23 +37,23 @@ def thresholds(p, q, least, most, n):
     for r in range(rows):
         left, best, shared = 1.0, 2.0, 0.0  # left: 1 less what passed above
         for c in range(spans):
-            if c % _APART == 0:
-                under, common = _one_class(p[r, c:], q[r, c:], least[r, c:], most[r, c:], left, n)
+            if c % _CUT_STRIDE == 0:
+                under, common = _shared_threshold(p[r, c:], q[r, c:], least[r, c:], most[r, c:], left, n)
                 if under < best:
                     best, shared, cuts[r] = under, common, c
-            rho[r, c] = _own(p[r, c], q[r, c], least[r, c], most[r, c], left, n)
-            left = max(left - _passing(p[r, c], q[r, c], least[r, c], most[r, c], rho[r, c]), 0.0)
+            rho[r, c] = _single_span_threshold(p[r, c], q[r, c], least[r, c], most[r, c], left, n)
+            left = max(left - _passing_mass(p[r, c], q[r, c], least[r, c], most[r, c], rho[r, c]), 0.0)
         rho[r, cuts[r] :] = shared
     return rho, cuts
 
 
 @numba.njit
-def _passing(p, q, least, most, rho):
+def _passing_mass(p, q, least, most, rho):
     return q if rho <= least else p / max(rho, most)
 
 
 @numba.njit
-def _share(left, mass, n):
+def _acceptance_factor(left, mass, n):
     """What is taken of a mass over the mass, (left^n - (left - mass)^n) / mass, with all its digits."""
     behind, total = max(left - mass, 0.0), 0.0
     for k in range(n):
@@ -62,10 +62,10 @@ def _share(left, mass, n):
 
 
 @numba.njit
-def _own(p, q, least, most, left, n):
+def _single_span_threshold(p, q, least, most, left, n):
     """rho of a span that is a class: of all its tokens, or just enough for its p, or the greatest p / q."""
     if q > 0:
-        full = _share(left, q, n)
+        full = _acceptance_factor(left, q, n)
         if full <= least:
             return max(full, _TINY)
     if p > 0 and left**n > p:
@@ -77,16 +77,16 @@ def _own(p, q, least, most, left, n):
 
 
 @numba.njit
-def _one_class(p, q, least, most, left, n):
+def _shared_threshold(p, q, least, most, left, n):
     """What is left behind a class of several spans, and its rho, by bisection."""
     low, high, under = 0.0, max(n * left ** (n - 1), _TINY), left
-    for halving in range(_HALVINGS + 1):
+    for halving in range(_BISECTION_STEPS + 1):
         rho = high if halving == 0 else (low + high) / 2
         mass = 0.0
         for s in range(len(p)):
             if q[s] > 0:
-                mass += _passing(p[s], q[s], least[s], most[s], max(rho, _TINY))
-        if mass == 0 or _share(left, mass, n) <= rho * (1 + 1e-15):
+                mass += _passing_mass(p[s], q[s], least[s], most[s], max(rho, _TINY))
+        if mass == 0 or _acceptance_factor(left, mass, n) <= rho * (1 + 1e-15):
             high, under = rho, max(left - mass, 0.0)
         else:
             low = rho
@@ -97,7 +97,7 @@ _SPANS, _OCTAVES = 64, 8  # of log2 p / q, from n downwards
 _ROUNDS = 3
 
 
-class Plan(NamedTuple):
+class PriorityPlan(NamedTuple):
     """What is done with the draws of R rows.
 
     passes    float64 (R, V)  probability that a draw of the token passes
@@ -112,22 +112,22 @@ class Plan(NamedTuple):
     cut: torch.Tensor
 
 
-def plan(p: torch.Tensor, q: torch.Tensor, n: int) -> Plan:
+def priority_plan(p: torch.Tensor, q: torch.Tensor, n: int) -> PriorityPlan:
     """Of p and q float64 (R, V), normalised, and n draws."""
     drawn = q > 0
     ratio = torch.where(drawn, p / torch.where(drawn, q, 1.0), 0.0).nan_to_num(0.0)
     places = (math.log2(n) - ratio.log2()) * ((_SPANS - 2) / _OCTAVES) + 1
     spans = places.clamp(0, _SPANS - 1).long()
-    rho, cut = _from_spans(torch.where(drawn, p, 0.0), q, ratio, spans, n)
+    rho, cut = _span_thresholds(torch.where(drawn, p, 0.0), q, ratio, spans, n)
     for _ in range(_ROUNDS):  # each is exact, and accepts no less than the one before
         passing = torch.minimum(q, p / rho.gather(1, spans))
-        factor = _factors(rho.new_zeros(rho.shape).scatter_add_(1, spans, passing), cut, n)
+        factor = _acceptance_factors(rho.new_zeros(rho.shape).scatter_add_(1, spans, passing), cut, n)
         rho = torch.minimum(rho, factor).clamp_min(1e-300)
     passes = torch.where(drawn, passing / torch.where(drawn, q, 1.0), 0.0)
-    return Plan(passes, passing * factor.gather(1, spans), spans, cut)
+    return PriorityPlan(passes, passing * factor.gather(1, spans), spans, cut)
 
 
-def _from_spans(p, q, ratio, spans, n):
+def _span_thresholds(p, q, ratio, spans, n):
     """rho (R, spans) and the cut (R,), from what each span holds."""
     empty = p.new_zeros(len(p), _SPANS)
     held_p, held_q = empty.scatter_add(1, spans, p), empty.scatter_add(1, spans, q)
@@ -138,7 +138,7 @@ def _from_spans(p, q, ratio, spans, n):
     return tuple(torch.from_numpy(x).to(p.device) for x in found)
 
 
-def _factors(mass, cut, n):
+def _acceptance_factors(mass, cut, n):
     """kappa (R, spans) of the mass (R, spans) that passes."""
     spans = torch.arange(mass.shape[1], device=mass.device)
     classes = torch.minimum(spans.expand_as(mass), cut[:, None])
@@ -149,7 +149,7 @@ def _factors(mass, cut, n):
     return share.gather(1, classes)
 
 
-def ordered(tokens: torch.Tensor, made: Plan) -> torch.Tensor:
+def by_priority(tokens: torch.Tensor, made: PriorityPlan) -> torch.Tensor:
     """Candidates int64 (R, n) in the order in which they are asked: by class, then as drawn."""
     spans = made.spans.gather(1, tokens.clamp_min(0))
     classes = torch.minimum(spans, made.cut[:, None])

@@ -14,7 +14,7 @@ from dare_job.decode.verify.verdict import Verdict
 from pools.tree import ROOT, DraftBatch
 
 
-def kept(drafts: DraftBatch, spoilt: np.ndarray,
+def finite_nodes(drafts: DraftBatch, spoilt: np.ndarray,
          has_numbers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """bool (R, N): the nodes that leave each row its numbers; without those behind a node that does not.
 
@@ -33,19 +33,19 @@ def kept(drafts: DraftBatch, spoilt: np.ndarray,
         fine = has_numbers(keep & searched[:, None] & (places < upto[:, None]))
         low, high = np.where(fine, upto, low), np.where(fine, high, upto)
         for row in np.flatnonzero(searched & (high - low == 1) & (low < sizes)):
-            _leave_out(keep[row], drafts.parents[row], low[row], sizes[row])
+            _drop_subtree(keep[row], drafts.parents[row], low[row], sizes[row])
             low[row], high[row] = low[row] + 1, sizes[row] + 1  # above: all that is left is tried first
         searched &= low < sizes
     return keep
 
 
-def _leave_out(keep: np.ndarray, parents: np.ndarray, node: int, size: int) -> None:
+def _drop_subtree(keep: np.ndarray, parents: np.ndarray, node: int, size: int) -> None:
     keep[node] = False
     for behind in range(node + 1, size):
         keep[behind] &= parents[behind] == ROOT or keep[parents[behind]]
 
 
-def left(drafts: DraftBatch, keep: np.ndarray) -> DraftBatch:
+def select_nodes(drafts: DraftBatch, keep: np.ndarray) -> DraftBatch:
     """The nodes bool (R, N) alone, in their order; a node's parent is among them."""
     found = DraftBatch(*(np.zeros_like(part) for part in drafts))
     for row, own in enumerate(keep):
@@ -60,14 +60,14 @@ def left(drafts: DraftBatch, keep: np.ndarray) -> DraftBatch:
     return found
 
 
-def queries(tree: Tree, keep: np.ndarray) -> np.ndarray:
+def kept_queries(tree: Tree, keep: np.ndarray) -> np.ndarray:
     """bool (T,): the queries of a tree of all nodes that the tree of the kept ones has, too."""
     own = np.ones((len(keep), keep.shape[1] + 1), np.bool_)
     own[:, 1:] = keep
     return own[np.arange(own.shape[1]) < np.diff(tree.starts)[:, None]]
 
 
-def without(verdict: Verdict, tree: Tree, there: np.ndarray) -> Verdict:
+def restrict_to_queries(verdict: Verdict, tree: Tree, there: np.ndarray) -> Verdict:
     """A verdict on a tree as one of the forward, which had the queries ``there`` alone, bool (T,).
 
     A path that ends at a node that was not there ends before it, and its token is the step's own: the next

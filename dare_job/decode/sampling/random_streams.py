@@ -23,7 +23,7 @@ _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _SPARE, _UNIT = np.uint64(11), 2.0**-53
 
 
-class Seeds:
+class RowKeys:
     """Keys of rows under one seed."""
 
     def __init__(self, seed: int):
@@ -43,11 +43,11 @@ class Seeds:
 
     def keys_of(self, ids: Iterable) -> np.ndarray:
         """uint64 (R, 2). An id is text, bytes, a whole number, or a tuple of these; else ConfigError."""
-        digests = [hashlib.blake2b(_told((self._seed, name)), digest_size=16).digest() for name in ids]
+        digests = [hashlib.blake2b(_encoded((self._seed, name)), digest_size=16).digest() for name in ids]
         return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2).astype(np.uint64)
 
 
-class Draws(NamedTuple):
+class RowUniforms(NamedTuple):
     """Numbers of R rows at one place each, for one purpose: keys uint64 (R, 2), places int (R,)."""
 
     keys: np.ndarray
@@ -73,10 +73,10 @@ def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, numbers: np.nda
     return found
 
 
-def _told(value: Any) -> bytes:
+def _encoded(value: Any) -> bytes:
     """Bytes that no other value has, whatever the process or machine."""
     if isinstance(value, tuple):
-        return b"(" + b"".join(map(_told, value)) + b")"
+        return b"(" + b"".join(map(_encoded, value)) + b")"
     if isinstance(value, np.integer):
         value = int(value)
     if not isinstance(value, str | bytes | int):

@@ -18,8 +18,14 @@ from typing import NamedTuple
 
 import torch
 
-from dare_job.decode.sampling.distributions import LAWS, Law, check_count, top, without
-from dare_job.decode.sampling.kseq import ordered, plan
+from dare_job.decode.sampling.distributions import (
+    DISTRIBUTIONS,
+    DraftDistribution,
+    check_count,
+    one_hot_argmax,
+    without,
+)
+from dare_job.decode.sampling.kseq import by_priority, priority_plan
 from dare_job.errors import ConfigError
 
 
@@ -59,9 +65,9 @@ class Rule:
 
     name: str
     laws: tuple[str, ...]
-    start: Callable[[Law, torch.Tensor, torch.Tensor, torch.Tensor], State]
+    start: Callable[[DraftDistribution, torch.Tensor, torch.Tensor, torch.Tensor], State]
     accept: Callable[[State, int], torch.Tensor]
-    reject: Callable[[Law, State, int], State]
+    reject: Callable[[DraftDistribution, State, int], State]
     residual: Callable[[State], torch.Tensor]
     only: int | None = None
     reads_q: bool = True
@@ -74,17 +80,17 @@ def normalised(weights: torch.Tensor, otherwise: torch.Tensor | None = None) -> 
     return shares if otherwise is None else torch.where(totals == 0, otherwise, shares)
 
 
-def at(weights: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def gather_at(weights: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Entries (R,) of (R, V) at tokens int64 (R,); 0 where there is no token."""
     return weights.gather(1, tokens.clamp_min(0)[:, None])[:, 0] * (tokens >= 0)
 
 
-def ratio(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+def acceptance_ratio(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """min(1, p / q); 0 where q is 0, as such a candidate was never drawn."""
     return torch.where(q > 0, p / torch.where(q > 0, q, 1.0), 0.0).clamp_max(1.0)
 
 
-def threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
+def kseq_threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
     """rho (R,) in [1, n] with 1 - (1 - beta)^n = rho beta, beta the sum of min(p / rho, q).
 
     By Newton's steps, halving where they leave the bracket. Both sides are taken from 1, where they are sums
@@ -107,7 +113,7 @@ def threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
     return rho
 
 
-def rule_for(name: str, law: Law, n: int) -> Rule:
+def rule_for(name: str, law: DraftDistribution, n: int) -> Rule:
     """By name, for n candidates of a law; ConfigError where it is not exact for them."""
     if name not in RULES:
         raise ConfigError(f"no verification rule {name!r}: use {', '.join(RULES)}")
@@ -122,22 +128,22 @@ def rule_for(name: str, law: Law, n: int) -> Rule:
     return rule
 
 
-def _never(state, j):
+def _never_accept(state, j):
     return state.extra.new_zeros(len(state.extra))
 
 
-def _stay(law, state, j):
+def _unchanged(law, state, j):
     return state
 
 
-def _rest_of_p(state):
+def _residual_of_p(state):
     """p less the law of the candidate that counts. Where rounding leaves nothing a rejection has a
     probability of that size, and p itself is right up to it."""
     rest = (state.p - state.s).clamp_min(0)
     return torch.where(rest.sum(-1, keepdim=True) == 0, state.p, rest)
 
 
-def _nothing(p):
+def _zeros(p):
     return p.new_zeros(len(p))
 
 
@@ -146,16 +152,16 @@ def _nothing(p):
 
 def _start_recursive(law, p, q, candidates):
     first = normalised(law.after(q, candidates[:, :0], candidates.shape[1]))
-    return State(p, q, first, candidates, _nothing(p))
+    return State(p, q, first, candidates, _zeros(p))
 
 
 def _accept_recursive(state, j):
     token = state.candidates[:, j]
-    return ratio(at(state.p, token), at(state.s, token))
+    return acceptance_ratio(gather_at(state.p, token), gather_at(state.s, token))
 
 
 def _reject_recursive(law, state, j):
-    drawn = at(state.s, state.candidates[:, j]) > 0
+    drawn = gather_at(state.s, state.candidates[:, j]) > 0
     p = torch.where(drawn[:, None], normalised((state.p - state.s).clamp_min(0), state.p), state.p)
     n = state.candidates.shape[1]
     if j + 1 == n:
@@ -163,47 +169,47 @@ def _reject_recursive(law, state, j):
     return state._replace(p=p, s=normalised(law.after(state.q, state.candidates[:, : j + 1], n)))
 
 
-def _owed(state):
+def _recursive_residual(state):
     return state.p
 
 
 def _recursive(name, laws, only=None):
-    return Rule(name, laws, _start_recursive, _accept_recursive, _reject_recursive, _owed, only)
+    return Rule(name, laws, _start_recursive, _accept_recursive, _reject_recursive, _recursive_residual, only)
 
 
 # Naive: a token of p; it is accepted if it is among the candidates.
 
 
 def _start_naive(law, p, q, candidates):
-    return State(p, q, p.new_zeros(p.shape), candidates, _nothing(p))
+    return State(p, q, p.new_zeros(p.shape), candidates, _zeros(p))
 
 
 # K-SEQ: one threshold for all candidates.
 
 
 def _start_k_seq(law, p, q, candidates):
-    scale = threshold(p, q, candidates.shape[1])
+    scale = kseq_threshold(p, q, candidates.shape[1])
     return State(p, q, q * scale[:, None], candidates, scale)
 
 
 def _accept_k_seq(state, j):
     token = state.candidates[:, j]
-    return ratio(at(state.p, token), at(state.s, token))
+    return acceptance_ratio(gather_at(state.p, token), gather_at(state.s, token))
 
 
 # K-SEQ by classes of p / q.
 
 
 def _start_priority(law, p, q, candidates):
-    made = plan(p, q, candidates.shape[1])
-    return State(p - made.accepted, p, made.passes, ordered(candidates, made), _nothing(p))
+    made = priority_plan(p, q, candidates.shape[1])
+    return State(p - made.accepted, p, made.passes, by_priority(candidates, made), _zeros(p))
 
 
 def _accept_priority(state, j):
-    return at(state.s, state.candidates[:, j])
+    return gather_at(state.s, state.candidates[:, j])
 
 
-def _left(state):
+def _priority_residual(state):
     """As ``_rest_of_p``; ``q`` holds p itself."""
     left = state.p.clamp_min(0)
     return torch.where(left.sum(-1, keepdim=True) == 0, state.q, left)
@@ -213,12 +219,12 @@ def _left(state):
 
 
 def _start_greedy(law, p, q, candidates):
-    return State(p, q, normalised(without(q, candidates[:, :-1])), candidates, _nothing(p))
+    return State(p, q, normalised(without(q, candidates[:, :-1])), candidates, _zeros(p))
 
 
 def _accept_greedy(state, j):
     if j + 1 < state.candidates.shape[1]:
-        return _never(state, j)
+        return _never_accept(state, j)
     return _accept_recursive(state, j)
 
 
@@ -226,28 +232,50 @@ def _accept_greedy(state, j):
 
 
 def _start_spechub(law, p, q, candidates):
-    first = top(q)
+    first = one_hot_argmax(q)
     return State(p, q, normalised(q * (1 - first)), candidates, (q * first).sum(-1))
 
 
 def _accept_spechub(state, j):
     token = state.candidates[:, j]
-    drawn, other = at(state.q, token), at(state.s, token)  # other: 0 of the most probable token
-    owed = at(state.p, token)
+    drawn, other = gather_at(state.q, token), gather_at(state.s, token)  # other: 0 of the most probable token
+    owed = gather_at(state.p, token)
     if j == 0:
-        return torch.where(other > 0, ratio(owed, drawn), 0.0)
-    return ratio((owed - drawn).clamp_min(0), state.extra * other)
+        return torch.where(other > 0, acceptance_ratio(owed, drawn), 0.0)
+    return acceptance_ratio((owed - drawn).clamp_min(0), state.extra * other)
 
 
-_ALL = tuple(LAWS)
+_ALL_DISTRIBUTIONS = tuple(DISTRIBUTIONS)
 
-RULES = {rule.name: rule for rule in (
-    _recursive("speculative", tuple(name for name in LAWS if LAWS[name].only in (None, 1)), only=1),
-    _recursive("rrs", _ALL),
-    _recursive("mcss", ("iid", "without_replacement")),
-    Rule("naive", _ALL, _start_naive, _never, _stay, _rest_of_p, reads_q=False),
-    Rule("k_seq", ("iid",), _start_k_seq, _accept_k_seq, _stay, _rest_of_p),
-    Rule("priority", ("iid",), _start_priority, _accept_priority, _stay, _left),
-    Rule("greedy", ("greedy", "without_replacement"), _start_greedy, _accept_greedy, _stay, _rest_of_p),
-    Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _stay, _rest_of_p, only=2),
-)}
+RULES = {
+    rule.name: rule
+    for rule in (
+        _recursive(
+            "speculative",
+            tuple(name for name in DISTRIBUTIONS if DISTRIBUTIONS[name].only in (None, 1)),
+            only=1,
+        ),
+        _recursive("rrs", _ALL_DISTRIBUTIONS),
+        _recursive("mcss", ("iid", "without_replacement")),
+        Rule(
+            "naive",
+            _ALL_DISTRIBUTIONS,
+            _start_naive,
+            _never_accept,
+            _unchanged,
+            _residual_of_p,
+            reads_q=False,
+        ),
+        Rule("k_seq", ("iid",), _start_k_seq, _accept_k_seq, _unchanged, _residual_of_p),
+        Rule("priority", ("iid",), _start_priority, _accept_priority, _unchanged, _priority_residual),
+        Rule(
+            "greedy",
+            ("greedy", "without_replacement"),
+            _start_greedy,
+            _accept_greedy,
+            _unchanged,
+            _residual_of_p,
+        ),
+        Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _unchanged, _residual_of_p, only=2),
+    )
+}

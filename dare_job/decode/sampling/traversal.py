@@ -14,13 +14,13 @@ import numba
 import numpy as np
 import torch
 
-from dare_job.decode.sampling.distributions import NONE, Law, law, pick
-from dare_job.decode.sampling.rules import at, normalised, ratio
-from dare_job.decode.sampling.verify import Candidates, Walk
+from dare_job.decode.sampling.distributions import NONE, DraftDistribution, distribution_for, sample_tokens
+from dare_job.decode.sampling.rules import acceptance_ratio, gather_at, normalised
+from dare_job.decode.sampling.verify import CandidateTrees, TreeOutcome
 from dare_job.errors import ConfigError
 
 
-class Step(NamedTuple):
+class TourStep(NamedTuple):
     """One node of each row whose tour is not over, int64 (M,) each but ``entering`` bool (M,).
 
     row, node, parent   a root's parent is -1
@@ -35,24 +35,24 @@ class Step(NamedTuple):
     place: torch.Tensor
     entering: torch.Tensor
 
-    def of(self, which: torch.Tensor) -> "Step":
-        return Step(*(field[which] for field in self))
+    def of(self, which: torch.Tensor) -> "TourStep":
+        return TourStep(*(field[which] for field in self))
 
 
-def tours(tree: Candidates) -> list[Step]:
+def euler_tours(tree: CandidateTrees) -> list[TourStep]:
     """The steps that all rows take together. ConfigError where two draws share a node."""
     roots, children = tree.roots.cpu().numpy(), tree.children.cpu().numpy()
-    notes, shared = _tours(roots, children)
+    notes, shared = _euler_tours(roots, children)
     if shared >= 0:
         raise ConfigError(f"node {shared} stands for two draws: traversal needs a node for each draw")
     notes = notes[:, np.argsort(notes[0], kind="stable")]
     fields = torch.from_numpy(notes).to(tree.tokens.device)
     lengths = np.bincount(notes[0]).tolist()
-    return [Step(*each[1:6], each[6] > 0) for each in fields.split(lengths, 1)]
+    return [TourStep(*each[1:6], each[6] > 0) for each in fields.split(lengths, 1)]
 
 
 @numba.njit(cache=True)
-def _tours(roots, children):
+def _euler_tours(roots, children):
     """int64 (7, M): step, row, node, parent, depth, place, entering, row by row; a node met twice, or -1."""
     nodes, width = children.shape
     notes, taken = np.empty((7, 2 * nodes), np.int64), np.zeros(nodes, np.bool_)
@@ -65,7 +65,7 @@ def _tours(roots, children):
                 if taken[node]:
                     return notes, node
                 taken[node] = True
-                _note(notes[:, count], step, row, path, places, depth, 1)
+                _record(notes[:, count], step, row, path, places, depth, 1)
                 step, count = step + 1, count + 1
             first = 0 if entering else places[depth + 1] + 1
             while first < width and children[node, first] < 0:
@@ -75,32 +75,34 @@ def _tours(roots, children):
                 depth += 1
                 path[depth], places[depth] = children[node, first], first
             else:
-                _note(notes[:, count], step, row, path, places, depth, 0)
+                _record(notes[:, count], step, row, path, places, depth, 0)
                 step, count, depth = step + 1, count + 1, depth - 1
     return notes[:, :count].copy(), -1
 
 
 @numba.njit
-def _note(note, step, row, path, places, depth, entering):
+def _record(note, step, row, path, places, depth, entering):
     note[0], note[1], note[2], note[3] = step, row, path[depth], path[depth - 1] if depth > 0 else -1
     note[4], note[5], note[6] = depth, places[depth], entering
 
 
-def traverse(law_name: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor,
-             uniforms: torch.Tensor) -> Walk:
+def traverse(law_name: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor,
+             uniforms: torch.Tensor) -> TreeOutcome:
     """p and q float32 (N, V), behind each node (q of leaves is not read); uniforms (N, 2) in [0, 1).
 
     Each draw has a node of its own, also of a token that was drawn before: else ConfigError.
     """
     chance = _Sampled(tree, uniforms)
-    _Traversal(law(law_name), tree, p, q).run(chance)
-    return Walk(chance.nodes, chance.token)
+    _Traversal(distribution_for(law_name), tree, p, q).run(chance)
+    return TreeOutcome(chance.nodes, chance.token)
 
 
-def law_of_traversal(law_name: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+def traversal_distribution(
+    law_name: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor
+) -> torch.Tensor:
     """Probability float64 (N, V) that a row's path ends at a node with a token behind it, exactly."""
     chance = _Exact(tree, p)
-    _Traversal(law(law_name), tree, p, q).run(chance)
+    _Traversal(distribution_for(law_name), tree, p, q).run(chance)
     return chance.ends
 
 
@@ -112,8 +114,8 @@ class _Traversal:
     s       float64 (D, R, V)  law of its next candidate
     """
 
-    def __init__(self, law: Law, tree: Candidates, p: torch.Tensor, q: torch.Tensor):
-        self.law, self.tree, self.p, self.q, self.steps = law, tree, p, q, tours(tree)
+    def __init__(self, law: DraftDistribution, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor):
+        self.law, self.tree, self.p, self.q, self.steps = law, tree, p, q, euler_tours(tree)
         shape = 1 + max(int(step.depth.max()) for step in self.steps), len(tree.roots), p.shape[1]
         self.weight = p.new_zeros(shape[:2], dtype=torch.float64)
         self.owed, self.s = (p.new_zeros(shape, dtype=torch.float64) for _ in range(2))
@@ -129,10 +131,12 @@ class _Traversal:
             going[step.row[~left]] = False
             self._reject(step.of(left & (step.depth > 0)))
 
-    def _enter(self, step: Step) -> None:
+    def _enter(self, step: TourStep) -> None:
         here, up = (step.depth, step.row), ((step.depth - 1).clamp_min(0), step.row)
         token = self.tree.tokens[step.node]
-        weight = ratio(self.weight[up] * at(self.owed[up], token), at(self.s[up], token))
+        weight = acceptance_ratio(
+            self.weight[up] * gather_at(self.owed[up], token), gather_at(self.s[up], token)
+        )
         self.weight[here] = torch.where(step.depth == 0, 1.0, weight)
         self.owed[here] = normalised(self.p[step.node].double())
         self._next(here, step.node, torch.zeros_like(step.node))
@@ -146,11 +150,11 @@ class _Traversal:
             s = self.law.after(normalised(self.q[node[these]].double()), earlier, n)
             self.s[here[0][these], here[1][these]] = normalised(s)
 
-    def _reject(self, step: Step) -> None:
+    def _reject(self, step: TourStep) -> None:
         """The parent of each rejected node is owed less."""
         up = step.depth - 1, step.row
         weight, owed, s = self.weight[up], self.owed[up], self.s[up]
-        drawn = at(s, self.tree.tokens[step.node]) > 0
+        drawn = gather_at(s, self.tree.tokens[step.node]) > 0
         gain = (weight[:, None] * owed - s).clamp_min(0)
         total = gain.sum(-1)
         rest = total + (1 - weight)
@@ -163,27 +167,27 @@ class _Traversal:
 class _Sampled:
     """One thing happens to each row; a row whose node is accepted is done."""
 
-    def __init__(self, tree: Candidates, uniforms: torch.Tensor):
+    def __init__(self, tree: CandidateTrees, uniforms: torch.Tensor):
         self.uniforms, self.nodes = uniforms, tree.roots.clone()
         self.token = torch.full_like(tree.roots, NONE)
 
-    def step(self, step: Step, weight: torch.Tensor, owed: torch.Tensor) -> torch.Tensor:
+    def step(self, step: TourStep, weight: torch.Tensor, owed: torch.Tensor) -> torch.Tensor:
         """Which nodes are rejected; no root is, as its weight is 1 but for rounding."""
         passed = (self.uniforms[step.node, 0] < weight) | (step.depth == 0)
         done = step.of(passed)
         self.nodes[done.row] = done.node
-        self.token[done.row] = pick(owed[passed], self.uniforms[done.node, 1])
+        self.token[done.row] = sample_tokens(owed[passed], self.uniforms[done.node, 1])
         return ~passed
 
 
 class _Exact:
     """All happens, with its probability."""
 
-    def __init__(self, tree: Candidates, p: torch.Tensor):
+    def __init__(self, tree: CandidateTrees, p: torch.Tensor):
         self.chance = p.new_ones(len(tree.roots), dtype=torch.float64)
         self.ends = p.new_zeros(p.shape, dtype=torch.float64)
 
-    def step(self, step: Step, weight: torch.Tensor, owed: torch.Tensor) -> torch.Tensor:
+    def step(self, step: TourStep, weight: torch.Tensor, owed: torch.Tensor) -> torch.Tensor:
         weight = torch.where(step.depth == 0, 1.0, weight)
         self.ends[step.node] = (self.chance[step.row] * weight)[:, None] * owed
         self.chance[step.row] *= 1 - weight

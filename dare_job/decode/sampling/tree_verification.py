@@ -6,19 +6,19 @@ import numpy as np
 import torch
 
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.sampling.compiled import Kept, drawn
+from dare_job.decode.sampling.compiled import WarpParameters, verify_deterministic_drafts
 from dare_job.decode.sampling.distributions import NONE
-from dare_job.decode.sampling.drafts import Behind, SampledDrafts
+from dare_job.decode.sampling.drafts import QueryProbabilities, SampledDrafts
 from dare_job.decode.sampling.traversal import traverse
-from dare_job.decode.sampling.verify import Candidates, Walk, walk
+from dare_job.decode.sampling.verify import CandidateTrees, TreeOutcome, verify_trees
 from dare_job.decode.sampling.warp import Warp, warp
 from dare_job.decode.verify.penalty import Seen
 from dare_job.decode.verify.verdict import Verdict, blank
 
 TRAVERSAL = "traversal"  # a rule of whole trees, where the others are of one node's candidates
-CERTAIN = "top_k"  # the law that has no chance in it
+DETERMINISTIC = "top_k"  # the law that has no chance in it
 
-Numbers = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # rows, nodes of the row, how many -> uniforms
+Uniforms = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # rows, nodes of the row, how many -> uniforms
 
 
 class Probabilities:
@@ -37,7 +37,7 @@ class Probabilities:
         return self._found
 
 
-def of_certain(tree: Tree, p: Probabilities, numbers: Numbers) -> Verdict:
+def verify_deterministic(tree: Tree, p: Probabilities, numbers: Uniforms) -> Verdict:
     """Where there was no chance in the drafts: a token of the target is drawn, and is accepted where it is
     one of the node's children. No rule accepts more of them.
     """
@@ -45,53 +45,63 @@ def of_certain(tree: Tree, p: Probabilities, numbers: Numbers) -> Verdict:
     children = _children(parents, starts)
     width = children.shape[1]
     candidates = _candidates(tree, children, np.full(len(tree), width))
-    uniforms = _uniforms(tree, numbers, 1).expand(-1, width + 1)
-    return _verdict(tree, walk("naive", CERTAIN, candidates, p, p, uniforms))  # which reads no q
+    uniforms = _query_uniforms(tree, numbers, 1).expand(-1, width + 1)
+    return _verdict(
+        tree, verify_trees("naive", DETERMINISTIC, candidates, p, p, uniforms)
+    )  # which reads no q
 
 
-def on_cpu(tree: Tree, scores: torch.Tensor, settings: Kept, seen: Seen, numbers: Numbers) -> Verdict:
+def verify_deterministic_on_cpu(
+    tree: Tree, scores: torch.Tensor, settings: WarpParameters, seen: Seen, numbers: Uniforms
+) -> Verdict:
     """The same by compiled code. scores float32 (T, V); seen: of a penalty that they have not had yet."""
     found = blank(tree)
     tokens, parents, _, starts = tree.host
-    uniforms = _uniforms(tree, numbers, 1).numpy()[:, 0]
-    return Verdict(*found, drawn(scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings,
-                                 seen, *found))
+    uniforms = _query_uniforms(tree, numbers, 1).numpy()[:, 0]
+    return Verdict(
+        *found,
+        verify_deterministic_drafts(
+            scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings, seen, *found
+        ),
+    )
 
 
-def of_drawn(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, numbers: Numbers) -> Verdict:
+def verify_sampled(
+    tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, numbers: Uniforms
+) -> Verdict:
     """Where candidates were drawn by laws, all of which the tree has.
 
     rule  judges what was drawn; what is certain needs none (``of_certain``)
     """
     candidates, q = drafts.on(tree)
-    uniforms = _uniforms(tree, numbers, max(2, candidates.children.shape[1] + 1))
-    found = Walk(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
+    uniforms = _query_uniforms(tree, numbers, max(2, candidates.children.shape[1] + 1))
+    found = TreeOutcome(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
     for law, rows in drafts.by_law().items():
         rows = torch.from_numpy(rows).to(candidates.roots.device)
-        ends = _ends(rule, law, candidates._replace(roots=candidates.roots[rows]), p, q, uniforms)
+        ends = _accepted_paths(rule, law, candidates._replace(roots=candidates.roots[rows]), p, q, uniforms)
         found.nodes[rows], found.token[rows] = ends
     return _verdict(tree, found)
 
 
-def _ends(rule: str, law: str, candidates: Candidates, p: Probabilities, q: Behind,
-          uniforms: torch.Tensor) -> Walk:
-    if law == CERTAIN:
-        return walk("naive", law, candidates, p, p, uniforms)
+def _accepted_paths(rule: str, law: str, candidates: CandidateTrees, p: Probabilities, q: QueryProbabilities,
+          uniforms: torch.Tensor) -> TreeOutcome:
+    if law == DETERMINISTIC:
+        return verify_trees("naive", law, candidates, p, p, uniforms)
     if rule == TRAVERSAL:
         every = p[torch.arange(len(q), device=uniforms.device)]
-        return traverse(law, _ending(candidates, every.sum(-1) > 0), every, q, uniforms[:, [0, -1]])
-    return walk(rule, law, candidates, p, q, uniforms)
+        return traverse(law, _cut_at_nonfinite(candidates, every.sum(-1) > 0), every, q, uniforms[:, [0, -1]])
+    return verify_trees(rule, law, candidates, p, q, uniforms)
 
 
-def _ending(candidates: Candidates, numbers: torch.Tensor) -> Candidates:
+def _cut_at_nonfinite(candidates: CandidateTrees, numbers: torch.Tensor) -> CandidateTrees:
     """Without what is behind nodes that have no numbers: their text ends there, so they are leaves."""
     return candidates._replace(children=torch.where(numbers[:, None], candidates.children, NONE),
                                draws=torch.where(numbers, candidates.draws, 0))
 
 
-def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> Candidates:
+def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> CandidateTrees:
     device = tree.tokens.device
-    return Candidates(torch.from_numpy(tree.starts[:-1]).to(device), tree.tokens,
+    return CandidateTrees(torch.from_numpy(tree.starts[:-1]).to(device), tree.tokens,
                       *(torch.from_numpy(part.astype(np.int64)).to(device) for part in (children, draws)))
 
 
@@ -107,7 +117,7 @@ def _children(parents: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return found
 
 
-def _uniforms(tree: Tree, numbers: Numbers, count: int) -> torch.Tensor:
+def _query_uniforms(tree: Tree, numbers: Uniforms, count: int) -> torch.Tensor:
     """float64 (T, count): of each query by its row and its place among the row's.
 
     The last one comes first from the row's numbers: how many there are may hang on the batch.
@@ -118,7 +128,7 @@ def _uniforms(tree: Tree, numbers: Numbers, count: int) -> torch.Tensor:
     return torch.from_numpy(np.roll(found, -1, 1)).to(tree.tokens.device)
 
 
-def _verdict(tree: Tree, found: Walk) -> Verdict:
+def _verdict(tree: Tree, found: TreeOutcome) -> Verdict:
     tokens, parents, depths, starts = tree.host
     nodes, token = found.nodes.cpu().numpy(), found.token.cpu().numpy()
     counts, paths, out, relaxed, finite, sound = blank(tree)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from dare_job.decode.sampling.distributions import NONE, law, pick
+from dare_job.decode.sampling.distributions import NONE, distribution_for, sample_tokens
 from dare_job.decode.sampling.rules import Rule, normalised, rule_for
 from dare_job.errors import ConfigError
 
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     token: torch.Tensor
 
 
-class Output(NamedTuple):
+class OutputDistribution(NamedTuple):
     """What may happen to R rows.
 
     tokens  float64 (R, V): probability that each is emitted
@@ -43,7 +43,7 @@ class Verifier:
     """
 
     def __init__(self, rule: str | Rule, law_name: str, n: int):
-        self.law, self.n = law(law_name), n
+        self.law, self.n = distribution_for(law_name), n
         self.rule = rule_for(rule, self.law, n) if isinstance(rule, str) else rule
 
     def verify(self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor,
@@ -51,15 +51,19 @@ class Verifier:
         """uniforms (R, n + 1) in [0, 1), not those that drew: one of each candidate, and the residual's."""
         chance = _Sampled(uniforms)
         self._run(p, q, candidates, chance)
-        return Outcome(_place(candidates, chance.token), chance.token)
+        return Outcome(_first_place(candidates, chance.token), chance.token)
 
-    def law_of_output(self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor) -> Output:
+    def law_of_output(
+        self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor
+    ) -> OutputDistribution:
         """Exactly, of given candidates."""
         chance = _Exact(p)
         self._run(p, q, candidates, chance)
         new = [(column >= 0) & (candidates[:, :j] != column).all(-1, keepdim=True)
                for j, column in enumerate(candidates.split(1, 1))]
-        return Output(chance.tokens, chance.tokens.gather(1, candidates.clamp_min(0)) * torch.cat(new, 1))
+        return OutputDistribution(
+            chance.tokens, chance.tokens.gather(1, candidates.clamp_min(0)) * torch.cat(new, 1)
+        )
 
     def _run(self, p, q, candidates, chance) -> None:
         if q is None and self.rule.reads_q:
@@ -77,7 +81,7 @@ class Verifier:
         chance.end(self.rule.residual(state))
 
 
-def _place(candidates: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+def _first_place(candidates: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
     """Where each row's token (R,) stands first among its candidates (R, n), or NONE."""
     equal = (candidates == token[:, None]) & (token >= 0)[:, None]
     return torch.where(equal.any(-1), equal.int().argmax(-1), NONE)
@@ -100,7 +104,7 @@ class _Sampled:
         return left
 
     def end(self, weights: torch.Tensor) -> None:
-        self.token[self.alive] = pick(weights, self.uniforms[self.alive, -1])
+        self.token[self.alive] = sample_tokens(weights, self.uniforms[self.alive, -1])
 
 
 class _Exact:
@@ -118,7 +122,7 @@ class _Exact:
         self.tokens += self.weight[:, None] * normalised(weights)
 
 
-class Candidates(NamedTuple):
+class CandidateTrees(NamedTuple):
     """Trees of R rows, N nodes in all; a node's candidates were drawn by one law from q behind the node.
 
     roots     int64 (R,)     node of each row's root
@@ -140,7 +144,7 @@ class Candidates(NamedTuple):
         return torch.where(places == NONE, NONE, self.tokens[places.clamp_min(0)])
 
 
-class Walk(NamedTuple):
+class TreeOutcome(NamedTuple):
     """What happened to R rows.
 
     nodes  int64 (R,): where the accepted path ends
@@ -151,8 +155,8 @@ class Walk(NamedTuple):
     token: torch.Tensor
 
 
-def walk(rule: str, law: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor | None,
-         uniforms: torch.Tensor) -> Walk:
+def verify_trees(rule: str, law: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor | None,
+         uniforms: torch.Tensor) -> TreeOutcome:
     """p and q float32 (N, V), behind each node (q of leaves is not read, nor any by the rule naive: None);
     uniforms (N, n + 1) in [0, 1), not those that drew the candidates: of these, and of the token behind.
     """
@@ -164,7 +168,7 @@ def walk(rule: str, law: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor
             rows = going[draws == n]
             here = nodes[rows]
             if n == 0:
-                token[rows] = pick(p[here].double(), uniforms[here, -1])
+                token[rows] = sample_tokens(p[here].double(), uniforms[here, -1])
                 continue
             own = torch.cat((uniforms[here, :n], uniforms[here, -1:]), 1)
             place, token[rows] = Verifier(rule, law, n).verify(p[here], None if q is None else q[here],
@@ -173,10 +177,12 @@ def walk(rule: str, law: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor
             nodes[rows[passed]] = tree.children[here[passed], place[passed]]
             onward.append(rows[passed])
         going = torch.cat(onward) if onward else going[:0]
-    return Walk(nodes, token)
+    return TreeOutcome(nodes, token)
 
 
-def law_of_walk(rule: str, law: str, tree: Candidates, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+def tree_distribution(
+    rule: str, law: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor
+) -> torch.Tensor:
     """Probability float64 (N, V) that a row's path ends at a node with a token behind it, exactly."""
     reached, ends = p.new_zeros(len(p), dtype=torch.float64), p.new_zeros(p.shape, dtype=torch.float64)
     reached[tree.roots] = 1

@@ -13,10 +13,10 @@ import torch
 
 from dare_job.errors import ConfigError
 
-_NEVER = -math.inf
-COOLEST = 1e-6  # temperature
+_FORBIDDEN = -math.inf
+MIN_TEMPERATURE = 1e-6  # temperature
 # With these a logit of any use stays a number of float32, whatever the settings do to it one after the other.
-MOST_BIAS, LEAST_PENALTY, MOST_PENALTY = 1e4, 1e-3, 1e3
+MAX_BIAS, MIN_PENALTY, MAX_PENALTY = 1e4, 1e-3, 1e3
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Warp:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, lambda x: x == 0 or x >= COOLEST,
-               f"0 (greedy), or {COOLEST:g} or above")
-        _check("repetition_penalty", self.repetition_penalty, lambda x: LEAST_PENALTY <= x <= MOST_PENALTY,
-               f"from {LEAST_PENALTY:g} to {MOST_PENALTY:g}; 1 is none")
+        _check("temperature", self.temperature, lambda x: x == 0 or x >= MIN_TEMPERATURE,
+               f"0 (greedy), or {MIN_TEMPERATURE:g} or above")
+        _check("repetition_penalty", self.repetition_penalty, lambda x: MIN_PENALTY <= x <= MAX_PENALTY,
+               f"from {MIN_PENALTY:g} to {MAX_PENALTY:g}; 1 is none")
         if self.top_k is not None:
             whole = isinstance(self.top_k, Integral)
             _check("top_k", self.top_k, lambda x: whole and x >= 0, "a whole number from 0 (all), or null")
@@ -54,8 +54,8 @@ class Warp:
         for token, bias in self.logit_bias.items():
             if not isinstance(token, Integral) or token < 0:
                 raise ConfigError(f"logit_bias is of token {token!r}: tokens are whole numbers from 0")
-            _check(f"logit_bias of token {token}", bias, lambda x: abs(x) <= MOST_BIAS,
-                   f"from {-MOST_BIAS:.0f} to {MOST_BIAS:.0f}, which forbids or forces a token well enough")
+            _check(f"logit_bias of token {token}", bias, lambda x: abs(x) <= MAX_BIAS,
+                   f"from {-MAX_BIAS:.0f} to {MAX_BIAS:.0f}, which forbids or forces a token well enough")
 
     @property
     def greedy(self) -> bool:
@@ -81,16 +81,16 @@ def warp(logits: torch.Tensor, settings: Warp,
     """
     scores = _penalised(_biased(logits, settings), settings, seen)
     if settings.greedy:
-        peaks, sound = scores.argmax(-1, keepdim=True), _sound(scores)
+        peaks, sound = scores.argmax(-1, keepdim=True), _finite(scores)
         return torch.zeros_like(scores).scatter_(1, peaks, 1.0) * sound[:, None], sound
     if settings.temperature != 1:
         scores = scores / settings.temperature
-    sound = _sound(scores)
+    sound = _finite(scores)
     scores = _truncated(torch.where(sound[:, None], scores, 0.0), settings)
     return torch.softmax(scores, -1) * sound[:, None], sound
 
 
-def _sound(scores: torch.Tensor) -> torch.Tensor:
+def _finite(scores: torch.Tensor) -> torch.Tensor:
     return scores.amax(-1).isfinite()  # a NaN is the greatest
 
 
@@ -121,16 +121,16 @@ def _penalised(scores: torch.Tensor, settings: Warp, seen: torch.Tensor | None) 
 def _truncated(scores: torch.Tensor, settings: Warp) -> torch.Tensor:
     if settings.top_k:
         least = scores.topk(min(settings.top_k, scores.shape[-1])).values[:, -1:]
-        scores = scores.masked_fill(scores < least, _NEVER)
+        scores = scores.masked_fill(scores < least, _FORBIDDEN)
     if settings.top_p is not None and settings.top_p < 1:
         rising, order = scores.sort(-1)
         dropped = rising.softmax(-1).cumsum(-1) <= 1 - settings.top_p
         dropped[:, -1] = False
-        scores = scores.masked_fill(dropped.scatter(1, order, dropped), _NEVER)
+        scores = scores.masked_fill(dropped.scatter(1, order, dropped), _FORBIDDEN)
     if settings.min_p:
         shares = scores.softmax(-1)
         peaks = shares.amax(-1, keepdim=True)
-        scores = scores.masked_fill(shares < settings.min_p * peaks, _NEVER)
+        scores = scores.masked_fill(shares < settings.min_p * peaks, _FORBIDDEN)
     return scores
 
 

@@ -17,7 +17,7 @@ import torch
 from dare_job.decode.sampling.rules import normalised
 from dare_job.decode.trie_search.trie import NONE, Trie
 
-_BEHIND = torch.iinfo(torch.int64).max  # a node behind all others
+_LAST = torch.iinfo(torch.int64).max  # a node behind all others
 
 
 class Candidates(NamedTuple):
@@ -63,10 +63,10 @@ def best(found: Candidates, k: int, limits: torch.Tensor | None = None) -> Beams
     left_out = scores[:, :k] == -torch.inf
     if limits is not None:
         left_out |= torch.arange(left_out.shape[1], device=limits.device) >= limits[:, None]
-    return taken(found, order[:, :k].masked_fill(left_out, NONE), k)
+    return select(found, order[:, :k].masked_fill(left_out, NONE), k)
 
 
-def taken(found: Candidates, places: torch.Tensor, k: int) -> Beams:
+def select(found: Candidates, places: torch.Tensor, k: int) -> Beams:
     """Candidates by their places int64 (S, <= k), NONE: nothing, as k beams."""
     if places.shape[1] < k:
         places = torch.nn.functional.pad(places, (0, k - places.shape[1]), value=NONE)
@@ -78,16 +78,16 @@ def taken(found: Candidates, places: torch.Tensor, k: int) -> Beams:
                  found.scores.gather(-1, order).masked_fill(none, -torch.inf))
 
 
-def places(found: Candidates, nodes: torch.Tensor) -> torch.Tensor:
+def find_places(found: Candidates, nodes: torch.Tensor) -> torch.Tensor:
     """Where nodes int64 (S, N) stand among candidates (S, A): int64 (S, N), NONE where they do not."""
-    known = torch.where(found.nodes < 0, _BEHIND, found.nodes)
+    known = torch.where(found.nodes < 0, _LAST, found.nodes)
     known, order = known.sort(dim=-1)
     at = torch.searchsorted(known, nodes.contiguous()).clamp_max(known.shape[1] - 1)
     there = (known.gather(1, at) == nodes) & (nodes >= 0)
     return torch.where(there, order.gather(1, at), NONE)
 
 
-def law(found: Candidates, temperature: float = 1.0) -> torch.Tensor:
+def candidate_distribution(found: Candidates, temperature: float = 1.0) -> torch.Tensor:
     """Probabilities float64 (S, A) of the candidates, P(path) ** (1 / temperature) over their sum; zeros
     where there is none.
     """
@@ -97,7 +97,7 @@ def law(found: Candidates, temperature: float = 1.0) -> torch.Tensor:
     return normalised(weights)
 
 
-def completed(found: Candidates, chosen: torch.Tensor) -> torch.Tensor:
+def fill_with_best(found: Candidates, chosen: torch.Tensor) -> torch.Tensor:
     """Places int64 (S, K) without NONE as far as there are candidates: those behind are the best of the
     others.
 

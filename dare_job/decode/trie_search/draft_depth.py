@@ -11,13 +11,20 @@ import numpy as np
 
 from dare_job.decode.engine.latency import Curve
 
-_PRIOR, _TRUST = 0.7, 8.0  # a level's acceptance before anything is known, and rows that this counts as
-_FADING = 0.98  # of what was learned, a forward
-_RETRY = 64  # forwards
-_REMEMBERED, _FORWARDS, _SPREAD = 0.98, 6, 0.1  # of the line: fading, forwards at least, tokens' deviation
+_PRIOR_RATE, _PRIOR_ROWS = (
+    0.7,
+    8.0,
+)  # a level's acceptance before anything is known, and rows that this counts as
+_RATE_DECAY = 0.98  # of what was learned, a forward
+_RETRY_FORWARDS = 64  # forwards
+_FIT_DECAY, _MIN_FORWARDS, _MIN_DEVIATION = (
+    0.98,
+    6,
+    0.1,
+)  # of the line: fading, forwards at least, tokens' deviation
 
 
-class Line:
+class LatencyFit:
     """Milliseconds = a + b * tokens by least squares over the forwards so far, older ones counting less."""
 
     def __init__(self):
@@ -26,19 +33,19 @@ class Line:
     def note(self, queries: int, ms: float) -> None:
         one, self._forwards = np.array([1.0, queries]), self._forwards + 1
         squares, products = self._sums
-        self._sums = _REMEMBERED * squares + np.outer(one, one), _REMEMBERED * products + ms * one
+        self._sums = _FIT_DECAY * squares + np.outer(one, one), _FIT_DECAY * products + ms * one
 
     def ms(self, queries: float) -> float | None:
         """None: forwards were too few, or too much alike."""
         squares, products = self._sums
         count, mean = squares[0, 0], squares[0, 1] / max(squares[0, 0], 1e-9)
-        if self._forwards < _FORWARDS or squares[1, 1] / count - mean**2 < (_SPREAD * mean) ** 2:
+        if self._forwards < _MIN_FORWARDS or squares[1, 1] / count - mean**2 < (_MIN_DEVIATION * mean) ** 2:
             return None
         a, b = np.linalg.solve(squares, products)
         return max(0.0, float(a)) + max(0.0, float(b)) * queries
 
 
-class Scheduler:
+class DraftDepth:
     """What pays for one target and one drafter.
 
     curve   milliseconds of a forward; None: learned, and nothing is drafted until something is known
@@ -47,8 +54,8 @@ class Scheduler:
     """
 
     def __init__(self, curve: Curve | None, length: int, nodes: int = 40):
-        self.curve, self.length, self.line = curve, length, Line()
-        self._passed, self._tried = np.full(length, _PRIOR * _TRUST), np.full(length, _TRUST)
+        self.curve, self.length, self.line = curve, length, LatencyFit()
+        self._passed, self._tried = np.full(length, _PRIOR_RATE * _PRIOR_ROWS), np.full(length, _PRIOR_ROWS)
         self._nodes = np.full(length, float(nodes))
         self._draft_ms = np.zeros(length)  # of a level, by its number in the draft
         self._skipped = 0
@@ -73,7 +80,7 @@ class Scheduler:
         if not best and len(gains) > 1:
             self._skipped += 1
             self.plain += 1
-            if self._skipped >= _RETRY:
+            if self._skipped >= _RETRY_FORWARDS:
                 self._skipped, best = 0, len(gains) - 1
         return best
 
@@ -111,8 +118,8 @@ class Scheduler:
 
         That the last code is accepted says nothing: leaves need no drafts.
         """
-        self._passed *= _FADING
-        self._tried *= _FADING
+        self._passed *= _RATE_DECAY
+        self._tried *= _RATE_DECAY
         for step in range(depth):
             tried = (after - before > step) & (before + step < self.length - 1)
             passed = tried & (after - before > step + 1)

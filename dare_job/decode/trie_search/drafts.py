@@ -12,7 +12,7 @@ import torch
 
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.beams import Beams, Candidates, Drafted, Progress, best, candidates
-from dare_job.decode.trie_search.node_scores import RENORMALISED, Children, Reader
+from dare_job.decode.trie_search.node_scores import RENORMALISED, Children, NodeScores
 from dare_job.decode.trie_search.trie import NONE, Vocabulary
 from dare_job.errors import ConfigError
 
@@ -29,7 +29,7 @@ class Scorer(Protocol):
         """As ``Reader.children``, of any nodes int64 (S, N) of rows (S,)."""
 
 
-class BeamDrafter:
+class TrieDrafter:
     """Levels below the target's beams, by a beam search that starts from them with the target's scores.
 
     A level with at most ``whole`` nodes below a row's beams is drafted whole, so that it is accepted for
@@ -77,7 +77,7 @@ class ModelScorer:
     """A small recommender that reads nodes as they are asked for. Its tokens need not be the target's."""
 
     def __init__(self, target: Target, vocabulary: Vocabulary):
-        self.reader = Reader(target, vocabulary, RENORMALISED)
+        self.reader = NodeScores(target, vocabulary, RENORMALISED)
 
     @property
     def reads(self) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dare_job.decode.trie_search.beams import Query
 
 
-class Weights(Protocol):
+class ItemWeights(Protocol):
     def of(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
         """Weights float64 (R, leaves), all above 0, of users by their leaves so far, the oldest first."""
 
@@ -28,7 +28,7 @@ class LeafScorer:
 
     reads: ClassVar[list[np.ndarray]] = []  # no model reads anything
 
-    def __init__(self, vocabulary: Vocabulary, weights: Weights):
+    def __init__(self, vocabulary: Vocabulary, weights: ItemWeights):
         self.vocabulary, self.weights = vocabulary, weights
         self._ends = torch.from_numpy(vocabulary.trie.leaf_ends).to(vocabulary.device)
 
@@ -55,7 +55,7 @@ class LeafScorer:
         return self._sums[rows, end] - self._sums[rows, begin]
 
 
-class Alike:
+class UniformWeights:
     """All leaves weigh the same: for drafts of whole levels, which need no weights."""
 
     def __init__(self, trie: Trie):
@@ -65,7 +65,7 @@ class Alike:
         return np.broadcast_to(self.shares, (len(histories), len(self.shares)))
 
 
-class Popularity:
+class PopularityWeights:
     """The same weights for everybody: how often each leaf was taken, and ``smoothing`` more."""
 
     def __init__(self, trie: Trie, sequences: Iterable[Sequence[int]], smoothing: float = 0.1):
@@ -79,7 +79,7 @@ class Popularity:
         return np.broadcast_to(self.shares, (len(histories), len(self.shares)))
 
 
-class Transitions:
+class TransitionWeights:
     """What others took within ``reach`` steps behind, or before, the leaves of a user, mixed with popularity.
 
     The pair of leaves i steps apart counts 1 / i; the j-th last leaf of a history counts ``fading`` ** j.
@@ -89,7 +89,7 @@ class Transitions:
     def __init__(self, trie: Trie, sequences: Sequence[Sequence[int]], reach: int = 3, fading: float = 0.8,
                  popular: float = 0.3, smoothing: float = 0.1):
         self.fading, self.popular = fading, popular
-        self.shares = Popularity(trie, sequences, smoothing).shares
+        self.shares = PopularityWeights(trie, sequences, smoothing).shares
         pairs, weights = [], []
         for apart in range(1, reach + 1):
             near = [(sequence[:-apart], sequence[apart:]) for sequence in sequences if len(sequence) > apart]

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from dare_job.decode.sampling.random_streams import CHOICE, RESIDUAL, VERIFY, uniforms
-from dare_job.decode.sampling.rules import at, normalised, ratio
+from dare_job.decode.sampling.rules import acceptance_ratio, gather_at, normalised
 from dare_job.decode.trie_search.trie import NONE
 
 
-class Chance(Protocol):
+class Randomness(Protocol):
     def accept(self, rows: np.ndarray, number: int, probability: torch.Tensor) -> torch.Tensor:
         """bool (S,): whether draft ``number`` of rows (S,) is accepted, with probabilities float64 (S,)."""
 
@@ -38,7 +38,7 @@ class Chance(Protocol):
         """What rows (S,) decide from now on is decided anew."""
 
 
-class Random:
+class RowRandomness:
     """keys uint64 (R, 2): of the rows, by ``Seeds.keys_of``."""
 
     def __init__(self, keys: np.ndarray):
@@ -68,8 +68,15 @@ class Random:
 Kernel = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance: Chance, rows: np.ndarray,
-          nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def exact(
+    p: torch.Tensor,
+    q: torch.Tensor,
+    drafts: torch.Tensor,
+    k: int,
+    chance: Randomness,
+    rows: np.ndarray,
+    nodes: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Places int64 (S, k) with the law of k draws from p without replacement, in their order; NONE behind the
     support.
 
@@ -84,7 +91,9 @@ def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance
         live = (x != NONE) & (count < k)
         if not live.any():  # below beams that were not taken; or nothing is wanted any more
             continue
-        passed = live & chance.accept(rows, number, torch.where(live, ratio(at(r, x), at(s, x)), 0))
+        passed = live & chance.accept(
+            rows, number, torch.where(live, acceptance_ratio(gather_at(r, x), gather_at(s, x)), 0)
+        )
         failed = live & ~passed
         _append(out, taken, count, x, passed)
         left = normalised(p.masked_fill(taken, 0))
@@ -93,12 +102,19 @@ def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance
     one = chance.order(rows, nodes, r, (count < k).long(), RESIDUAL)
     if one.shape[1]:
         _append(out, taken, count, one[:, 0], one[:, 0] != NONE)
-    out = _filled(out, taken, count, p, k, chance, rows, nodes)
+    out = _fill(out, taken, count, p, k, chance, rows, nodes)
     return out, torch.ones_like(count, dtype=torch.bool)
 
 
-def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chance: Chance, rows: np.ndarray,
-            nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def relaxed(
+    p: torch.Tensor,
+    q: torch.Tensor,
+    drafts: torch.Tensor,
+    k: int,
+    chance: Randomness,
+    rows: np.ndarray,
+    nodes: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """AtSpeed's algorithm 2, as published. Lossy: its outputs do not have the law of p.
 
     Each draft is accepted with probability min(1, p / q), whatever became of the others. Of k and more that
@@ -109,7 +125,9 @@ def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chan
     q = normalised(q)
     for number, x in enumerate(drafts.unbind(1)):
         there = x != NONE
-        passed = there & chance.accept(rows, number, torch.where(there, ratio(at(p, x), at(q, x)), 0))
+        passed = there & chance.accept(
+            rows, number, torch.where(there, acceptance_ratio(gather_at(p, x), gather_at(q, x)), 0)
+        )
         accepted.scatter_(1, x.clamp_min(0)[:, None], passed[:, None] | accepted.gather(
             1, x.clamp_min(0)[:, None]))
     enough = torch.full((len(p),), k, device=p.device)
@@ -123,7 +141,7 @@ def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, chan
     more = chance.order(rows, nodes, gap, k - count, CHOICE)
     for x in more.unbind(1):
         _append(out, taken, count, x, x != NONE)
-    return _filled(out, taken, count, p, k, chance, rows, nodes), through
+    return _fill(out, taken, count, p, k, chance, rows, nodes), through
 
 
 def _append(out: torch.Tensor, taken: torch.Tensor, count: torch.Tensor, x: torch.Tensor,
@@ -140,8 +158,8 @@ def _residual(r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     return normalised((r - s).clamp_min(0), otherwise=r)
 
 
-def _filled(out: torch.Tensor, taken: torch.Tensor, count: torch.Tensor, p: torch.Tensor, k: int,
-            chance: Chance, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
+def _fill(out: torch.Tensor, taken: torch.Tensor, count: torch.Tensor, p: torch.Tensor, k: int,
+            chance: Randomness, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
     """The rest by p without what is taken."""
     if bool((count < k).any()):
         more = chance.order(rows, nodes, p.masked_fill(taken, 0), k - count, CHOICE)

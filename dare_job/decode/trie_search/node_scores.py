@@ -17,10 +17,10 @@ from dare_job.errors import ModelError
 
 RAW, RENORMALISED = "raw", "renormalised"
 Children = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # as ``Reader.children`` gives them
-_BEHIND = np.iinfo(np.int64).max  # a node behind all others
+_LAST = np.iinfo(np.int64).max  # a node behind all others
 
 
-class Reader:
+class NodeScores:
     """What a target has read of R rows.
 
     scores       raw: log-softmax over the whole vocabulary, as ``generate`` has it; renormalised: over the
@@ -138,13 +138,13 @@ class Reader:
             above = np.where(above > ROOT, trie.parents[np.maximum(above, 0)], NONE)
             every.append(above)
         wanted = np.concatenate(every, axis=1)
-        wanted = np.where((wanted > ROOT) & (wanted < trie.first_leaf), wanted, _BEHIND)
+        wanted = np.where((wanted > ROOT) & (wanted < trie.first_leaf), wanted, _LAST)
         wanted = np.sort(wanted, axis=1)
-        wanted[:, 1:][wanted[:, 1:] == wanted[:, :-1]] = _BEHIND
-        wanted[self.place(rows, wanted) != NONE] = _BEHIND
+        wanted[:, 1:][wanted[:, 1:] == wanted[:, :-1]] = _LAST
+        wanted[self.place(rows, wanted) != NONE] = _LAST
         wanted = np.sort(wanted, axis=1)
-        width = int((wanted < _BEHIND).sum(1).max(initial=0))
-        return np.where(wanted == _BEHIND, NONE, wanted)[:, :width]
+        width = int((wanted < _LAST).sum(1).max(initial=0))
+        return np.where(wanted == _LAST, NONE, wanted)[:, :width]
 
     def _appended(self, new: np.ndarray) -> np.ndarray:
         """Nodes (R, X) moved to the left, and noted with their parents' places."""

@@ -25,14 +25,14 @@ from dare_job.decode.trie_search.beams import (
     best,
     candidates,
 )
-from dare_job.decode.trie_search.draft_depth import Scheduler
-from dare_job.decode.trie_search.node_scores import RAW, Reader
+from dare_job.decode.trie_search.draft_depth import DraftDepth
+from dare_job.decode.trie_search.node_scores import RAW, NodeScores
 from dare_job.decode.trie_search.trie import NONE, ROOT, Trie, Vocabulary
 from dare_job.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Lists:
+class TopKResult:
     """What was found for R users.
 
     leaves      int64 (R, K): the best first, counted from 0; NONE behind all that are not banned
@@ -70,7 +70,7 @@ class Lists:
 
 
 @dataclass
-class State:
+class SearchState:
     """level int64 (R,): codes that a row's beams have; nodes, scores (R, L + 1, K): the beams of every level.
 
     Those of a level that a row has not reached are NONE.
@@ -81,7 +81,7 @@ class State:
     scores: torch.Tensor
 
     @classmethod
-    def of(cls, rows: int, length: int, k: int, device) -> "State":
+    def of(cls, rows: int, length: int, k: int, device) -> "SearchState":
         nodes = torch.full((rows, length + 1, k), NONE, dtype=torch.int64, device=device)
         scores = torch.full((rows, length + 1, k), -torch.inf, device=device)
         nodes[:, 0, 0], scores[:, 0, 0] = ROOT, 0
@@ -108,22 +108,22 @@ class TopK:
     """
 
     def __init__(self, target: Target, trie: Trie, first_code_token: Sequence[int], k: int,
-                 drafter: Drafter | None = None, scores: str = RAW, scheduler: Scheduler | None = None):
+                 drafter: Drafter | None = None, scores: str = RAW, scheduler: DraftDepth | None = None):
         """Raises ConfigError where there are fewer than k ids."""
         if not 1 <= k <= trie.leaves:
             raise ConfigError(f"k = {k}: lists have 1 to {trie.leaves} ids, as many as there are")
         self.trie, self.k, self.drafter, self.scheduler = trie, k, drafter, scheduler
         self.clock_s = 0.0  # all forwards so far, drafting included
         self.vocabulary = Vocabulary(trie, list(first_code_token), target.device)
-        self.reader = Reader(target, self.vocabulary, scores)
+        self.reader = NodeScores(target, self.vocabulary, scores)
 
     @torch.inference_mode()
-    def search(self, queries: Sequence[Query]) -> Lists:
+    def search(self, queries: Sequence[Query]) -> TopKResult:
         """Lists of R users, who share their forwards. Raises ModelError for a prompt that does not fit."""
         started, draft_s = time.perf_counter(), 0.0
         banned = Banned.of(self.trie, [query.banned for query in queries], self.vocabulary.device)
         self.begin(queries)
-        state, drafts = State.of(len(queries), self.trie.length, self.k, self.vocabulary.device), []
+        state, drafts = SearchState.of(len(queries), self.trie.length, self.k, self.vocabulary.device), []
         while len(rows := self.advanced(state, banned, drafts)):
             begun, before = time.perf_counter(), state.level[rows]
             drafts = self._drafts(state, rows)
@@ -145,7 +145,7 @@ class TopK:
         ranked = Beams(state.nodes, state.scores).ranked()
         nodes, drafted = ranked.nodes.cpu().numpy(), self.drafter.reads if self.drafter else []
         leaves = np.where(nodes[:, -1] == NONE, NONE, nodes[:, -1] - self.trie.first_leaf)
-        return Lists(leaves, ranked.scores[:, -1].cpu().numpy(), nodes[:, 1:],
+        return TopKResult(leaves, ranked.scores[:, -1].cpu().numpy(), nodes[:, 1:],
                      *(np.array(reads, np.int64).reshape(-1, len(queries))
                        for reads in (self.reader.reads, drafted)),
                      self.trie.length, time.perf_counter() - started, draft_s)
@@ -156,7 +156,7 @@ class TopK:
         if self.drafter:
             self.drafter.begin(queries)
 
-    def _drafts(self, state: State, rows: np.ndarray) -> list[Drafted]:
+    def _drafts(self, state: SearchState, rows: np.ndarray) -> list[Drafted]:
         """What the next forward of rows (S,) reads beside their beams."""
         if self.drafter is None:
             return []
@@ -176,26 +176,26 @@ class TopK:
                 return []
         return drafts
 
-    def advanced(self, state: State, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
+    def advanced(self, state: SearchState, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
         """Take all steps that need no forward; the rows (S,) that need one. drafts: of the last forward."""
         while len(ready := self.ready(state)):
             state.advance(ready, best(self.candidates(state, ready, banned), self.k))
         return np.flatnonzero(state.level < self.trie.length)
 
-    def ready(self, state: State) -> np.ndarray:
+    def ready(self, state: SearchState) -> np.ndarray:
         """Rows (S,) that can take a step."""
         rows = np.flatnonzero(state.level < self.trie.length)
         if not len(rows):
             return rows
         return rows[self.reader.knows(rows, state.rows(rows).nodes.cpu().numpy()).all(1)]
 
-    def candidates(self, state: State, rows: np.ndarray, banned: Banned | None) -> Candidates:
+    def candidates(self, state: SearchState, rows: np.ndarray, banned: Banned | None) -> Candidates:
         """What the next step of rows (S,) chooses from."""
         beams = state.rows(rows)
         found = self.reader.children(rows, beams.nodes.cpu().numpy())
         return candidates(beams.scores, *found, banned.among(rows, found[0]) if banned else None)
 
-    def _read(self, state: State, rows: np.ndarray, drafts: list[Drafted]) -> None:
+    def _read(self, state: SearchState, rows: np.ndarray, drafts: list[Drafted]) -> None:
         """Have the target read drafts of rows (S,) and beams that it does not know, and what is above."""
         beams = state.rows(rows).nodes.cpu().numpy()
         beams = np.where(self.reader.knows(rows, beams), NONE, beams)  # forced tokens need not be read

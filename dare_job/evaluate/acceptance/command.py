@@ -19,7 +19,7 @@ from dare_job.decode.draft.tokenizer_match import require_same
 from dare_job.decode.model.target import Target
 from dare_job.evaluate.acceptance import measure, texts, trees
 from dare_job.evaluate.acceptance import texts as acceptance_texts
-from dare_job.evaluate.acceptance.trees import Sparse
+from dare_job.evaluate.acceptance.trees import SparseShape
 from dare_job.models.files import fingerprint, resolve, vocabulary
 from dare_job.publish.report.svg import Line, Panel, document
 
@@ -31,7 +31,7 @@ _COLOURS = {"iid": "#b2551f", "without_replacement": "#1f6fb2", "greedy": "#2b8a
 _DASHES = {"rrs": "6 3", "k_seq": "2 3", "priority": "8 3 2 3", "greedy": ""}
 
 
-def draw(rows: Sequence[dict]) -> str | None:
+def draw_chart(rows: Sequence[dict]) -> str | None:
     """Of the command's ``rows``, a panel where one number of candidates has several temperatures, or one
     temperature several numbers; None where there is nothing to draw.
     """
@@ -61,7 +61,7 @@ def _lines(rows: Sequence[dict], moving: str) -> list[Line]:
     return [one for one in found if one.points]
 
 
-def rates(rows: Sequence[dict], console: Console) -> None:
+def print_rates(rows: Sequence[dict], console: Console) -> None:
     """A table for each temperature and number of candidates: rate, optimum and gap of every verifier."""
     for temperature, drafts in dict.fromkeys((row["temperature"], row["drafts"]) for row in rows):
         table = Table("law", "verifier", "rate", "optimum", "gap", "over rrs", "",
@@ -73,7 +73,7 @@ def rates(rows: Sequence[dict], console: Console) -> None:
         console.print(table)
 
 
-def trees_table(rows: Sequence[dict], console: Console) -> None:
+def print_trees(rows: Sequence[dict], console: Console) -> None:
     table = Table("temperature", "tree", "law", "rule", "accepted a step", "delta", "of judged nodes",
                   "steps", title="Drafted trees")
     for row in rows:
@@ -111,7 +111,7 @@ class Options:
     texts: int
     positions: int
     draws: int
-    trees: Sequence[Sparse]
+    trees: Sequence[SparseShape]
     tree_rows: int
     new_tokens: int
     seed: int
@@ -134,8 +134,8 @@ def run(options: Options) -> dict:
     target, draft = (Target.load(folder, options.dtype, options.device, options.trust_remote_code)
                      for folder in folders)
     contexts = [one.traits.context for one in (target, draft) if one.traits.context is not None]
-    rows = texts.fitting(rows, min(contexts, default=None))
-    chosen = acceptance_texts.chosen(rows, options.positions, options.seed)
+    rows = texts.truncate(rows, min(contexts, default=None))
+    chosen = acceptance_texts.sample_places(rows, options.positions, options.seed)
     total, used = sum(map(len, chosen)), sum(len(one) > 0 for one in chosen)
     _LOG.info("%d places of %d texts, at %d temperatures", total, used, len(options.temperatures))
     found = measure.cells(options.temperatures, options.drafts)
@@ -143,20 +143,28 @@ def run(options: Options) -> dict:
         found, acceptance_texts.read_places(target, draft, rows, chosen), total, options.draws, options.seed
     )
     lines, console = measure.lines(found), Console(width=120)
-    rates(lines, console)
+    print_rates(lines, console)
     grown = list(trees.measure(target, draft, rows[: options.tree_rows], options.trees, options.temperatures,
                                options.new_tokens, min(8, options.tree_rows), options.seed))
     if grown:
-        trees_table(grown, console)
+        print_trees(grown, console)
     console.print(f"{total} places of {used} texts; ±: half an interval of 95 % of the mean over places, in "
                   "which those of a text count as dependent. over rrs: rate less that of recursive "
                   "rejection of draws without replacement at the same places", soft_wrap=True)
-    return {"rows": lines, "trees": grown, "positions": total, "texts": used, "seed": options.seed,
-            "target": _of(options.target, folders[0], target), "draft": _of(options.draft, folders[1], draft),
-            "text": options.text, "versions": {name: version(name) for name in ("dare-job", "torch")},
-            "threads": torch.get_num_threads()}
+    return {
+        "rows": lines,
+        "trees": grown,
+        "positions": total,
+        "texts": used,
+        "seed": options.seed,
+        "target": _model_record(options.target, folders[0], target),
+        "draft": _model_record(options.draft, folders[1], draft),
+        "text": options.text,
+        "versions": {name: version(name) for name in ("dare-job", "torch")},
+        "threads": torch.get_num_threads(),
+    }
 
 
-def _of(name: str, folder, model: Target) -> dict:
+def _model_record(name: str, folder, model: Target) -> dict:
     return {"name": name, "hash": fingerprint(folder), "vocabulary": model.vocabulary,
             "parameters": sum(p.numel() for p in model.model.parameters())}

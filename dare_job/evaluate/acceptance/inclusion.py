@@ -17,8 +17,8 @@ import numba
 import numpy as np
 
 from dare_job.evaluate.acceptance import optimum
-from dare_job.evaluate.acceptance.optimum import left_of
-from dare_job.evaluate.acceptance.rejection import Sorted
+from dare_job.evaluate.acceptance.optimum import complements
+from dare_job.evaluate.acceptance.rejection import SortedByRatio
 
 _STEP = 0.125  # of log t: half of it changes rates of up to eight candidates by less than 1e-14
 
@@ -27,7 +27,7 @@ def sequential(p: np.ndarray, q: np.ndarray, n: int, step: float = _STEP) -> flo
     """Of draws one after the other; p, q float64 (V,) sum to 1, more than n tokens have q. Exact to 1e-12."""
     inside = np.flatnonzero(q)
     p, q = p[inside], q[inside]
-    weights, others = p * q, optimum.left_of(q)
+    weights, others = p * q, optimum.complements(q)
     found = weights.sum()
     if n > 1:
         largest, second = int(np.argmax(q)), q / others
@@ -37,7 +37,7 @@ def sequential(p: np.ndarray, q: np.ndarray, n: int, step: float = _STEP) -> flo
         but_one[largest] = rest.sum()
         found += weights @ but_one
     if n > 2:
-        times = optimum.nodes(q, n, step)
+        times = optimum.quadrature_times(q, n, step)
         found += step * (times * _sums(q, weights, times, n)[2:].sum(0)).sum()
     return float(found)
 
@@ -101,9 +101,9 @@ def _symmetric(q, weights, n):
 def two_distinct(p: np.ndarray, q: np.ndarray) -> float:
     """Of recursive rejection of independent draws that are not equal: the first is of q (1 - q), the second
     of what is left of q."""
-    left = left_of(q)
+    left = complements(q)
     law = q * left / (q @ left)
-    rejected, tokens = np.maximum(law - p, 0), Sorted(np.maximum(p - law, 0), q)
+    rejected, tokens = np.maximum(law - p, 0), SortedByRatio(np.maximum(p - law, 0), q)
     owed, some = tokens.over_p[0], rejected > 0
     if owed == 0:
         return 1.0
@@ -113,13 +113,13 @@ def two_distinct(p: np.ndarray, q: np.ndarray) -> float:
 def greedy(p: np.ndarray, q: np.ndarray) -> float:
     """Of the greedy rule for draws one after the other: it judges the second, the first comes from the
     residual."""
-    tokens = Sorted(p, q)
-    scale = 1 / left_of(tokens.q)
+    tokens = SortedByRatio(p, q)
+    scale = 1 / complements(tokens.q)
     beside = 1 - tokens.mass(scale) - np.minimum(tokens.p, scale * tokens.q)
     return float(tokens.q @ (tokens.p + beside))
 
 
-def hub(p: np.ndarray, q: np.ndarray) -> float:
+def spechub(p: np.ndarray, q: np.ndarray) -> float:
     """Of recursive rejection of SpecHub's pairs: a draw and the most probable token, or one of the rest."""
     top = int(np.argmax(q))
     rejected, owed, rest = np.maximum(q - p, 0), np.maximum(p - q, 0), np.delete(q, top)

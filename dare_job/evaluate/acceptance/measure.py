@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from dare_job.decode.sampling.distributions import LAWS
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS
 from dare_job.decode.sampling.rules import RULES
 from dare_job.decode.sampling.warp import Warp, warp
 from dare_job.evaluate.acceptance.optimum import optimum
 from dare_job.evaluate.acceptance.rates import rate
 from dare_job.evaluate.acceptance.texts import Places
 
-_SAME = ("mcss",)  # rules that are another by name
-_WIDE = 1.96  # standard errors of an interval of 95 %
+_ALIASES = ("mcss",)  # rules that are another by name
+_Z_95 = 1.96  # standard errors of an interval of 95 %
 _LOG_EVERY_S = 10.0
 _LOG = logging.getLogger("dare_job")
 
@@ -41,14 +41,19 @@ class Cell:
 
 def cells(temperatures: Sequence[float], drafts: Sequence[int]) -> list[Cell]:
     """Every law with every number of candidates that it is defined for."""
-    return [Cell(temperature, law.name, n, rates={rule: [] for rule in verifiers(law.name, n)})
-            for temperature in temperatures for n in drafts for law in LAWS.values() if law.only in (None, n)]
+    return [
+        Cell(temperature, law.name, n, rates={rule: [] for rule in verifiers(law.name, n)})
+        for temperature in temperatures
+        for n in drafts
+        for law in DISTRIBUTIONS.values()
+        if law.only in (None, n)
+    ]
 
 
 def verifiers(law: str, n: int) -> list[str]:
     """The rules that are exact for n candidates of a law."""
     return [rule.name for rule in RULES.values()
-            if law in rule.laws and rule.only in (None, n) and rule.name not in _SAME]
+            if law in rule.laws and rule.only in (None, n) and rule.name not in _ALIASES]
 
 
 def fill(found: Sequence[Cell], places: Iterable[Places], total: int, draws: int, seed: int) -> None:
@@ -123,7 +128,7 @@ def _lines(cell: Cell, usual: list[float]) -> list[dict]:
         means = {"rate": values, "optimum": cell.optima, "gap": gap, "over_rrs": over}
         for name, numbers in means.items():
             middle, error = mean(numbers, cell.texts)
-            ends = [middle - _WIDE * error, middle + _WIDE * error]
+            ends = [middle - _Z_95 * error, middle + _Z_95 * error]
             line |= {name: middle, f"{name}_interval": None if math.isnan(error) else ends}
         found.append(line | {"exact": rule not in cell.estimated})
     return found

@@ -25,7 +25,7 @@ import numba
 import numpy as np
 import torch
 
-from dare_job.decode.sampling.distributions import check_count, law
+from dare_job.decode.sampling.distributions import check_count, distribution_for
 
 
 def independent(q: np.ndarray, n: int) -> np.ndarray:
@@ -49,9 +49,9 @@ def _symmetric(q, n):
         out[i] = sums[n]
     return out
 
-_STEP, _LOWEST = 0.25, -10.0  # of log t; the integrand is under 1e-13 below the lowest
+_STEP, _LOG_T_MIN = 0.25, -10.0  # of log t; the integrand is under 1e-13 below the lowest
 
-_LATEST = 40.0  # e^-40 of the slowest part is left
+_MAX_RATE_TIME = 40.0  # e^-40 of the slowest part is left
 
 POWERS = 6  # of q t of light tokens, which are at most LIGHT
 
@@ -60,7 +60,7 @@ LIGHT = 0.1  # where e^-40 is left; it is a tenth of that where the integrand co
 _BLOCK, _SLACK = 64, 1e-13
 
 
-def least(p: np.ndarray, q: np.ndarray, n: int) -> float:
+def min_difference(p: np.ndarray, q: np.ndarray, n: int) -> float:
     """The least P - Q of the first i tokens, 0 of none; p, q float64 (m,) by rising p / q, m over n.
 
     Q is convex in the sum of q, so that blocks which cannot hold the least are seen from their ends.
@@ -79,26 +79,26 @@ def sequential(q: np.ndarray, n: int, ends: np.ndarray) -> np.ndarray:
     outside = np.append(np.cumsum(q[:0:-1])[::-1], 0.0)[ends]
     if n == 1:
         return 1 - outside
-    inside = 1 + np.cumsum(q / left_of(q))[ends]
+    inside = 1 + np.cumsum(q / complements(q))[ends]
     if n > 2:
-        times = nodes(q, n, _STEP)
+        times = quadrature_times(q, n, _STEP)
         heavy = q * times[-1] > LIGHT
         left = q[~heavy].sum() + np.append(np.cumsum(q[heavy][::-1])[::-1], 0.0)
         inside += _integrals(q, heavy, left, times, n, ends, coefficients(n))
     return 1 - outside * inside
 
 
-def left_of(q: np.ndarray) -> np.ndarray:
+def complements(q: np.ndarray) -> np.ndarray:
     """1 - q, with all its digits where one token has nearly everything."""
     others, largest = 1 - q, int(np.argmax(q))
     others[largest] = q[:largest].sum() + q[largest + 1 :].sum()
     return others
 
 
-def nodes(q: np.ndarray, n: int, step: float) -> np.ndarray:
+def quadrature_times(q: np.ndarray, n: int, step: float) -> np.ndarray:
     """Times (T,), equal steps of log t apart: behind the last n tokens have arrived but for e^-40."""
     slowest = np.partition(q, len(q) - n + 1)[: len(q) - n + 1].sum()
-    return np.exp(np.arange(_LOWEST, np.log(_LATEST / slowest) + step, step))
+    return np.exp(np.arange(_LOG_T_MIN, np.log(_MAX_RATE_TIME / slowest) + step, step))
 
 
 def coefficients(n: int) -> np.ndarray:
@@ -181,7 +181,7 @@ _SUBSETS = 16  # tokens
 
 def optimum(law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float:
     """Of p and q float32 (V,); exact to rounding, for ``without_replacement`` to some 1e-12."""
-    check_count(law(law_name), n)
+    check_count(distribution_for(law_name), n)
     p, q = (np.asarray(x, np.float64) for x in (p, q))
     p, q = p / p.sum(), q / q.sum()
     if law_name in ("top_k", "greedy", "spechub"):
@@ -192,7 +192,7 @@ def optimum(law_name: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float:
     order = inside[np.argsort(p[inside] / q[inside])]
     p, q = p[order], q[order]
     if law_name == "without_replacement":
-        return float(1 + least(p, q, n))
+        return float(1 + min_difference(p, q, n))
     whole = independent(q, n) if law_name == "iid" else distinct(q, n)
     return float(1 + min(0.0, (np.cumsum(p) - whole).min()))
 

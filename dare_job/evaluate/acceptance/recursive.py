@@ -20,20 +20,20 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from dare_job.evaluate.acceptance.rejection import Sorted
+from dare_job.evaluate.acceptance.rejection import SortedByRatio
 
-_FEW = 5  # points: the function is had of each
+_MAX_DIRECT = 5  # points: the function is had of each
 
-_NOISE = 0.1  # of what may be missed: how wrong the function's values may be
+_ERROR_SHARE = 0.1  # of what may be missed: how wrong the function's values may be
 
-_PLACES = np.linspace(0, 1, 5)
+_NODES = np.linspace(0, 1, 5)
 
-_QUARTIC = np.linalg.inv(np.vander(_PLACES, increasing=True))  # its coefficients, by its values there
+_QUARTIC = np.linalg.inv(np.vander(_NODES, increasing=True))  # its coefficients, by its values there
 
 _PARABOLA = np.array([[3, 6, -1], [-1, 6, 3]]) / 8  # its values at 1/4 and 3/4, by those at 0, 1/2 and 1
 
 
-def summed(function: Callable[[float, float], float], x: np.ndarray, weights: np.ndarray,
+def weighted_sum(function: Callable[[float, float], float], x: np.ndarray, weights: np.ndarray,
            miss: float) -> float:
     """The sum of weights times the function of x; x float64 (N,) rises, weights (N,) are not negative.
 
@@ -47,7 +47,7 @@ def summed(function: Callable[[float, float], float], x: np.ndarray, weights: np
 
     def value(at, weight):
         if at not in known:
-            known[at] = function(at, _NOISE * miss / weight)
+            known[at] = function(at, _ERROR_SHARE * miss / weight)
         return known[at]
 
     while waiting:
@@ -56,10 +56,10 @@ def summed(function: Callable[[float, float], float], x: np.ndarray, weights: np
         if width == 0:
             total += value(start, weight) * weight
             continue
-        if high - low <= _FEW:
+        if high - low <= _MAX_DIRECT:
             total += sum(value(x[i], weights[i]) * weights[i] for i in range(low, high))
             continue
-        values = np.array([value(start + width * place, weight) for place in _PLACES])
+        values = np.array([value(start + width * place, weight) for place in _NODES])
         if np.abs(values[1::2] - _PARABOLA @ values[::2]).max() * weight > miss:
             middle = low + int(np.searchsorted(x[low:high], start + width / 2))
             waiting += [(low, middle), (middle, high)]
@@ -70,7 +70,7 @@ def summed(function: Callable[[float, float], float], x: np.ndarray, weights: np
 
 HEAVY = 8  # tokens for themselves, more than a path has
 
-MISS = 1e-9  # of the sum over an interval of light tokens, or of a heavy one
+TOLERANCE = 1e-9  # of the sum over an interval of light tokens, or of a heavy one
 
 
 class Token(NamedTuple):
@@ -83,10 +83,10 @@ class Token(NamedTuple):
 Path = tuple[Token, ...]
 
 
-class Rising:
+class SortedByQ:
     """Tokens by rising q: q, p and p / q, each (m,). All but the heaviest few are ``light``."""
 
-    def __init__(self, tokens: Sorted):
+    def __init__(self, tokens: SortedByRatio):
         by_q = np.argsort(tokens.q, kind="stable")
         self.q, self.p, self.ratio = tokens.q[by_q], tokens.p[by_q], tokens.ratio[by_q]
         self.light = max(len(self.q) - HEAVY, 0)
@@ -119,23 +119,23 @@ class Rising:
         return found
 
     def summed(self, function: Callable[[Token, float], float], weights: np.ndarray,
-               miss: float = MISS) -> float:
+               miss: float = TOLERANCE) -> float:
         """The sum of a function of a token, and of how wrong it may be, with weights (m,)."""
         heavy = sum(weights[x] * function(Token(self.q[x], x), miss / weights[x])
                     for x in range(self.light, len(self.q)) if weights[x] > 0)
         some = np.flatnonzero(weights[: self.light] > 0)
-        return float(heavy) + summed(lambda q, wrong: function(Token(q, -1), wrong), self.q[some],
+        return float(heavy) + weighted_sum(lambda q, wrong: function(Token(q, -1), wrong), self.q[some],
                                      weights[some], miss)
 
 
 def sequential(p: np.ndarray, q: np.ndarray, n: int) -> float:
     """Of n candidates; from the third on each takes tens of times as long as the one before."""
-    return 1 - _rejections(Sorted(p, q), n)((), 0.0, 1.0, MISS)
+    return 1 - _rejections(SortedByRatio(p, q), n)((), 0.0, 1.0, TOLERANCE)
 
 
-def _rejections(tokens: Sorted, n: int) -> Callable[[Path, float, float, float], float]:
+def _rejections(tokens: SortedByRatio, n: int) -> Callable[[Path, float, float, float], float]:
     """Of a path, k, N, and how wrong it may be: the probability that all behind it are rejected."""
-    rising = Rising(tokens)
+    rising = SortedByQ(tokens)
 
     def rejected(path, scale, owed, miss):
         after = scale + owed / rising.left(path)

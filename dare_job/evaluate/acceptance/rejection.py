@@ -15,7 +15,7 @@ import numpy as np
 
 
 @numba.njit(cache=True)
-def _at(sum_q, q, gone, count, target):
+def _token_at(sum_q, q, gone, count, target):
     """The token where the sum of q, without ``count`` tokens of ``gone`` (rising), passes the target."""
     for g in range(count):
         if target >= sum_q[gone[g]]:
@@ -24,7 +24,7 @@ def _at(sum_q, q, gone, count, target):
 
 
 @numba.njit(cache=True)
-def _put(gone, count, token):
+def _insert(gone, count, token):
     at = count
     while at > 0 and gone[at - 1] > token:
         gone[at] = gone[at - 1]
@@ -33,21 +33,21 @@ def _put(gone, count, token):
 
 
 @numba.njit(cache=True)
-def sequential(uniforms, sum_q, q):
+def sample_without_replacement(uniforms, sum_q, q):
     """Tokens (paths, n), one after the other without replacement."""
     out, gone = np.empty(uniforms.shape, np.int64), np.empty(uniforms.shape[1], np.int64)
     for path in range(len(out)):
         left = sum_q[-1]
         for j in range(out.shape[1]):
-            token = _at(sum_q, q, gone, j, uniforms[path, j] * left)
-            _put(gone, j, token)
+            token = _token_at(sum_q, q, gone, j, uniforms[path, j] * left)
+            _insert(gone, j, token)
             left -= q[token]
             out[path, j] = token
     return out
 
 
 @numba.njit(cache=True)
-def rejected(uniforms, ratio, q, sum_p, sum_q, over_p, over_q):
+def recursive_acceptance(uniforms, ratio, q, sum_p, sum_q, over_p, over_q):
     """Acceptance (paths,) of recursive rejection, given the tokens rejected, which are drawn."""
     out, gone, n = np.empty(len(uniforms)), np.empty(uniforms.shape[1], np.int64), uniforms.shape[1]
     for path in range(len(out)):
@@ -63,17 +63,17 @@ def rejected(uniforms, ratio, q, sum_p, sum_q, over_p, over_q):
             total = lower + k * (sum_q[high] - sum_q[low]) - (sum_p[high] - sum_p[low])
             target = uniforms[path, j] * total
             if target < lower:
-                token = _at(sum_q, q, gone, j, target / (k - old))
+                token = _token_at(sum_q, q, gone, j, target / (k - old))
             else:
-                token = _passing(sum_p, sum_q, k, low, high, target - lower)
-            _put(gone, j, token)
+                token = _token_in_span(sum_p, sum_q, k, low, high, target - lower)
+            _insert(gone, j, token)
             left -= q[token]
         out[path] = 1 - owed
     return out
 
 
 @numba.njit(cache=True)
-def _passing(sum_p, sum_q, k, low, high, target):
+def _token_in_span(sum_p, sum_q, k, low, high, target):
     """The token from low up to high where the sum of k q - p passes the target."""
     start, end = low, high - 1
     while start < end:
@@ -85,7 +85,7 @@ def _passing(sum_p, sum_q, k, low, high, target):
     return start
 
 
-class Sorted:
+class SortedByRatio:
     """Tokens with q by rising p / q, and sums (m + 1,): of p and q before each, and of all behind.
 
     Tokens without q stand behind all. Both sums are kept for the digits that a difference would lose.
@@ -108,7 +108,7 @@ class Sorted:
 
 def independent(p: np.ndarray, q: np.ndarray, n: int) -> float:
     """Of recursive rejection of n independent draws."""
-    tokens, k = Sorted(p, q), 0.0
+    tokens, k = SortedByRatio(p, q), 0.0
     for _ in range(n):
         k = k + tokens.mass(k)
     return float(1 - tokens.mass(k))
@@ -116,7 +116,7 @@ def independent(p: np.ndarray, q: np.ndarray, n: int) -> float:
 
 def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
     """Of K-SEQ: rho beta, 1 - N(rho)."""
-    tokens, low, high = Sorted(p, q), 1.0, float(n)
+    tokens, low, high = SortedByRatio(p, q), 1.0, float(n)
     for _ in range(60):
         rho = (low + high) / 2
         at = np.searchsorted(tokens.ratio, rho)
@@ -127,11 +127,12 @@ def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
 
 def estimates(rule: str, p: np.ndarray, q: np.ndarray, n: int, paths: int, seed: int) -> np.ndarray:
     """Unbiased estimates (paths,) of what rrs or greedy accepts of n draws one after the other."""
-    tokens, uniforms = Sorted(p, q), np.random.default_rng(seed).random((paths, n))
+    tokens, uniforms = SortedByRatio(p, q), np.random.default_rng(seed).random((paths, n))
     if rule == "rrs":
-        return rejected(uniforms, tokens.ratio, tokens.q, tokens.sum_p, tokens.sum_q, tokens.over_p,
-                        tokens.over_q)
-    drawn = sequential(uniforms[:, :-1], tokens.sum_q, tokens.q)
+        return recursive_acceptance(
+            uniforms, tokens.ratio, tokens.q, tokens.sum_p, tokens.sum_q, tokens.over_p, tokens.over_q
+        )
+    drawn = sample_without_replacement(uniforms[:, :-1], tokens.sum_q, tokens.q)
     scale = 1 / (1 - tokens.q[drawn].sum(-1))  # the greedy rule: all but the last, and the least of two
     at = np.searchsorted(tokens.ratio, scale)
     shared = tokens.sum_p[at] + scale * tokens.over_q[at]

@@ -44,14 +44,14 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
     Raises DataError where there is no text.
     """
     if source is None:
-        examples = _drawn(_sample(), count, seed)
+        examples = _sampled(_sample_world(), count, seed)
         found = [_row(*one, tokenizer, chat_template) for one in examples]
     elif _is_output(source):
         night = published.source(source, None)
         ranked = published.ranked(night, tokenizer, tokenizer_hash(model), count, chat_template)
-        found = [_whole(row) for _, row in ranked]
+        found = [_with_first_token(row) for _, row in ranked]
     else:
-        records = _drawn(_records(Path(source), column, prompt_column), count, seed)
+        records = _sampled(_records(Path(source), column, prompt_column), count, seed)
         found = [_row(*one, tokenizer, chat_template) for one in records]
     found = [row for row in found if len(row.text)]
     if not found:
@@ -59,7 +59,7 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
     return found
 
 
-def fitting(rows: list[Row], context: int | None) -> list[Row]:
+def truncate(rows: list[Row], context: int | None) -> list[Row]:
     """Rows cut to what both models' positions hold. Raises DataError where no prompt leaves room."""
     if context is None:
         return rows
@@ -77,12 +77,12 @@ def _is_output(source: str) -> bool:
     return "://" in source or (Path(source) / "knowledge").is_dir()
 
 
-def _drawn(rows: list, count: int, seed: int) -> list:
+def _sampled(rows: list, count: int, seed: int) -> list:
     chosen = np.random.default_rng(seed).permutation(len(rows))[:count]
     return [rows[place] for place in np.sort(chosen)]
 
 
-def _sample() -> list[tuple]:
+def _sample_world() -> list[tuple]:
     """(name, prompt, text) of users and items."""
     world, asked = simulate(_USERS, _ITEMS, 0), prompts.load(prompts.SAMPLE)
     both = chain(user_examples(world, asked, _DAY), item_examples(world, asked, _DAY))
@@ -116,10 +116,10 @@ def _row(name: str, prompt: str | None, text: str, tokenizer, chat_template: str
     if ids and tokenizer.eos_token_id is not None:
         ids.append(tokenizer.eos_token_id)
     asked = prompt_ids(tokenizer, prompt, chat_template) if prompt else no_prompt(tokenizer)
-    return _whole(Row(name, asked.astype(np.int64), np.asarray(ids, np.int64), bool(prompt)))
+    return _with_first_token(Row(name, asked.astype(np.int64), np.asarray(ids, np.int64), bool(prompt)))
 
 
-def _whole(row: Row) -> Row:
+def _with_first_token(row: Row) -> Row:
     """A row with a token to begin with: its text's first where nothing else is there."""
     return row if len(row.prompt) else replace(row, prompt=row.text[:1], text=row.text[1:])
 
@@ -136,7 +136,7 @@ class Places(NamedTuple):
     draft: torch.Tensor
 
 
-def chosen(rows: list[Row], count: int, seed: int) -> list[np.ndarray]:
+def sample_places(rows: list[Row], count: int, seed: int) -> list[np.ndarray]:
     """For each row the places int64 (M,) of tokens of its text, rising: ``count`` of all, drawn by seed."""
     ends = np.cumsum([len(row.text) for row in rows])
     drawn = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
@@ -150,7 +150,7 @@ def read_places(target: Target, draft: Target, rows: list[Row], places: list[np.
     for number, (row, wanted) in enumerate(zip(rows, places, strict=True)):
         if not len(wanted):
             continue
-        logits = [_said(model, row, wanted) for model in (target, draft)]
+        logits = [_logits(model, row, wanted) for model in (target, draft)]
         logits[1] = over_vocabulary(logits[1], target.vocabulary)
         for name, one in zip(("target", "draft model"), logits, strict=True):
             if not one.amax(-1).isfinite().all():
@@ -159,7 +159,7 @@ def read_places(target: Target, draft: Target, rows: list[Row], places: list[np.
         yield Places(number, *logits)
 
 
-def _said(model: Target, row: Row, wanted: np.ndarray) -> torch.Tensor:
+def _logits(model: Target, row: Row, wanted: np.ndarray) -> torch.Tensor:
     scored = wanted[-1:]  # tokens of the text that the last place stands behind
     ids = np.concatenate((row.prompt, row.text[: scored[0]]))[None]
     ids = np.minimum(ids, model.vocabulary - 1)  # as the drafter reads what its table lacks

@@ -22,7 +22,7 @@ import numpy as np
 from dare_job.errors import ConfigError
 
 
-class Found(NamedTuple):
+class BestTree(NamedTuple):
     """widths: none for no tree at all; tokens: expected of a step, its own included; ms: what it takes."""
 
     widths: tuple[int, ...]
@@ -44,7 +44,7 @@ def nodes_of(widths: tuple[int, ...]) -> int:
     return int(np.cumprod(widths).sum()) if widths else 0
 
 
-def largest(rates: np.ndarray, nodes: int, depth: int | None = None) -> Found:
+def largest(rates: np.ndarray, nodes: int, depth: int | None = None) -> BestTree:
     """The tree of at most so many nodes and levels with the greatest E; of equals the smallest.
 
     Raises ConfigError for rates that are no probabilities.
@@ -53,7 +53,7 @@ def largest(rates: np.ndarray, nodes: int, depth: int | None = None) -> Found:
 
 
 def fastest(rates: np.ndarray, nodes: int, target_ms: np.ndarray, draft_ms: np.ndarray,
-            depth: int | None = None) -> Found:
+            depth: int | None = None) -> BestTree:
     """The tree with the most tokens a millisecond, which may be none at all.
 
     target_ms  float64 (nodes + 1,): of the target's forward over a root and n draft nodes, n from 0
@@ -63,7 +63,7 @@ def fastest(rates: np.ndarray, nodes: int, target_ms: np.ndarray, draft_ms: np.n
                  for tree in _trees(rates, nodes, depth))
 
 
-def _best(trees: Iterator[Found]) -> Found:
+def _best(trees: Iterator[BestTree]) -> BestTree:
     """They come with few levels and nodes first."""
     best = None
     for tree in trees:
@@ -72,20 +72,20 @@ def _best(trees: Iterator[Found]) -> Found:
     return best
 
 
-def _trees(rates: np.ndarray, nodes: int, depth: int | None) -> Iterator[Found]:
+def _trees(rates: np.ndarray, nodes: int, depth: int | None) -> Iterator[BestTree]:
     """Of each number of levels and nodes that a tree can have, the one with the greatest E."""
     if rates.ndim != 2 or not ((rates >= 0) & (rates <= 1)).all():
         raise ConfigError("acceptance rates must be probabilities by level and number of candidates")
     if nodes < 0:
         raise ConfigError(f"a tree of at most {nodes} nodes: the limit must be from 0")
-    yield Found((), 1.0)
+    yield BestTree((), 1.0)
     for levels in range(1, min(nodes, len(rates) if depth is None else min(depth, len(rates))) + 1):
         value, chosen = _leaf(nodes), []
         for level in range(levels, 0, -1):
             value, choice = _above(rates[level - 1], value)
             chosen.insert(0, choice)
         for count in np.flatnonzero(value > 0):
-            yield Found(_widths(chosen, int(count)), float(value[count]))
+            yield BestTree(_widths(chosen, int(count)), float(value[count]))
 
 
 def _leaf(nodes: int) -> np.ndarray:

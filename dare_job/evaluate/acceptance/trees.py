@@ -25,7 +25,7 @@ _LOG = logging.getLogger("dare_job")
 
 
 @dataclass(frozen=True)
-class Sparse:
+class SparseShape:
     """A tree's shape, and how many of its nodes are drafted: the likeliest nodes of each level have children
     while these last.
     """
@@ -34,7 +34,7 @@ class Sparse:
     nodes: int
 
     @classmethod
-    def parse(cls, text: str) -> "Sparse":
+    def parse(cls, text: str) -> "SparseShape":
         """``4x2x1``, or ``4x2x1:12`` for 12 of its nodes. Raises ConfigError."""
         widths, colon, nodes = text.partition(":")
         shape = Shape.parse(widths)
@@ -50,7 +50,7 @@ class Sparse:
 class SparseDrafter(ModelDrafter):
     """A draft model whose trees have no more than so many nodes."""
 
-    def __init__(self, target: Target, tree: Sparse, vocabulary: int):
+    def __init__(self, target: Target, tree: SparseShape, vocabulary: int):
         super().__init__(target, tree.shape, vocabulary)
         self.nodes = tree.nodes
 
@@ -58,7 +58,7 @@ class SparseDrafter(ModelDrafter):
         return super().sampled(requests, context, lengths, np.minimum(budgets, self.nodes), *others)
 
 
-class Judging(SamplingEngine):
+class CountingEngine(SamplingEngine):
     """Counts nodes with candidates that verification came to, and those of which a candidate passed."""
 
     def __init__(self, *args):
@@ -77,7 +77,7 @@ class Judging(SamplingEngine):
         return verdict
 
 
-def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[Sparse],
+def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[SparseShape],
             temperatures: Sequence[float], new_tokens: int, batch: int, seed: int) -> Iterator[dict]:
     """A line for each temperature, tree and rule that can judge it.
 
@@ -93,7 +93,7 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
                     sampling.require(tree.shape.widths)
                 except ConfigError:
                     continue
-                found = _written(target, draft, rows, tree, sampling, new_tokens, batch)
+                found = _measured(target, draft, rows, tree, sampling, new_tokens, batch)
                 _LOG.info("trees: temperature %g, %s, %s of %s: %.3f accepted a step", temperature, tree,
                           rule, law, found["accepted"])
                 plainest = plainest or 1 + found["accepted"]
@@ -101,12 +101,12 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
                        "delta": (1 + found["accepted"]) / plainest}
 
 
-def _written(target: Target, draft: Target, rows: Sequence[Row], tree: Sparse, sampling: Sampling,
+def _measured(target: Target, draft: Target, rows: Sequence[Row], tree: SparseShape, sampling: Sampling,
              new_tokens: int, batch: int) -> dict:
     """Tokens accepted a step, the target's own not counted, and the share of judged nodes that accept one."""
     settings = EngineSettings(max_new_tokens=new_tokens, batch_size=batch, nodes=tree.shape.nodes,
                               depth=tree.shape.depth, score="never")
-    engine = Judging(target, settings, sampling, SparseDrafter(draft, tree, target.vocabulary))
+    engine = CountingEngine(target, settings, sampling, SparseDrafter(draft, tree, target.vocabulary))
     results = list(engine.run(Request(row.name, row.prompt.astype(np.int32)) for row in rows))
     if failed := [result for result in results if result.error]:
         raise ModelError(f"text {failed[0].id} could not be written: {failed[0].error}")

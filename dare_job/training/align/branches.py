@@ -15,7 +15,7 @@ import torch
 
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.beams import Query
-from dare_job.decode.trie_search.node_scores import Children, Reader
+from dare_job.decode.trie_search.node_scores import Children, NodeScores
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Trie, Vocabulary
 from dare_job.recommend.vocabulary import Recommender
@@ -120,7 +120,7 @@ class MixedTopK(TopK):
 
     def __init__(self, p: Engine, q: Engine, share: float, trie: Trie, k: int):
         super().__init__(p[0], trie, p[1].first_code_token, min(k, trie.leaves))
-        other = Reader(q[0], Vocabulary(trie, list(q[1].first_code_token), q[0].device))
+        other = NodeScores(q[0], Vocabulary(trie, list(q[1].first_code_token), q[0].device))
         self.reader = _Mixture((self.reader, other), (share, 1 - share))
 
     def begin(self, queries: Sequence[Query]) -> None:
@@ -130,7 +130,7 @@ class MixedTopK(TopK):
 class _Mixture:
     """What several readers have read, as one of them: the mixture of their laws."""
 
-    def __init__(self, readers: Sequence[Reader], shares: Sequence[float]):
+    def __init__(self, readers: Sequence[NodeScores], shares: Sequence[float]):
         self._readers = readers
         self._logs = [math.log(share) if share else -math.inf for share in shares]
 

@@ -14,7 +14,7 @@ import numpy as np
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.search import TopK
 from dare_job.errors import ConfigError
-from dare_job.recommend.catalogue import SEEN, Catalogue
+from dare_job.recommend.catalogue import INTERACTED, Catalogue
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.training.recommender.command import sample
@@ -128,7 +128,7 @@ def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, te
     """Lists of ``count`` item rows, by beams of a width, in the order of the tests; shorter ones where the
     width, or a user who has taken nearly everything, leaves fewer.
     """
-    trie, exclude = catalogue.trie, () if seen else (SEEN,)
+    trie, exclude = catalogue.trie, () if seen else (INTERACTED,)
     search = TopK(target, trie, recommender.first_code_token, min(width, trie.leaves))
     found: dict[int, np.ndarray] = {}
     order = sorted(range(len(tests)), key=lambda place: len(tests[place][0]))

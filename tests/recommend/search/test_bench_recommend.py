@@ -11,7 +11,7 @@ from dare_job.bench.recommend import command, measure, report
 from dare_job.bench.recommend.command import Options
 from dare_job.bench.recommend.measure import same
 from dare_job.cli import app
-from dare_job.decode.trie_search.search import Lists
+from dare_job.decode.trie_search.search import TopKResult
 from dare_job.errors import ConfigError
 
 ROW = {"method", "verification", "k", "speedup_cpu", "speedup_clock", "speedup_memory_bound",
@@ -47,7 +47,7 @@ def test_the_clock_is_held_to_the_targets_on_a_gpu_alone():
 def _lists(reads, draft_reads):
     """A search of two users by what its forwards read."""
     empty = np.zeros((2, 0))
-    return Lists(empty, empty, empty, np.array(reads), np.array(draft_reads).reshape(-1, 2), 4, 0.0, 0.0)
+    return TopKResult(empty, empty, empty, np.array(reads), np.array(draft_reads).reshape(-1, 2), 4, 0.0, 0.0)
 
 
 def test_memory_bound_times_are_those_of_each_users_forwards(monkeypatch):

@@ -9,8 +9,13 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.beams import Query
-from dare_job.decode.trie_search.drafts import BeamDrafter, ModelScorer
-from dare_job.decode.trie_search.item_weights import Alike, LeafScorer, Popularity, Transitions
+from dare_job.decode.trie_search.drafts import ModelScorer, TrieDrafter
+from dare_job.decode.trie_search.item_weights import (
+    LeafScorer,
+    PopularityWeights,
+    TransitionWeights,
+    UniformWeights,
+)
 from dare_job.decode.trie_search.node_scores import RAW, RENORMALISED
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import NONE, ROOT, Trie, Vocabulary
@@ -23,8 +28,8 @@ def scorer(name: str, ids: Trie):
     sequences = [chance.integers(0, ids.leaves, 6).tolist() for _ in range(50)]
     return {"same": lambda: ModelScorer(small.target(), view),
             "other": lambda: ModelScorer(small.target("qwen2", 9, width=16, layers=1), view),
-            "popularity": lambda: LeafScorer(view, Popularity(ids, sequences)),
-            "transitions": lambda: LeafScorer(view, Transitions(ids, sequences))}[name]()
+            "popularity": lambda: LeafScorer(view, PopularityWeights(ids, sequences)),
+            "transitions": lambda: LeafScorer(view, TransitionWeights(ids, sequences))}[name]()
 
 
 @pytest.mark.parametrize("scores", [RAW, RENORMALISED])
@@ -35,7 +40,7 @@ def test_drafted_lists_are_plain_lists(name, scores):
     for k, width, depth, whole in ((1, 2, None, 0), (5, 12, None, 0), (5, 9, 2, 30), (20, 40, 1, 0),
                                    (5, 0, None, 30)):
         plain = TopK(small.target(), ids, small.FIRST, k, scores=scores).search(rows)
-        drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth, whole)
+        drafter = TrieDrafter(scorer(name, ids), ids.length, width, depth, whole)
         found = TopK(small.target(), ids, small.FIRST, k, drafter, scores).search(rows)
         np.testing.assert_array_equal(found.leaves, plain.leaves)
         np.testing.assert_array_equal(found.prefixes, plain.prefixes)
@@ -53,7 +58,7 @@ def test_drafted_lists_are_plain_lists_where_few_ids_are_left(name, scores):
     plain = TopK(small.target(), ids, small.FIRST, k, scores=scores).search(rows)
     assert (plain.leaves != NONE).sum(1).tolist() == [min(few, k) for few in left]
     for width, depth, whole in ((12, None, 0), (3, 1, 20), (0, None, 30)):
-        drafter = BeamDrafter(scorer(name, ids), ids.length, width, depth, whole)
+        drafter = TrieDrafter(scorer(name, ids), ids.length, width, depth, whole)
         found = TopK(small.target(), ids, small.FIRST, k, drafter, scores).search(rows)
         np.testing.assert_array_equal(found.leaves, plain.leaves)
         np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
@@ -61,14 +66,14 @@ def test_drafted_lists_are_plain_lists_where_few_ids_are_left(name, scores):
 
 def test_the_target_as_its_own_drafter_needs_one_forward():
     ids, rows = small.trie(), small.queries(6)
-    drafter = BeamDrafter(scorer("same", ids), ids.length, 60)
+    drafter = TrieDrafter(scorer("same", ids), ids.length, 60)
     found = TopK(small.target(), ids, small.FIRST, 5, drafter).search(rows)
     assert (found.forwards == 1).all() and (found.accepted == 3).all()
 
 
 def test_all_nodes_drafted_are_all_accepted():
     ids = small.trie(30)
-    drafter = BeamDrafter(scorer("popularity", ids), ids.length, ids.leaves)
+    drafter = TrieDrafter(scorer("popularity", ids), ids.length, ids.leaves)
     found = TopK(small.target(), ids, small.FIRST, 30 if ids.leaves >= 30 else ids.leaves, drafter).search(
         small.queries(3))
     assert (found.forwards == 1).all()
@@ -76,7 +81,9 @@ def test_all_nodes_drafted_are_all_accepted():
 
 def test_whole_levels_are_accepted_without_knowing_anything():
     ids = small.trie(400, sizes=(5, 30, 3, 2))
-    drafter = BeamDrafter(LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids)), ids.length, 0, whole=20)
+    drafter = TrieDrafter(
+        LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 0, whole=20
+    )
     found = TopK(small.target(), ids, [3, 8, 38, 41], 3, drafter).search(small.queries(4))
     assert (found.forwards == 2).all()  # prompts with all first codes, then the second codes with all third
 
@@ -106,7 +113,7 @@ def test_a_scorer_gives_probabilities_of_all_children(name):
 
 def test_transitions_know_what_follows():
     ids = small.trie(30)
-    weights = Transitions(ids, [[4, 7]] * 5 + [[1, 2]], popular=0.1).of([[4], [], [1, 4]])
+    weights = TransitionWeights(ids, [[4, 7]] * 5 + [[1, 2]], popular=0.1).of([[4], [], [1, 4]])
     assert weights[0].argmax() == 7 and weights[2].argmax() == 7
     np.testing.assert_allclose(weights.sum(1), 1)
 
@@ -114,7 +121,7 @@ def test_transitions_know_what_follows():
 def test_a_draft_without_nodes_is_refused():
     ids = small.trie(30)
     with pytest.raises(ConfigError, match="at least 1"):
-        BeamDrafter(scorer("popularity", ids), ids.length, 0)
+        TrieDrafter(scorer("popularity", ids), ids.length, 0)
 
 
 @pytest.mark.parametrize("scores", [RAW, RENORMALISED])
@@ -123,7 +130,7 @@ def test_codes_without_an_alternative_before_anything_was_read(scores):
     ids = Trie.of(np.array([[0, 0, 0], [0, 1, 2], [0, 1, 3], [0, 1, 4]]))
     first, rows = small.FIRST[:3], [Query([5, 7]), Query([9])]
     plain = TopK(small.target(), ids, first, 2, scores=scores).search(rows)
-    drafter = BeamDrafter(ModelScorer(small.target("qwen2", 9), Vocabulary(ids, first)), 3, 3)
+    drafter = TrieDrafter(ModelScorer(small.target("qwen2", 9), Vocabulary(ids, first)), 3, 3)
     found = TopK(small.target(), ids, first, 2, drafter, scores).search(rows)
     np.testing.assert_array_equal(found.leaves, plain.leaves)
     np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
@@ -141,7 +148,7 @@ def test_drafts_leave_the_columns_that_a_plain_search_may_need():
         rows = [Query(chance.integers(3, small.VOCABULARY, length).tolist())]
         plain = TopK(own, ids, small.FIRST, 10).search(rows)
         for width, whole, depth in ((0, 7, None), (0, 63, 1), (10, 0, None), (15, 0, 1), (20, 0, None)):
-            alike = LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids))
-            drafter = BeamDrafter(alike, 4, width, depth, whole)
+            alike = LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids))
+            drafter = TrieDrafter(alike, 4, width, depth, whole)
             found = TopK(own, ids, small.FIRST, 10, drafter).search(rows)
             np.testing.assert_array_equal(found.leaves, plain.leaves)

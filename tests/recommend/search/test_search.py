@@ -8,8 +8,8 @@ import small
 import torch
 
 from dare_job.decode.trie_search.beams import Query
-from dare_job.decode.trie_search.drafts import BeamDrafter
-from dare_job.decode.trie_search.item_weights import Alike, LeafScorer
+from dare_job.decode.trie_search.drafts import TrieDrafter
+from dare_job.decode.trie_search.item_weights import LeafScorer, UniformWeights
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
@@ -86,7 +86,7 @@ def test_logits_that_are_no_numbers_cost_only_the_users_whose_they_are():
 
 def test_a_model_with_a_mask_of_its_own_is_drafted_as_far_as_it_has_columns():
     used, ids, rows = small.target(), small.trie(), small.queries(3)
-    drafter = BeamDrafter(LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids)), ids.length, 30)
+    drafter = TrieDrafter(LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 30)
     plain = TopK(used, ids, small.FIRST, 4).search(rows)
     free = TopK(used, ids, small.FIRST, 4, drafter).search(rows)
     used.traits = replace(used.traits, columns=30)

@@ -8,8 +8,8 @@ import torch
 
 from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.drafts import ModelScorer
-from dare_job.decode.trie_search.item_weights import LeafScorer, Popularity
-from dare_job.decode.trie_search.sampled import KERNELS, DrawnDrafter, SampledTopK
+from dare_job.decode.trie_search.item_weights import LeafScorer, PopularityWeights
+from dare_job.decode.trie_search.sampled import KERNELS, SampledTopK, SampledTrieDrafter
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError
@@ -55,7 +55,7 @@ class Table:
 def law_of(p: Table, q: Table | None, verification: str, width: int, whole: int = 0, depth: int = 2) -> dict:
     q_scorer = q and type("Scorer", (), {"begin": lambda self, queries: None, "children": q.children,
                                            "reads": []})()
-    drafter = q and DrawnDrafter(q_scorer, 3, width, depth, whole)
+    drafter = q and SampledTrieDrafter(q_scorer, 3, width, depth, whole)
     search = SampledTopK(small.target(), TWO, FIRST, 2, 1.0, drafter, verification)
     search.reader = p
 
@@ -88,8 +88,8 @@ def test_published_verification_drafts_anew_behind_drafts_that_were_too_few(monk
     """Though all was read before, so that no forward is needed."""
     p, q, told = Table(TWO, 0), Table(TWO, 1), []
     monkeypatch.setattr(p, "read", lambda *_: (p.known.update(range(len(TWO))), p.reads.append(np.ones(1))))
-    drafts, draft = [], DrawnDrafter.draft
-    monkeypatch.setattr(DrawnDrafter, "draft", lambda *asked: drafts.append(1) or draft(*asked))
+    drafts, draft = [], SampledTrieDrafter.draft
+    monkeypatch.setattr(SampledTrieDrafter, "draft", lambda *asked: drafts.append(1) or draft(*asked))
     kernel = KERNELS["relaxed"]
 
     def watched(*asked):
@@ -118,7 +118,7 @@ def scorer(ids: Trie, name: str):
     view = Vocabulary(ids, small.FIRST)
     if name == "model":
         return ModelScorer(small.target("qwen2", 9, width=16, layers=1), view)
-    return LeafScorer(view, Popularity(ids, [[1, 2, 3], [2]]))
+    return LeafScorer(view, PopularityWeights(ids, [[1, 2, 3], [2]]))
 
 
 @pytest.mark.parametrize("verification", ["exact", "relaxed"])
@@ -128,7 +128,7 @@ def test_lists_are_whole_and_hang_on_nobody_else(name, verification):
     rows = [Query(query.prompt, banned=[at], name=f"u{at}") for at, query in enumerate(small.queries(6))]
 
     def searched(some):
-        drafter = DrawnDrafter(scorer(ids, name), ids.length, 8)
+        drafter = SampledTrieDrafter(scorer(ids, name), ids.length, 8)
         search = SampledTopK(small.target(), ids, small.FIRST, 5, 0.8, drafter, verification, seed=3)
         return search.search(some)
 
@@ -144,7 +144,7 @@ def test_where_few_ids_are_left_all_of_them_are_drawn(verification):
     left = [chance.permutation(ids.leaves)[:few].tolist() for few in (4, 1, 0, 5)]
     rows = [Query(query.prompt, banned=sorted({*range(ids.leaves)} - {*some}), name=at)
             for at, (query, some) in enumerate(zip(small.queries(4), left, strict=True))]
-    for drafter in (None, DrawnDrafter(scorer(ids, "popularity"), ids.length, 6, whole=5)):
+    for drafter in (None, SampledTrieDrafter(scorer(ids, "popularity"), ids.length, 6, whole=5)):
         search = SampledTopK(small.target(), ids, small.FIRST, 5, 0.8, drafter, verification, seed=3)
         for some, found in zip(left, search.search(rows).leaves.tolist(), strict=True):
             assert sorted(found) == sorted([NONE] * (5 - len(some)) + some)

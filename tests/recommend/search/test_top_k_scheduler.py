@@ -4,9 +4,9 @@ import numpy as np
 import small
 
 from dare_job.decode.engine.latency import Curve
-from dare_job.decode.trie_search.draft_depth import Line, Scheduler
-from dare_job.decode.trie_search.drafts import BeamDrafter
-from dare_job.decode.trie_search.item_weights import Alike, LeafScorer
+from dare_job.decode.trie_search.draft_depth import DraftDepth, LatencyFit
+from dare_job.decode.trie_search.drafts import TrieDrafter
+from dare_job.decode.trie_search.item_weights import LeafScorer, UniformWeights
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Vocabulary
 
@@ -16,8 +16,10 @@ STEEP = Curve.of({"1": {"1": 1, "2000": 2000}}, "a forward that costs by its tok
 
 def searched(curve: Curve, calls: int = 1):
     ids = small.trie()
-    drafter = BeamDrafter(LeafScorer(Vocabulary(ids, small.FIRST), Alike(ids)), ids.length, 10, whole=60)
-    scheduler = Scheduler(curve, ids.length)
+    drafter = TrieDrafter(
+        LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 10, whole=60
+    )
+    scheduler = DraftDepth(curve, ids.length)
     search = TopK(small.target(), ids, small.FIRST, 4, drafter, scheduler=scheduler)
     for _ in range(calls):
         found = search.search(small.queries(5))
@@ -37,17 +39,17 @@ def test_none_where_each_token_costs():
 
 
 def test_the_curve_is_learned_from_forwards_of_other_lengths():
-    line = Line()
+    line = LatencyFit()
     for queries in (40, 4, 5, 38, 6):
         line.note(queries, 3 + 0.5 * queries)
     assert line.ms(10) is None  # too few
     line.note(5, 3 + 0.5 * 5)
     np.testing.assert_allclose([line.ms(10), line.ms(100)], [8, 53])
-    alike = Line()
+    alike = LatencyFit()
     for _ in range(20):
         alike.note(30, 5.0)
     assert alike.ms(30) is None
-    scheduler = Scheduler(None, 4)
+    scheduler = DraftDepth(None, 4)
     assert scheduler.depth(np.zeros(1, np.int64), 30, 10) == 0 and not scheduler.plain
     scheduler.line = line
     assert scheduler.gains(np.zeros(1, np.int64), 30, 10).max() <= 0
@@ -59,7 +61,7 @@ def test_drafts_that_did_not_pay_are_tried_again_now_and_then():
 
 
 def test_a_level_that_is_never_accepted_is_drafted_no_more():
-    scheduler = Scheduler(Curve.of({"1": {"1": 10, "1000": 40}}, "a curve"), 4)
+    scheduler = DraftDepth(Curve.of({"1": {"1": 10, "1000": 40}}, "a curve"), 4)
     zero = np.zeros(1, np.int64)
     assert scheduler.depth(zero, 30, 10) == 3
     for _ in range(60):

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 
 from dare_job.config.recommend import RecommendSettings
 from dare_job.decode.model.target import Target
-from dare_job.decode.trie_search.node_scores import Reader
+from dare_job.decode.trie_search.node_scores import NodeScores
 from dare_job.errors import DeviceError, InfrastructureError
 from dare_job.generate import hangs
 from dare_job.generate.hangs import EXIT_CODE, Watchdog
 from dare_job.recommend import chunks, users
-from dare_job.recommend.rows import Writer
-from dare_job.recommend.task import Model, RecommendTask, _load
+from dare_job.recommend.rows import BatchRecommender
+from dare_job.recommend.task import ModelSource, RecommendTask, _load
 
 USERS = {f"u{n:02d}": [f"i{(7 * n + step) % 40}" for step in range(1 + n % 3)] for n in range(14)}
 CUDA = torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors might be ...")
@@ -51,7 +51,7 @@ def task_of(recommender, tmp_path):
         pq.write_table(pa.Table.from_pylist(rows), folder / "users" / users.ROWS / "part-0.parquet")
         settings = RecommendSettings(model=str(recommender), k=4, batch_size=4, drafter=drafter,
                                      draft="always").model_dump_json()
-        return RecommendTask(Model(str(recommender), None, ""), None, settings, str(folder / "users"),
+        return RecommendTask(ModelSource(str(recommender), None, ""), None, settings, str(folder / "users"),
                              str(folder), "cut-1", "cpu", 1, "run-1", hang_timeout_s)
     return make
 
@@ -89,7 +89,7 @@ def undisturbed(task_of):
 @pytest.fixture
 def batches(monkeypatch):
     """Users of each search, in order, and factory: forwards do something where some users are there."""
-    seen, search, read = [], Writer._found, Reader.read
+    seen, search, read = [], BatchRecommender._found, NodeScores.read
 
     def watched(self, people):
         seen.append([user for user, *_ in people])
@@ -101,9 +101,9 @@ def batches(monkeypatch):
                 act()
             return read(self, rows, nodes)
 
-        monkeypatch.setattr(Reader, "read", reading)
+        monkeypatch.setattr(NodeScores, "read", reading)
 
-    monkeypatch.setattr(Writer, "_found", watched)
+    monkeypatch.setattr(BatchRecommender, "_found", watched)
     return seen, disturb
 
 
@@ -205,11 +205,11 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
     def sleepy(batches, task):
         import time
 
-        from dare_job.decode.trie_search.node_scores import Reader
+        from dare_job.decode.trie_search.node_scores import NodeScores
         from dare_job.recommend import chunks
-        from dare_job.recommend.rows import Writer
+        from dare_job.recommend.rows import BatchRecommender
 
-        found, read, under_way = Writer._found, Reader.read, []
+        found, read, under_way = BatchRecommender._found, NodeScores.read, []
 
         def searching(self, people):
             under_way[:] = [user for user, *_ in people]
@@ -220,11 +220,11 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
                 time.sleep(3600)
             return read(self, rows, nodes)
 
-        Writer._found, Reader.read = searching, reading
+        BatchRecommender._found, NodeScores.read = searching, reading
         try:
             yield from chunks.write_chunks(batches, task)
         finally:  # the worker serves other tests
-            Writer._found, Reader.read = found, read
+            BatchRecommender._found, NodeScores.read = found, read
 
     task, job = task_of(hang_timeout_s=4), make_job({"recommend": {"rows_per_commit": 14}})
     monkeypatch.setattr(chunks, "write_chunks", sleepy)

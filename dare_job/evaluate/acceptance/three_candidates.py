@@ -13,9 +13,9 @@ import numba
 import numpy as np
 
 from dare_job.evaluate.acceptance import inclusion
-from dare_job.evaluate.acceptance.optimum import left_of
-from dare_job.evaluate.acceptance.recursive import Rising, Token
-from dare_job.evaluate.acceptance.rejection import Sorted
+from dare_job.evaluate.acceptance.optimum import complements
+from dare_job.evaluate.acceptance.recursive import SortedByQ, Token
+from dare_job.evaluate.acceptance.rejection import SortedByRatio
 
 
 def greedy(p: np.ndarray, q: np.ndarray) -> float:
@@ -26,8 +26,8 @@ def greedy(p: np.ndarray, q: np.ndarray) -> float:
     min(p, k q) of either token before, too. Of both orders of the two, so that only the second is asked:
     what that makes of the first hangs on its q alone.
     """
-    tokens = Sorted(p, q)
-    rising, lefts = Rising(tokens), left_of(np.sort(tokens.q))
+    tokens = SortedByRatio(p, q)
+    rising, lefts = SortedByQ(tokens), complements(np.sort(tokens.q))
 
     def second(token, miss):
         left, rests = rising.left((token,)), rising.lefts((token,))
@@ -61,8 +61,8 @@ def _missed(own, light, left, rests, q, ratios, lefts, ratio, over_p, over_q):
 
 def distinct(p: np.ndarray, q: np.ndarray) -> float:
     """Of p and q float64 (V,) that sum to 1, more than three tokens having q; exact to 1e-9."""
-    rising, never = Rising(Sorted(p, q)), p[q == 0].sum()
-    law = rising.q * _of_others(rising)
+    rising, never = SortedByQ(SortedByRatio(p, q)), p[q == 0].sum()
+    law = rising.q * _e2_of_others(rising)
     law /= law.sum()
     left = np.maximum(rising.p - law, 0)
     owed = left.sum() + never
@@ -72,7 +72,7 @@ def distinct(p: np.ndarray, q: np.ndarray) -> float:
                              np.maximum(law - rising.p, 0))
 
 
-def _rejected(token: Token, rising: Rising, left: np.ndarray, never: float) -> float:
+def _rejected(token: Token, rising: SortedByQ, left: np.ndarray, never: float) -> float:
     """What is owed where the second and the last are rejected behind a first token; left: what is owed of
     each token before, ``never`` of all that are not drafted."""
     lefts = rising.lefts((token,))
@@ -83,7 +83,7 @@ def _rejected(token: Token, rising: Rising, left: np.ndarray, never: float) -> f
     owed, some = behind.sum() + never, behind > 0
     if owed == 0:
         return 0.0
-    last = Sorted(np.append(behind[some], never), np.append(rising.q[some], 0.0))
+    last = SortedByRatio(np.append(behind[some], never), np.append(rising.q[some], 0.0))
     asked = rejected > 0
     found = rejected[asked] @ last.mass(owed / lefts[asked])
     if again:
@@ -91,7 +91,7 @@ def _rejected(token: Token, rising: Rising, left: np.ndarray, never: float) -> f
     return float(found / owed)
 
 
-def _of_others(rising: Rising) -> np.ndarray:
+def _e2_of_others(rising: SortedByQ) -> np.ndarray:
     """e_2 of all tokens but each, (m,): of heavy ones without a difference."""
     found = _e2(rising.q) - rising.q * rising.lefts(())
     for x in range(rising.light, len(rising.q)):

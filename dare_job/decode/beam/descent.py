@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from dare_job.decode.beam.drafting import Drafts
-from dare_job.decode.beam.layer import Beam, Output
-from dare_job.decode.beam.rows import SEEN, BeamRows
+from dare_job.decode.beam.drafting import BeamDrafts
+from dare_job.decode.beam.layer import Beam, LayerOutput
+from dare_job.decode.beam.rows import STATISTICS, BeamRows
 
 
-class Walk:
+class Descent:
     """R rows on their way down their layers; ``going`` (A,) are those that have not stopped yet.
 
     ids, likelihoods  (R, B): nodes and log P of the beams of the present layer
@@ -23,10 +23,10 @@ class Walk:
         self.going = np.arange(count)
         self.out_above, self.out_leaf = np.zeros((2, count, width), np.int64)
         self.out_likelihoods = np.full((count, width), -np.inf)
-        self.layers, self.seen = np.zeros(count, np.int64), np.zeros((count, len(SEEN)))
+        self.layers, self.seen = np.zeros(count, np.int64), np.zeros((count, len(STATISTICS)))
         self.over, self.unsound = np.zeros((2, count), np.bool_)
 
-    def follow(self, output: Output, given: Drafts | None) -> None:
+    def follow(self, output: LayerOutput, given: BeamDrafts | None) -> None:
         """Take a layer's outcome for the rows that go."""
         running, ended = (Beam(*(field.cpu().numpy() for field in beam)) for beam in output[:2])
         passed, sound = output.passed.cpu().numpy(), output.sound.cpu().numpy()
@@ -51,7 +51,7 @@ class Walk:
         self.likelihoods = np.full(given.ids.shape, -np.inf)
         self.likelihoods[self.going] = output.accepted.cpu().numpy()[onward]
 
-    def _count(self, output: Output, given: Drafts | None, passed: np.ndarray) -> None:
+    def _count(self, output: LayerOutput, given: BeamDrafts | None, passed: np.ndarray) -> None:
         widths = output.widths.cpu().numpy()
         self.seen[self.going, 0] += widths
         if given is not None:
