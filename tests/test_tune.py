@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 from dare_job.cli import app
 from dare_job.config.settings import load
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.replay import latency
 from dare_job.evaluate.replay.tune import Options, run
 
 CONF = Path(__file__).parents[1] / "conf"
 QUERIES = (1, 2, 5, 9, 17, 33, 65)
-FLAT = Curve.of({str(b): {str(q): 20.0 for q in QUERIES} for b in (1, 8)}, "flat")
-LINEAR = Curve.of({str(b): {str(q): 5.0 + 0.2 * b * q for q in QUERIES} for b in (1, 8)}, "linear")
-STEEP = Curve.of({str(b): {str(q): 5.0 * b * q * q for q in QUERIES} for b in (1, 8)}, "steep")
+FLAT = LatencyCurve.of({str(b): {str(q): 20.0 for q in QUERIES} for b in (1, 8)}, "flat")
+LINEAR = LatencyCurve.of({str(b): {str(q): 5.0 + 0.2 * b * q for q in QUERIES} for b in (1, 8)}, "linear")
+STEEP = LatencyCurve.of({str(b): {str(q): 5.0 * b * q * q for q in QUERIES} for b in (1, 8)}, "steep")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def options(corpus, tmp_path, curve: Curve = LINEAR, **more) -> Options:
+def options(corpus, tmp_path, curve: LatencyCurve = LINEAR, **more) -> Options:
     return Options(**{
         "text": corpus / "new.csv", "column": "text", "tokenizer": [corpus / "tokenizer.json"],
         "id_column": "user", "held_out": 24, "curve": curve, "curve_name": "made", "nodes": (2, 4, 8, 32),
@@ -139,7 +139,8 @@ def test_drafting_is_measured_where_it_is_not_given(corpus, tmp_path):
     ({"depths": (65,)}, "--depths 65"), ({"sizes": (0,)}, "--sizes 0"), ({"screen": 0}, "--screen 0"),
     ({"lambdas": (0.0,)}, "--lambdas 0: each must be a number above 0"),
     ({"batch": (16,)}, "--batch 16: the latency curve has batch sizes from 1 to 8"),
-    ({"curve": Curve.of({"1": {"1": 1.0, "9": 2.0}}, "x")}, "ends at 9 queries a row, 16 nodes need 17"),
+    ({"curve": LatencyCurve.of({"1": {"1": 1.0, "9": 2.0}}, "x")},
+     "ends at 9 queries a row, 16 nodes need 17"),
     ({"held_out": 3}, "hold out four or more"), ({"held_out": 90}, "below 90"),
     ({"pool": ("near",)}, "choose from own, group, global"), ({"pool": ("own",)}, "needs --old"),
     ({"column": "words"}, "no column words")])

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import DataError
 from dare_job.evaluate.replay import latency, tuned
 from dare_job.evaluate.replay import latency as replay_latency
 from dare_job.evaluate.replay.trials import Objective, Trial, ratio_interval
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "latency"
-FLAT = Curve.of({"1": {"1": 20.0, "65": 20.0}, "8": {"1": 20.0, "65": 20.0}}, "flat")
+FLAT = LatencyCurve.of({"1": {"1": 20.0, "65": 20.0}, "8": {"1": 20.0, "65": 20.0}}, "flat")
 
 
 @pytest.mark.parametrize("text, message", [

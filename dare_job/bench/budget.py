@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dare_job.decode.engine import latency_probe
-from dare_job.decode.engine.latency import Curve
-from dare_job.decode.engine.node_budget import most
+from dare_job.decode.engine.draft_budget import max_row_nodes
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings
 from dare_job.errors import ConfigError
@@ -62,7 +62,7 @@ def run(options: Options) -> dict:
         begun = time.perf_counter()
         runs = {n: budgets.fixed(corpus.test, pools, batch, n, settings) for n in options.nodes}
         for name, curve in curves.items():
-            found = budgets.scheduled(corpus.test, pools, batch, most(batch), settings, curve)
+            found = budgets.scheduled(corpus.test, pools, batch, max_row_nodes(batch), settings, curve)
             known = {n: steps for n, steps in runs.items() if n < curve.reach(batch)}
             rows.append({"curve": name, "batch": batch, **_compared(found, known, curve)})
         print(f"batch {batch}: {len(runs)} fixed budgets and {len(curves)} curves in "
@@ -77,20 +77,21 @@ def run(options: Options) -> dict:
             "pool_texts": len(corpus.rest), "machine": platform.machine()}
 
 
-def _measured(options: Options) -> dict[str, Curve]:
+def _measured(options: Options) -> dict[str, LatencyCurve]:
     """The curve of a model here, on one thread where that is a processor."""
     if options.model is None:
         return {}
     torch.set_num_threads(1)
     target = Target.load(resolve(options.model))
-    table = latency_probe.measure(target, EngineSettings(batch_size=max(options.batches), nodes=most(1)))
+    settings = EngineSettings(batch_size=max(options.batches), nodes=max_row_nodes(1))
+    table = latency_probe.measure(target, settings)
     if options.save:
         about = (
             f"{options.model}, {target.dtype} on {latency_probe.device_name(target.device)}, one thread: "
             "measured by dare-job bench budget"
         )
         options.save.write_text(json.dumps({"about": about, "latency_ms": table}, indent=1) + "\n", "utf-8")
-    return {options.model: Curve.of(table, f"--model {options.model}")}
+    return {options.model: LatencyCurve.of(table, f"--model {options.model}")}
 
 
 def _compared(found: budgets.Steps, runs: dict[int, budgets.Steps], curve) -> dict:

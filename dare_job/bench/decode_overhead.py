@@ -30,8 +30,8 @@ from dare_job import prompts
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import engine, latency_probe
+from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.node_budget import Scheduler, most
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.target import Target
@@ -98,14 +98,14 @@ class _Timers:
 def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace) -> dict:
     """One line of the table: medians over the repeats."""
     requests = _requests(options.model, batch, options.new_tokens)
-    limit = most(batch) if nodes == "auto" else int(nodes)
+    limit = max_row_nodes(batch) if nodes == "auto" else int(nodes)
     settings = EngineSettings(max_new_tokens=2 * options.new_tokens, batch_size=batch, nodes=limit,
                               rule=options.rule)
     clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
-    curve = latency_probe.curve(target, settings) if nodes == "auto" else None
+    curve = latency_probe.load_or_measure(target, settings) if nodes == "auto" else None
     lines, decoder = [], None
     for _ in range(options.repeats):
-        scheduler = Scheduler(curve, limit) if curve else None
+        scheduler = DraftBudget(curve, limit) if curve else None
         decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
                          scheduler=scheduler)
         list(decoder.run(requests))  # compiled, and the cache allocated as a run of many rows does once

@@ -11,7 +11,7 @@ from pathlib import Path
 from dare_job import pipeline
 from dare_job.config.settings import load
 from dare_job.data.sample_world.write import write_world
-from dare_job.decode.engine.prefill import Scoring
+from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.generate import baseline, loading
 from dare_job.job import Job
 from dare_job.stages import generate
@@ -82,7 +82,7 @@ def sampled(job: Job, rows: int, without: Iterable[str] = ()) -> list[dict]:
     return [row.asDict() for row in asked.orderBy(order, "entity_id").limit(rows).collect()]
 
 
-def once(method: str, task: loading.Task, sample: list[dict], scoring: Scoring | None = None,
+def once(method: str, task: loading.Task, sample: list[dict], scoring: ReuseEstimator | None = None,
          **decode) -> Measured:
     """Write the rows once.
 
@@ -102,7 +102,7 @@ def once(method: str, task: loading.Task, sample: list[dict], scoring: Scoring |
         tokens = baseline.count_generated_tokens(requests, task)
         return Measured(tokens, seconds=[time.perf_counter() - began], written=[tokens])
     engine = loading.make_engine(task)
-    engine.scoring = scoring or Scoring()
+    engine.scoring = scoring or ReuseEstimator()
     began = time.perf_counter()
     results = list(engine.run(requests))
     seconds = time.perf_counter() - began

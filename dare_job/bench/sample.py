@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dare_job.bench.night import Measured, Old, once, prepared, sampled
-from dare_job.decode.engine.prefill import Scoring
+from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.generate import loading
 
 METHODS = ("generate", "autoregressive", "resd", "dare strict", "dare relaxed")
@@ -51,7 +51,7 @@ def main(
 def _measure(task: loading.Task, sample: list[dict], budgets: dict[int, int | str], repeats: int) -> dict:
     """Measured by (method, batch size); ``budgets`` has decode.nodes of each batch size."""
     found = {(method, batch): Measured() for batch in budgets for method in METHODS}
-    scorings = {key: Scoring() for key in found}
+    scorings = {key: ReuseEstimator() for key in found}
     once("dare relaxed", task, sample[:2], batch_size=2, nodes=8)  # compiled and warm
     once("generate", task, sample[:2], batch_size=2, nodes=8)
     for _ in range(repeats):

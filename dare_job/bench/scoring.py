@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dare_job.bench.night import STAGES, Measured, Old, once, prepared, sampled
-from dare_job.decode.engine.prefill import Scoring
+from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.generate import loading
 from dare_job.job import Job
 from dare_job.pipeline import run_stage
@@ -48,7 +48,7 @@ def main(
         budgets = dict(zip(map(int, batch.split(",")), map(int, nodes.split(",")), strict=True))
         found = {(kind, size, score): Measured()
                  for kind in kinds for size in budgets for score in SCORES}
-        scorings = {key: Scoring() for key in found}
+        scorings = {key: ReuseEstimator() for key in found}
         for kind in kinds:
             task, sample = kinds[kind]
             once("dare", task, sample[:2], batch_size=2, nodes=8)  # compiled and warm

@@ -79,7 +79,7 @@ def tune(
 
 def _curve(latency, model, batches, budgets, dtype, device, save):
     """The curve that was given or is measured now, and where it comes from."""
-    from dare_job.decode.engine.latency import Curve
+    from dare_job.decode.engine.latency import LatencyCurve
     from dare_job.evaluate.replay import latency as curves
 
     if (latency is None) == (model is None):
@@ -95,7 +95,7 @@ def _curve(latency, model, batches, budgets, dtype, device, save):
     table = curves.measure(model, batches or (1, 8, 32), max(budgets, default=1), dtype, device)
     if save:
         save.write_text(json.dumps({"latency_ms": table}, indent=1) + "\n", encoding="utf-8")
-    return Curve.of(table, f"--model {model}"), f"{model} in {dtype}, measured here"
+    return LatencyCurve.of(table, f"--model {model}"), f"{model} in {dtype}, measured here"
 
 
 def _lambdas(text: str) -> list[float | None]:

@@ -6,16 +6,16 @@ import numpy as np
 import torch
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.latency import Curve
-from dare_job.decode.engine.node_budget import Scheduler
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
 from pools.draft import DraftSettings
 from pools.index import Index
 
 _TOKENS = 8  # of the vocabulary: whatever the model says is found in the pool
-_CHEAP = Curve.of({"1": {"1": 1.0, "9": 1.1}, "4": {"1": 1.0, "9": 1.1}}, "made up: drafts always pay")
+_CHEAP = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "4": {"1": 1.0, "9": 1.1}}, "made up: drafts always pay")
 
 
 @lru_cache(maxsize=1)
@@ -29,7 +29,7 @@ def warm_up() -> None:
     requests = [Request(n, _chain()[:3 + n], (pool,), max_new_tokens=6 + n, old_ids=old)
                 for n, old in enumerate((None, _chain()[2:20], None, _chain()[5:9], None, None))]
     for rule in ("strict", "relaxed"):
-        for scheduler in (Scheduler(_CHEAP, 8), None):
+        for scheduler in (DraftBudget(_CHEAP, 8), None):
             settings = EngineSettings(rule=rule, batch_size=4, nodes=8, depth=6, score="always")
             list(Engine(target, settings, RetrievalDrafter(DraftSettings(depth=6)),
                         scheduler=scheduler).run(requests))

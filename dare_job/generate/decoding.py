@@ -71,7 +71,7 @@ def decode_rows(rows: Iterator[dict], task: Task, dog: Watchdog,
             raise_if_fatal(error, engine)
             if feed.asked == asked:
                 raise _unusable(error) from error
-            short, reason = memory.is_short(error), describe(error)
+            short, reason = memory.is_out_of_memory(error), describe(error)
         del engine  # nor is its exception held: their caches must go before the next engine makes its own
         yield from feed.failed()
         if short:
@@ -96,7 +96,7 @@ def _one_by_one(under_way: list[tuple[dict, Request]], task: Task, dog: Watchdog
             outcome = next(dog.over(engine, engine.run([request])))
         except Exception as error:
             raise_if_fatal(error, engine)
-            short = memory.is_short(error)
+            short = memory.is_out_of_memory(error)
             outcome = _does_not_fit(request, error) if short else describe(error)
         if short:
             loading.release_memory(task)

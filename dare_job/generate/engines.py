@@ -43,7 +43,7 @@ def memory_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not memory.is_short(error) and not memory.is_device(error):
+        if not memory.is_out_of_memory(error) and not memory.is_device_failure(error):
             raise
         raise InfrastructureError(
             f"{socket.gethostname()}: {what} does not fit, or its device failed: {describe(error)}; give "
@@ -55,7 +55,7 @@ def raise_if_device_failed(error: Exception, ids: Sequence[str]) -> None:
 
     It takes its process with it: Spark starts the task anew in another.
     """
-    if memory.is_device(error):
+    if memory.is_device_failure(error):
         raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}", ids) from error
 
 

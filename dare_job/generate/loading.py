@@ -9,9 +9,9 @@ from functools import lru_cache
 import numpy as np
 
 from dare_job.decode.engine import latency_probe
+from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.node_budget import Scheduler, most
-from dare_job.decode.engine.prefill import Scoring
+from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
@@ -163,7 +163,7 @@ def make_engine(task: Task, mode: str | None = None, batch_size: int | None = No
         return SamplingEngine(target, settings, sampling_settings(task), drafter)
     key = (task.model, mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon,
            settings.delta, settings.batch_size, settings.nodes, engines.drafter_key(task))
-    shared = decode.nodes == "auto" and settings.nodes == most(decode.batch_size)
+    shared = decode.nodes == "auto" and settings.nodes == max_row_nodes(decode.batch_size)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))  # fewer rows too
     scheduler = _scheduler(key, target, measured) if shared else None
     return Engine(target, settings, drafter, _scoring(key), scheduler)
@@ -184,7 +184,9 @@ def _nodes(task: Task, settings: EngineSettings) -> int:
         return asked
     fixed = task.config.verify.reproducible and settings.rule != "strict"
     fixed |= task.config.decode.mode == "sample"
-    return engines.default_nodes(task.config.drafter) if fixed else most(task.config.decode.batch_size)
+    if fixed:
+        return engines.default_nodes(task.config.drafter)
+    return max_row_nodes(task.config.decode.batch_size)
 
 
 def _score(task: Task, mode: str) -> str:
@@ -201,16 +203,16 @@ def _score(task: Task, mode: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _scoring(key: tuple) -> Scoring:
+def _scoring(key: tuple) -> ReuseEstimator:
     """What this process has seen of old text, for the engines that cost and accept alike."""
-    return Scoring()
+    return ReuseEstimator()
 
 
-_schedulers: dict[tuple, Scheduler] = {}
+_schedulers: dict[tuple, DraftBudget] = {}
 
 
-def _scheduler(key: tuple, target: Target, settings: EngineSettings) -> Scheduler:
+def _scheduler(key: tuple, target: Target, settings: EngineSettings) -> DraftBudget:
     """The scheduler of the engines that cost and accept alike; the first one measures what forwards cost."""
     if key not in _schedulers:
-        _schedulers[key] = Scheduler(latency_probe.curve(target, settings), settings.nodes)
+        _schedulers[key] = DraftBudget(latency_probe.load_or_measure(target, settings), settings.nodes)
     return _schedulers[key]

@@ -90,7 +90,7 @@ class BatchRecommender:
             return self._found(users)
         except Exception as error:
             engines.raise_if_device_failed(error, self._under_way)
-            short = memory.is_short(error)
+            short = memory.is_out_of_memory(error)
             if short and len(users) > 1:
                 return None
             if len(users) == 1:

@@ -85,7 +85,7 @@ def _before_5_19(self, input_ids, scores):
 def test_the_prompts_tokens_are_changed_for_every_prefix(monkeypatch, older):
     if older:
         monkeypatch.setattr(EncoderRepetitionPenaltyLogitsProcessor, "__call__", _before_5_19)
-    rules = generation_config.rules(GenerationConfig(encoder_repetition_penalty=1.5))
+    rules = generation_config.read_rules(GenerationConfig(encoder_repetition_penalty=1.5))
     prompt = torch.tensor([[3, 5, 5, 8]])
     found = generation_config.processors(rules, MODEL, prompt, 40, 0)
     rng = torch.Generator().manual_seed(0)
@@ -142,7 +142,7 @@ def test_a_value_of_no_use_is_refused_by_name(field, value):
     config = GenerationConfig()
     setattr(config, field, value)
     with pytest.raises(ModelError, match=f"generation_config.{field} is .*{value}.*; it must be"):
-        generation_config.rules(config)
+        generation_config.read_rules(config)
 
 
 def test_an_unknown_field_of_a_new_release_is_refused(monkeypatch):
@@ -156,7 +156,7 @@ def test_an_unknown_field_of_a_new_release_is_refused(monkeypatch):
     config = GenerationConfig()
     config.brand_new = 3
     with pytest.raises(ModelError, match="brand_new"):
-        generation_config.rules(config)
+        generation_config.read_rules(config)
 
 
 def test_vocabulary_is_wide_enough_for_the_tests():

@@ -15,7 +15,7 @@ from dare_job.decode.model.target import Target
 def test_packed_layers_compute_the_same_and_rows_do_not_matter(dtype, tolerance, cached, monkeypatch):
     monkeypatch.setattr(prepacked, "CACHED_BYTES", cached)
     layer = torch.nn.Linear(96, 56).to(dtype)
-    packed = prepacked.Packing(layer)
+    packed = prepacked.PrepackedLayers(layer)
     assert len(packed) == 1
     values = torch.randn(2, 40, 96, dtype=dtype)
     with torch.inference_mode():
@@ -52,12 +52,12 @@ def test_what_cannot_be_packed_is_left_alone(monkeypatch):
     assert_written(write(target, texts, oracle(expected)), expected)
     monkeypatch.undo()
     monkeypatch.setattr(prepacked, "_TYPICAL_ROWS", "none")  # an operator that refuses: as on another build
-    assert len(prepacked.Packing(model)) == 0
+    assert len(prepacked.PrepackedLayers(model)) == 0
     monkeypatch.undo()
     layer = torch.nn.Linear(4, 4)
     layer.forward = lambda values: values
-    assert len(prepacked.Packing(layer)) == 0 and layer(1) == 1
-    assert len(prepacked.Packing(torch.nn.Linear(4, 4).half())) == 0
+    assert len(prepacked.PrepackedLayers(layer)) == 0 and layer(1) == 1
+    assert len(prepacked.PrepackedLayers(torch.nn.Linear(4, 4).half())) == 0
 
 
 def test_a_packed_model_can_be_copied():
@@ -69,7 +69,7 @@ def test_a_packed_model_can_be_copied():
         other = copy.deepcopy(model)
         assert torch.equal(other(input_ids=ids).logits, wanted)
         other.lm_head.weight.data.zero_()  # a model of its own
-        assert len(prepacked.Packing(other)) and not other(input_ids=ids).logits.any()
+        assert len(prepacked.PrepackedLayers(other)) and not other(input_ids=ids).logits.any()
         assert torch.equal(model(input_ids=ids).logits, wanted)
 
 
@@ -81,7 +81,7 @@ def test_what_others_put_in_a_layer_stays_and_contexts_nest():
         with second.as_transformers():
             assert "forward" not in vars(layer)
         assert "forward" not in vars(layer)
-    assert isinstance(layer.forward, prepacked.Packed)
+    assert isinstance(layer.forward, prepacked.PrepackedLinear)
     layer.forward = theirs = lambda values: values
     with first.as_transformers():
         assert layer.forward is theirs

@@ -77,5 +77,5 @@ def test_a_table_of_angles_in_code_of_a_models_own_is_an_end(shape):
 def test_a_model_without_a_context_has_no_end():
     context, _, longest = support._lengths(tiny("llama"), SimpleNamespace(model_type="llama"))
     assert (context, longest) == (None, None)
-    rules = generation_config.rules(GenerationConfig())
+    rules = generation_config.read_rules(GenerationConfig())
     assert generation_config.limits(rules, EngineSettings(max_new_tokens=None), 70, None, None) == (90, 0)

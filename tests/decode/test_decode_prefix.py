@@ -6,7 +6,7 @@ import torch
 from decode_models import ARCHITECTURES, VOCABULARY, assert_written, generate, oracle, prompts, tiny
 
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.model.prefix_cache import HELD, LONGEST, SHORTEST, Prefixes
+from dare_job.decode.model.prefix_cache import MAX_PREFIXES, MAX_TOKENS, MIN_TOKENS, PrefixCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
 
@@ -55,7 +55,7 @@ def test_strict_equals_generate_behind_a_prefix(name):
     old = [(text, np.roll(text, 3), np.append(text[:7], text), text[:4], text[:0])[row % 5]
            for row, text in enumerate(expected)]
     for batch_size, nodes in ((3, 0), (8, 9)):
-        for prefixes in (target.prefixes, Prefixes()):
+        for prefixes in (target.prefixes, PrefixCache()):
             target.prefixes = prefixes
             calls.clear()
             drafter = oracle(expected, seed=nodes) if nodes else None
@@ -76,7 +76,7 @@ def test_fewer_tokens_are_read_for_the_same_text():
         assert_written(write(target, texts, batch_size=4), expected)
         read[kind] = sum(tokens for _, tokens in calls)
         if kind == "whole":
-            target.prefixes = Prefixes()
+            target.prefixes = PrefixCache()
     assert read["whole"] - read["behind"] == HEAD * (len(texts) - 1)
     assert read["behind"] - read["known"] == HEAD  # by a later engine of the same model
 
@@ -135,11 +135,11 @@ def lots(count: int, head: int, tail: int = 10, seed: int = 0) -> list[np.ndarra
 
 
 @pytest.mark.parametrize(("texts", "held"), [
-    (lots(20, 30), 30), (lots(1, 30), 0), (lots(3, 30), 0), (lots(30, SHORTEST), SHORTEST),
-    (lots(30, SHORTEST - 1), 0), (lots(30, 20, tail=600), 0), (lots(3, 3 * LONGEST), LONGEST)],
+    (lots(20, 30), 30), (lots(1, 30), 0), (lots(3, 30), 0), (lots(30, MIN_TOKENS), MIN_TOKENS),
+    (lots(30, MIN_TOKENS - 1), 0), (lots(30, 20, tail=600), 0), (lots(3, 3 * MAX_TOKENS), MAX_TOKENS)],
     ids=["many", "one", "few", "shortest", "too short", "small share", "longest"])
 def test_a_prefix_is_read_where_it_saves_enough(texts, held):
-    prefixes, read = Prefixes(), []
+    prefixes, read = PrefixCache(), []
     prefixes.learn(texts, lambda tokens: read.append(tokens) or keys(tokens))
     assert [len(tokens) for tokens in read] == ([held] if held else [])
     prefixes.learn(texts, lambda tokens: pytest.fail("it is known"))
@@ -151,7 +151,7 @@ def test_a_longer_prefix_of_some_is_used_by_them_alone():
     rng = np.random.default_rng(1)
     inner = [np.concatenate((text[:30], np.arange(60), text[30:])).astype(np.int32) for text in lots(9, 30)]
     outer = lots(20, 30, seed=0)
-    prefixes = Prefixes()
+    prefixes = PrefixCache()
     texts = [*inner, *outer]
     rng.shuffle(texts)
     prefixes.learn(texts, keys)
@@ -164,39 +164,39 @@ def test_a_longer_prefix_of_some_is_used_by_them_alone():
 
 
 def test_the_last_token_of_a_prompt_is_always_read():
-    prefixes, texts = Prefixes(), lots(20, 30)
+    prefixes, texts = PrefixCache(), lots(20, 30)
     prefixes.learn(texts, keys)
     ((prefix, _),) = prefixes.groups([texts[0][:30], texts[1]])
     assert len(prefix) == 29
-    same = Prefixes()
+    same = PrefixCache()
     same.learn([texts[0]] * 20, keys)
     ((prefix, _),) = same.groups([texts[0]] * 3)
     assert len(prefix) == len(texts[0]) - 1
 
 
 def test_few_are_held_and_those_in_use_stay():
-    prefixes, first = Prefixes(), lots(20, 30, seed=99)
+    prefixes, first = PrefixCache(), lots(20, 30, seed=99)
     prefixes.learn(first, keys)
-    for seed in range(2 * HELD):
+    for seed in range(2 * MAX_PREFIXES):
         prefixes.learn(lots(20, 30, seed=seed), keys)
         ((prefix, _),) = prefixes.groups(first[:2])
-        assert prefix is not None and len(prefixes._held) <= HELD
+        assert prefix is not None and len(prefixes._held) <= MAX_PREFIXES
     ((gone, _),) = prefixes.groups(lots(20, 30, seed=0)[:1])
     assert gone is None
 
 
 @pytest.mark.parametrize("value", [1.0, np.nan], ids=["numbers", "no numbers"])
 def test_more_heads_than_are_held_are_read_best_first_and_once(value):
-    counts = [20 + 5 * seed for seed in range(HELD + 2)]  # the last one saves most
+    counts = [20 + 5 * seed for seed in range(MAX_PREFIXES + 2)]  # the last one saves most
     texts = [text for seed, count in enumerate(counts) for text in lots(count, 30, seed=seed)]
-    prefixes, seen = Prefixes(), []
+    prefixes, seen = PrefixCache(), []
 
     def read(tokens):
         seen.append(tuple(tokens.tolist()))
-        assert len(seen) <= HELD, "more is read than can be held"
+        assert len(seen) <= MAX_PREFIXES, "more is read than can be held"
         return [x * value for x in keys(tokens)]
 
     prefixes.learn(texts, read)
-    best = [tuple(lots(1, 30, seed=seed)[0][:30].tolist()) for seed in reversed(range(HELD + 2))]
-    assert seen == best[:HELD]
-    assert len(prefixes._held) == (HELD if np.isfinite(value) else 0)
+    best = [tuple(lots(1, 30, seed=seed)[0][:30].tolist()) for seed in reversed(range(MAX_PREFIXES + 2))]
+    assert seen == best[:MAX_PREFIXES]
+    assert len(prefixes._held) == (MAX_PREFIXES if np.isfinite(value) else 0)

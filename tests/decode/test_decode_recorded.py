@@ -8,7 +8,7 @@ from tape import Recorder
 
 from dare_job.decode.model.cuda_graphs import forward
 from dare_job.decode.model.cuda_graphs.forward import StaticForward
-from dare_job.decode.model.cuda_graphs.inputs import COLUMNS
+from dare_job.decode.model.cuda_graphs.inputs import COLUMN_MULTIPLE
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
 from pools.tree import ROOT, DraftBatch
@@ -83,17 +83,17 @@ def test_answers_of_all_graphs_stand_in_one_buffer_and_a_grown_cache_forgets_gra
     cache, few = target.spare, len(recorder.tapes)
     answers = [program.answer.logits for program in cache.programs.values()]
     assert len(answers) == few > 1 and len(cache.logits) == max(map(len, answers))
-    long = prompts((COLUMNS + 3, 5, 40), seed=1)
+    long = prompts((COLUMN_MULTIPLE + 3, 5, 40), seed=1)
     longer = [generate(model, text) for text in long]
     assert_written(write(target, long, oracle(longer), nodes=9), longer)
-    assert target.spare is cache and cache.capacity > COLUMNS
+    assert target.spare is cache and cache.capacity > COLUMN_MULTIPLE
     assert len(recorder.tapes) > few and len(cache.programs) == len(recorder.tapes) - few
 
 
 def test_the_graph_not_used_for_longest_goes(recorder, monkeypatch):
     model, texts = tiny("llama"), prompts()
     expected = [generate(model, text) for text in texts]
-    monkeypatch.setattr(forward, "_HELD", 2)
+    monkeypatch.setattr(forward, "_MAX_GRAPHS", 2)
     target = recorded(model)
     assert_written(write(target, texts, oracle(expected), nodes=15), expected)
     assert len(target.spare.programs) == 2 < len(recorder.tapes)

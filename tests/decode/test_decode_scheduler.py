@@ -15,15 +15,15 @@ from decode_models import generate, prompts, tiny
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
+from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.latency import Curve
-from dare_job.decode.engine.node_budget import Scheduler, most
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model import masks
 from dare_job.decode.model.support import Traits
 from dare_job.decode.model.target import Target
-from dare_job.decode.model.tree import Layout, build
+from dare_job.decode.model.tree import PaddedLayout, build
 from dare_job.decode.request import EngineSettings, Request
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.result import VerificationResult
 from dare_job.evaluate.replay import budgets, latency
 from pools.draft import DraftSettings
 from pools.index import Index
@@ -31,14 +31,14 @@ from pools.tree import ROOT, DraftBatch
 
 TEXTS = prompts()
 QUERIES = (1, 2, 3, 5, 9, 17, 33, 65)
-FLAT = Curve.of({str(b): {str(q): 20.0 for q in QUERIES} for b in (1, 8)}, "flat")
-LINEAR = Curve.of({str(b): {str(q): 5.0 + 0.3 * b * q for q in QUERIES} for b in (1, 8)}, "linear")
-STEEP = Curve.of({str(b): {str(q): 5.0 * b * q * q for q in QUERIES} for b in (1, 8)}, "steep")
+FLAT = LatencyCurve.of({str(b): {str(q): 20.0 for q in QUERIES} for b in (1, 8)}, "flat")
+LINEAR = LatencyCurve.of({str(b): {str(q): 5.0 + 0.3 * b * q for q in QUERIES} for b in (1, 8)}, "linear")
+STEEP = LatencyCurve.of({str(b): {str(q): 5.0 * b * q * q for q in QUERIES} for b in (1, 8)}, "steep")
 
 
 def test_a_curve_says_how_far_it_reaches_at_a_batch_size():
     table = {"1": {"1": 1.0, "65": 2.0}, "4": {"1": 1.0, "17": 2.0}, "8": {"1": 1.0, "33": 2.0}}
-    curve = Curve.of(table, "x")
+    curve = LatencyCurve.of(table, "x")
     assert [curve.reach(rows) for rows in (1, 2, 4, 6, 8, 20)] == [65, 17, 17, 17, 33, 33]
 
 
@@ -51,7 +51,7 @@ def drafts_of(scores: np.ndarray, sizes=None) -> DraftBatch:
                       np.zeros((rows, nodes), np.uint8))
 
 
-def step(scheduler: Scheduler, drafts: DraftBatch, accepted: int) -> np.ndarray:
+def step(scheduler: DraftBudget, drafts: DraftBatch, accepted: int) -> np.ndarray:
     """One step of which each row has so many nodes accepted; the sizes that were kept."""
     kept = scheduler.cut(drafts, 0.0)
     tree = build(np.zeros(drafts.rows, np.int64), kept, np.full(drafts.rows, 99))
@@ -59,7 +59,7 @@ def step(scheduler: Scheduler, drafts: DraftBatch, accepted: int) -> np.ndarray:
     paths = np.tile(np.arange(tree.depth + 1), (drafts.rows, 1))
     none = np.zeros(paths.shape, np.int32)
     yes = np.ones(drafts.rows, np.bool_)
-    scheduler.observe(tree, Verdict(counts, paths, none, none.astype(np.bool_), yes, yes, True))
+    scheduler.observe(tree, VerificationResult(counts, paths, none, none.astype(np.bool_), yes, yes, True))
     return kept.sizes
 
 
@@ -70,7 +70,7 @@ def test_no_other_prefixes_gain_more(curve):
     for _ in range(40):
         scores = np.sort(rng.random((3, 4)).round(1), 1)[:, ::-1]
         sizes = rng.integers(0, 5, 3).astype(np.int32)
-        kept = Scheduler(curve, 4).cut(drafts_of(scores, sizes), 0.0).sizes
+        kept = DraftBudget(curve, 4).cut(drafts_of(scores, sizes), 0.0).sizes
         ms = curve.steps(3, 12)
         rho = 3 / ms[0]  # before anything was seen: plain decoding
 
@@ -84,20 +84,20 @@ def test_no_other_prefixes_gain_more(curve):
 
 def test_the_budget_follows_what_a_forward_costs():
     scores = np.tile(0.9 ** np.arange(1, 13), (8, 1))
-    assert step(Scheduler(FLAT, 12), drafts_of(scores), 3).tolist() == [12] * 8
-    assert step(Scheduler(STEEP, 12), drafts_of(scores), 3).tolist() == [0] * 8
-    some = step(Scheduler(LINEAR, 12), drafts_of(scores), 3)
+    assert step(DraftBudget(FLAT, 12), drafts_of(scores), 3).tolist() == [12] * 8
+    assert step(DraftBudget(STEEP, 12), drafts_of(scores), 3).tolist() == [0] * 8
+    some = step(DraftBudget(LINEAR, 12), drafts_of(scores), 3)
     assert 0 < some.sum() < 96
 
 
 def test_likely_rows_get_the_nodes():
     scores = np.stack([0.95 ** np.arange(1, 9), 0.2 ** np.arange(1, 9)])
-    sizes = step(Scheduler(LINEAR, 8), drafts_of(scores), 2)
+    sizes = step(DraftBudget(LINEAR, 8), drafts_of(scores), 2)
     assert sizes[0] == 8 and sizes[1] < 2
 
 
 def test_drafting_rests_where_it_cannot_pay_and_is_tried_again():
-    scheduler, drafted = Scheduler(STEEP, 8), []
+    scheduler, drafted = DraftBudget(STEEP, 8), []
     for number in range(200):
         if scheduler.least(8) is not None:
             drafted.append(number)
@@ -107,14 +107,14 @@ def test_drafting_rests_where_it_cannot_pay_and_is_tried_again():
 
 
 def test_scores_that_promise_too_much_are_corrected():
-    scheduler, scores = Scheduler(LINEAR, 8), np.full((8, 8), 0.6)
+    scheduler, scores = DraftBudget(LINEAR, 8), np.full((8, 8), 0.6)
     first = step(scheduler, drafts_of(scores), 0)
     later = [step(scheduler, drafts_of(scores), 0) for _ in range(30)][-1]
     assert first.sum() > 0 and later.sum() == 0
-    modest = Scheduler(LINEAR, 8)
+    modest = DraftBudget(LINEAR, 8)
     low = np.full((8, 8), 0.08)
     assert step(modest, drafts_of(low), 8).sum() == 0
-    modest = Scheduler(LINEAR, 8)
+    modest = DraftBudget(LINEAR, 8)
     for _ in range(30):  # a relaxed rule accepts more than the scores say
         step(modest, drafts_of(np.tile([0.6, *[0.08] * 7], (8, 1))), 8)
     assert step(modest, drafts_of(np.tile([0.6, *[0.08] * 7], (8, 1))), 8).sum() >= 8
@@ -126,7 +126,7 @@ def test_a_threshold_spares_the_drafter_what_cannot_pay():
     """
     rng = np.random.default_rng(3)
     for curve in (FLAT, LINEAR):
-        scheduler = Scheduler(curve, 8)
+        scheduler = DraftBudget(curve, 8)
         least = scheduler.least(8)
         scores = np.sort(0.01 + 0.99 * rng.random((8, 8)) ** 3, 1)[:, ::-1]
         kept = scheduler.cut(drafts_of(scores), 0.0).sizes
@@ -138,7 +138,7 @@ def test_what_drafts_cost_beside_the_forward_counts():
     """Steps with drafts that take longer than the curve says, against steps without."""
     scores, sizes = np.tile(0.5 ** np.arange(1, 5), (8, 1)), []
     for extra in (0.0, 6.0):
-        scheduler = Scheduler(LINEAR, 4)
+        scheduler = DraftBudget(LINEAR, 4)
         ms = LINEAR.steps(8, 32)
         for _ in range(20):
             scheduler.least(8)
@@ -163,7 +163,7 @@ def test_strict_text_is_that_of_generate(name, curve):
     old = [np.where(rng.random(len(text)) < 0.15, 7, text).astype(np.int32) for text in expected]
     pool = Index.build(old)
     for batch in (1, 3, 7):
-        scheduler = Scheduler(curve, 16)
+        scheduler = DraftBudget(curve, 16)
         engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch),
                         RetrievalDrafter(DraftSettings()), scheduler=scheduler)
         shapes = []
@@ -187,32 +187,33 @@ def test_steps_of_a_curve():
     assert LINEAR.steps(8, 16)[[0, 8, 16]] == pytest.approx([5 + 2.4, 5 + 4.8, 5 + 7.2])
     assert LINEAR.steps(1, 128)[128] == pytest.approx(5 + 0.3 * 129)  # behind its end
     assert LINEAR.steps(4, 4)[[0, 4]] == pytest.approx([LINEAR.ms(4, 1), LINEAR.ms(4, 2)])
-    one = Curve.of({"4": {"1": 2.0, "2": 3.0}}, "one")
+    one = LatencyCurve.of({"4": {"1": 2.0, "2": 3.0}}, "one")
     assert one.steps(8, 8)[0] > one.steps(4, 4)[0] > 0
 
 
 def test_a_curve_is_measured_once(tmp_path, monkeypatch):
     target = Target(tiny("llama"), check=False)
     settings = EngineSettings(batch_size=3, nodes=4, depth=4)
-    calls, measured = [], latency_probe._measured
-    monkeypatch.setattr(latency_probe, "_measured", lambda *a: calls.append(a[2]) or measured(*a))
-    first = latency_probe.curve(target, settings, tmp_path)
+    calls, measured = [], latency_probe._measure_batch
+    monkeypatch.setattr(latency_probe, "_measure_batch", lambda *a: calls.append(a[2]) or measured(*a))
+    first = latency_probe.load_or_measure(target, settings, tmp_path)
     assert calls == [1, 3] and first.batches == [1, 3]
-    again = latency_probe.curve(target, settings, tmp_path)
+    again = latency_probe.load_or_measure(target, settings, tmp_path)
     assert len(calls) == 2 and again.steps(3, 4).tolist() == first.steps(3, 4).tolist()
     (file,) = tmp_path.glob("*.json")
     assert "llama" in json.loads(file.read_text())["about"].lower()
     file.write_text('{"latency_ms": {"1": {}}}')
-    latency_probe.curve(target, settings, tmp_path)
+    latency_probe.load_or_measure(target, settings, tmp_path)
     assert len(calls) == 4
-    latency_probe.curve(target, replace(settings, rule="relaxed"), tmp_path)
+    latency_probe.load_or_measure(target, replace(settings, rule="relaxed"), tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    latency_probe.curve(target, settings, tmp_path)
+    latency_probe.load_or_measure(target, settings, tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 3
     (tmp_path / "file").write_text("")
     one = EngineSettings(batch_size=1, nodes=1)
-    assert latency_probe.curve(target, one, tmp_path / "file" / "below").batches == [1]  # nowhere to keep it
+    nowhere = tmp_path / "file" / "below"  # under a file: the curve cannot be written
+    assert latency_probe.load_or_measure(target, one, nowhere).batches == [1]
 
 
 def test_two_workers_do_not_measure_at_the_same_time(tmp_path):
@@ -228,7 +229,7 @@ def test_two_workers_do_not_measure_at_the_same_time(tmp_path):
         "latency_probe.measure = slow\n"
         "target = Target(tiny('llama'), check=False)\n"
         "settings = EngineSettings(batch_size=2, nodes=2)\n"
-        "print(latency_probe.curve(target, settings, Path(sys.argv[2])).batches)\n"
+        "print(latency_probe.load_or_measure(target, settings, Path(sys.argv[2])).batches)\n"
     )
     workers = [subprocess.Popen([sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)],
                                 stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -260,12 +261,13 @@ def test_nothing_is_measured_behind_what_can_pay_and_one_slow_moment_cuts_nothin
     (32, 1, 12), (48, 8, 64), (128, 1, 64), (128, 2, 12)])
 def test_a_model_of_few_positions_is_measured_as_far_as_they_reach(kind, positions, batch, depth):
     target = Target(tiny(kind, max_position_embeddings=positions), check=False)
-    table = latency_probe.measure(target, EngineSettings(batch_size=batch, nodes=most(batch), depth=depth))
+    settings = EngineSettings(batch_size=batch, nodes=max_row_nodes(batch), depth=depth)
+    table = latency_probe.measure(target, settings)
     assert all("1" in times for times in table.values()) and str(batch) in table
 
 
 def test_steps_of_very_many_drafts_are_known_too():
-    scheduler = Scheduler(FLAT, 64)
+    scheduler = DraftBudget(FLAT, 64)
     for nodes in (0, 2**15, 2**22):
         scheduler.took(512, nodes, 30.0)
     known = scheduler._over(512 .bit_length())
@@ -288,8 +290,8 @@ def test_what_memory_does_not_hold_is_not_in_the_curve(monkeypatch):
 
 def test_a_few_rows_draft_at_once_where_many_did_not():
     """A shard's last rows: what did not pay for a full batch pays for one row."""
-    cheap_alone = Curve.of({"1": {"1": 10.0, "65": 10.5}, "32": {"1": 10.0, "2": 900.0}}, "x")
-    scheduler = Scheduler(cheap_alone, 12)
+    cheap_alone = LatencyCurve.of({"1": {"1": 10.0, "65": 10.5}, "32": {"1": 10.0, "2": 900.0}}, "x")
+    scheduler = DraftBudget(cheap_alone, 12)
     for _ in range(500):
         if scheduler.least(32) is not None:
             assert step(scheduler, drafts_of(np.full((32, 12), 0.5)), 6).sum() == 0
@@ -327,7 +329,7 @@ def test_on_a_published_curve_it_is_not_behind_the_best_fixed_budget(name, batch
     alike = _texts(np.random.default_rng(0), 60 + max(40, 4 * batch))  # of the same phrases
     texts, pool = alike[60:], Index.build(alike[:60])
     pools, settings = [(pool,)] * len(texts), DraftSettings(threads=1)
-    found = budgets.scheduled(texts, pools, batch, most(batch), settings, curve)
+    found = budgets.scheduled(texts, pools, batch, max_row_nodes(batch), settings, curve)
     for nodes in fixed:
         other = budgets.fixed(texts, pools, batch, nodes, settings)
         assert (without_drafting(found).tokens_per_s(curve)
@@ -335,19 +337,19 @@ def test_on_a_published_curve_it_is_not_behind_the_best_fixed_budget(name, batch
 
 
 def test_rows_that_are_few_may_have_many_nodes_and_are_asked_for_no_more_than_they_use():
-    assert [most(rows) for rows in (1, 2, 4, 8, 300)] == [512, 256, 128, 64, 64]
-    scheduler, widths = Scheduler(FLAT, 512), []
+    assert [max_row_nodes(rows) for rows in (1, 2, 4, 8, 300)] == [512, 256, 128, 64, 64]
+    scheduler, widths = DraftBudget(FLAT, 512), []
     for size in (64, 128, 256, *[3] * 40):
         widths.append(scheduler.width)
         step(scheduler, drafts_of(np.full((1, size), 0.9)), 1)
     assert widths[:4] == [64, 128, 256, 512] and widths[-1] == 16
-    assert Scheduler(FLAT, 4).width == 4
+    assert DraftBudget(FLAT, 4).width == 4
 
 
 def test_what_a_node_takes_to_be_drafted_counts_too():
     leasts = []
     for ms in (0.002, 0.3):
-        scheduler = Scheduler(FLAT, 64)
+        scheduler = DraftBudget(FLAT, 64)
         for size in (4, 8, 12, 16) * 5:
             scheduler.least(1)
             scheduler.cut(drafts_of(np.full((1, size), 0.02)), 0.05 + ms * size)
@@ -388,8 +390,8 @@ def test_a_mask_in_one_pass_is_that_of_tensors(window, dtype):
     lengths, columns = rng.integers(0, 12, 3), 21
     kinds = ("full_attention",) if window is None else ("full_attention", "sliding_attention")
     traits = Traits(kinds, window, None, "", None)
-    positions, ours = masks.on_cpu(traits, tree, lengths, columns, dtype)
-    theirs = masks.tree(traits, Layout.of(tree), tree.ancestors, tree.depths, torch.from_numpy(lengths),
+    positions, ours = masks.tree_on_cpu(traits, tree, lengths, columns, dtype)
+    theirs = masks.tree(traits, PaddedLayout.of(tree), tree.ancestors, tree.depths, torch.from_numpy(lengths),
                         columns, dtype)
     for kind in kinds if window else [None]:
         a, b = (ours[kind], theirs[kind]) if kind else (ours, theirs)

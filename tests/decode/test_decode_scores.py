@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationConfig, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from dare_job.decode.engine import generation_config
-from dare_job.decode.engine.penalties import Scorer, bans
+from dare_job.decode.engine.logits_processor import TreeLogitsProcessor, banned_tokens
 from dare_job.decode.model.tree import build
 from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.verify import verifier
@@ -39,7 +39,7 @@ def _trees(seed: int):
 @pytest.mark.parametrize("seed", range(4))
 def test_bans_are_those_of_transformers(size, seed):
     tree, context, lengths, prefixes = _trees(seed)
-    nodes, tokens = bans(tree, context, lengths, size, WRITABLE)
+    nodes, tokens = banned_tokens(tree, context, lengths, size, WRITABLE)
     found = np.zeros((len(tree), VOCABULARY), np.bool_)
     found[nodes, tokens] = True
     processor = NoRepeatNGramLogitsProcessor(size)
@@ -61,8 +61,8 @@ def test_a_penalty_that_waits_gives_the_verdict_of_one_that_was_there_before(rul
         if ids.shape[1]:
             expected[node] = penalty(ids, expected[node : node + 1])[0]
     verify = verifier(EngineSettings(rule=rule, k=3, p=0.01, c=0.1), torch.tensor([1]))
-    rules = generation_config.rules(GenerationConfig(repetition_penalty=1.7))
-    scores, seen = Scorer(rules, VOCABULARY)(logits.clone(), tree, context, lengths, lengths, ())
+    rules = generation_config.read_rules(GenerationConfig(repetition_penalty=1.7))
+    scores, seen = TreeLogitsProcessor(rules, VOCABULARY)(logits.clone(), tree, context, lengths, lengths, ())
     assert seen.penalty == 1.7 and torch.equal(scores, logits)
     found, wanted = verify(scores, tree, None, seen), verify(expected, tree)
     assert np.array_equal(found.counts, wanted.counts) and np.array_equal(found.finite, wanted.finite)
@@ -74,7 +74,7 @@ def test_a_penalty_that_waits_gives_the_verdict_of_one_that_was_there_before(rul
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_penalty_by_tensors_is_that_of_transformers(seed):
-    from dare_job.decode.engine.penalties import _penalise
+    from dare_job.decode.engine.logits_processor import _penalise
 
     tree, context, lengths, prefixes = _trees(seed)
     logits = torch.from_numpy(np.random.default_rng(seed).normal(0, 2, (len(tree), WRITABLE))).float()

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from dare_job.decode.engine.prefill import Scoring
-from dare_job.decode.model.prefix_cache import common
+from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.decode.model.prefix_cache import common_prefix_length
 
 
-def timed(step_s: float, prompt_s: float) -> Scoring:
-    scoring = Scoring()
+def timed(step_s: float, prompt_s: float) -> ReuseEstimator:
+    scoring = ReuseEstimator()
     for _ in range(3):
         scoring.stepped(10 * step_s, 10)
         scoring.prefilled(100 * prompt_s, 100)
@@ -16,7 +16,7 @@ def timed(step_s: float, prompt_s: float) -> Scoring:
 
 
 def test_a_little_is_scored_until_there_are_figures():
-    scoring = Scoring()
+    scoring = ReuseEstimator()
     assert scoring.tokens(300, 12) == 32
     for _ in range(50):
         scoring.wrote(0, True)
@@ -28,7 +28,7 @@ def test_a_little_is_scored_until_there_are_figures():
 def test_survival_is_that_of_the_texts_seen():
     """Against the share of a large sample, some of which was not asked to its end."""
     rng = np.random.default_rng(0)
-    scoring = Scoring()
+    scoring = ReuseEstimator()
     deaths = np.minimum(rng.geometric(0.02, 4000) - 1, 200)
     for death, asked in zip(deaths, rng.integers(5, 200, 4000), strict=True):
         scoring.wrote(int(min(death, asked)), bool(death < asked))
@@ -63,4 +63,4 @@ def test_nothing_is_scored_where_a_step_is_as_cheap_and_that_can_change_again():
 @pytest.mark.parametrize(("text", "old", "length"), [
     ([1, 2, 3], [1, 2, 4], 2), ([1, 2], [1, 2, 3], 2), ([5], [6], 0), ([], [1], 0), ([1], [1], 1)])
 def test_what_two_texts_have_in_common(text, old, length):
-    assert common(np.array(text, np.int32), np.array(old, np.int32)) == length
+    assert common_prefix_length(np.array(text, np.int32), np.array(old, np.int32)) == length

@@ -9,7 +9,7 @@ from decode_models import VOCABULARY, assert_written, generate, oracle, prompts,
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.cuda_graphs.forward import StaticForward
-from dare_job.decode.model.cuda_graphs.inputs import COLUMNS, Shape, round_up, rung
+from dare_job.decode.model.cuda_graphs.inputs import COLUMN_MULTIPLE, Bucket, round_up_columns, round_up_count
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
 from dare_job.decode.request import EngineSettings, Request
@@ -94,7 +94,8 @@ def test_accepted_nodes_follow_their_row():
 def test_texts_pass_the_border_of_a_bucket_and_the_cache_grows():
     """256 columns: prompts on both sides of it, more rows than slots, and a longer prompt later on."""
     model = tiny("llama", max_position_embeddings=1024)
-    texts = prompts((COLUMNS - 20, 9, COLUMNS + 3, COLUMNS - 1, 30, 2 * COLUMNS - 10))
+    many = COLUMN_MULTIPLE
+    texts = prompts((many - 20, 9, many + 3, many - 1, 30, 2 * many - 10))
     expected = [generate(model, text) for text in texts]
     target = static(model)
     for nodes in (0, 15):
@@ -161,15 +162,15 @@ def test_drafts_whose_values_are_no_numbers_cost_no_other_row(value):
 
 
 def test_few_shapes_serve_many_steps():
-    assert [rung(n) for n in (1, 2, 3, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257, 400)] == [
+    assert [round_up_count(n) for n in (1, 2, 3, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257, 400)] == [
         1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 384, 512]
-    assert [round_up(n) for n in (1, 256, 257, 2048, 2049, 3073)] == [256, 256, 512, 2048, 3072, 4096]
+    assert [round_up_columns(n) for n in (1, 256, 257, 2048, 2049, 3073)] == [256, 256, 512, 2048, 3072, 4096]
     rng, shapes = np.random.default_rng(0), set()
     for _ in range(300):
         sizes = rng.integers(0, 17, 8).astype(np.int32)
         drafts = DraftBatch(np.zeros((8, 16), np.int32), np.full((8, 16), ROOT, np.int32), sizes, None, None)
         tree = build(np.zeros(8, np.int64), drafts, np.full(8, 9))
-        shape = Shape.of(tree, rng.integers(100, 400, 8), 8)
+        shape = Bucket.of(tree, rng.integers(100, 400, 8), 8)
         assert shape.queries >= len(tree.tokens) and shape.width >= tree.width and not shape.even
         shapes.add(shape)
     assert len(shapes) <= 12
@@ -185,7 +186,7 @@ def test_a_model_with_attention_of_its_own_goes_without(caplog):
     def wrong(*args, past_key_values=None, **kwargs):
         out = inner(*args, past_key_values=past_key_values, **kwargs)
         mask = kwargs.get("attention_mask")
-        if mask is not None and mask.shape[-1] % COLUMNS == 0:  # of fixed shape
+        if mask is not None and mask.shape[-1] % COLUMN_MULTIPLE == 0:  # of fixed shape
             out.last_hidden_state = out.last_hidden_state.roll(1, 1)
         return out
 
@@ -205,7 +206,7 @@ def test_a_forward_that_cannot_be_recorded_costs_speed_alone(caplog, monkeypatch
         raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
 
     monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.fused", lambda model: nullcontext())
-    monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.pool", lambda: (0, 1))
+    monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.graph_pool", lambda: (0, 1))
     monkeypatch.setattr(StaticForward, "_record_one", refuse)
     target.static = StaticForward(model, target.traits, record=True, fuse=True)
     assert_written(write(target, prompts(), oracle(expected)), expected)

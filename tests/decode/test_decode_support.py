@@ -186,11 +186,11 @@ def test_attention_is_ours_for_a_plain_llama():
 
 def test_a_cap_that_the_attention_leaves_out_is_said(caplog):
     model = tiny("llama")
-    attention.use(model)
+    attention.enable(model)
     assert not caplog.records
     model = tiny("llama")
     model.config.attn_logit_softcapping = 3.0
-    attention.use(model)
+    attention.enable(model)
     assert "LlamaForCausalLM has attn_logit_softcapping 3, which generate" in caplog.text
 
 

@@ -12,9 +12,9 @@ from dare_job.decode.request import RULES, EngineSettings
 from dare_job.decode.verify import relaxed_compiled, rules
 from dare_job.decode.verify import rules as verify_rules
 from dare_job.decode.verify import verifier as of_settings
-from dare_job.decode.verify.compiled import first_choice
-from dare_job.decode.verify.penalty import Seen
-from dare_job.decode.verify.verdict import longest, undrafted
+from dare_job.decode.verify.compiled import argmax
+from dare_job.decode.verify.penalty import PenaltyContext
+from dare_job.decode.verify.result import longest_accepted, verify_roots
 from pools.tree import ROOT, DraftBatch, empty
 
 EOS = 2
@@ -25,7 +25,7 @@ def _by_tensors(case: EngineSettings):
     def verify(scores, tree, mask):
         judgement = (verify_rules.verify_strict(scores, tree, mask) if case.rule == "strict" else
                      verify_rules.verify_relaxed(scores, tree, mask, settings=case, eos=torch.tensor([EOS])))
-        return longest(tree, judgement)
+        return longest_accepted(tree, judgement)
     return verify
 
 
@@ -249,8 +249,8 @@ def test_a_tree_without_drafts_has_the_same_verdict_without_a_rule(rule):
     settings, eos = EngineSettings(rule=rule), torch.tensor([EOS])
     judgement = (verify_rules.verify_strict(scores, tree) if rule == "strict" else
                  verify_rules.verify_relaxed(scores, tree, settings=settings, eos=eos))
-    full = longest(tree, judgement)
-    for shortcut in (undrafted(scores), of_settings(settings, eos)(scores, tree)):
+    full = longest_accepted(tree, judgement)
+    for shortcut in (verify_roots(scores), of_settings(settings, eos)(scores, tree)):
         for name, a, b in zip(full._fields, shortcut, full, strict=True):
             assert np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype, name
 
@@ -267,7 +267,7 @@ def test_first_choices_are_those_of_numpy():
                 lines += [changed, np.full(width, special)]
             for one in lines:
                 one = np.ascontiguousarray(one, np.float32)
-                choice, finite = first_choice(one)
+                choice, finite = argmax(one)
                 assert choice == one.argmax() and finite == np.isfinite(one[choice])
 
 
@@ -295,8 +295,8 @@ def test_a_penalty_is_given_to_what_would_win_without_it(penalty, width):
             for token in seen:
                 old = whole[node, token]
                 whole[node, token] = old * np.float32(penalty) if old < 0 else old / np.float32(penalty)
-        expected = longest(tree, verify_rules.verify_strict(torch.from_numpy(whole), tree))
-        seen = Seen(context, lengths, stamps, penalty)
+        expected = longest_accepted(tree, verify_rules.verify_strict(torch.from_numpy(whole), tree))
+        seen = PenaltyContext(context, lengths, stamps, penalty)
         found = verifier("strict")(torch.from_numpy(scores), tree, None, seen)
         for name in ("counts", "finite"):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
@@ -313,7 +313,7 @@ def test_strict_verdicts_look_at_the_branch_alone(seed):
     """What a CPU walks down is what comes out of every node's judgement."""
     _, tree, scores, _, _ = _seeded(seed)
     scores[np.random.default_rng(seed).random(len(scores)) < 0.2] = np.nan
-    whole = longest(tree, verify_rules.verify_strict(torch.from_numpy(scores), tree))
+    whole = longest_accepted(tree, verify_rules.verify_strict(torch.from_numpy(scores), tree))
     walked = verifier("strict")(torch.from_numpy(scores), tree)
     for name in ("counts", "tokens", "paths", "relaxed", "finite"):
         assert np.array_equal(getattr(walked, name), getattr(whole, name)), name

@@ -11,9 +11,9 @@ sys.path.insert(0, sys.argv[1])
 from numba.core.dispatcher import Dispatcher
 from decode_models import tiny
 from dare_job.decode import Engine, EngineSettings, Request, Target
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine.node_budget import Scheduler
+from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.warm_up import warm_up
 from pools.draft import DraftSettings
 from pools.index import Index
@@ -32,9 +32,9 @@ print("SEED", torch.equal(torch.rand(4), torch.manual_seed(3) and torch.rand(4))
 known = compiled()
 print("WARM", len(known - before) > 10)
 text = np.tile(np.arange(3, 40, dtype=np.int32), 3)
-curve = Curve.of({"1": {"1": 1.0, "17": 1.2}, "3": {"1": 1.0, "17": 1.2}}, "x")
+curve = LatencyCurve.of({"1": {"1": 1.0, "17": 1.2}, "3": {"1": 1.0, "17": 1.2}}, "x")
 for rule in ("strict", "relaxed", "ratio"):
-    for scheduler in (Scheduler(curve, 8), None):
+    for scheduler in (DraftBudget(curve, 8), None):
         settings = EngineSettings(rule=rule, batch_size=3, nodes=8, max_new_tokens=24)
         engine = Engine(target, settings, RetrievalDrafter(DraftSettings()), scheduler=scheduler)
         rows = [Request(n, text[:4 + n], (Index.build([text]),), old_ids=text[5:30] if n % 2 else None)

@@ -6,9 +6,9 @@ from decode_models import assert_written, generate, prompts, tiny, write
 
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.drafter import Shape
+from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.latency import Curve
-from dare_job.decode.engine.node_budget import Scheduler
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
 from dare_job.errors import ConfigError
@@ -95,9 +95,10 @@ def test_a_scheduler_may_cut_trees_and_let_the_draft_model_rest(name):
     target, draft = Target(tiny(name)), Target(tiny(name, seed=2))
     expected = [generate(target.model, prompt) for prompt in TEXTS]
     for per_query in (0.0, 0.4):
-        curve = Curve.of({str(b): {str(q): 20 + per_query * b * q for q in (1, 5, 17)} for b in (1, 8)}, "x")
+        times = {str(b): {str(q): 20 + per_query * b * q for q in (1, 5, 17)} for b in (1, 8)}
+        curve = LatencyCurve.of(times, "x")
         engine = Engine(target, EngineSettings(batch_size=3, nodes=16), ModelDrafter(draft, "4x2x1"),
-                        scheduler=Scheduler(curve, 16))
+                        scheduler=DraftBudget(curve, 16))
         requests = [Request(i, prompt, max_new_tokens=40) for i, prompt in enumerate(TEXTS)]
         assert_written({r.id: r for r in engine.run(requests)}, expected)
 

@@ -8,7 +8,7 @@ from dare_job.decode.model.tree import build
 from dare_job.decode.sampling import tree_verification
 from dare_job.decode.sampling.compiled import warp_parameters
 from dare_job.decode.sampling.warp import Warp
-from dare_job.decode.verify.penalty import NOTHING
+from dare_job.decode.verify.penalty import NO_PENALTY
 from pools.tree import ROOT, DraftBatch
 
 ROWS, NODES = 40, 5
@@ -55,7 +55,7 @@ def test_the_same_tokens(settings, vocabulary):
         p = tree_verification.Probabilities(scores, settings, lambda queries: None)
         expected = tree_verification.verify_deterministic(tree, p, numbers(seed))
         found = tree_verification.verify_deterministic_on_cpu(
-            tree, scores.clone(), warp_parameters(settings), NOTHING, numbers(seed)
+            tree, scores.clone(), warp_parameters(settings), NO_PENALTY, numbers(seed)
         )
         assert np.array_equal(found.counts, expected.counts) and found.all_sound and expected.all_sound
         for row, count in enumerate(expected.counts):
@@ -74,7 +74,7 @@ def test_rows_without_numbers_are_named(bad):
             tree, tree_verification.Probabilities(scores, Warp(), None), numbers(0)
         ),
         tree_verification.verify_deterministic_on_cpu(
-            tree, scores.clone(), warp_parameters(Warp()), NOTHING, numbers(0)
+            tree, scores.clone(), warp_parameters(Warp()), NO_PENALTY, numbers(0)
         ),
     ):
         assert not verdict.all_sound and np.flatnonzero(~verdict.sound).tolist() == [1]
@@ -87,7 +87,7 @@ def test_the_ends_of_the_scale_draw_tokens_that_can_come(uniform):
         tree,
         scores.clone(),
         warp_parameters(Warp()),
-        NOTHING,
+        NO_PENALTY,
         lambda rows, nodes, count: np.full((len(rows), count), uniform),
     )
     ends = tree.starts[:-1] + found.paths[np.arange(ROWS), found.counts]

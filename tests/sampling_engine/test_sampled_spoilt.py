@@ -4,7 +4,7 @@ import numpy as np
 
 from dare_job.decode.model.tree import build
 from dare_job.decode.sampling import nonfinite
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.result import VerificationResult
 from pools.tree import ROOT, DraftBatch
 
 ROWS, NODES = 40, 13
@@ -57,7 +57,8 @@ def test_a_path_that_ends_at_a_node_that_was_not_there_ends_before_it():
                         np.array([3, 3], np.int32), np.ones((2, 3), np.float32), np.zeros((2, 3), np.uint8))
     whole = build(np.array([1, 2]), drafts, np.array([4, 4]))
     there = nonfinite.kept_queries(whole, np.array([[True, True, False], [False, True, True]]))
-    verdict = Verdict(np.array([2, 2]), np.array([[0, 2, 3]] * 2), np.array([[8, 9, 0], [8, 9, 5]], np.int32),
+    verdict = VerificationResult(
+        np.array([2, 2]), np.array([[0, 2, 3]] * 2), np.array([[8, 9, 0], [8, 9, 5]], np.int32),
                       np.zeros((2, 3), np.bool_), np.array([False, True]), np.ones(2, np.bool_), True)
     found = nonfinite.restrict_to_queries(verdict, whole, there)
     assert found.counts.tolist() == [1, 2] and found.finite.tolist() == [True, True]

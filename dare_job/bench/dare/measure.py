@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dare_job.bench.dare.models import ADVERTISEMENT
 from dare_job.bench.night import Measured, once
-from dare_job.decode.engine.prefill import Scoring
+from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.errors import DataError
 from dare_job.generate import loading
 
@@ -30,7 +30,7 @@ def cell(task: loading.Task, rows: Sequence[dict], batch: int, nodes: int, repea
     for method in METHODS:  # compiled and warm
         once(method, task, rows[:2], batch_size=batch, nodes=nodes)
     found = {method: Measured() for method in METHODS}
-    scorings = {method: Scoring() for method in METHODS}
+    scorings = {method: ReuseEstimator() for method in METHODS}
     processor: dict[str, list[float]] = {method: [] for method in METHODS}
     for _ in range(repeats):
         for method, seen in found.items():

@@ -13,7 +13,7 @@ from dare_job.bench.decode import methods, night
 from dare_job.bench.decode import methods as decode_methods
 from dare_job.bench.decode.methods import METHODS, Budget, Found, Learned
 from dare_job.bench.profiles.train import Settings
-from dare_job.decode.engine.node_budget import most
+from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError
 from pools.draft import warm_up
@@ -81,7 +81,7 @@ def _run(options: Options, work: Path) -> dict:
 
 def _budgets(options: Options, work: Path) -> dict[int, Budget]:
     """By batch size."""
-    asked = options.nodes or [most(batch) for batch in options.batch]
+    asked = options.nodes or [max_row_nodes(batch) for batch in options.batch]
     curves = None if options.nodes else work / "latency"
     return {batch: Budget(batch, nodes, options.tokens, options.threads, curves)
             for batch, nodes in zip(options.batch, asked, strict=True)}

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
+from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.node_budget import Scheduler
-from dare_job.decode.engine.prefill import Scoring
+from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
 from dare_job.generate import baseline
@@ -53,10 +53,10 @@ class Learned:
     """What the runs of one method and batch size have seen: of old text, and of drafts' worth."""
 
     def __init__(self, method: str, target: Target, budget: Budget):
-        self.scoring, self.scheduler = Scoring(), None
+        self.scoring, self.scheduler = ReuseEstimator(), None
         if budget.curves and method in (OWN_LOOKUP, RESD, STRICT, RELAXED):
-            curve = latency_probe.curve(target, _settings(method, budget), budget.curves)
-            self.scheduler = Scheduler(curve, budget.nodes)
+            curve = latency_probe.load_or_measure(target, _settings(method, budget), budget.curves)
+            self.scheduler = DraftBudget(curve, budget.nodes)
 
 
 @dataclass

@@ -16,9 +16,9 @@ from dare_job.bench.gpu.machine import Budget, Meter, release, wait
 from dare_job.bench.gpu.task import DEPTH, RecordedTarget, Task, accepted
 from dare_job.bench.gpu.texts import Recorded
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.latency import Curve
-from dare_job.decode.engine.node_budget import Scheduler
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings
 from pools.draft import DraftSettings, warm_up
@@ -45,7 +45,7 @@ def costs(target: Target, batch: int, context: int, most: int, repeats: int) -> 
 
 
 def engine_line(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
-                scheduler: Scheduler | None = None) -> dict:
+                scheduler: DraftBudget | None = None) -> dict:
     """One way of the engine: the first run records graphs; the last one, which records none, counts."""
     settings = EngineSettings(max_new_tokens=None, batch_size=batch, nodes=nodes, depth=DEPTH, score="never")
     if nodes:
@@ -102,7 +102,7 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
         nodes = max(promises, key=promises.get)
         budget.say(f"batch {batch}: {nodes} nodes promise the most tokens/s of {promises}")
         table = {str(batch): {str(queries): ms for queries, ms in found.items()}}
-        scheduler = Scheduler(Curve.of(table, "the curve"), max(promises))
+        scheduler = DraftBudget(LatencyCurve.of(table, "the curve"), max(promises))
         for line in _lines(target, part, batch, nodes, scheduler, meter):
             lines.append({"batch": batch, "new_tokens": tokens, **line})
             budget.say(f"batch {batch}, {line['way']}: "
@@ -111,7 +111,7 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
     return lines
 
 
-def _lines(target: Target, task: Task, batch: int, nodes: int, scheduler: Scheduler,
+def _lines(target: Target, task: Task, batch: int, nodes: int, scheduler: DraftBudget,
            meter: Meter) -> Iterator[dict]:
     yield engine_line(target, task, batch, 0, meter)
     yield engine_line(target, task, batch, nodes, meter)

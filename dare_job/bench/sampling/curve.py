@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from dare_job.bench.sampling.world import BATCH, World
-from dare_job.decode.engine.latency import Curve, latency_ms
+from dare_job.decode.engine.latency import LatencyCurve, latency_ms
 from dare_job.evaluate.replay.latency import H100, MISTRAL, QWEN, forward_ms
 
 _QUERIES = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513)
@@ -61,6 +61,6 @@ def here(world: World, nodes: int) -> dict[str, dict[str, float]]:
 
 def tables_here(measured: dict[str, dict[str, float]], nodes: int, levels: int) -> tuple:
     """The two tables by what was measured here; a level as one query a row, which is the least."""
-    target, drafter = (Curve.of({str(BATCH): measured[name]}, name) for name in ("target", "drafter"))
+    target, drafter = (LatencyCurve.of({str(BATCH): measured[name]}, name) for name in ("target", "drafter"))
     return (np.array([target.ms(BATCH, 1 + count) for count in range(nodes + 1)]),
             drafter.ms(BATCH, 1) * np.arange(levels + 1))

@@ -12,7 +12,7 @@ from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.sampling.engine import SamplingEngine
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.result import VerificationResult
 from pools.tree import DraftBatch
 
 
@@ -25,7 +25,7 @@ class _ByPaths:
     rows_read = queries_read = 0
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,
-                 tree: Tree) -> Verdict:
+                 tree: Tree) -> VerificationResult:
         if not tree.depth:
             return super()._forward(rows, slots, cache, before, tree)
         of_row, chains, at = _paths(tree)

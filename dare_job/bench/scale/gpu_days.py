@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dare_job.bench import decode_overhead
-from dare_job.decode.engine.node_budget import most
+from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.decode.model.target import Target
 from dare_job.evaluate.replay import budgets, latency
 from dare_job.evaluate.replay import latency as replay_latency
@@ -57,7 +57,7 @@ def gpu_days(night: Night, name: str, corpus: Corpus, batches: Sequence[int],
     for batch in batches:
         prompt_s = replay_latency.forward_ms(device, model, batch, night.prompt, 0) / batch / 1e3
         ways = {"plain": budgets.fixed(corpus.test, near, batch, 0, settings),
-                "dare": budgets.scheduled(corpus.test, near, batch, most(batch), settings, curve)}
+                "dare": budgets.scheduled(corpus.test, near, batch, max_row_nodes(batch), settings, curve)}
         days, hosted = {}, {}
         for way, steps in ways.items():
             written = steps.tokens.sum()

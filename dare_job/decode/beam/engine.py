@@ -182,7 +182,8 @@ class BeamEngine(Engine):
             rows.since_s[slots] = self.clock_s
             self._due_s = min(self._due_s, self.clock_s + self.settings.row_timeout_s)
         lengths = rows.length[slots]
-        ids = prefill.padded(rows.tokens[slots], lengths, prefill.chains([rows.tokens[0, :0]] * len(slots)))
+        no_drafts = prefill.chain_drafts([rows.tokens[0, :0]] * len(slots))
+        ids = prefill.padded_ids(rows.tokens[slots], lengths, no_drafts)
         logits = self.target.prefill(cache, slots, ids, lengths, None, prefix).float()
         if self._drafter:
             reads = np.flatnonzero(self._drafter.fits(lengths) > 1)

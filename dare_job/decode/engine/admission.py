@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from dare_job.decode.engine import generation_config
-from dare_job.decode.engine.generation_config import Rules
-from dare_job.decode.engine.prefill import usable
+from dare_job.decode.engine.generation_config import GenerationRules
+from dare_job.decode.engine.prefill import usable_previous_text
 from dare_job.decode.model.support import Traits
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
@@ -34,7 +34,7 @@ class Admission:
     old: np.ndarray
 
 
-def admit(request: Request, target: Target, rules: Rules, settings: EngineSettings,
+def admit(request: Request, target: Target, rules: GenerationRules, settings: EngineSettings,
           is_eos: np.ndarray) -> Admission:
     """Check a request; is_eos bool (V,). Raises RowError saying why it cannot be decoded.
 
@@ -47,12 +47,12 @@ def admit(request: Request, target: Target, rules: Rules, settings: EngineSettin
     if prompt.min() < 0 or prompt.max() >= target.vocabulary:
         raise RowError(f"the prompt holds a token outside the model's {target.vocabulary}")
     if traits.context is not None and len(prompt) > traits.context:
-        raise _no_room(prompt, traits.reason, traits.context)
+        raise _prompt_too_long(prompt, traits.reason, traits.context)
     positions = getattr(target.model.config, "max_position_embeddings", None)
     longest, least = generation_config.limits(rules, settings, len(prompt), request.max_new_tokens, positions)
     if len(prompt) >= longest:
         by_default = rules.config.max_length is None and longest == positions
-        raise _no_room(prompt, "max_position_embeddings" if by_default else "max_length", longest)
+        raise _prompt_too_long(prompt, "max_position_embeddings" if by_default else "max_length", longest)
     if traits.longest is not None and longest > traits.longest:
         longest = traits.longest
         _warn(traits)
@@ -61,11 +61,11 @@ def admit(request: Request, target: Target, rules: Rules, settings: EngineSettin
         ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
         processors = generation_config.processors(rules, target.model, ids, longest, least)
     room = longest if traits.columns is None else min(longest, traits.columns + 1)
-    old = usable(request.old_ids, target.vocabulary, is_eos, room - len(prompt) - 1)
+    old = usable_previous_text(request.old_ids, target.vocabulary, is_eos, room - len(prompt) - 1)
     return Admission(request, longest, least, processors, old)
 
 
-def _no_room(prompt: np.ndarray, limit: str, length: int) -> RowError:
+def _prompt_too_long(prompt: np.ndarray, limit: str, length: int) -> RowError:
     return RowError(f"the prompt has {len(prompt)} tokens and {limit} is {length}: no room to write")
 
 

@@ -11,20 +11,20 @@ import torch
 from dare_job.decode.drafter import Drafter
 from dare_job.decode.engine import generation_config, prefill
 from dare_job.decode.engine.admission import Admission, admit
-from dare_job.decode.engine.node_budget import Scheduler
-from dare_job.decode.engine.penalties import Scorer
-from dare_job.decode.engine.prefill import Scoring
-from dare_job.decode.engine.request_scheduler import Refill
-from dare_job.decode.engine.rows import EOS, NO_NUMBERS, Plan, Rows
+from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
+from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.decode.engine.request_scheduler import RequestScheduler
+from dare_job.decode.engine.rows import EOS, NON_FINITE, Rows, StepPlan
 from dare_job.decode.model.cache import TreeCache
-from dare_job.decode.model.cuda_graphs.inputs import round_up
+from dare_job.decode.model.cuda_graphs.inputs import round_up_columns
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.request import EngineSettings, Request, Result
 from dare_job.decode.verify import rules, verifier
-from dare_job.decode.verify.penalty import NOTHING, Seen
-from dare_job.decode.verify.verdict import Verdict, longest
+from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
+from dare_job.decode.verify.result import VerificationResult, longest_accepted
 from pools.tree import DraftBatch, empty
 
 
@@ -36,7 +36,7 @@ class Engine:
     """
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
-                 scoring: Scoring | None = None, scheduler: Scheduler | None = None):
+                 scoring: ReuseEstimator | None = None, scheduler: DraftBudget | None = None):
         """scoring: what was seen of old text so far, where engines share it.
 
         scheduler: gives a step's draft nodes to the rows where they pay; None: every row has
@@ -45,13 +45,13 @@ class Engine:
         Raises ModelError when the model's generation config asks for what cannot be honoured.
         """
         self.target, self.settings = target, settings
-        self.scoring = scoring or Scoring()
+        self.scoring = scoring or ReuseEstimator()
         self.scheduler = scheduler if settings.nodes else None
         self.drafter = drafter if settings.nodes else None
-        self.rules = generation_config.rules(target.generation_config)
+        self.rules = generation_config.read_rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
         self._verify = verifier(settings, eos)
-        self._scorer = Scorer(self.rules, target.vocabulary)
+        self._scorer = TreeLogitsProcessor(self.rules, target.vocabulary)
         self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
         self._is_eos[list(self.rules.eos)] = True
         self.clock_s = 0.0  # all forwards so far, drafting included
@@ -64,7 +64,8 @@ class Engine:
         rows = self._rows = self._new_rows()
         self._due_s = math.inf
         cache = self.target.take_cache(self.settings.batch_size)
-        refill = Refill(requests, self._admission, self.target, self.settings, self.scoring, rows, cache)
+        refill = RequestScheduler(requests, self._admission, self.target, self.settings, self.scoring,
+                                  rows, cache)
         while True:
             if rows.active < self.settings.batch_size:
                 yield from self._refill(refill, rows, cache)
@@ -91,7 +92,7 @@ class Engine:
     def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
         """One forward over the trees of all rows, which stand in the first slots."""
         started = time.perf_counter()
-        slots = _first(rows.active)
+        slots = _first_slots(rows.active)
         nodes = min(self.scheduler.width, self.settings.nodes) if self.scheduler else self.settings.nodes
         plan = rows.plan(self.settings.depth, nodes, self.target.traits.columns)
         drafts = self._drafts(rows, plan)
@@ -108,7 +109,7 @@ class Engine:
         results = self._finish(rows, cache, slots, ends) if ending else []
         return results if self.clock_s < self._due_s else results + self._timed_out(rows)
 
-    def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:
+    def _drafts(self, rows: Rows, plan: StepPlan) -> DraftBatch:
         """The drafts that this step verifies."""
         count = rows.active
         if self.drafter is None:
@@ -123,8 +124,8 @@ class Engine:
             drafts = self.scheduler.cut(drafts, 1e3 * (time.perf_counter() - started))
         return drafts
 
-    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: Plan,
-                  drafts: DraftBatch) -> Verdict:
+    def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
+                  drafts: DraftBatch) -> VerificationResult:
         """One forward over the drafts' trees, and a second one where some scores were no numbers.
 
         A node's key or value that is no number reaches its whole row through masked entries (0 * nan).
@@ -139,8 +140,8 @@ class Engine:
             cache.clear(slot, plan.before[slot])
         return self._verified_again(rows, slots, cache, plan, drafts, tree, verdict.sound)
 
-    def _verified_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: Plan,
-                        drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> Verdict:
+    def _verified_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
+                        drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> VerificationResult:
         """A forward that shows which rows fail by themselves: it does without the drafts of those that are
         not ``sound``, bool (R,), of whose ``tree`` nothing stands in the cache any more.
         """
@@ -148,11 +149,11 @@ class Engine:
         return self._forward(rows, slots, cache, plan.before, build(plan.roots, drafts, plan.depths))
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,
-                 tree: Tree) -> Verdict:
+                 tree: Tree) -> VerificationResult:
         if self.target.static is not None and self._plainly_strict(rows, slots):
             first = self.target.first_choices(cache, tree, before)
             if first is not None:
-                return longest(tree, rules.judgement(tree, *first))
+                return longest_accepted(tree, rules.verify_strict_argmax(tree, *first))
         on_device = tree.to(self.target.device)
         return self._verdict(rows, slots, on_device, self.target.forward(cache, on_device, before))
 
@@ -161,19 +162,19 @@ class Engine:
         by_rule = self.settings.rule == "strict" or (rows.length[slots] >= rows.guard[slots]).all()
         return by_rule and self._scorer.idle(rows, slots)
 
-    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
+    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> VerificationResult:
         """The branch that each row goes on with, by logits (T, V) of the trees."""
         scores, seen = self._scores(rows, slots, tree, logits)
         return self._verify(scores, tree, self._strict(rows, slots, tree), seen)
 
     def _scores(self, rows: Rows, slots: np.ndarray, tree: Tree,
-                logits: torch.Tensor) -> tuple[torch.Tensor, Seen]:
+                logits: torch.Tensor) -> tuple[torch.Tensor, PenaltyContext]:
         """float32 (T, V) by the generation config, and what verification has yet to do to them."""
         scores = logits if logits.dtype == torch.float32 else logits.float()
         if self._scorer.idle(rows, slots):
-            return scores, NOTHING
+            return scores, NO_PENALTY
         processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
-        where = _where(slots)
+        where = _slot_index(slots)
         return self._scorer(scores, tree, rows.tokens[where], rows.length[where], rows.least[where],
                             processors)
 
@@ -183,7 +184,7 @@ class Engine:
         """
         if self.settings.rule == "strict" or not tree.depth or not rows.guarded:
             return None
-        where = _where(slots)
+        where = _slot_index(slots)
         behind = rows.length[where] - rows.guard[where]
         if behind.max() + tree.depth <= 0:
             return None
@@ -195,7 +196,7 @@ class Engine:
         results = []
         for place in ends.nonzero()[0].tolist():
             slot, why = slots[place].item(), ends[place]
-            if why == NO_NUMBERS:
+            if why == NON_FINITE:
                 cache.clear(slot)  # for the rows that come after
                 results.append(rows.finish(slot, "error", "the model's logits are not finite"))
                 continue
@@ -215,7 +216,7 @@ class Engine:
         self._due_s = rows.since_s[rows.used].min(initial=math.inf) + limit
         return results
 
-    def _refill(self, refill: Refill, rows: Rows, cache: TreeCache) -> Iterator[Result]:
+    def _refill(self, refill: RequestScheduler, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Give free slots to waiting requests; where none wait, close the gaps between rows."""
         while len(rows.free()):
             forwards = refill.fill()
@@ -223,7 +224,7 @@ class Engine:
             if not forwards:
                 break
             if self.target.static is not None:  # growing later would cost the recorded graphs
-                cache.reserve(round_up(int(rows.longest[rows.used].max()) + self.settings.nodes))
+                cache.reserve(round_up_columns(int(rows.longest[rows.used].max()) + self.settings.nodes))
             for slots, prefix in forwards:
                 yield from self._prefill(rows, cache, slots, prefix)
         for gap in rows.free():
@@ -257,11 +258,11 @@ class Engine:
         return self._finish(rows, cache, slots, ends) if ending else []
 
     def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
-                prefix: Prefix | None) -> tuple[Verdict, int]:
+                prefix: Prefix | None) -> tuple[VerificationResult, int]:
         """The forward of prompts behind their common prefix; its verdict and the tokens that it read."""
         lengths, offered = rows.length[slots], rows.offered[slots]
-        chains = prefill.chains([rows.old[slot][:n] for slot, n in zip(slots, offered, strict=True)])
-        ids = prefill.padded(rows.tokens[slots], lengths, chains)
+        chains = prefill.chain_drafts([rows.old[slot][:n] for slot, n in zip(slots, offered, strict=True)])
+        ids = prefill.padded_ids(rows.tokens[slots], lengths, chains)
         logits = self.target.prefill(cache, slots, ids, lengths, offered, prefix)
         tree = build(rows.tokens[slots, lengths - 1], chains, offered)
         verdict = self._verdict(rows, slots, tree.to(self.target.device), logits)
@@ -269,11 +270,11 @@ class Engine:
 
 
 @lru_cache(maxsize=256)
-def _first(count: int) -> np.ndarray:
+def _first_slots(count: int) -> np.ndarray:
     """The first so many slots, int64; nobody writes to it."""
     return np.arange(count)
 
 
-def _where(slots: np.ndarray) -> np.ndarray | slice:
+def _slot_index(slots: np.ndarray) -> np.ndarray | slice:
     """An index of these slots: of the first ones a slice, which copies nothing."""
-    return slice(len(slots)) if slots is _first(len(slots)) else slots
+    return slice(len(slots)) if slots is _first_slots(len(slots)) else slots

@@ -58,12 +58,12 @@ WITHOUT_EFFECT = {
 _NEUTRAL = {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
             "remove_invalid_values": False, "renormalize_logits": False}
 
-_LEAST = {"max_length": 1, "max_new_tokens": 1, "min_length": 0, "min_new_tokens": 0,
+_MIN_VALUES = {"max_length": 1, "max_new_tokens": 1, "min_length": 0, "min_new_tokens": 0,
           "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0}
 
 
 @dataclass(frozen=True)
-class Rules:
+class GenerationRules:
     """What a generation config asks of greedy decoding.
 
     config      the config itself
@@ -80,7 +80,7 @@ class Rules:
     processors: tuple[str, ...]
 
 
-def rules(config: GenerationConfig) -> Rules:
+def read_rules(config: GenerationConfig) -> GenerationRules:
     """Read a generation config. Raises ModelError naming a field that cannot be honoured."""
     known = LENGTHS | NATIVE | PROCESSORS | WITHOUT_EFFECT | REFUSED.keys()
     for field in (field for field in vars(GenerationConfig()) if not field.startswith("_")):
@@ -95,7 +95,7 @@ def rules(config: GenerationConfig) -> Rules:
         raise ModelError("generation_config.exponential_decay_length_penalty needs an eos_token_id: name the "
                          "token in the model's generation_config.json, or remove the penalty")
     penalty = getattr(config, "repetition_penalty", None)
-    return Rules(config, _tokens(config.eos_token_id), 1.0 if penalty is None else float(penalty),
+    return GenerationRules(config, _tokens(config.eos_token_id), 1.0 if penalty is None else float(penalty),
                  getattr(config, "no_repeat_ngram_size", None) or 0, _set_processors(config))
 
 
@@ -114,7 +114,7 @@ def _check_values(config: GenerationConfig) -> None:
     for field in ("repetition_penalty", "encoder_repetition_penalty"):
         demand(field, lambda x: _number(x) and 0 < np.float32(x) < float("inf"),
                "a number above 0 that float32 can hold")
-    for field, least in _LEAST.items():
+    for field, least in _MIN_VALUES.items():
         demand(field, lambda x, least=least: _whole(x, least), f"a whole number from {least}")
     demand("eos_token_id", lambda x: all(_whole(token, 0) for token in _tokens(x)), "a token id or several")
 
@@ -134,7 +134,7 @@ def _set_processors(config: GenerationConfig) -> tuple[str, ...]:
     )
 
 
-def limits(rules: Rules, settings: EngineSettings, prompt: int, max_new: int | None,
+def limits(rules: GenerationRules, settings: EngineSettings, prompt: int, max_new: int | None,
            positions: int | None) -> tuple[int, int]:
     """Longest text and length before which it may not end, in tokens with the prompt, as in ``generate``.
 
@@ -159,7 +159,7 @@ def limits(rules: Rules, settings: EngineSettings, prompt: int, max_new: int | N
     return longest, least
 
 
-def processors(rules: Rules, model, prompt_ids: torch.Tensor, longest: int,
+def processors(rules: GenerationRules, model, prompt_ids: torch.Tensor, longest: int,
                least: int) -> LogitsProcessorList:
     """The objects that ``generate`` would run for one row; called with any number of its prefixes at once.
 
@@ -172,11 +172,12 @@ def processors(rules: Rules, model, prompt_ids: torch.Tensor, longest: int,
     config._eos_token_tensor = torch.tensor(rules.eos, device=device) if rules.eos else None
     found = model._get_logits_processor(config, prompt_ids.shape[1], prompt_ids, device=device)
     return LogitsProcessorList(
-        _OfOnePrompt(each, prompt_ids) if isinstance(each, EncoderRepetitionPenaltyLogitsProcessor) else each
+        _SharedPromptPenalty(each, prompt_ids) if isinstance(each, EncoderRepetitionPenaltyLogitsProcessor)
+        else each
         for each in found)
 
 
-class _OfOnePrompt(LogitsProcessor):
+class _SharedPromptPenalty(LogitsProcessor):
     """Gives every prefix the prompt's ids: before transformers 5.19 only the first would be changed."""
 
     def __init__(self, processor: EncoderRepetitionPenaltyLogitsProcessor, prompt_ids: torch.Tensor):

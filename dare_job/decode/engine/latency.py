@@ -14,12 +14,12 @@ from dare_job.decode.model.tree import build
 from dare_job.errors import DataError
 from pools.tree import ROOT, DraftBatch
 
-SHAPE = ('write {"latency_ms": {"8": {"1": 20.5, "17": 23.1}}}: milliseconds by batch size, then by queries '
-         "a row")
+EXPECTED_FORMAT = ('write {"latency_ms": {"8": {"1": 20.5, "17": 23.1}}}: milliseconds by batch '
+                   'size, then by queries per row')
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class LatencyCurve:
     """Milliseconds of a forward, piecewise linear in queries a row and in rows.
 
     points  {rows: (queries, ms)}, both float64 (n,): queries ascending from 1, ms never falling
@@ -28,25 +28,25 @@ class Curve:
     points: Mapping[int, tuple[np.ndarray, np.ndarray]]
 
     @classmethod
-    def of(cls, table: Mapping[str, Mapping[str, float]], name: str) -> "Curve":
+    def of(cls, table: Mapping[str, Mapping[str, float]], name: str) -> "LatencyCurve":
         """A curve of {rows: {queries a row: ms}}; a time above that of more queries is noise and lowered.
 
         Raises DataError naming ``name`` and what is wrong.
         """
         if not isinstance(table, dict) or not table:
-            raise DataError(f"{name} holds no latency curve: {SHAPE}")
+            raise DataError(f"{name} holds no latency curve: {EXPECTED_FORMAT}")
         points = {}
         for batch, row in table.items():
             if not isinstance(row, dict) or not row:
-                raise DataError(f"{name}: batch {batch} has no curve: {SHAPE}")
+                raise DataError(f"{name}: batch {batch} has no curve: {EXPECTED_FORMAT}")
             where = f"{name}: batch {batch}"
-            ms = {_from_one(q, f"{where}: queries", float): _time(value, f"{where}, {q} queries")
+            ms = {_at_least_one(q, f"{where}: queries", float): _milliseconds(value, f"{where}, {q} queries")
                   for q, value in row.items()}
             if 1 not in ms:
                 raise DataError(f"{name}: batch {batch} lacks 1 query a row, which is plain decoding")
             queries = sorted(ms)
             levelled = np.minimum.accumulate([ms[q] for q in reversed(queries)])[::-1]
-            points[_from_one(batch, f"{name}: batch", int)] = (np.array(queries, float), levelled)
+            points[_at_least_one(batch, f"{name}: batch", int)] = (np.array(queries, float), levelled)
         return cls(dict(sorted(points.items())))
 
     @property
@@ -78,16 +78,16 @@ class Curve:
         known = self.batches
         queries = 1 + np.arange(nodes + 1) / rows
         high = int(np.clip(np.searchsorted(known, rows), 1, len(known) - 1)) if len(known) > 1 else 0
-        upper = _extended(queries, *self.points[known[high]])
+        upper = _extrapolated(queries, *self.points[known[high]])
         if not high:
             return upper * max(1.0, rows / known[0]) if rows > known[0] else upper
         low = known[high - 1]
         share = max(0.0, (rows - low) / (known[high] - low))
-        lower = _extended(queries, *self.points[low])
+        lower = _extrapolated(queries, *self.points[low])
         return np.maximum(lower + share * (upper - lower), 1e-6)
 
 
-def _extended(queries: np.ndarray, known: np.ndarray, ms: np.ndarray) -> np.ndarray:
+def _extrapolated(queries: np.ndarray, known: np.ndarray, ms: np.ndarray) -> np.ndarray:
     found = np.interp(queries, known, ms)
     if len(known) > 1:
         slope = max(0.0, (ms[-1] - ms[-2]) / (known[-1] - known[-2]))
@@ -95,22 +95,22 @@ def _extended(queries: np.ndarray, known: np.ndarray, ms: np.ndarray) -> np.ndar
     return found
 
 
-def _from_one(text: str, name: str, kind: type) -> float:
+def _at_least_one(text: str, name: str, kind: type) -> float:
     try:
         found = kind(text)
     except ValueError:
         found = 0
     if not 1 <= found < float("inf"):
-        raise DataError(f"{name}: {text!r} is no number from 1: {SHAPE}")
+        raise DataError(f"{name}: {text!r} is no number from 1: {EXPECTED_FORMAT}")
     return found
 
 
-def _time(value, name: str) -> float:
+def _milliseconds(value, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise DataError(f"{name}: {value!r} is no time above 0 in milliseconds")
     return float(value)
 
-CONTEXT = 128  # tokens before the root, where the model takes as many
+CONTEXT_TOKENS = 128  # tokens before the root, where the model takes as many
 
 
 def latency_ms(target: Target, batches: Sequence[int], queries: Sequence[int],
@@ -120,19 +120,19 @@ def latency_ms(target: Target, batches: Sequence[int], queries: Sequence[int],
     All with the same number of tokens before the root, so that they can be compared. Sizes of ``queries``
     that the model's context does not hold with one token before are left out.
     """
-    sizes, context = _fitting(target, queries)
-    return {str(b): {str(q): round(float(np.median(_times(target, b, q, context, repeats))), 3)
+    sizes, context = _supported_sizes(target, queries)
+    return {str(b): {str(q): round(float(np.median(_forward_times(target, b, q, context, repeats))), 3)
                      for q in sizes} for b in batches}
 
 
-def _fitting(target: Target, queries: Sequence[int]) -> tuple[list[int], int]:
+def _supported_sizes(target: Target, queries: Sequence[int]) -> tuple[list[int], int]:
     """Of ``queries`` those that the model has positions for, and the context to measure them in."""
-    limit = target.traits.context or CONTEXT + max(queries)
+    limit = target.traits.context or CONTEXT_TOKENS + max(queries)
     sizes = [q for q in queries if q < limit]
-    return sizes, min(CONTEXT, limit - max(sizes, default=0))
+    return sizes, min(CONTEXT_TOKENS, limit - max(sizes, default=0))
 
 
-def _times(target: Target, batch: int, queries: int, context: int, repeats: int) -> list[float]:
+def _forward_times(target: Target, batch: int, queries: int, context: int, repeats: int) -> list[float]:
     """Milliseconds of as many forwards over trees of one path, two more left out."""
     nodes, lengths = queries - 1, np.full(batch, context)
     chain = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (batch, 1))

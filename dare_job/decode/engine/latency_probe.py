@@ -15,26 +15,26 @@ import numpy as np
 import torch
 import transformers
 
-from dare_job.decode.engine.latency import CONTEXT, Curve
+from dare_job.decode.engine.latency import CONTEXT_TOKENS, LatencyCurve
 from dare_job.decode.model import memory
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.request import EngineSettings
 from dare_job.decode.verify import rules, verifier
-from dare_job.decode.verify.verdict import longest
+from dare_job.decode.verify.result import longest_accepted
 from dare_job.errors import DataError
 from pools.tree import ROOT, DraftBatch
 
-_SHARES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of the rows, in draft nodes
-_CHAIN = 6  # nodes of the rows that have some, where there are few
+_NODES_PER_ROW = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of the rows, in draft nodes
+_CHAIN_NODES = 6  # nodes of the rows that have some, where there are few
 _ROUNDS = 6
-_SECONDS = 4.0  # of one batch size, after which it has no further round
-_VERSION = 6  # of what is kept on disk
+_MAX_SECONDS = 4.0  # of one batch size, after which it has no further round
+_FORMAT_VERSION = 6  # of what is kept on disk
 _LOG = logging.getLogger("dare_job")
 
 
-def curve(target: Target, settings: EngineSettings, folder: Path | None = None) -> Curve:
+def load_or_measure(target: Target, settings: EngineSettings, folder: Path | None = None) -> LatencyCurve:
     """The curve that ``Scheduler`` needs: a forward and its verdict, up to ``settings`` rows and nodes a row.
 
     Measured once for a model, its type, device and versions, and a rule.
@@ -42,28 +42,28 @@ def curve(target: Target, settings: EngineSettings, folder: Path | None = None) 
     """
     folder = folder or _cache_folder()
     path = folder / f"{_key(target, settings)}.json"
-    if (found := _kept(path)) is not None:
+    if (found := _read_cached(path)) is not None:
         return found
-    with _alone(path):  # of the workers of a machine one measures, with nobody beside it
-        if (found := _kept(path)) is not None:
+    with _measurement_lock(path):  # of the workers of a machine one measures, with nobody beside it
+        if (found := _read_cached(path)) is not None:
             return found
         started = time.perf_counter()
         table = measure(target, settings)
         _LOG.info("measured what steps cost in %.1f s: %s", time.perf_counter() - started, path)
-        _keep(path, table, target)
-    return Curve.of(table, "the measured latency curve")
+        _write_cached(path, table, target)
+    return LatencyCurve.of(table, "the measured latency curve")
 
 
-def _kept(path: Path) -> Curve | None:
+def _read_cached(path: Path) -> LatencyCurve | None:
     """A curve measured before; None where there is none, or it is damaged."""
     try:
-        return Curve.of(json.loads(path.read_text(encoding="utf-8"))["latency_ms"], str(path))
+        return LatencyCurve.of(json.loads(path.read_text(encoding="utf-8"))["latency_ms"], str(path))
     except (OSError, ValueError, KeyError, TypeError, DataError):
         return None
 
 
 @contextmanager
-def _alone(path: Path):
+def _measurement_lock(path: Path):
     """Wait until no other process of this machine measures; without a place for a lock, do not."""
     with ExitStack() as stack:
         try:
@@ -81,21 +81,21 @@ def measure(target: Target, settings: EngineSettings) -> dict[str, dict[str, flo
     Queries a row are a mean: rows have different numbers of them, as the scheduler's have.
     """
     batches = sorted({4**i for i in range(16) if 4**i < settings.batch_size} | {settings.batch_size})
-    found = {str(batch): _measured(target, settings, batch) for batch in batches}
+    found = {str(batch): _measure_batch(target, settings, batch) for batch in batches}
     return {batch: curve for batch, curve in found.items() if curve}  # for the others there is no memory
 
 
 @torch.inference_mode()
-def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str, float]:
+def _measure_batch(target: Target, settings: EngineSettings, batch: int) -> dict[str, float]:
     """Of several rounds over all sizes the least, for others' work on the machine comes and goes; it counts
     least where the thread's own time is all there is to a step, on a processor with one thread.
 
     A step that takes as many times as long as one without drafts as it can write tokens cannot pay: nothing
     is measured behind it, nor behind one for which there is no memory.
     """
-    room = _room(target)
-    context = max(1, int(min(CONTEXT, room / 2)))
-    totals = sorted({0, *(max(1, int(batch * share)) for share in _SHARES if share <= settings.nodes)})
+    room = _max_columns(target)
+    context = max(1, int(min(CONTEXT_TOKENS, room / 2)))
+    totals = sorted({0, *(max(1, int(batch * share)) for share in _NODES_PER_ROW if share <= settings.nodes)})
     trees = {nodes: _tree(batch, nodes, settings.depth) for nodes in totals}
     trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= room}
     cache, step, found, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
@@ -108,7 +108,7 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
             try:
                 step(cache, tree, np.full(batch, context))
             except (RuntimeError, MemoryError) as error:
-                if not memory.is_short(error):
+                if not memory.is_out_of_memory(error):
                     raise
                 trees = {n: one for n, one in trees.items() if n < nodes}
                 break
@@ -118,12 +118,12 @@ def _measured(target: Target, settings: EngineSettings, batch: int) -> dict[str,
             if too_long[nodes] > 1:  # once may be chance
                 trees = {n: one for n, one in trees.items() if n <= nodes}
                 break
-        if number > 0 and time.perf_counter() - started > _SECONDS:
+        if number > 0 and time.perf_counter() - started > _MAX_SECONDS:
             break
     return {f"{1 + nodes / batch:.6g}": round(found[nodes], 4) for nodes in trees}
 
 
-def _room(target: Target) -> float:
+def _max_columns(target: Target) -> float:
     """Columns that a row's text and tree may take together."""
     traits = target.traits
     return min(math.inf if traits.longest is None else traits.longest - 1,
@@ -132,8 +132,8 @@ def _room(target: Target) -> float:
 
 def _tree(batch: int, nodes: int, depth: int) -> Tree:
     """Chains: few nodes stand in few rows, many in all, in some three times as many as in others."""
-    sizes = np.clip(nodes - _CHAIN * np.arange(batch), 0, _CHAIN)
-    if nodes > _CHAIN * batch:
+    sizes = np.clip(nodes - _CHAIN_NODES * np.arange(batch), 0, _CHAIN_NODES)
+    if nodes > _CHAIN_NODES * batch:
         sizes = np.where(np.arange(batch) % 2, 0.5, 1.5) * nodes / batch if batch > 1 else np.array([nodes])
     sizes = sizes.astype(np.int32)
     shape = (batch, int(sizes.max()))
@@ -152,7 +152,7 @@ def _step(target: Target, settings: EngineSettings):
         if settings.rule == "strict" and target.static is not None:
             first = target.first_choices(cache, tree, lengths)
             if first is not None:
-                longest(tree, rules.judgement(tree, *first))
+                longest_accepted(tree, rules.verify_strict_argmax(tree, *first))
                 return
         on_device = tree.to(target.device)
         verify(target.forward(cache, on_device, lengths).float(), on_device)
@@ -181,13 +181,13 @@ def _key(target: Target, settings: EngineSettings) -> str:
     """Whatever a step's time depends on, as a file name."""
     config = {k: v for k, v in target.model.config.to_dict().items() if not k.startswith("_name")}
     asked = [settings.batch_size, settings.nodes, settings.depth, settings.rule, settings.k]
-    what = [_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
+    what = [_FORMAT_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
             torch.__version__, transformers.__version__, len(target.packing), target.in_line,
             target.static is not None, asked]
     return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _keep(path: Path, table: dict, target: Target) -> None:
+def _write_cached(path: Path, table: dict, target: Target) -> None:
     """Write the curve for later processes; without a place to write to it is measured again."""
     about = (f"{type(target.model).__name__} in {target.dtype} on {device_name(target.device)}, "
              f"{torch.get_num_threads()} thread(s)")

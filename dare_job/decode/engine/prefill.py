@@ -24,31 +24,32 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings
 from pools.tree import ROOT, SOURCE_OWN, DraftBatch
 
-_WASTE = 1.5  # logits computed for those wanted, at most
+_MAX_LOGIT_OVERHEAD = 1.5  # logits computed for those wanted, at most
 
-_MOST = 2**15 - 2  # tokens that one forward may write: counted as int16
+_MAX_FORWARD_TOKENS = 2**15 - 2  # tokens that one forward may write: counted as int16
 
 
-def usable(old: np.ndarray | None, vocabulary: int, is_eos: np.ndarray, room: int) -> np.ndarray:
+def usable_previous_text(old: np.ndarray | None, vocabulary: int, is_eos: np.ndarray,
+                         room: int) -> np.ndarray:
     """Old text int32 (tokens,) up to its first end of text or the first token that the model lacks.
 
     vocabulary  tokens with an embedding; is_eos bool (V,), as many or more; room: tokens at most
     """
     if old is None or room <= 0:
         return np.zeros(0, np.int32)
-    old = np.asarray(old)[: min(room, _MOST)]
+    old = np.asarray(old)[: min(room, _MAX_FORWARD_TOKENS)]
     known = (old >= 0) & (old < vocabulary)
     old = old[: len(old) if known.all() else int(known.argmin())].astype(np.int32)
     ends = is_eos[old]
     return old[: int(ends.argmax()) + 1] if ends.any() else old
 
 
-def most(prompt: int, target: Target, settings: EngineSettings) -> int:
+def max_reused_tokens(prompt: int, target: Target, settings: EngineSettings) -> int:
     """Tokens that a row with a prompt of this length may have scored within ``logit_bytes``."""
-    return max(0, _positions(target, settings) - (1 if target.keeps_logits else prompt))
+    return max(0, _max_logit_positions(target, settings) - (1 if target.keeps_logits else prompt))
 
 
-def groups(prompts: np.ndarray, scored: np.ndarray, target: Target,
+def split_forwards(prompts: np.ndarray, scored: np.ndarray, target: Target,
            settings: EngineSettings) -> Iterator[slice]:
     """Cut rows, shortest prompts first, into forwards of at most ``prefill_tokens`` and ``logit_bytes``.
 
@@ -70,17 +71,19 @@ def _fits(prompts: np.ndarray, scored: np.ndarray, target: Target, settings: Eng
     wanted, columns = int(scored.sum()) + rows, longest
     if target.keeps_logits:
         columns = min(longest - int(prompts[0]) + 1, wanted)
-        if wanted > rows and rows * columns > _WASTE * wanted:
+        if wanted > rows and rows * columns > _MAX_LOGIT_OVERHEAD * wanted:
             return False
-    return rows * longest <= settings.prefill_tokens and rows * columns <= _positions(target, settings)
+    if rows * longest > settings.prefill_tokens:
+        return False
+    return rows * columns <= _max_logit_positions(target, settings)
 
 
-def _positions(target: Target, settings: EngineSettings) -> int:
+def _max_logit_positions(target: Target, settings: EngineSettings) -> int:
     """Positions whose logits fit into ``logit_bytes``."""
     return settings.logit_bytes // (4 * target.vocabulary)
 
 
-def chains(texts: Sequence[np.ndarray]) -> DraftBatch:
+def chain_drafts(texts: Sequence[np.ndarray]) -> DraftBatch:
     """Each row's text (its own, int32) as a tree with one branch."""
     sizes = np.array([len(text) for text in texts], np.int32)
     shape = (len(texts), int(sizes.max(initial=0)))
@@ -92,7 +95,7 @@ def chains(texts: Sequence[np.ndarray]) -> DraftBatch:
                       np.full(shape, SOURCE_OWN, np.uint8))
 
 
-def padded(tokens: np.ndarray, lengths: np.ndarray, drafts: DraftBatch) -> np.ndarray:
+def padded_ids(tokens: np.ndarray, lengths: np.ndarray, drafts: DraftBatch) -> np.ndarray:
     """Prompts and the chains behind them, int64 (F, P).
 
     tokens int32 (F, L) with prompts of ``lengths`` (F,). Padded with the prompt's last token: another row's
@@ -105,42 +108,42 @@ def padded(tokens: np.ndarray, lengths: np.ndarray, drafts: DraftBatch) -> np.nd
         ids[row, length : length + size] = drafts.tokens[row, :size]
     return ids
 
-_STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # of buckets of positions: 0, 1, 2-3, 4-7, ...
+_BUCKET_STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # of buckets of positions: 0, 1, 2-3, 4-7, ...
 
-_WIDTHS = np.diff(_STARTS, append=2**15)
+_BUCKET_WIDTHS = np.diff(_BUCKET_STARTS, append=2**15)
 
 _PRIOR = (0.5, 4.0)  # texts that failed in each bucket, of those that reached it, before anything was seen
 
-_UNKNOWN = 32  # tokens scored before anything was seen
+_INITIAL_TOKENS = 32  # tokens scored before anything was seen
 
-_KEPT_ROW = 0.99  # weight of what was known, at each new row: nights change, and users differ from items
+_ROW_DECAY = 0.99  # weight of what was known, at each new row: nights change, and users differ from items
 
-_KEPT_TIME = 0.95  # the same at each forward
+_TIME_DECAY = 0.95  # the same at each forward
 
 
-class Scoring:
+class ReuseEstimator:
     """What was seen so far; engines with the same model and settings may share it."""
 
     def __init__(self):
-        self._died, self._reached = np.zeros(len(_STARTS)), np.zeros(len(_STARTS))
-        self._step = _Rate()  # of a row's step
-        self._prompt = _Rate()  # of a token of a prompt's forward
+        self._died, self._reached = np.zeros(len(_BUCKET_STARTS)), np.zeros(len(_BUCKET_STARTS))
+        self._step = _MovingRate()  # of a row's step
+        self._prompt = _MovingRate()  # of a token of a prompt's forward
 
     def tokens(self, most: int, drafted: int) -> int:
         """How many of the first ``most`` tokens of an old text to score; a step drafts up to ``drafted``."""
         step_s, prompt_s = self._step.seconds, self._prompt.seconds
         if step_s is None or prompt_s is None:
-            return min(most, _UNKNOWN)
+            return min(most, _INITIAL_TOKENS)
         return int(np.count_nonzero(self.survival(most) * step_s / (drafted + 1) >= prompt_s))
 
     def survival(self, most: int) -> np.ndarray:
         """Probability (most,) that the first n + 1 tokens of an old text pass."""
         passed = 1 - (self._died + _PRIOR[0]) / (self._reached + _PRIOR[1])
-        return np.cumprod(np.repeat(passed ** (1 / _WIDTHS), _WIDTHS)[:most])
+        return np.cumprod(np.repeat(passed ** (1 / _BUCKET_WIDTHS), _BUCKET_WIDTHS)[:most])
 
     def wrote(self, kept: int, died: bool) -> None:
         """A row was written: its old text passed up to ``kept``, and there it failed or was not asked on."""
-        _count(self._died, self._reached, kept, died)
+        _update_life_table(self._died, self._reached, kept, died)
 
     def stepped(self, seconds: float, rows: int) -> None:
         """A step of so many rows."""
@@ -151,7 +154,7 @@ class Scoring:
         self._prompt.add(seconds, tokens)
 
 
-class _Rate:
+class _MovingRate:
     """Seconds of one, of late. The first forward is left out: it sets up what later ones find ready."""
 
     def __init__(self):
@@ -159,8 +162,8 @@ class _Rate:
 
     def add(self, seconds: float, count: int) -> None:
         first = self._seconds is None
-        self._seconds = 0.0 if first else _KEPT_TIME * self._seconds + seconds
-        self._count = 0.0 if first else _KEPT_TIME * self._count + count
+        self._seconds = 0.0 if first else _TIME_DECAY * self._seconds + seconds
+        self._count = 0.0 if first else _TIME_DECAY * self._count + count
 
     @property
     def seconds(self) -> float | None:
@@ -168,9 +171,9 @@ class _Rate:
 
 
 @numba.njit(cache=True)
-def _count(died, reached, kept, failed):
-    bucket = np.searchsorted(_STARTS, kept, side="right") - 1 if failed else -1
+def _update_life_table(died, reached, kept, failed):
+    bucket = np.searchsorted(_BUCKET_STARTS, kept, side="right") - 1 if failed else -1
     for b in range(len(died)):
-        part = 1.0 if b == bucket else min(max((kept - _STARTS[b]) / _WIDTHS[b], 0.0), 1.0)
-        died[b] = _KEPT_ROW * died[b] + (b == bucket)
-        reached[b] = _KEPT_ROW * reached[b] + part
+        part = 1.0 if b == bucket else min(max((kept - _BUCKET_STARTS[b]) / _BUCKET_WIDTHS[b], 0.0), 1.0)
+        died[b] = _ROW_DECAY * died[b] + (b == bucket)
+        reached[b] = _ROW_DECAY * reached[b] + part

@@ -12,7 +12,7 @@ import torch
 
 from dare_job.decode.engine import prefill
 from dare_job.decode.engine.admission import Admission
-from dare_job.decode.engine.prefill import Scoring
+from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.prefix_cache import Prefix
@@ -20,19 +20,19 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request, Result, failed
 from dare_job.errors import RowError
 
-_BATCHES, _LEAST = 8, 32  # taken ahead: so many batches, and so many requests at least
+_LOOKAHEAD_BATCHES, _MIN_LOOKAHEAD = 8, 32  # taken ahead: so many batches, and so many requests at least
 
 
-class Refill:
+class RequestScheduler:
     """Gives the free slots of one run to its requests."""
 
     def __init__(self, requests: Iterable[Request], admit: Callable[[Request], Admission], target: Target,
-                 settings: EngineSettings, scoring: Scoring, rows: Rows, cache: TreeCache):
+                 settings: EngineSettings, scoring: ReuseEstimator, rows: Rows, cache: TreeCache):
         """admit may raise RowError."""
         self._queue, self._admit = iter(requests), admit
         self._target, self._settings, self._scoring = target, settings, scoring
         self._rows, self._cache = rows, cache
-        self._ahead = max(_BATCHES * settings.batch_size, _LEAST)
+        self._ahead = max(_LOOKAHEAD_BATCHES * settings.batch_size, _MIN_LOOKAHEAD)
         self._waiting: list[Admission] = []  # the longest last
         self._failed: list[Result] = []
 
@@ -51,7 +51,7 @@ class Refill:
         for prefix, members in self._target.prefixes.groups([row.request.prompt_ids for row in admitted]):
             slots = free[members]
             rest = rows.prompt[slots] - (len(prefix) if prefix else 0)
-            parts = prefill.groups(rest, rows.offered[slots], self._target, self._settings)
+            parts = prefill.split_forwards(rest, rows.offered[slots], self._target, self._settings)
             forwards += [(slots[part], prefix) for part in parts]
         return forwards
 
@@ -67,7 +67,7 @@ class Refill:
                 self._waiting.append(self._admit(request))
             except RowError as error:
                 self._failed.append(failed(request, str(error)))
-        self._waiting.sort(key=_expected)
+        self._waiting.sort(key=_expected_length)
         self._target.prefixes.learn([row.request.prompt_ids for row in self._waiting], self._read)
         return bool(self._waiting)
 
@@ -83,12 +83,13 @@ class Refill:
         """How much of a row's old text is scored behind its prompt."""
         if not len(row.old) or self._settings.score == "never":
             return 0
-        most = min(len(row.old), prefill.most(len(row.request.prompt_ids), self._target, self._settings))
+        most = min(len(row.old), prefill.max_reused_tokens(len(row.request.prompt_ids), self._target,
+                                                           self._settings))
         if self._settings.score == "always":
             return most
         return self._scoring.tokens(most, min(self._settings.nodes, self._settings.depth))
 
 
-def _expected(row: Admission) -> int:
+def _expected_length(row: Admission) -> int:
     """Length of a row's text: as it was; where that is not known, as it may become."""
     return len(row.request.prompt_ids) + len(row.old) if len(row.old) else row.longest

@@ -6,15 +6,15 @@ import numba
 import numpy as np
 
 from dare_job.decode.engine.admission import Admission
-from dare_job.decode.model.prefix_cache import common
+from dare_job.decode.model.prefix_cache import common_prefix_length
 from dare_job.decode.request import BeamCounts, Request, Result
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.result import VerificationResult
 
-_NEVER = 2**62  # no text is as long
-GOES_ON, LENGTH, EOS, NO_NUMBERS = range(4)  # why a row ends
+_NO_LIMIT = 2**62  # no text is as long
+RUNNING, LENGTH, EOS, NON_FINITE = range(4)  # why a row ends
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """What a step knows of its rows (R,) before it drafts; the next step's is written over it.
 
     before   int64: tokens before the root, which is the text's last one
@@ -54,7 +54,7 @@ class Rows:
         # which it leaves out those before it came.
         self.own_ms, self._shared_ms = np.zeros((slots, 2)), (0.0, 0.0)
         self._asked: tuple[Request, ...] | None = None
-        self._plan: Plan | None = None
+        self._plan: StepPlan | None = None
         self.held_back = False  # whether some row so far had a text that may not end at once
         self.guarded = False  # whether some row so far had a guard
 
@@ -67,13 +67,13 @@ class Rows:
         self._reserve(row.longest)
         self.active += 1
         self.used[slot], self.requests[slot], self.processors[slot] = True, row.request, row.processors
-        self.old[slot], self.guard[slot] = row.old, _guard(row.request)
+        self.old[slot], self.guard[slot] = row.old, _relaxed_end(row.request)
         self.tokens[slot, : len(prompt)] = prompt
         self.relaxed[slot] = False
         self.prompt[slot] = self.length[slot] = len(prompt)
         self.longest[slot], self.least[slot] = row.longest, row.least
         self.held_back |= row.least > len(prompt)
-        self.guarded |= bool(self.guard[slot] != _NEVER)
+        self.guarded |= bool(self.guard[slot] != _NO_LIMIT)
         self.forwards[slot] = self.accepted[slot] = self.scored[slot] = self.offered[slot] = 0
         self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
         self._asked = None
@@ -85,14 +85,14 @@ class Rows:
             self._asked = tuple(self.requests[: self.active])
         return self._asked
 
-    def plan(self, depth: int, nodes: int, columns: int | None) -> Plan:
+    def plan(self, depth: int, nodes: int, columns: int | None) -> StepPlan:
         """Of a step of all rows. depth, nodes: what each may draft; columns: what a forward may use.
 
         A row whose own text leaves no columns for ``nodes`` drafts none, whatever the other rows' lengths.
         """
         plan = self._plan
         if plan is None or len(plan.before) != self.active:
-            plan = self._plan = Plan(*np.empty((2, self.active), np.int64),
+            plan = self._plan = StepPlan(*np.empty((2, self.active), np.int64),
                                      *np.empty((3, self.active), np.int32))
         _plan(self.tokens, self.length, self.longest, depth, nodes, -1 if columns is None else columns, *plan)
         return plan
@@ -102,7 +102,8 @@ class Rows:
         retrieval, decode = self._shared_ms
         self._shared_ms = retrieval + retrieval_ms / self.active, decode + decode_ms / self.active
 
-    def write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> tuple[int, np.ndarray]:
+    def write(self, slots: np.ndarray, verdict: VerificationResult,
+              is_eos: np.ndarray) -> tuple[int, np.ndarray]:
         """Append the accepted tokens and the model's own, up to the end of text or the row's limit.
 
         slots (R,), is_eos bool (V,). Returns how many rows end, and int8 (R,): ``GOES_ON`` or why it ends.
@@ -110,13 +111,14 @@ class Rows:
         """
         return self._write(slots, verdict, is_eos, len(self.used) / len(slots))
 
-    def write_scored(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray) -> tuple[int, np.ndarray]:
+    def write_scored(self, slots: np.ndarray, verdict: VerificationResult,
+              is_eos: np.ndarray) -> tuple[int, np.ndarray]:
         """The same for a prompt's forward, which is no step: what it accepted is counted as scored."""
         ending, ends = self._write(slots, verdict, is_eos, 0.0)
         self.scored[slots], self.accepted[slots] = self.accepted[slots], 0
         return ending, ends
 
-    def _write(self, slots: np.ndarray, verdict: Verdict, is_eos: np.ndarray,
+    def _write(self, slots: np.ndarray, verdict: VerificationResult, is_eos: np.ndarray,
                share: float) -> tuple[int, np.ndarray]:
         ends = np.empty(len(slots), np.int8)
         ending = _write(slots, verdict.counts, verdict.tokens, verdict.relaxed, verdict.finite, is_eos, share,
@@ -130,7 +132,7 @@ class Rows:
         if scored < offered:
             return scored, True
         text = self.tokens[slot, self.prompt[slot] : self.length[slot]]
-        kept = common(text, old)
+        kept = common_prefix_length(text, old)
         return kept, kept < min(len(text), len(old))
 
     def finish(self, slot: int, reason: str, error: str | None = None,
@@ -169,10 +171,10 @@ class Rows:
                 np.pad(x, more) for x in (self.tokens, self.relaxed, self.step_tokens))
 
 
-def _guard(request: Request) -> int:
+def _relaxed_end(request: Request) -> int:
     if request.strict:
         return 0
-    return _NEVER if request.guard is None else len(request.prompt_ids) + request.guard
+    return _NO_LIMIT if request.guard is None else len(request.prompt_ids) + request.guard
 
 
 @numba.njit(cache=True)
@@ -203,6 +205,6 @@ def _write(slots, counts, new, new_relaxed, finite, is_eos, share, longest, toke
         slot_steps[slot] += share
         length[slot] = start + written
         full = start + written >= longest[slot]
-        ends[r] = NO_NUMBERS if not finite[r] else EOS if ended else LENGTH if full else GOES_ON
-        ending += ends[r] != GOES_ON
+        ends[r] = NON_FINITE if not finite[r] else EOS if ended else LENGTH if full else RUNNING
+        ending += ends[r] != RUNNING
     return ending

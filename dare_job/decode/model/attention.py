@@ -9,12 +9,12 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from dare_job.decode.model.tree import Layout
+from dare_job.decode.model.tree import PaddedLayout
 
 _LOG = logging.getLogger("dare_job")
 NAME = "dare_tree_sdpa"
-_REPLACED = "sdpa"  # the one attention that ours stands in for
-_UNEVEN: ContextVar[Layout | None] = ContextVar("uneven", default=None)
+_SDPA = "sdpa"  # the one attention that ours stands in for
+_PACKED_LAYOUT: ContextVar[PaddedLayout | None] = ContextVar("uneven", default=None)
 
 
 def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
@@ -24,7 +24,7 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
     Within ``uneven`` query is (1, H, T, D), and so is the result: (1, T, H, D).
     Without a mask a single query sees every key, and several see each other causally (a prompt).
     """
-    layout = _UNEVEN.get()
+    layout = _PACKED_LAYOUT.get()
     if layout is not None:
         attend = _attend_folded if layout.fold else _attend
         out, _ = attend(layout.side_by_side(query), key, value, attention_mask, scaling)
@@ -61,21 +61,21 @@ def _attend_folded(query, key, value, attention_mask, scaling):
     if attention_mask.shape[1] != 1:
         attention_mask = attention_mask.reshape(rows, groups, together, -1)
     else:
-        attention_mask = _UNEVEN.get().repeated(attention_mask, heads // groups)
+        attention_mask = _PACKED_LAYOUT.get().repeated(attention_mask, heads // groups)
     out = scaled_dot_product_attention(query.reshape(rows, groups, together, dim), key, value,
                                        attn_mask=attention_mask, scale=scaling)
     return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
 
 
-def chosen(model: torch.nn.Module) -> str:
+def original_name(model: torch.nn.Module) -> str:
     """The attention that transformers chose for a model, whether or not it was switched to ours since."""
     name = model.config._attn_implementation
-    return _REPLACED if name == NAME else name
+    return _SDPA if name == NAME else name
 
 
-def use(model: torch.nn.Module) -> bool:
+def enable(model: torch.nn.Module) -> bool:
     """Switch a model that runs torch's fused attention to ours; False where it must keep its own."""
-    if chosen(model) != _REPLACED:
+    if original_name(model) != _SDPA:
         return False
     if cap := getattr(model.config.get_text_config(decoder=True), "attn_logit_softcapping", None):
         _LOG.warning("%s has attn_logit_softcapping %g, which generate of this transformers leaves out, and "
@@ -87,13 +87,13 @@ def use(model: torch.nn.Module) -> bool:
     return model.config._attn_implementation == NAME
 
 
-def uneven(layout: Layout, forward: Callable, *args, **options):
+def run_packed(layout: PaddedLayout, forward: Callable, *args, **options):
     """Run a forward whose queries stand in line."""
-    token = _UNEVEN.set(layout)
+    token = _PACKED_LAYOUT.set(layout)
     try:
         return forward(*args, **options)
     finally:
-        _UNEVEN.reset(token)
+        _PACKED_LAYOUT.reset(token)
 
 
 @contextmanager

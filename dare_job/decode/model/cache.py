@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from dare_job.decode.model.tree import Layout, Tree
+from dare_job.decode.model.tree import PaddedLayout, Tree
 
-GROWTH = 256  # positions
-_IN_LINE = np.empty(0, np.int64)
+GROWTH_COLUMNS = 256  # positions
+_PACKED = np.empty(0, np.int64)
 
 
 class _Layer(CacheLayerMixin):
@@ -60,7 +60,7 @@ class TreeCache(Cache):
         self.pool = None  # memory of those that are recorded
         self.logits: torch.Tensor | None = None  # (T, V), where they leave theirs
         self._slots: torch.Tensor | None = None  # of the prompts in the next forward
-        self._layout: Layout | None = None  # of rows that are padded
+        self._layout: PaddedLayout | None = None  # of rows that are padded
         self._lines: list[torch.Tensor] | None = None  # by part, where a forward over trees writes
         # On a CPU: lengths and starts of the forward's trees, and places of their queries where rows are
         # padded; None: there is one row, and a slice to copy to.
@@ -83,7 +83,7 @@ class TreeCache(Cache):
         return sum(stack.shape[0] * stack.shape[2] * stack.shape[4] * stack.element_size()
                    for stack in self._stacks)
 
-    def begin(self, tree: Tree, lengths: np.ndarray, layout: Layout | None = None) -> None:
+    def begin(self, tree: Tree, lengths: np.ndarray, layout: PaddedLayout | None = None) -> None:
         """The next forward holds the trees of the first R slots. lengths (R,): entries before each root.
 
         layout  where its rows are padded
@@ -105,7 +105,7 @@ class TreeCache(Cache):
             self._written = self._by_part([stack.narrow(3, self.column, tree.width).unbind(0)
                                            for stack in stacks])
         else:
-            self._trees = lengths, tree.starts, _IN_LINE if layout is None else layout.places.numpy()
+            self._trees = lengths, tree.starts, _PACKED if layout is None else layout.places.numpy()
             self._written = self._parts
         # a narrow takes a fifth of what a slice does
         self._read = self._by_part([stack.narrow(3, 0, end).unbind(0) for stack in stacks])
@@ -129,7 +129,7 @@ class TreeCache(Cache):
         return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
     def begin_in_place(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor,
-                       layout: Layout | None = None) -> None:
+                       layout: PaddedLayout | None = None) -> None:
         """The next forward holds T queries and reads ``columns`` of the first ``rows`` slots.
 
         numbers, written  int64 (T,): slot and column of each query's entries
@@ -232,7 +232,7 @@ class TreeCache(Cache):
         """Make room for this many positions in each slot."""
         if capacity <= self.capacity:
             return
-        self.capacity = -(-capacity // GROWTH) * GROWTH
+        self.capacity = -(-capacity // GROWTH_COLUMNS) * GROWTH_COLUMNS
         self.programs.clear()
         self.pool = None
         for index, old in enumerate(self._stacks):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.model.support import SLIDING, Traits
-from dare_job.decode.model.tree import Layout, Tree
+from dare_job.decode.model.tree import PaddedLayout, Tree
 
 NO_WINDOW = 2**40
 
@@ -29,10 +29,10 @@ def prompt(traits: Traits, rows: int, start: int, longest: int, dtype: torch.dty
     """
     index = torch.arange(longest, device=device)
     apart = index[start:, None] - index
-    return _by_kind(traits, (apart >= 0)[None], apart[None], dtype, rows)
+    return _masks_by_kind(traits, (apart >= 0)[None], apart[None], dtype, rows)
 
 
-def tree(traits: Traits, layout: Layout | None, ancestors: torch.Tensor, depths: torch.Tensor,
+def tree(traits: Traits, layout: PaddedLayout | None, ancestors: torch.Tensor, depths: torch.Tensor,
          lengths: torch.Tensor, columns: int, dtype):
     """Masks (R, 1, W, columns) of token trees that stand directly behind their rows' own text, by tensor
     operations for any device.
@@ -56,22 +56,22 @@ def tree(traits: Traits, layout: Layout | None, ancestors: torch.Tensor, depths:
         positions = lengths[:, None] + depths.view(rows, width)
         places = torch.where(of_tree, positions.gather(1, node), index)
         apart = positions[:, :, None] - places[:, None]
-    return _by_kind(traits, seen, apart, dtype)
+    return _masks_by_kind(traits, seen, apart, dtype)
 
 
-def on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, dtype: torch.dtype):
+def tree_on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, dtype: torch.dtype):
     """Each query's position int64 (T,), and the masks of ``tree`` in one pass over them."""
     positions, masks = np.empty(len(trees), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(lengths), 1, trees.width, columns), np.float32)
-        _fill(mask, *trees.host[1:], lengths, traits.window if kind == SLIDING else NO_WINDOW, LOW[dtype],
-              positions)
+        window = traits.window if kind == SLIDING else NO_WINDOW
+        _fill_tree_mask(mask, *trees.host[1:], lengths, window, LOW[dtype], positions)
         masks[kind] = torch.from_numpy(mask) if dtype == torch.float32 else torch.from_numpy(mask).to(dtype)
     return torch.from_numpy(positions), masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 
 @numba.njit(cache=True)
-def _fill(mask, parents, depths, starts, lengths, window, low, positions):
+def _fill_tree_mask(mask, parents, depths, starts, lengths, window, low, positions):
     rows, _, width, _ = mask.shape
     for r in range(rows):
         start, queries, length = starts[r], starts[r + 1] - starts[r], lengths[r]
@@ -92,7 +92,7 @@ def _fill(mask, parents, depths, starts, lengths, window, low, positions):
                 up = parents[up]
 
 
-def _by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dtype, rows: int = -1):
+def _masks_by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dtype, rows: int = -1):
     masks = {
         kind: _additive(seen & (apart < traits.window) if kind == SLIDING else seen, dtype)
         .expand(rows, -1, -1, -1) for kind in traits.kinds
@@ -140,7 +140,7 @@ class Level(NamedTuple):
         return Tree(host, width, 0, np.ones(len(each), np.float32), (queries, places))
 
 
-def of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:
+def level_of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:
     """Whole trees of some rows, bool (R,); before (R,): tokens that the cache holds, without their roots."""
     counts, shape = np.diff(tree.starts), (len(rows), tree.width)
     tokens, parents, depths, starts = tree.host
@@ -150,18 +150,19 @@ def of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:
                  before, np.zeros(len(rows), np.int64), above, depths[tree.side[0]].reshape(shape) + 1)
 
 
-def mask_of(traits: Traits, level: Level, width: int, columns: int, dtype: torch.dtype, device):
+def level(traits: Traits, level: Level, width: int, columns: int, dtype: torch.dtype, device):
     """Each node's position int64 (T,), and masks (R, 1, width, columns) as in ``masks``; made on the CPU."""
     positions, masks = np.empty(len(level.tokens), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(level.lengths), 1, width, columns), np.float32)
-        _fill_levels(mask, *level[1:], traits.window if kind == SLIDING else NO_WINDOW, LOW[dtype], positions)
+        window = traits.window if kind == SLIDING else NO_WINDOW
+        _fill_level_mask(mask, *level[1:], window, LOW[dtype], positions)
         masks[kind] = torch.from_numpy(mask).to(device, dtype)
     return torch.from_numpy(positions).to(device), masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 
 @numba.njit(cache=True)
-def _fill_levels(mask, starts, lengths, first, parents, depths, window, low, positions):
+def _fill_level_mask(mask, starts, lengths, first, parents, depths, window, low, positions):
     rows, _, width, _ = mask.shape
     for r in range(rows):
         own, length = starts[r + 1] - starts[r], lengths[r]

@@ -17,7 +17,7 @@ import torch
 
 
 @numba.njit(cache=True)
-def common(text, old):
+def common_prefix_length(text, old):
     """Tokens with which both begin."""
     length = min(len(text), len(old))
     for n in range(length):
@@ -25,15 +25,15 @@ def common(text, old):
             return n
     return length
 
-HELD = 4  # prefixes
+MAX_PREFIXES = 4  # prefixes
 
-LONGEST = 1024  # tokens of one: keys and values of 4096 tokens at most, as a few rows of a batch have
+MAX_TOKENS = 1024  # tokens of one: keys and values of 4096 tokens at most, as a few rows of a batch have
 
-SHORTEST = 12  # tokens: fewer do not pay for a mask and a copy behind them
+MIN_TOKENS = 12  # tokens: fewer do not pay for a mask and a copy behind them
 
-_FORWARD = 128  # tokens that have to be saved for a forward of its own, which costs as much as 50 on a CPU
+_MIN_SAVED_TOKENS = 128  # a forward of its own costs as much as 50 tokens on a CPU
 
-_SHARE = 1 / 16  # of the prompts' tokens that a prefix has to save
+_MIN_SAVED_SHARE = 1 / 16  # of the prompts' tokens that a prefix has to save
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Prefix:
         return Prefix(self.tokens[:length], [entries[:, :, :length] for entries in self.entries])
 
 
-class Prefixes:
+class PrefixCache:
     """Prefixes of one model, the one used last in front."""
 
     def __init__(self):
@@ -66,15 +66,15 @@ class Prefixes:
         what this call has read
         """
         prompts = sorted(prompts, key=lambda prompt: prompt.astype(">i4").tobytes())
-        for _ in range(HELD):
+        for _ in range(MAX_PREFIXES):
             tokens = self._worth(prompts)
             if tokens is None:
                 return
             prefix = Prefix(tokens, read(tokens))
             if all(bool(entries.isfinite().all()) for entries in prefix.entries):
-                self._held = [prefix, *self._held][:HELD]
+                self._held = [prefix, *self._held][:MAX_PREFIXES]
             else:
-                self._unsound = [tokens, *self._unsound][:HELD]
+                self._unsound = [tokens, *self._unsound][:MAX_PREFIXES]
 
     def groups(self, prompts: Sequence[np.ndarray]) -> list[tuple[Prefix | None, np.ndarray]]:
         """Rows of these prompts that begin alike: what they begin with (None: nothing), and their indices.
@@ -85,7 +85,7 @@ class Prefixes:
         numbers, shared = (np.array(x, np.int64) for x in zip(*map(self._longest, prompts), strict=True))
         for number in np.unique(numbers) if (numbers != numbers[0]).any() else ():
             rows = numbers == number
-            if rows.sum() * shared[rows].min() < _FORWARD:
+            if rows.sum() * shared[rows].min() < _MIN_SAVED_TOKENS:
                 numbers[rows] = -1
         groups = [(number, np.flatnonzero(numbers == number)) for number in dict.fromkeys(numbers.tolist())]
         found = [(self._held[number].cut(shared[rows].min()) if number >= 0 else None, rows)
@@ -97,19 +97,19 @@ class Prefixes:
 
     def _longest(self, prompt: np.ndarray) -> tuple[int, int]:
         """Number of the prefix that a prompt shares most of, and how much; (-1, 0): too little of any."""
-        shared = [(common(prompt[:-1], prefix.tokens), -len(prefix)) for prefix in self._held]
+        shared = [(common_prefix_length(prompt[:-1], prefix.tokens), -len(prefix)) for prefix in self._held]
         best = max(range(len(shared)), key=shared.__getitem__, default=-1)  # of equals the one shared by more
-        return (best, shared[best][0]) if shared and shared[best][0] >= SHORTEST else (-1, 0)
+        return (best, shared[best][0]) if shared and shared[best][0] >= MIN_TOKENS else (-1, 0)
 
     def _worth(self, prompts: Sequence[np.ndarray]) -> np.ndarray | None:
         """Tokens of the prefix that saves most of what sorted prompts would read, if that is enough."""
-        alike = np.array([min(common(a, b), len(a) - 1, len(b) - 1, LONGEST)
+        alike = np.array([min(common_prefix_length(a, b), len(a) - 1, len(b) - 1, MAX_TOKENS)
                           for a, b in zip(prompts, prompts[1:], strict=False)], np.int64)
         known = np.array([self._longest(prompt)[1] for prompt in prompts])
-        least = max(_FORWARD, _SHARE * sum(len(prompt) for prompt in prompts))
+        least = max(_MIN_SAVED_TOKENS, _MIN_SAVED_SHARE * sum(len(prompt) for prompt in prompts))
         best, found = least, None
         for place, length in enumerate(alike):
-            if length < SHORTEST:
+            if length < MIN_TOKENS:
                 continue
             shorter = np.flatnonzero(alike < length)  # beside it all prompts begin with these tokens
             first = shorter[shorter < place].max(initial=-1) + 1

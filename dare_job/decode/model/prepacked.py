@@ -20,16 +20,16 @@ _TYPICAL_ROWS = 16  # the layout is chosen for about so many queries; any number
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-class Packing:
+class PrepackedLayers:
     """The packed layers of one model; empty where packing is impossible or would take too much memory."""
 
     def __init__(self, model: torch.nn.Module):
-        layers = [module for module in model.modules() if _fits(module)]
+        layers = [module for module in model.modules() if _can_prepack(module)]
         size = sum(layer.weight.nbytes for layer in layers)
         self._layers = layers if size <= MAX_BYTES and torch.backends.mkldnn.is_available() else []
         try:
             for layer in self._layers:
-                layer.forward = Packed(layer, size <= CACHED_BYTES)  # of this object; the class keeps its own
+                layer.forward = PrepackedLinear(layer, size <= CACHED_BYTES)  # of the instance
         except (RuntimeError, AttributeError):  # a processor or a build without it
             for layer in self._layers:
                 vars(layer).pop("forward", None)
@@ -43,17 +43,17 @@ class Packing:
         """Run the layers as torch has them, for comparison."""
         before = [(layer, vars(layer).get("forward")) for layer in self._layers]
         for layer, forward in before:
-            if isinstance(forward, Packed):  # not what somebody else has put there since
+            if isinstance(forward, PrepackedLinear):  # not what somebody else has put there since
                 del layer.forward
         try:
             yield
         finally:
             for layer, forward in before:
-                if isinstance(forward, Packed):
+                if isinstance(forward, PrepackedLinear):
                     layer.forward = forward
 
 
-class Packed:
+class PrepackedLinear:
     """The forward of one linear layer on packed weights."""
 
     def __init__(self, layer: torch.nn.Linear, leave_single: bool):
@@ -69,23 +69,24 @@ class Packed:
         return self._operator(values, self._weight, layer.bias, "none", [], "")
 
     def __reduce__(self):
-        return _Unpacked, (self._layer, self._leave_single)
+        return _DeferredPrepack, (self._layer, self._leave_single)
 
 
-class _Unpacked:
+class _DeferredPrepack:
     """A copy of a ``Packed``, whose layer may still lack its weights: packs them when it is called."""
 
     def __init__(self, layer: torch.nn.Linear, leave_single: bool):
         self._layer, self._leave_single = layer, leave_single
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        self._layer.forward = Packed(self._layer, self._leave_single)
+        self._layer.forward = PrepackedLinear(self._layer, self._leave_single)
         return self._layer.forward(values)
 
 
-def _fits(module: torch.nn.Module) -> bool:
+def _can_prepack(module: torch.nn.Module) -> bool:
     """A plain linear layer, perhaps packed before, whose forward nobody else has replaced."""
     replaced = vars(module).get("forward")
-    if type(module) is not torch.nn.Linear or not isinstance(replaced, Packed | _Unpacked | None):
+    ours = isinstance(replaced, PrepackedLinear | _DeferredPrepack | None)
+    if type(module) is not torch.nn.Linear or not ours:
         return False
     return module.weight.device.type == "cpu" and module.weight.dtype in _DTYPES

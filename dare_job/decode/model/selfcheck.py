@@ -34,7 +34,7 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
 
 
 @torch.inference_mode()
-def compare(target) -> None:
+def check_logits(target) -> None:
     """Prompts, whole and behind a prefix, single tokens and trees of two rows against plain forwards.
 
     Raises ModelError naming the architecture when a plain forward is not causal, or when they differ by more
@@ -64,7 +64,7 @@ def compare(target) -> None:
 
 
 @torch.inference_mode()
-def runs_in_line(target) -> bool:
+def supports_packed(target) -> bool:
     """Whether uneven trees give the same logits without padding as with it."""
     logits = []
     try:
@@ -76,7 +76,7 @@ def runs_in_line(target) -> bool:
 
 
 @torch.inference_mode()
-def go_static(target, static) -> None:
+def enable_static(target, static) -> None:
     """Let ``target`` run this static forward, if it gives the logits of its other forward; else say so."""
     expected = _uneven(target)
     target.static = static

@@ -14,9 +14,9 @@ from dare_job.decode.model import masks as model_masks
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.cuda_graphs.forward import StaticForward
 from dare_job.decode.model.masks import Level
-from dare_job.decode.model.prefix_cache import Prefix, Prefixes
-from dare_job.decode.model.prepacked import Packing
-from dare_job.decode.model.tree import Layout, Tree
+from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
+from dare_job.decode.model.prepacked import PrepackedLayers
+from dare_job.decode.model.tree import PaddedLayout, Tree
 
 
 def _without_gradients(method):
@@ -55,20 +55,20 @@ class Target:
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
         self.dtype, self.device = model.dtype, model.device
         self._shapes = selfcheck.cache_shapes(model)
-        self._original_attention = attention.chosen(model)
-        self.fused = attention.use(model)
-        self.packing = Packing(model)
-        self.prefixes = Prefixes()
+        self._original_attention = attention.original_name(model)
+        self.fused = attention.enable(model)
+        self.packing = PrepackedLayers(model)
+        self.prefixes = PrefixCache()
         self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.static: StaticForward | None = None
         self.spare: TreeCache | None = None
-        self.in_line = self.fused and selfcheck.runs_in_line(self)
+        self.in_line = self.fused and selfcheck.supports_packed(self)
         cuda = self.device.type == "cuda"
         if self.in_line and (cuda if static is None else static):
-            selfcheck.go_static(self, StaticForward(model, self.traits, record=cuda,
+            selfcheck.enable_static(self, StaticForward(model, self.traits, record=cuda,
                                                     fuse=cuda and self.dtype != torch.float32))
         if check:
-            selfcheck.compare(self)
+            selfcheck.check_logits(self)
 
     @classmethod
     def load(cls, path: str | Path, dtype: str = "float32", device: str = "auto",
@@ -144,7 +144,7 @@ class Target:
             return answer.logits
         if self.traits.columns is not None and lengths.max() + tree.width > self.traits.columns:
             return self._in_turns(cache, tree, lengths)
-        layout = None if tree.even else Layout.of(tree)
+        layout = None if tree.even else PaddedLayout.of(tree)
         cache.begin(tree, lengths, None if self.in_line else layout)
         positions, mask = self._positions_and_mask(tree, layout, lengths, cache.column)
         return self._read(cache, tree, layout, positions, mask)
@@ -157,12 +157,12 @@ class Target:
         for rows in (~late, late):
             if rows.any():
                 queries = torch.from_numpy(np.repeat(rows, np.diff(tree.starts))).to(self.device)
-                found = self.extend(cache, model_masks.of_trees(tree, lengths, rows))
+                found = self.extend(cache, model_masks.level_of_trees(tree, lengths, rows))
                 logits = found.new_empty((len(tree), found.shape[1])) if logits is None else logits
                 logits[queries] = found
         return logits
 
-    def _read(self, cache: TreeCache, tree: Tree, layout: Layout | None, positions: torch.Tensor,
+    def _read(self, cache: TreeCache, tree: Tree, layout: PaddedLayout | None, positions: torch.Tensor,
               mask, **options) -> torch.Tensor:
         """Logits (T, V) of the queries of a forward that the cache is ready for.
 
@@ -173,7 +173,7 @@ class Target:
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
         if self.in_line:
             in_line = tree.tokens.unsqueeze(0), positions.unsqueeze(0)
-            return attention.uneven(layout, self._forward, *in_line, mask, cache, **options).squeeze(0)
+            return attention.run_packed(layout, self._forward, *in_line, mask, cache, **options).squeeze(0)
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.in_line(self._forward(tokens, positions, mask, cache))
 
@@ -186,10 +186,10 @@ class Target:
         tree = level.queries().to(self.device)
         few = wanted is not None and len(wanted) < len(tree)
         keep = few and self.in_line and self.keeps_logits
-        layout = None if tree.even and not keep else Layout.of(tree)
+        layout = None if tree.even and not keep else PaddedLayout.of(tree)
         cache.begin(tree, level.before, None if self.in_line else layout)
         columns = cache.column + tree.width
-        positions, mask = model_masks.mask_of(
+        positions, mask = model_masks.level(
             self.traits, level, tree.width, columns, self.dtype, self.device
         )
         if not few:
@@ -199,13 +199,13 @@ class Target:
             return self._read(cache, tree, layout, positions, mask, logits_to_keep=wanted)
         return self._read(cache, tree, layout, positions, mask)[wanted]
 
-    def _positions_and_mask(self, tree: Tree, layout: Layout | None, lengths: np.ndarray, longest: int):
+    def _positions_and_mask(self, tree: Tree, layout: PaddedLayout | None, lengths: np.ndarray, longest: int):
         """int64 (T,), and the mask; None where every row sees every column."""
         if self.fused and tree.width == 1 and self.traits.window is None and lengths.min() == longest:
             return torch.from_numpy(lengths).to(self.device), None
         columns = longest + tree.width
         if self.device.type == "cpu":
-            return masks.on_cpu(self.traits, tree, lengths, columns, self.dtype)
+            return masks.tree_on_cpu(self.traits, tree, lengths, columns, self.dtype)
         before = torch.from_numpy(lengths).to(self.device)
         positions = tree.depths + (before if tree.width == 1 else before[tree.rows])
         return positions, masks.tree(self.traits, layout, tree.ancestors, tree.depths, before, columns,

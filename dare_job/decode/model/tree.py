@@ -65,7 +65,7 @@ class Tree:
     def ancestors(self) -> torch.Tensor:
         """bool (T, W): [t, j]: query j of t's row, its root being 0, is t or an ancestor of t."""
         ancestors = np.zeros((len(self), self.width), np.bool_)
-        _mark(self.host[1], self.starts, ancestors)
+        _mark_ancestors(self.host[1], self.starts, ancestors)
         return torch.from_numpy(ancestors)
 
     def to(self, device: torch.device) -> "Tree":
@@ -131,12 +131,12 @@ def _lay_out(roots, deepest, draft_tokens, draft_parents, sizes, draft_scores, h
             at += 1
         width = max(width, at - starts[r])
     starts[len(roots)] = at
-    _stand_side_by_side(starts, width, side_places, side_queries)
+    _fill_padding(starts, width, side_places, side_queries)
     return width, depth
 
 
 @numba.njit
-def _stand_side_by_side(starts, width, places, queries):
+def _fill_padding(starts, width, places, queries):
     for r in range(len(starts) - 1):
         start, own = starts[r], starts[r + 1] - starts[r]
         for i in range(width):
@@ -146,7 +146,7 @@ def _stand_side_by_side(starts, width, places, queries):
 
 
 @numba.njit(cache=True)
-def _mark(parents, starts, ancestors):
+def _mark_ancestors(parents, starts, ancestors):
     for r in range(len(starts) - 1):
         start = starts[r]
         for t in range(start, starts[r + 1]):
@@ -158,7 +158,7 @@ def _mark(parents, starts, ancestors):
             ancestors[t, own] = True
 
 
-class Layout:
+class PaddedLayout:
     """T queries of R rows as R times W places. Read only.
 
     queries  int64 (R * W,)  the query in each place
@@ -174,7 +174,7 @@ class Layout:
         self._repeated: dict = {}
 
     @classmethod
-    def of(cls, tree: Tree) -> "Layout":
+    def of(cls, tree: Tree) -> "PaddedLayout":
         queries, places = map(torch.from_numpy, tree.side)
         if (device := tree.tokens.device).type != "cpu":
             queries, places = queries.to(device), places.to(device)

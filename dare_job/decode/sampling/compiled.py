@@ -9,9 +9,16 @@ import numba
 import numpy as np
 
 from dare_job.decode.sampling.warp import Warp
-from dare_job.decode.verify.compiled import first_choice
-from dare_job.decode.verify.penalty import distinct, penalise
-from dare_job.decode.verify.relaxed_compiled import BLOCK, LEAST, power, rest, small, whole
+from dare_job.decode.verify.compiled import argmax
+from dare_job.decode.verify.penalty import distinct_tokens, penalise_scores
+from dare_job.decode.verify.relaxed_compiled import (
+    BLOCK_SCORES,
+    MIN_EXPONENT,
+    exp_polynomial,
+    exp_power,
+    exp_remainder,
+    power_bits,
+)
 from pools.jit import cached
 
 
@@ -44,8 +51,8 @@ def verify_deterministic_drafts(
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
-        known = distinct(r, scores.shape[1], seen)
-        penalise(scores[node], known, root, node, tokens, parents, seen)
+        known = distinct_tokens(r, scores.shape[1], seen)
+        penalise_scores(scores[node], known, root, node, tokens, parents, seen)
         choice, number = _sample_token(scores[node], uniforms[node], kept, weights)
         for t in range(root + 1, end):  # a node's children stand behind it
             if number and parents[t] == node and tokens[t] == choice:
@@ -53,7 +60,7 @@ def verify_deterministic_drafts(
                 node = t
                 depth += 1
                 paths[r, depth] = node - root
-                penalise(scores[node], known, root, node, tokens, parents, seen)
+                penalise_scores(scores[node], known, root, node, tokens, parents, seen)
                 choice, number = _sample_token(scores[node], uniforms[node], kept, weights)
         out[r, depth] = choice
         counts[r], finite[r], sound[r] = depth, number, number or depth > 0
@@ -64,7 +71,7 @@ def verify_deterministic_drafts(
 @numba.njit
 def _sample_token(line, uniform, kept, weights):
     """A token by its probability, and whether there is one."""
-    first, number = first_choice(line)
+    first, number = argmax(line)
     if kept.temperature == 0.0 or not number:
         return first, number
     _exp_weights(line, line[first], np.float32(1.0 / kept.temperature), weights)
@@ -81,17 +88,17 @@ def _sample_token(line, uniform, kept, weights):
 @numba.njit
 def _exp_weights(line, peak, scale, weights):
     """exp((x - peak) scale) of scores float32, the greatest of which is the peak; 0 of what is -inf."""
-    powers, rests = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float32)
+    powers, rests = np.empty(BLOCK_SCORES, np.int32), np.empty(BLOCK_SCORES, np.float32)
     scales = powers.view(np.float32)
-    for start in range(0, len(line), BLOCK):
-        block, found = line[start : start + BLOCK], weights[start : start + BLOCK]
+    for start in range(0, len(line), BLOCK_SCORES):
+        block, found = line[start : start + BLOCK_SCORES], weights[start : start + BLOCK_SCORES]
         for i in range(len(block)):
-            x = max((block[i] - peak) * scale, LEAST)
-            n = whole(x)
-            rests[i] = rest(x, n)
-            powers[i] = power(n)
+            x = max((block[i] - peak) * scale, MIN_EXPONENT)
+            n = exp_power(x)
+            rests[i] = exp_remainder(x, n)
+            powers[i] = power_bits(n)
         for i in range(len(block)):
-            found[i] = small(rests[i]) * scales[i] if block[i] > -np.inf else np.float32(0)
+            found[i] = exp_polynomial(rests[i]) * scales[i] if block[i] > -np.inf else np.float32(0)
 
 
 @numba.njit
@@ -146,10 +153,10 @@ def _sum(weights):
 
 @numba.njit
 def _inverse_cdf(weights, uniform):
-    sums = np.empty((len(weights) + BLOCK - 1) // BLOCK)
+    sums = np.empty((len(weights) + BLOCK_SCORES - 1) // BLOCK_SCORES)
     total = 0.0
     for block in range(len(sums)):
-        sums[block] = _sum(weights[block * BLOCK : (block + 1) * BLOCK])
+        sums[block] = _sum(weights[block * BLOCK_SCORES : (block + 1) * BLOCK_SCORES])
         total += sums[block]
     target, below, last = uniform * total, 0.0, 0
     for block in range(len(sums)):
@@ -159,19 +166,19 @@ def _inverse_cdf(weights, uniform):
             below += sums[block]
             last = block
             continue
-        token = _inverse_cdf_in_block(weights, block * BLOCK, target - below)
+        token = _inverse_cdf_in_block(weights, block * BLOCK_SCORES, target - below)
         if token >= 0:
             return token
         below += sums[block]
         last = block
-    return _inverse_cdf_in_block(weights, last * BLOCK, np.inf)
+    return _inverse_cdf_in_block(weights, last * BLOCK_SCORES, np.inf)
 
 
 @numba.njit
 def _inverse_cdf_in_block(weights, start, target):
     """The token of a block where the sum passes the target; its last one where it is infinite, else -1."""
     below, last = 0.0, -1
-    for i in range(start, min(start + BLOCK, len(weights))):
+    for i in range(start, min(start + BLOCK_SCORES, len(weights))):
         if weights[i] > 0:
             last = i
             below += weights[i]

@@ -10,9 +10,9 @@ import torch
 
 from dare_job.decode.drafter import Constraint, Drafter
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.penalties import Scorer
-from dare_job.decode.engine.prefill import Scoring
-from dare_job.decode.engine.rows import Plan, Rows
+from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
+from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.decode.engine.rows import Rows, StepPlan
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
@@ -24,8 +24,8 @@ from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms
 from dare_job.decode.sampling.rules import RULES, rule_for
 from dare_job.decode.sampling.warp import Warp
-from dare_job.decode.verify.penalty import NOTHING, Seen
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
+from dare_job.decode.verify.result import VerificationResult
 from dare_job.errors import ConfigError, ModelError
 from pools.tree import DraftBatch
 
@@ -77,7 +77,7 @@ class SamplingEngine(Engine):
     """
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
-                 drafter: Drafter | None = None, scoring: Scoring | None = None):
+                 drafter: Drafter | None = None, scoring: ReuseEstimator | None = None):
         """drafter: one whose ``sampled`` draws candidates by a law, or one whose drafts hold no chance."""
         if settings.rule != "strict":
             raise ConfigError(f"verify.rule = {settings.rule!r}: what is sampled has the model's own "
@@ -100,7 +100,7 @@ class SamplingEngine(Engine):
         config = copy.deepcopy(self.rules.config)
         config.repetition_penalty = None  # warping has it
         self.rules = replace(self.rules, config=config, penalty=1.0)
-        self._scorer = Scorer(self.rules, target.vocabulary)
+        self._scorer = TreeLogitsProcessor(self.rules, target.vocabulary)
         self._stamps = np.zeros(target.vocabulary + 1, np.int64)
         self._compiled = (
             None if self._warp.logit_bias or target.device.type != "cpu" else warp_parameters(self._warp)
@@ -108,7 +108,7 @@ class SamplingEngine(Engine):
         self._drawn: SampledDrafts | None = None  # of the forward under way, and its rows' keys
         self._keys = self._seeds.keys_of(())
 
-    def _drafts(self, rows: Rows, plan: Plan) -> DraftBatch:
+    def _drafts(self, rows: Rows, plan: StepPlan) -> DraftBatch:
         self._drawn, self._keys = None, self._seeds.keys(rows.asked)  # hashed once for the same rows
         if not hasattr(self.drafter, "sampled") or not plan.budgets.any():
             return super()._drafts(rows, plan)
@@ -133,7 +133,7 @@ class SamplingEngine(Engine):
 
         return constrain
 
-    def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[Verdict, int]:
+    def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[VerificationResult, int]:
         self._drawn = None  # what is offered of old text was not drawn
         self._keys = self._seeds.keys_of(rows.requests[slot].seeded for slot in slots)
         return super()._scored(rows, cache, slots, prefix)
@@ -141,8 +141,8 @@ class SamplingEngine(Engine):
     def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
         return False
 
-    def _verified_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: Plan,
-                        drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> Verdict:
+    def _verified_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
+                        drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> VerificationResult:
         """What was drawn is judged as it was drawn, nodes without numbers among it: the forward does without
         these alone. Which they are is seen by leaving out others.
         """
@@ -171,10 +171,10 @@ class SamplingEngine(Engine):
             self._judged(rows, slots, tree.to(scores.device), whole), tree, there
         )
 
-    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> Verdict:
+    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> VerificationResult:
         return self._judged(rows, slots, tree, self._scores(rows, slots, tree, logits)[0])
 
-    def _judged(self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor) -> Verdict:
+    def _judged(self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor) -> VerificationResult:
         numbers = RowUniforms(self._keys, rows.length[slots], VERIFY)
         if self._drawn is None and self._compiled:
             return tree_verification.verify_deterministic_on_cpu(
@@ -190,13 +190,14 @@ class SamplingEngine(Engine):
     ) -> tree_verification.Probabilities:
         return tree_verification.Probabilities(scores, self._warp, partial(_query_texts, rows, slots, tree))
 
-    def _seen(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> Seen:
+    def _seen(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> PenaltyContext:
         """Of the penalty, which compiled code applies to the nodes that it reads."""
         if self._warp.repetition_penalty == 1.0:
-            return NOTHING
+            return NO_PENALTY
         if len(self._stamps) <= scores.shape[1]:  # a head that is wider than the embedding
             self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
-        return Seen(rows.tokens[slots], rows.length[slots], self._stamps, self._warp.repetition_penalty)
+        return PenaltyContext(rows.tokens[slots], rows.length[slots], self._stamps,
+                              self._warp.repetition_penalty)
 
 
 def _logit_columns(target: Target) -> int:

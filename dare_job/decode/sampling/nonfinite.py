@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.result import VerificationResult
 from pools.tree import ROOT, DraftBatch
 
 
@@ -67,7 +67,7 @@ def kept_queries(tree: Tree, keep: np.ndarray) -> np.ndarray:
     return own[np.arange(own.shape[1]) < np.diff(tree.starts)[:, None]]
 
 
-def restrict_to_queries(verdict: Verdict, tree: Tree, there: np.ndarray) -> Verdict:
+def restrict_to_queries(verdict: VerificationResult, tree: Tree, there: np.ndarray) -> VerificationResult:
     """A verdict on a tree as one of the forward, which had the queries ``there`` alone, bool (T,).
 
     A path that ends at a node that was not there ends before it, and its token is the step's own: the next

@@ -12,8 +12,8 @@ from dare_job.decode.sampling.drafts import QueryProbabilities, SampledDrafts
 from dare_job.decode.sampling.traversal import traverse
 from dare_job.decode.sampling.verify import CandidateTrees, TreeOutcome, verify_trees
 from dare_job.decode.sampling.warp import Warp, warp
-from dare_job.decode.verify.penalty import Seen
-from dare_job.decode.verify.verdict import Verdict, blank
+from dare_job.decode.verify.penalty import PenaltyContext
+from dare_job.decode.verify.result import VerificationResult, empty_result
 
 TRAVERSAL = "traversal"  # a rule of whole trees, where the others are of one node's candidates
 DETERMINISTIC = "top_k"  # the law that has no chance in it
@@ -37,7 +37,7 @@ class Probabilities:
         return self._found
 
 
-def verify_deterministic(tree: Tree, p: Probabilities, numbers: Uniforms) -> Verdict:
+def verify_deterministic(tree: Tree, p: Probabilities, numbers: Uniforms) -> VerificationResult:
     """Where there was no chance in the drafts: a token of the target is drawn, and is accepted where it is
     one of the node's children. No rule accepts more of them.
     """
@@ -52,13 +52,13 @@ def verify_deterministic(tree: Tree, p: Probabilities, numbers: Uniforms) -> Ver
 
 
 def verify_deterministic_on_cpu(
-    tree: Tree, scores: torch.Tensor, settings: WarpParameters, seen: Seen, numbers: Uniforms
-) -> Verdict:
+    tree: Tree, scores: torch.Tensor, settings: WarpParameters, seen: PenaltyContext, numbers: Uniforms
+) -> VerificationResult:
     """The same by compiled code. scores float32 (T, V); seen: of a penalty that they have not had yet."""
-    found = blank(tree)
+    found = empty_result(tree)
     tokens, parents, _, starts = tree.host
     uniforms = _query_uniforms(tree, numbers, 1).numpy()[:, 0]
-    return Verdict(
+    return VerificationResult(
         *found,
         verify_deterministic_drafts(
             scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings, seen, *found
@@ -68,7 +68,7 @@ def verify_deterministic_on_cpu(
 
 def verify_sampled(
     tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, numbers: Uniforms
-) -> Verdict:
+) -> VerificationResult:
     """Where candidates were drawn by laws, all of which the tree has.
 
     rule  judges what was drawn; what is certain needs none (``of_certain``)
@@ -128,10 +128,10 @@ def _query_uniforms(tree: Tree, numbers: Uniforms, count: int) -> torch.Tensor:
     return torch.from_numpy(np.roll(found, -1, 1)).to(tree.tokens.device)
 
 
-def _verdict(tree: Tree, found: TreeOutcome) -> Verdict:
+def _verdict(tree: Tree, found: TreeOutcome) -> VerificationResult:
     tokens, parents, depths, starts = tree.host
     nodes, token = found.nodes.cpu().numpy(), found.token.cpu().numpy()
-    counts, paths, out, relaxed, finite, sound = blank(tree)
+    counts, paths, out, relaxed, finite, sound = empty_result(tree)
     counts[:], finite[:], relaxed[:] = depths[nodes], token != NONE, False
     sound[:] = finite | (counts > 0)  # a node behind one that was accepted spoiled nothing before it
     rows = np.arange(len(nodes))
@@ -143,4 +143,4 @@ def _verdict(tree: Tree, found: TreeOutcome) -> Verdict:
         paths[row, depths[here]] = here - starts[row]
         out[row, depths[here] - 1] = tokens[here]
         nodes = parents[nodes]
-    return Verdict(counts, paths, out, relaxed, finite, sound, bool(sound.all()))
+    return VerificationResult(counts, paths, out, relaxed, finite, sound, bool(sound.all()))

@@ -9,7 +9,7 @@ learned was learned of other rows.
 
 import numpy as np
 
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 
 _PRIOR_RATE, _PRIOR_ROWS = (
     0.7,
@@ -53,7 +53,7 @@ class DraftDepth:
     nodes   guess of the nodes that a drafted level has; learned too
     """
 
-    def __init__(self, curve: Curve | None, length: int, nodes: int = 40):
+    def __init__(self, curve: LatencyCurve | None, length: int, nodes: int = 40):
         self.curve, self.length, self.line = curve, length, LatencyFit()
         self._passed, self._tried = np.full(length, _PRIOR_RATE * _PRIOR_ROWS), np.full(length, _PRIOR_ROWS)
         self._nodes = np.full(length, float(nodes))

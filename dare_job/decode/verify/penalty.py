@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 
-class Seen(NamedTuple):
+class PenaltyContext(NamedTuple):
     """What the penalty needs to know of R rows.
 
     context  int32 (R, L)    text so far, padded on the right
@@ -21,11 +21,11 @@ class Seen(NamedTuple):
     penalty: float
 
 
-NOTHING = Seen(np.zeros((0, 0), np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64), 1.0)
+NO_PENALTY = PenaltyContext(np.zeros((0, 0), np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64), 1.0)
 
 
 @numba.njit
-def distinct(row, vocabulary, seen):
+def distinct_tokens(row, vocabulary, seen):
     """Tokens int32 (n,) of a row's text, each once; those that cannot be written (the embedding may hold
     more) are left out.
     """
@@ -44,7 +44,7 @@ def distinct(row, vocabulary, seen):
 
 
 @numba.njit
-def penalise(line, known, root, node, tokens, parents, seen):
+def penalise_scores(line, known, root, node, tokens, parents, seen):
     """Scores float32 (V,) of a node in place: every token of its prefix once, as ``generate`` has it.
 
     known: ``distinct`` tokens of its row, the last that were asked for.
@@ -53,7 +53,7 @@ def penalise(line, known, root, node, tokens, parents, seen):
         return
     penalty, now = np.float32(seen.penalty), seen.stamps[-1]
     for token in known:
-        line[token] = penalised(line[token], penalty)
+        line[token] = penalised_score(line[token], penalty)
     here = node
     while here != root:
         token, below, new = tokens[here], node, True
@@ -61,7 +61,7 @@ def penalise(line, known, root, node, tokens, parents, seen):
             new &= tokens[below] != token
             below = parents[below]
         if new and token < len(line) and seen.stamps[token] != now:
-            line[token] = penalised(line[token], penalty)
+            line[token] = penalised_score(line[token], penalty)
         here = parents[here]
 
 
@@ -76,5 +76,5 @@ def on_path(wanted, root, node, tokens, parents):
 
 
 @numba.njit
-def penalised(score, penalty):
+def penalised_score(score, penalty):
     return score * penalty if score < 0 else score / penalty

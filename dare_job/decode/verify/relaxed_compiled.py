@@ -17,52 +17,52 @@ import numba
 import numpy as np
 
 from dare_job.decode.request import EngineSettings
-from dare_job.decode.verify.compiled import first_choice, longest
-from dare_job.decode.verify.penalty import distinct, penalise
+from dare_job.decode.verify.compiled import argmax, longest_branch
+from dare_job.decode.verify.penalty import distinct_tokens, penalise_scores
 from pools.jit import array_at, cached
 
-BLOCK = 256  # scores
+BLOCK_SCORES = 256  # scores
 
-LEAST = np.float32(-87.0)  # below it exp is no normal number
+MIN_EXPONENT = np.float32(-87.0)  # below it exp is no normal number
 
 _LOG2_E, _LN2_HIGH = np.float32(math.log2(math.e)), np.float32(0.693359375)  # of which few bits are set
 
 _LN2_LOW = np.float32(math.log(2) - 0.693359375)
 
-_TERMS = tuple(np.float32(1 / math.factorial(n)) for n in range(8))
+_TAYLOR = tuple(np.float32(1 / math.factorial(n)) for n in range(8))
 
 
 @numba.njit
-def whole(x):
+def exp_power(x):
     """The power of 2 that is taken out of exp(x); x float32 in [LEAST, 0]."""
     return np.int32(x * _LOG2_E - np.float32(0.5))
 
 
 @numba.njit
-def power(n):
+def power_bits(n):
     return (n + np.int32(127)) << np.int32(23)
 
 
 @numba.njit
-def rest(x, n):
+def exp_remainder(x, n):
     n = np.float32(n)
     return x - n * _LN2_HIGH - n * _LN2_LOW
 
 
 @numba.njit
-def small(r):
+def exp_polynomial(r):
     """exp(r) of what is left."""
-    value = _TERMS[7]
-    value = value * r + _TERMS[6]
-    value = value * r + _TERMS[5]
-    value = value * r + _TERMS[4]
-    value = value * r + _TERMS[3]
-    value = value * r + _TERMS[2]
-    value = value * r + _TERMS[1]
-    return value * r + _TERMS[0]
+    value = _TAYLOR[7]
+    value = value * r + _TAYLOR[6]
+    value = value * r + _TAYLOR[5]
+    value = value * r + _TAYLOR[4]
+    value = value * r + _TAYLOR[3]
+    value = value * r + _TAYLOR[2]
+    value = value * r + _TAYLOR[1]
+    return value * r + _TAYLOR[0]
 
 
-class Bounds(NamedTuple):
+class Thresholds(NamedTuple):
     """What a token must hold to pass behind a node, unless it is the first choice and ``first`` is set.
 
     first    the first choice passes whatever else holds
@@ -81,10 +81,10 @@ class Bounds(NamedTuple):
     delta: float
 
 
-def bounds(settings: EngineSettings) -> Bounds:
+def thresholds(settings: EngineSettings) -> Thresholds:
     """Of the settings' rule."""
     rule, p = settings.rule, math.log(settings.p) if settings.p > 0 else -math.inf
-    return Bounds(
+    return Thresholds(
         first=rule not in ("top_k", "literal"),
         k=settings.k if rule in ("relaxed", "literal", "top_k") else 0,
         logp=p if rule in ("relaxed", "literal", "threshold") else -math.inf,
@@ -94,8 +94,8 @@ def bounds(settings: EngineSettings) -> Bounds:
 
 
 @cached
-def branch(address, vocabulary, tokens, parents, depths, starts, strict, eos, bounds, seen, counts, paths,
-           out, relaxed, finite, sound):
+def accept_relaxed(address, vocabulary, tokens, parents, depths, starts, strict, eos, bounds, seen, counts,
+                   paths, out, relaxed, finite, sound):
     """Fill in the verdict of the scores float32 (T, V) at an address; whether all rows are sound.
 
     strict   bool (T,): nodes that pass as first choices alone, whatever the rule; or empty
@@ -108,8 +108,8 @@ def branch(address, vocabulary, tokens, parents, depths, starts, strict, eos, bo
     number, logp = np.ones(total, np.bool_), np.zeros(total, np.float32)
     forks = _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices, passed, number,
                      logp)
-    return longest(tokens, parents, depths, starts, choices, passed, number, logp if forks else logp[:0],
-                   counts, paths, out, relaxed, finite, sound)
+    return longest_branch(tokens, parents, depths, starts, choices, passed, number, logp if forks
+                          else logp[:0], counts, paths, out, relaxed, finite, sound)
 
 
 @numba.njit
@@ -121,12 +121,12 @@ def _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices
     """
     sums = np.full((len(tokens), 2), np.nan)  # a node's log of sums, and its entropy
     children = np.zeros(len(tokens), np.int64)
-    forks, row, known = False, -1, distinct(0, 0, seen)
+    forks, row, known = False, -1, distinct_tokens(0, 0, seen)
     for t in range(len(tokens)):
         parent, token = parents[t], tokens[t]
         if t == starts[row + 1]:
             row += 1
-            known = distinct(row, scores.shape[1], seen)
+            known = distinct_tokens(row, scores.shape[1], seen)
         if parent != t:
             if parents[parent] != parent and not passed[parent] or token >= scores.shape[1]:
                 continue
@@ -139,13 +139,13 @@ def _passing(scores, tokens, parents, starts, strict, eos, bounds, seen, choices
             passed[t] = True
             children[parent] += 1
             forks |= children[parent] > 1
-        penalise(scores[t], known, starts[row], t, tokens, parents, seen)
-        choices[t], finite[t] = first_choice(scores[t])
+        penalise_scores(scores[t], known, starts[row], t, tokens, parents, seen)
+        choices[t], finite[t] = argmax(scores[t])
     if forks:
         for t in range(len(tokens)):
             if passed[t]:
                 parent = parents[t]
-                _sum(scores[parent], choices[parent], sums[parent])
+                _fill_sums(scores[parent], choices[parent], sums[parent])
                 logp[t] = scores[parent, tokens[t]] - sums[parent, 0]
     return forks
 
@@ -157,11 +157,11 @@ def _passes(line, choice, token, is_first, eos, bounds, sums):
     for end in eos:
         if token == end and not is_first:
             return False
-    return _holds(line, choice, token, bounds, sums)
+    return _within_thresholds(line, choice, token, bounds, sums)
 
 
 @numba.njit
-def _holds(line, choice, token, bounds, sums):
+def _within_thresholds(line, choice, token, bounds, sums):
     """Whether a token holds what ``Bounds`` says."""
     own = line[token]
     if not (np.isfinite(own) and np.float32(line[choice] - own) <= np.float32(bounds.gap)):
@@ -178,16 +178,16 @@ def _holds(line, choice, token, bounds, sums):
         if higher >= bounds.k:
             return False
     if not np.isnan(bounds.epsilon):
-        _sum(line, choice, sums)
+        _fill_sums(line, choice, sums)
         least = min(bounds.epsilon, bounds.delta - sums[1])
     if least == -np.inf:
         return True
-    _sum(line, choice, sums)
+    _fill_sums(line, choice, sums)
     return own - sums[0] > least
 
 
 @numba.njit
-def _sum(line, choice, sums):
+def _fill_sums(line, choice, sums):
     """The log of the sum of exponentials and the entropy in nats into ``sums``, unless they are there."""
     if np.isnan(sums[0]):
         total, moment = _exponentials(line, line[choice])
@@ -200,19 +200,19 @@ def _exponentials(line, peak):
     """Sums of exp(x) and of exp(x) x with an error of some 1e-7 of themselves; x is the score less the peak,
     the greatest score.
     """
-    powers, totals = np.empty(BLOCK, np.int32), np.zeros(BLOCK, np.float32)
-    scales, moments = powers.view(np.float32), np.zeros(BLOCK, np.float32)
-    rests, distances = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    for start in range(0, len(line), BLOCK):
-        block = line[start : start + BLOCK]
+    powers, totals = np.empty(BLOCK_SCORES, np.int32), np.zeros(BLOCK_SCORES, np.float32)
+    scales, moments = powers.view(np.float32), np.zeros(BLOCK_SCORES, np.float32)
+    rests, distances = np.empty(BLOCK_SCORES, np.float32), np.empty(BLOCK_SCORES, np.float32)
+    for start in range(0, len(line), BLOCK_SCORES):
+        block = line[start : start + BLOCK_SCORES]
         for i in range(len(block)):
-            x = max(block[i] - peak, LEAST)
-            n = whole(x)
+            x = max(block[i] - peak, MIN_EXPONENT)
+            n = exp_power(x)
             distances[i] = x
-            rests[i] = rest(x, n)
-            powers[i] = power(n)
+            rests[i] = exp_remainder(x, n)
+            powers[i] = power_bits(n)
         for i in range(len(block)):
-            share = small(rests[i]) * scales[i]
+            share = exp_polynomial(rests[i]) * scales[i]
             totals[i] += share
             moments[i] += share * distances[i]
     return totals.sum(), moments.sum()

@@ -32,13 +32,13 @@ import torch
 
 from dare_job.decode.model.tree import Tree
 from dare_job.decode.request import EngineSettings
-from dare_job.decode.verify.penalty import Seen
-from dare_job.decode.verify.relaxed_compiled import Bounds, branch
-from dare_job.decode.verify.verdict import Judgement, Verdict, judge
+from dare_job.decode.verify.penalty import PenaltyContext
+from dare_job.decode.verify.relaxed_compiled import Thresholds, accept_relaxed
+from dare_job.decode.verify.result import NodeVerification, VerificationResult, argmax_finite
 
 
 @dataclass(frozen=True)
-class Asked:
+class Candidates:
     """N draft tokens and the P nodes behind which they stand.
 
     first   bool (N,)       the token is the node's first choice
@@ -57,36 +57,36 @@ class Asked:
     place: torch.Tensor
 
 
-def top_k(asked: Asked, settings: EngineSettings) -> torch.Tensor:
+def top_k(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
     least = asked.scores.topk(min(settings.k, asked.scores.shape[1]), -1).values[:, -1]
     return (asked.own >= least[asked.place]) & asked.own.isfinite()
 
 
-def literal(asked: Asked, settings: EngineSettings) -> torch.Tensor:
+def literal(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
     return top_k(asked, settings) & (asked.logp.exp() > settings.p)
 
 
-def relaxed(asked: Asked, settings: EngineSettings) -> torch.Tensor:
+def relaxed(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
     return asked.first | literal(asked, settings)
 
 
-def threshold(asked: Asked, settings: EngineSettings) -> torch.Tensor:
+def threshold(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
     return asked.first | (asked.logp.exp() > settings.p)
 
 
-def ratio(asked: Asked, settings: EngineSettings) -> torch.Tensor:
+def ratio(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
     top = asked.scores.amax(-1)[asked.place]
     return asked.first | (asked.own - top >= math.log(settings.c))
 
 
-def entropy(asked: Asked, settings: EngineSettings) -> torch.Tensor:
+def entropy(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
     shares = (asked.scores - asked.sums[:, None]).exp_()
     entropies = torch.special.entr(shares, out=shares).sum(-1)
     least = (math.log(settings.delta) - entropies).clamp_max(math.log(settings.epsilon))
     return asked.first | (asked.logp > least[asked.place])
 
 
-RULES: dict[str, Callable[[Asked, EngineSettings], torch.Tensor]] = {
+RULES: dict[str, Callable[[Candidates, EngineSettings], torch.Tensor]] = {
     "relaxed": relaxed, "top_k": top_k, "threshold": threshold, "literal": literal, "ratio": ratio,
     "entropy": entropy}
 
@@ -94,39 +94,40 @@ _NO_NODES = np.zeros(0, np.bool_)
 
 
 def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *,
-               settings: EngineSettings, eos: torch.Tensor) -> Judgement:
+               settings: EngineSettings, eos: torch.Tensor) -> NodeVerification:
     """By tensor operations for any device.
 
     scores float32 (T, V); strict bool (T,): nodes that pass as first choices alone (None: none); eos
     int64 (E,): end-of-text tokens.
     """
-    choices, finite = judge(scores)
+    choices, finite = argmax_finite(scores)
     tokens, place, width = tree.tokens, tree.parents, scores.shape[1]
     own, sums = scores[place, tokens.clamp_max(width - 1)], scores.logsumexp(-1)
     first = tokens == choices[place]
-    asked = Asked(first, own, own - sums[place], scores, sums, place)
+    asked = Candidates(first, own, own - sums[place], scores, sums, place)
     passed = RULES[settings.rule](asked, settings)
     passed = passed & (first | ~torch.isin(tokens, eos))
     if strict is not None:
         passed = torch.where(strict, first, passed)
-    return Judgement(choices, passed & (tokens < width), finite, asked.logp)
+    return NodeVerification(choices, passed & (tokens < width), finite, asked.logp)
 
 
-def on_cpu(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None, bounds: Bounds,
-           eos: np.ndarray, seen: Seen, found: tuple[np.ndarray, ...]) -> Verdict:
+def verify_on_cpu(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None, bounds: Thresholds,
+           eos: np.ndarray, seen: PenaltyContext, found: tuple[np.ndarray, ...]) -> VerificationResult:
     """The verdict itself, by compiled code. ``eos`` int64 (E,); found: ``blank``; the others as elsewhere."""
     scores = scores.contiguous()
-    return Verdict(*found, branch(scores.data_ptr(), scores.shape[1], *tree.host, _NO_NODES if strict is None
-                                  else strict.numpy(), eos, bounds, seen, *found))
+    strict = _NO_NODES if strict is None else strict.numpy()
+    return VerificationResult(*found, accept_relaxed(scores.data_ptr(), scores.shape[1], *tree.host, strict,
+                                                     eos, bounds, seen, *found))
 
 
-def verify_strict(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> Judgement:
+def verify_strict(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> NodeVerification:
     """scores float32 (T, V); siblings are distinct, so one branch passes at most. All nodes are strict."""
-    choices, finite = judge(scores)
-    return Judgement(choices, tree.tokens == choices[tree.parents], finite)
+    choices, finite = argmax_finite(scores)
+    return NodeVerification(choices, tree.tokens == choices[tree.parents], finite)
 
 
-def judgement(tree: Tree, choices: np.ndarray, finite: np.ndarray) -> Judgement:
+def verify_strict_argmax(tree: Tree, choices: np.ndarray, finite: np.ndarray) -> NodeVerification:
     """The same of first choices int64 (T,) that are known already, and whether they are numbers bool (T,)."""
     tokens, parents = tree.host[:2]
-    return Judgement(*map(torch.from_numpy, (choices, tokens == choices[parents], finite)))
+    return NodeVerification(*map(torch.from_numpy, (choices, tokens == choices[parents], finite)))

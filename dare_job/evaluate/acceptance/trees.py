@@ -14,7 +14,7 @@ from dare_job.decode.request import EngineSettings, Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.tree_verification import TRAVERSAL
 from dare_job.decode.sampling.warp import Warp
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.result import VerificationResult
 from dare_job.errors import ConfigError, ModelError
 from dare_job.evaluate.acceptance.measure import mean
 from dare_job.publish.prompted_texts import Row
@@ -65,7 +65,7 @@ class CountingEngine(SamplingEngine):
         super().__init__(*args)
         self.judged = self.passed = 0
 
-    def _judged(self, rows, slots, tree, scores) -> Verdict:
+    def _judged(self, rows, slots, tree, scores) -> VerificationResult:
         verdict = super()._judged(rows, slots, tree, scores)
         if self._drawn is not None:
             _, parents, depths, starts = tree.host

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from dare_job.decode.engine.latency import Curve
-from dare_job.decode.engine.node_budget import Scheduler
+from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.tree import Tree, build
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.result import VerificationResult
 from pools.draft import DraftSettings, draft
 from pools.index import Index
 from pools.tree import DraftBatch, empty
@@ -31,7 +31,7 @@ class Steps:
     beside_ms: np.ndarray
     tokens: np.ndarray
 
-    def tokens_per_s(self, curve: Curve) -> float:
+    def tokens_per_s(self, curve: LatencyCurve) -> float:
         """Tokens a second where forwards take what the curve says."""
         most = {rows: int(self.nodes[self.rows == rows].max()) for rows in np.unique(self.rows)}
         ms = {rows: curve.steps(rows, nodes) for rows, nodes in most.items()}
@@ -46,12 +46,13 @@ def fixed(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: 
 
 
 def scheduled(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
-              settings: DraftSettings, curve: Curve) -> Steps:
+              settings: DraftSettings, curve: LatencyCurve) -> Steps:
     """The scheduler has the batch's nodes, ``nodes`` of one row at most."""
-    return _run(texts, pools, batch, nodes, settings, Scheduler(curve, nodes))
+    return _run(texts, pools, batch, nodes, settings, DraftBudget(curve, nodes))
 
 
-def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, scheduler: Scheduler | None) -> Steps:
+def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings,
+         scheduler: DraftBudget | None) -> Steps:
     """texts int32 (tokens,) with the first token given; ``batch`` rows at once, refilled as they end."""
     context = np.zeros((batch, max(text.size for text in texts)), np.int32)
     sizes, known = np.zeros(batch, np.int64), np.ones(batch, np.int64)
@@ -91,7 +92,7 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, schedule
 
 
 def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,
-           scheduler: Scheduler | None) -> DraftBatch:
+           scheduler: DraftBudget | None) -> DraftBatch:
     least = 0.0 if scheduler is None else scheduler.least(len(known))
     room = (sizes - known - 1).astype(np.int32)  # a step's last token is the model's own
     if least is None or not nodes:
@@ -101,15 +102,15 @@ def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,
     return draft(context, known.astype(np.int32), budgets, pools, settings, room, least=least)
 
 
-def _follow(tree: Tree, context: np.ndarray, known: np.ndarray, sizes: np.ndarray) -> Verdict:
+def _follow(tree: Tree, context: np.ndarray, known: np.ndarray, sizes: np.ndarray) -> VerificationResult:
     """The branch of each tree that the recorded text takes."""
     rows = len(known)
     counts, paths = np.zeros(rows, np.int64), np.zeros((rows, tree.depth + 1), np.int64)
     tokens, parents, _, starts = tree.host
     _walk(tokens, parents, starts, context, known, sizes, counts, paths)
     yes = np.ones(rows, np.bool_)
-    return Verdict(counts, paths, np.zeros(paths.shape, np.int32), np.zeros(paths.shape, np.bool_), yes, yes,
-                   True)
+    return VerificationResult(counts, paths, np.zeros(paths.shape, np.int32),
+                              np.zeros(paths.shape, np.bool_), yes, yes, True)
 
 
 @numba.njit(cache=True)

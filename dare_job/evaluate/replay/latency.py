@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import ConfigError, DataError
 
 _QUERIES = (1, 2, 3, 5, 9, 13, 17, 25, 33, 49, 65, 97, 129, 257, 513)
 
 
-def read(path: Path) -> Curve:
+def read(path: Path) -> LatencyCurve:
     """The curve of a JSON file: as ``measure`` has it, or under ``latency_ms`` as ``check`` prints it.
 
     Raises DataError naming the file and what is wrong.
@@ -39,7 +39,7 @@ def read(path: Path) -> Curve:
         raise DataError(f"--latency {path} is not JSON: {error}") from None
     if isinstance(found, dict) and "latency_ms" in found:
         found = found["latency_ms"]
-    return Curve.of(found, f"--latency {path}")
+    return LatencyCurve.of(found, f"--latency {path}")
 
 
 def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float32",
@@ -62,7 +62,7 @@ def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float3
     return found
 
 
-def within(curve: Curve, batches: Sequence[int], nodes: int) -> None:
+def within(curve: LatencyCurve, batches: Sequence[int], nodes: int) -> None:
     """Raises ConfigError where the curve does not reach a batch size, or a draft of ``nodes``."""
     low, high = curve.batches[0], curve.batches[-1]
     for batch in batches:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.evaluate.replay import sources
 from dare_job.evaluate.replay.drafters import Blend
 from dare_job.evaluate.replay.measure import replay
@@ -51,7 +51,7 @@ class Objective:
     threads   threads that draft a batch at most
     """
 
-    curve: Curve
+    curve: LatencyCurve
     drafting: tuple[float, float] | None
     threads: int
 

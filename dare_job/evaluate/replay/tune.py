@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.request import EngineSettings
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import latency, search, sources, texts, tuned
@@ -34,7 +34,7 @@ class Options(sources.Source):
     rows       of a first night in waves; None: the texts of the file
     """
 
-    curve: Curve | None = None
+    curve: LatencyCurve | None = None
     curve_name: str = ""
     batch: Sequence[int] = ()
     nodes: Sequence[int] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)

@@ -87,7 +87,7 @@ def is_of_machine(error: Exception) -> bool:
     """Whether memory was short or a device has failed: no fault of the encoder."""
     from dare_job.decode.model import memory  # needs torch, which drivers that encode nothing do without
 
-    return memory.is_short(error) or memory.is_device(error)
+    return memory.is_out_of_memory(error) or memory.is_device_failure(error)
 
 _AT_ONCE = 512  # texts whose tokens are counted at once
 

@@ -3,18 +3,18 @@
 import numpy as np
 import small
 
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.trie_search.draft_depth import DraftDepth, LatencyFit
 from dare_job.decode.trie_search.drafts import TrieDrafter
 from dare_job.decode.trie_search.item_weights import LeafScorer, UniformWeights
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Vocabulary
 
-FLAT = Curve.of({"1": {"1": 10, "2000": 10.1}}, "a forward that memory bounds")
-STEEP = Curve.of({"1": {"1": 1, "2000": 2000}}, "a forward that costs by its tokens")
+FLAT = LatencyCurve.of({"1": {"1": 10, "2000": 10.1}}, "a forward that memory bounds")
+STEEP = LatencyCurve.of({"1": {"1": 1, "2000": 2000}}, "a forward that costs by its tokens")
 
 
-def searched(curve: Curve, calls: int = 1):
+def searched(curve: LatencyCurve, calls: int = 1):
     ids = small.trie()
     drafter = TrieDrafter(
         LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 10, whole=60
@@ -61,7 +61,7 @@ def test_drafts_that_did_not_pay_are_tried_again_now_and_then():
 
 
 def test_a_level_that_is_never_accepted_is_drafted_no_more():
-    scheduler = DraftDepth(Curve.of({"1": {"1": 10, "1000": 40}}, "a curve"), 4)
+    scheduler = DraftDepth(LatencyCurve.of({"1": {"1": 10, "1000": 40}}, "a curve"), 4)
     zero = np.zeros(1, np.int64)
     assert scheduler.depth(zero, 30, 10) == 3
     for _ in range(60):

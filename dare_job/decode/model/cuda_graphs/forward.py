@@ -22,19 +22,19 @@ import torch
 from dare_job.decode.model import attention, masks
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.cuda_graphs.fusion import fused
-from dare_job.decode.model.cuda_graphs.inputs import Inputs, Shape
-from dare_job.decode.model.tree import Layout, Tree
+from dare_job.decode.model.cuda_graphs.inputs import Bucket, Inputs
+from dare_job.decode.model.tree import PaddedLayout, Tree
 
 T = TypeVar("T")
 
 
-def pool():
+def graph_pool():
     """Memory that graphs may share."""
     return torch.cuda.graph_pool_handle()
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def side_stream() -> Iterator[None]:
     """On a stream of its own, as runs before a recording must be."""
     side, current = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(current)
@@ -44,7 +44,7 @@ def aside() -> Iterator[None]:
 
 
 @contextmanager
-def without_waiting() -> Iterator[None]:
+def forbid_synchronization() -> Iterator[None]:
     """What waits for the device is a RuntimeError."""
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
@@ -60,13 +60,13 @@ def record(run: Callable[[], T], pool) -> tuple[torch.cuda.CUDAGraph, T]:
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         return graph, run()
 
-_HELD = 128  # graphs of one cache: the one not used for longest goes
+_MAX_GRAPHS = 128  # graphs of one cache: the one not used for longest goes
 
 _LOG = logging.getLogger("dare_job")
 
 
 @dataclass(frozen=True)
-class Answer:
+class StaticOutput:
     """A forward's result on the device, valid until the next one.
 
     logits  (T, V)
@@ -80,7 +80,7 @@ class Answer:
 @dataclass
 class _Program:
     inputs: Inputs
-    answer: Answer | None = None
+    answer: StaticOutput | None = None
     graph: torch.cuda.CUDAGraph | None = None
 
 
@@ -92,12 +92,12 @@ class StaticForward:
         self._record, self._fuse = record, fuse
 
     @torch.inference_mode()
-    def __call__(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> Answer | None:
+    def __call__(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> StaticOutput | None:
         """tree with its tensors on the CPU, lengths (R,) before each root; padding is in no answer.
 
         None, and a line in the log, where the model cannot be recorded.
         """
-        shape = Shape.of(tree, lengths, cache.slots)
+        shape = Bucket.of(tree, lengths, cache.slots)
         cache.reserve(shape.columns)
         program = cache.programs.pop(shape, None)  # the one used last stands last
         fresh = program is None
@@ -112,18 +112,18 @@ class StaticForward:
             program.graph.replay()
             answer = program.answer
         cache.programs[shape] = program
-        if len(cache.programs) > _HELD:
+        if len(cache.programs) > _MAX_GRAPHS:
             del cache.programs[next(iter(cache.programs))]
         total = len(tree.tokens)
-        return Answer(answer.logits[:total], answer.first[:, :total])
+        return StaticOutput(answer.logits[:total], answer.first[:, :total])
 
-    def _recorded(self, shape: Shape, program: _Program, cache: TreeCache) -> bool:
+    def _recorded(self, shape: Bucket, program: _Program, cache: TreeCache) -> bool:
         """Record a bucket's graph, if need be without compiled parts; False where that fails.
 
         All graphs of a cache share their memory.
         """
         if cache.pool is None:
-            cache.pool = pool()
+            cache.pool = graph_pool()
         while True:
             try:
                 with fused(self._model) if self._fuse else nullcontext():
@@ -139,33 +139,33 @@ class StaticForward:
                 return False
             self._fuse = False
 
-    def _record_one(self, shape: Shape, program: _Program, cache: TreeCache) -> None:
+    def _record_one(self, shape: Bucket, program: _Program, cache: TreeCache) -> None:
         """Two runs before the recording: in the first, libraries allocate and compile; in the second, what
         waits for the device is an error, which within a recording would leave torch's state in disorder.
         """
-        def run() -> Answer:
+        def run() -> StaticOutput:
             return self._run(shape, program.inputs, cache)
 
-        with aside():
+        with side_stream():
             run()
-            with without_waiting():
+            with forbid_synchronization():
                 run()
         program.graph, program.answer = record(run, cache.pool)
 
-    def _run(self, shape: Shape, inputs: Inputs, cache: TreeCache) -> Answer:
+    def _run(self, shape: Bucket, inputs: Inputs, cache: TreeCache) -> StaticOutput:
         """Everything that a graph holds; no shape in it depends on the inputs' content."""
         layout = _layout(shape, inputs)
         before = inputs.lengths[inputs.numbers]
         cache.begin_in_place(shape.rows, shape.columns, inputs.numbers, before + inputs.offsets)
         mask = masks.tree(self._traits, layout, inputs.ancestors, inputs.depths, inputs.lengths,
                           shape.columns, self._model.dtype)
-        logits = attention.uneven(layout, self._model, input_ids=inputs.tokens[None],
+        logits = attention.run_packed(layout, self._model, input_ids=inputs.tokens[None],
                                   position_ids=(before + inputs.depths)[None], attention_mask=mask,
                                   past_key_values=cache, use_cache=True).logits[0]
         peaks, choices = logits.max(-1)
         if self._record:
             logits = _shared(cache, logits)
-        return Answer(logits, torch.stack((choices, peaks.isfinite().long())))
+        return StaticOutput(logits, torch.stack((choices, peaks.isfinite().long())))
 
 
 def _shared(cache: TreeCache, logits: torch.Tensor) -> torch.Tensor:
@@ -178,9 +178,9 @@ def _shared(cache: TreeCache, logits: torch.Tensor) -> torch.Tensor:
     return cache.logits[: len(logits)].copy_(logits)
 
 
-def _layout(shape: Shape, inputs: Inputs) -> Layout:
+def _layout(shape: Bucket, inputs: Inputs) -> PaddedLayout:
     offsets = torch.arange(shape.width, device=inputs.starts.device)
     queries = inputs.starts[:, None] + torch.where(offsets < inputs.counts[:, None], offsets, 0)
     if shape.even:  # padding included
         queries = torch.arange(shape.queries, device=inputs.starts.device)
-    return Layout(shape.rows, shape.width, queries.flatten(), inputs.places, shape.even, fold=True)
+    return PaddedLayout(shape.rows, shape.width, queries.flatten(), inputs.places, shape.even, fold=True)

@@ -10,11 +10,11 @@ import torch
 
 from dare_job.decode.model.tree import Tree
 
-COLUMNS = 256  # a bucket's cache columns are a multiple of this many
+COLUMN_MULTIPLE = 256  # a bucket's cache columns are a multiple of this many
 
 
 @dataclass(frozen=True)
-class Shape:
+class Bucket:
     """One bucket.
 
     rows     slots that are read
@@ -31,26 +31,26 @@ class Shape:
     even: bool
 
     @classmethod
-    def of(cls, tree: Tree, lengths: np.ndarray, slots: int) -> "Shape":
+    def of(cls, tree: Tree, lengths: np.ndarray, slots: int) -> "Bucket":
         """The bucket of a forward; lengths (R,): tokens before the roots; slots of the cache."""
         count, total = len(lengths), len(tree.tokens)
-        rows, width = min(rung(count), slots), rung(tree.width)
+        rows, width = min(round_up_count(count), slots), round_up_count(tree.width)
         places = rows * width
-        even = rung(total) >= places and (count == 1 or tree.even and tree.width == width)
-        columns = round_up(int(lengths.max()) + tree.width)
-        return cls(rows, places if even else rung(total), width, columns, even)
+        even = round_up_count(total) >= places and (count == 1 or tree.even and tree.width == width)
+        columns = round_up_columns(int(lengths.max()) + tree.width)
+        return cls(rows, places if even else round_up_count(total), width, columns, even)
 
 
-def rung(count: int) -> int:
+def round_up_count(count: int) -> int:
     """The next of 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, ...: from 16 on a third is padding at most."""
     power = 1 << max(0, count - 1).bit_length()
     between = power * 3 // 4
     return between if power >= 32 and count <= between else power
 
 
-def round_up(columns: int) -> int:
+def round_up_columns(columns: int) -> int:
     """Multiples of COLUMNS, above 2,048 of four times as many."""
-    step = COLUMNS if columns <= 8 * COLUMNS else 4 * COLUMNS
+    step = COLUMN_MULTIPLE if columns <= 8 * COLUMN_MULTIPLE else 4 * COLUMN_MULTIPLE
     return -(-columns // step) * step
 
 _FIELDS = ("tokens", "numbers", "depths", "offsets", "places")  # int64 (queries,)
@@ -74,7 +74,7 @@ class Inputs:
     with fewer rows) it writes to column 0 of a slot that holds no text.
     """
 
-    def __init__(self, shape: Shape, device: torch.device):
+    def __init__(self, shape: Bucket, device: torch.device):
         self._shape = shape
         queries, rows = shape.queries, shape.rows
         integers = len(_FIELDS) * queries + 3 * rows

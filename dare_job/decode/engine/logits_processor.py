@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from transformers import LogitsProcessorList
 
-from dare_job.decode.engine.generation_config import Rules
+from dare_job.decode.engine.generation_config import GenerationRules
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.verify.penalty import NOTHING, Seen
+from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 
 
-def bans(tree: Tree, context: np.ndarray, lengths: np.ndarray, size: int,
+def banned_tokens(tree: Tree, context: np.ndarray, lengths: np.ndarray, size: int,
          vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and tokens int64 (B,): the token would end a run of ``size`` tokens that is in the node's prefix.
 
@@ -79,10 +79,10 @@ def _ban(text, whole, at, size, vocabulary, node, out, found):
     return found + 1
 
 
-class Scorer:
+class TreeLogitsProcessor:
     """Applies a generation config's rules to the logits of whole trees."""
 
-    def __init__(self, rules: Rules, vocabulary: int):
+    def __init__(self, rules: GenerationRules, vocabulary: int):
         """vocabulary: tokens that the model can read."""
         self._rules = rules
         self._writable: torch.Tensor | None = None
@@ -96,7 +96,7 @@ class Scorer:
 
     def __call__(self, scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
                  least: np.ndarray,
-                 processors: Sequence[LogitsProcessorList | None]) -> tuple[torch.Tensor, Seen]:
+                 processors: Sequence[LogitsProcessorList | None]) -> tuple[torch.Tensor, PenaltyContext]:
         """Scores float32 (T, V) of logits float32 (T, V), which may be overwritten, and what verification has
         yet to do to those that it reads: on a CPU a penalty waits, as most nodes are never read.
 
@@ -104,16 +104,16 @@ class Scorer:
         which no text ends, processors of each row (None unless ``slow``).
         """
         if self.slow:
-            return _by_objects(scores, tree, context, lengths, processors), NOTHING
-        seen, penalty = NOTHING, self._rules.penalty
+            return _run_processors(scores, tree, context, lengths, processors), NO_PENALTY
+        seen, penalty = NO_PENALTY, self._rules.penalty
         if penalty != 1.0 and scores.device.type == "cpu":
             if len(self._stamps) <= scores.shape[1]:  # a head that is wider than the embedding
                 self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
-            seen = Seen(context, lengths, self._stamps, penalty)
+            seen = PenaltyContext(context, lengths, self._stamps, penalty)
         elif penalty != 1.0:
             _penalise(scores, tree, context, lengths, penalty)
         if self._rules.ngram:
-            banned = bans(tree, context, lengths, self._rules.ngram, scores.shape[1])
+            banned = banned_tokens(tree, context, lengths, self._rules.ngram, scores.shape[1])
             scores[tuple(torch.from_numpy(part).to(scores.device) for part in banned)] = -torch.inf
         if self._rules.eos and (lengths < least).any():
             room = torch.from_numpy(least - lengths).to(scores.device)
@@ -152,7 +152,7 @@ def _penalise(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np
     scores.scatter_(1, seen, new)
 
 
-def _by_objects(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, processors):
+def _run_processors(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, processors):
     """Each row's own processors on the prefixes of its nodes, those of one depth together."""
     tokens, _, depths, starts = tree.host
     ancestors = tree.ancestors.cpu().numpy()

@@ -16,48 +16,48 @@ import math
 import numba
 import numpy as np
 
-from dare_job.decode.engine.latency import Curve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.verify.verdict import Verdict
+from dare_job.decode.verify.result import VerificationResult
 from pools.tree import DraftBatch
 
-_MOST, _MOST_OF_FORWARD = 64, 512  # nodes: of a row in any company, and together where rows are few
-_FIRST_WIDTH, _LEAST_WIDTH = 64, 16
-_KEPT_WIDTH = 0.9  # a step, of the widest row
+_MAX_ROW_NODES, _MAX_FORWARD_NODES = 64, 512  # nodes of a row, and of a forward of few rows
+_INITIAL_WIDTH, _MIN_WIDTH = 64, 16
+_WIDTH_DECAY = 0.9  # a step, of the widest row
 _BINS = 24  # of scores, two an octave
-_PRIOR = 2.0  # accepted nodes that a bin's scores are trusted like
+_PRIOR_ACCEPTED = 2.0  # accepted nodes that a bin's scores are trusted like
 _WINDOW = 500.0  # expected accepted nodes of a bin after which older ones count half
-_KEPT_LINE = 0.99  # of what drafting a node takes, a step
-_FIRST_POINTS, _MOST_OF_LATE = 3, 4.0
-_FORGET = 0.9995  # a step: what has not been drafted for long is tried again
-_KEPT = 0.95  # of averages, a step
-_KEPT_OVER = 0.8  # of what steps with so many drafts take over the curve: they are few
+_LINE_DECAY = 0.99  # of what drafting a node takes, a step
+_WARM_UP_POINTS, _MAX_OUTLIER = 3, 4.0
+_COUNT_DECAY = 0.9995  # a step: what has not been drafted for long is tried again
+_MEAN_DECAY = 0.95  # of averages, a step
+_OVERHEAD_DECAY = 0.8  # of what steps with so many drafts take over the curve: they are few
 _OCTAVES = 32  # of drafts in all
-_KEPT_RESTING = 0.7  # of what drafting gains, where it was tried after a rest
-_LONGEST_REST = 32  # steps
-_LEAST = 1e-3  # score of a node that is ever wanted
-_MARGIN = 0.7  # of the last step's least probability: nodes under it are not looked for in the next one
+_PROBE_DECAY = 0.7  # of what drafting gains, where it was tried after a rest
+_MAX_PAUSE = 32  # steps
+_MIN_SCORE = 1e-3  # score of a node that is ever wanted
+_BOUND_MARGIN = 0.7  # of the last step's least probability: nodes under it are not looked for in the next one
 
 
-def most(rows: int) -> int:
+def max_row_nodes(rows: int) -> int:
     """Nodes of one row at most, where nothing else is said: of a GPU's forward hundreds are free."""
-    return max(_MOST, _MOST_OF_FORWARD // rows)
+    return max(_MAX_ROW_NODES, _MAX_FORWARD_NODES // rows)
 
 
-class Scheduler:
+class DraftBudget:
     """Budgets for the steps of engines with one model and device."""
 
-    def __init__(self, curve: Curve, nodes: int):
+    def __init__(self, curve: LatencyCurve, nodes: int):
         """nodes: of one row, at most."""
         self.nodes = nodes
         self._curve, self._ms = curve, {}
         self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
         self._tokens, self._drafts = 1.0, 0.0  # of a row and step, on average
-        self._drafting = Line()  # of nodes drafted and milliseconds, both of a row
+        self._drafting = RecentLine()  # of nodes drafted and milliseconds, both of a row
         self._bound = 0.0  # least probability that the last step took, about
         self._gains: dict[int, float] = {}  # net, of a step that drafts, in tokens; by octaves of rows
         self._octave = self._rest = self._resting = 0
-        self._widest = _FIRST_WIDTH / 2  # nodes of the row that got the most, of late
+        self._widest = _INITIAL_WIDTH / 2  # nodes of the row that got the most, of late
         # Milliseconds over the curve, by octaves of rows and of nodes (0: none); nan: never seen.
         self._beyond: dict[int, np.ndarray] = {}
 
@@ -69,8 +69,8 @@ class Scheduler:
             self._resting -= 1
             return None
         ms, cheapest = self._costs(rows)
-        least = max(self._rho(ms, rows) * (cheapest + self._drafting.slope), _MARGIN * self._bound)
-        return max(_LEAST, _least(least, self._expected, self._accepted))
+        least = max(self._rho(ms, rows) * (cheapest + self._drafting.slope), _BOUND_MARGIN * self._bound)
+        return max(_MIN_SCORE, _min_score(least, self._expected, self._accepted))
 
     @property
     def _draft_ms(self) -> float:
@@ -80,7 +80,7 @@ class Scheduler:
     @property
     def width(self) -> int:
         """Nodes of a row to draft, at most: the more are asked for, the more is read of its pools."""
-        room = _LEAST_WIDTH
+        room = _MIN_WIDTH
         while room < 1.5 * self._widest:
             room *= 2
         return min(room, self.nodes)
@@ -91,32 +91,34 @@ class Scheduler:
         ms, _ = self._costs(rows)
         rho = self._rho(ms, rows)
         sizes = np.zeros(rows, np.int32)
-        net, self._bound, widest = _cut(drafts.scores, drafts.sizes, self._expected, self._accepted, ms, rho,
-                                        self._over(self._octave), sizes)
-        self._widest = max(widest, _KEPT_WIDTH * self._widest)
+        net, self._bound, widest = _select_nodes(
+            drafts.scores, drafts.sizes, self._expected, self._accepted, ms, rho,
+            self._over(self._octave), sizes)
+        self._widest = max(widest, _WIDTH_DECAY * self._widest)
         self._drafting.add(sum(drafts.sizes.tolist()) / rows, draft_ms / rows)
         net = max(net - rho * self._draft_ms * rows, -rows * self._tokens)  # a slow moment is soon forgotten
-        gain, kept = self._gains.get(self._octave, net), _KEPT if self._rest == 0 else _KEPT_RESTING
+        gain, kept = self._gains.get(self._octave, net), _MEAN_DECAY if self._rest == 0 else _PROBE_DECAY
         gain = self._gains[self._octave] = kept * gain + (1 - kept) * net
-        self._rest = 0 if gain > 0 else min(_LONGEST_REST, 2 * self._rest + 1)
+        self._rest = 0 if gain > 0 else min(_MAX_PAUSE, 2 * self._rest + 1)
         self._resting = self._rest
         return drafts._replace(sizes=sizes)
 
-    def observe(self, tree: Tree, verdict: Verdict) -> None:
+    def observe(self, tree: Tree, verdict: VerificationResult) -> None:
         """What a step's nodes were worth."""
         rows = len(verdict.counts)
         accepted = sum(verdict.counts.tolist())  # Python's takes less than numpy's on few rows
-        self._tokens += (1 - _KEPT) * (1 + accepted / rows - self._tokens)
-        self._drafts += (1 - _KEPT) * (len(tree) / rows - 1 - self._drafts)
+        self._tokens += (1 - _MEAN_DECAY) * (1 + accepted / rows - self._tokens)
+        self._drafts += (1 - _MEAN_DECAY) * (len(tree) / rows - 1 - self._drafts)
         if tree.depth:
-            _count(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected, self._accepted)
+            _update_calibration(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected,
+                                self._accepted)
 
     def took(self, rows: int, nodes: int, ms: float) -> None:
         """What a step with so many drafts took, drafting left out."""
         table, _ = self._costs(rows)
         over = ms - table[min(nodes, len(table) - 1)]
         if over < table[0]:  # else something else had the processor
-            _learn(self._over(rows.bit_length()), nodes.bit_length(), over)
+            _update_overhead(self._over(rows.bit_length()), nodes.bit_length(), over)
 
     def _over(self, octave: int) -> np.ndarray:
         found = self._beyond.get(octave)
@@ -138,7 +140,7 @@ class Scheduler:
         return rows * max(self._tokens / (forward + rows * self._draft_ms), 1 / ms[0])
 
 
-class Line:
+class RecentLine:
     """A line through points of late: least squares, of weights that fall with age.
 
     late  mean y of fewer points. Noise is what takes longer: the first point, which makes what stays, is left
@@ -152,12 +154,12 @@ class Line:
 
     def add(self, x: float, y: float) -> None:
         self._points += 1
-        if self._points <= _FIRST_POINTS:
+        if self._points <= _WARM_UP_POINTS:
             self.late = self.late if self._points == 1 else min(self.late, y)
             return
-        y = min(y, _MOST_OF_LATE * self.late)
-        self.late += (1 - _KEPT) * (y - self.late)
-        share = max(1 - _KEPT_LINE, 1 / (self._points - _FIRST_POINTS))
+        y = min(y, _MAX_OUTLIER * self.late)
+        self.late += (1 - _MEAN_DECAY) * (y - self.late)
+        share = max(1 - _LINE_DECAY, 1 / (self._points - _WARM_UP_POINTS))
         dx, dy = x - self._x, y - self._y
         self._x, self._y = self._x + share * dx, self._y + share * dy
         self._xx = (1 - share) * (self._xx + share * dx * dx)
@@ -177,23 +179,23 @@ def _bin(score):
 
 
 @numba.njit(cache=True)
-def _worth(b, expected, accepted):
+def _calibration(b, expected, accepted):
     """What a bin's scores have been worth so far, as a multiple of themselves."""
-    return (accepted[b] + _PRIOR) / (expected[b] + _PRIOR)
+    return (accepted[b] + _PRIOR_ACCEPTED) / (expected[b] + _PRIOR_ACCEPTED)
 
 
 @numba.njit(cache=True)
-def _least(value, expected, accepted):
+def _min_score(value, expected, accepted):
     """The least score that is worth this probability."""
     for b in range(_BINS - 1, -1, -1):
-        score = value / _worth(b, expected, accepted)
+        score = value / _calibration(b, expected, accepted)
         if score <= 2 ** (-0.5 * b):
             return score if b == _BINS - 1 else max(score, 2 ** (-0.5 * (b + 1)))
     return 1.0
 
 
 @numba.njit(cache=True)
-def _extra(beyond, octave):
+def _overhead_ms(beyond, octave):
     """Milliseconds that so many drafts add to a step beside what the curve says, as far as steps with them
     and without any have been seen: trees to build, entries to move, attention as wide as the widest row.
     """
@@ -202,17 +204,17 @@ def _extra(beyond, octave):
 
 
 @numba.njit(cache=True)
-def _learn(beyond, octave, over):
+def _update_overhead(beyond, octave, over):
     """Add a step. What is not taken for long is by and by held to cost no more than a step without drafts."""
-    kept = _KEPT_OVER if octave else _KEPT
+    kept = _OVERHEAD_DECAY if octave else _MEAN_DECAY
     beyond[octave] = over if np.isnan(beyond[octave]) else kept * beyond[octave] + (1 - kept) * over
     for other in range(1, len(beyond)):
         if other != octave and beyond[other] > beyond[0]:
-            beyond[other] -= (1 - _FORGET) * (beyond[other] - beyond[0])
+            beyond[other] -= (1 - _COUNT_DECAY) * (beyond[other] - beyond[0])
 
 
 @numba.njit(cache=True)
-def _cut(scores, sizes, expected, accepted, ms, rho, beyond, kept):
+def _select_nodes(scores, sizes, expected, accepted, ms, rho, beyond, kept):
     """Sizes (R,) of the best prefixes of the rows' nodes into ``kept``, which holds zeros; returns tokens
     gained net of cost, the least probability that was taken, half of it where no node was left out, and the
     greatest size.
@@ -225,7 +227,7 @@ def _cut(scores, sizes, expected, accepted, ms, rho, beyond, kept):
     for r in range(rows):
         least = 1.0
         for i in range(sizes[r]):
-            least = min(least, scores[r, i] * _worth(_bin(scores[r, i]), expected, accepted))
+            least = min(least, scores[r, i] * _calibration(_bin(scores[r, i]), expected, accepted))
             values[at] = least
             at += 1
     order = np.sort(values)[::-1]
@@ -233,7 +235,7 @@ def _cut(scores, sizes, expected, accepted, ms, rho, beyond, kept):
     for n in range(min(len(order), len(ms) - 1)):
         gain += order[n]
         octave += (n + 1) >> octave > 0
-        net = gain - rho * (ms[n + 1] - ms[0] + _extra(beyond, octave))
+        net = gain - rho * (ms[n + 1] - ms[0] + _overhead_ms(beyond, octave))
         if net > best:
             best, count = net, n + 1
     if count == 0:
@@ -256,9 +258,9 @@ def _cut(scores, sizes, expected, accepted, ms, rho, beyond, kept):
 
 
 @numba.njit(cache=True)
-def _count(scores, starts, counts, paths, expected, accepted):
-    expected *= _FORGET
-    accepted *= _FORGET
+def _update_calibration(scores, starts, counts, paths, expected, accepted):
+    expected *= _COUNT_DECAY
+    accepted *= _COUNT_DECAY
     for r in range(len(starts) - 1):
         for t in range(starts[r] + 1, starts[r + 1]):
             expected[_bin(scores[t])] += scores[t]

@@ -8,13 +8,13 @@ import torch
 
 from dare_job.decode.model.tree import Tree
 from dare_job.decode.verify import compiled
-from dare_job.decode.verify.penalty import Seen
+from dare_job.decode.verify.penalty import PenaltyContext
 
 NO_LOGP = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
-class Judgement:
+class NodeVerification:
     """A rule's answer for the T queries of a tree, on the device of the scores.
 
     choices  int64 (T,)           the model's first choice behind each node
@@ -39,7 +39,7 @@ class Judgement:
         return choices, passed.astype(np.bool_), finite.astype(np.bool_), logp
 
 
-class Verdict(NamedTuple):
+class VerificationResult(NamedTuple):
     """The branch each row goes on with, on the host. D is the depth of the deepest tree.
 
     counts   int64 (R,)        accepted draft tokens
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
     all_sound: bool
 
 
-def blank(tree: Tree) -> tuple[np.ndarray, ...]:
+def empty_result(tree: Tree) -> tuple[np.ndarray, ...]:
     """All but the last of a verdict, not filled in."""
     rows = len(tree.starts) - 1
     shape = rows, tree.depth + 1
@@ -70,7 +70,7 @@ def blank(tree: Tree) -> tuple[np.ndarray, ...]:
             np.empty(shape, np.bool_), np.empty(rows, np.bool_), np.empty(rows, np.bool_))
 
 
-class Blanks:
+class ResultBuffers:
     """Memory of verdicts: one is written over by the next one of its shape. Between two forwards new arrays
     are far from the processor, as is all that is touched first.
     """
@@ -87,35 +87,37 @@ class Blanks:
         if found is None:
             if len(self._known) == self._MOST:
                 self._known.clear()
-            found = self._known[shape] = blank(tree)
+            found = self._known[shape] = empty_result(tree)
         return found
 
 
-def longest(tree: Tree, judgement: Judgement) -> Verdict:
+def longest_accepted(tree: Tree, judgement: NodeVerification) -> VerificationResult:
     """The longest branch without a node that failed; of equals the more probable one, then the first."""
-    found = blank(tree)
-    return Verdict(*found, compiled.longest(*tree.host, *judgement.numpy(), *found))
+    found = empty_result(tree)
+    return VerificationResult(*found, compiled.longest_branch(*tree.host, *judgement.numpy(), *found))
 
 
-def strictly(tree: Tree, scores: torch.Tensor, seen: Seen, found: tuple[np.ndarray, ...]) -> Verdict:
+def verify_strict_on_cpu(tree: Tree, scores: torch.Tensor, seen: PenaltyContext,
+                         found: tuple[np.ndarray, ...]) -> VerificationResult:
     """On a CPU: the strict verdict, which is every rule's where nothing is drafted. scores float32 (T, V);
     found: ``blank``.
     """
     tokens, parents, _, starts = tree.host
     scores = scores.contiguous()
-    return Verdict(*found, compiled.branch(scores.data_ptr(), scores.shape[1], tokens, parents, starts, seen,
-                                           *found))
+    return VerificationResult(*found, compiled.accept_strict(scores.data_ptr(), scores.shape[1], tokens,
+                                                             parents, starts, seen, *found))
 
 
-def judge(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def argmax_finite(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """First choices (T,) of scores (T, V), of equals the first; ``finite``."""
     peaks, choices = scores.max(-1)
     return choices, peaks.isfinite()
 
 
-def undrafted(scores: torch.Tensor) -> Verdict:
+def verify_roots(scores: torch.Tensor) -> VerificationResult:
     """The verdict of every rule on trees without drafts: the model's own token. scores float32 (R, V)."""
-    choices, finite = (x.cpu().numpy() for x in judge(scores))
+    choices, finite = (x.cpu().numpy() for x in argmax_finite(scores))
     rows = len(choices)
-    return Verdict(np.zeros(rows, np.int64), np.zeros((rows, 1), np.int64), choices[:, None].astype(np.int32),
-                   np.zeros((rows, 1), np.bool_), finite, finite, bool(finite.all()))
+    return VerificationResult(np.zeros(rows, np.int64), np.zeros((rows, 1), np.int64),
+                              choices[:, None].astype(np.int32), np.zeros((rows, 1), np.bool_), finite,
+                              finite, bool(finite.all()))
