@@ -224,3 +224,8 @@ def write_json(path: AnyPath, value) -> None:
     """Write a JSON file that is either complete or absent."""
     with paths.atomic_writer(path, f".{path.name}.partial") as file:
         file.write(json.dumps(value, indent=1, sort_keys=True, default=str).encode())
+
+
+def report_page(out: AnyPath, dt: str) -> AnyPath:
+    """Path of the report of a date."""
+    return out / "reports" / f"dt={dt}" / "index.html"

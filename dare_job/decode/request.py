@@ -1,11 +1,13 @@
 """What the engine is asked, how it is set, and what it answers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from dare_job.errors import ConfigError
+from pools.tree import DraftBatch
 
 RULES = ("strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy")
 SCORES = ("auto", "always", "never")
@@ -178,3 +180,21 @@ def failed(request: Request, error: str) -> Result:
     none = np.zeros(0, np.int32)
     return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, 0, 0,
                   none.astype(np.int16), none, 0.0, 0.0, 0.0)
+
+
+class Drafter(Protocol):
+    """Proposes a tree of draft tokens for each row of a batch."""
+
+    def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
+              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+        """Trees for R rows; the next call may overwrite their arrays.
+
+        Parameters
+        ----------
+        requests : the rows' requests with their pools; the same object while the batch has the same rows.
+        context : int32 (R, L), prompt and text so far, padded on the right.
+        lengths : int32 (R,), tokens in use; the last one is the tree's root.
+        budgets : int32 (R,), maximum number of nodes of each row.
+        depths : int32 (R,), longest path that each row can still use.
+        least : nodes with a lower score are left out; the nodes of a row have falling scores.
+        """

@@ -18,10 +18,10 @@ from dare_job.decode.beam.settings import Beams
 from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.drafter import Drafter, Shape
+from dare_job.decode.draft.sampled_tree import Shape
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.request import Drafter, EngineSettings
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import DeviceError, InfrastructureError, describe
 from dare_job.generate.task import Task

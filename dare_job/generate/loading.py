@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from dare_job.decode.draft.warm_up import warm_up
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
@@ -18,7 +19,6 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
-from dare_job.decode.warm_up import warm_up
 from dare_job.generate import engines
 from dare_job.generate.task import Task
 from dare_job.observe import log

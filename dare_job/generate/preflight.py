@@ -44,7 +44,7 @@ def _require_folder(job: Job) -> str:
 
 
 def _require_tree(config: JobConfig) -> None:
-    from dare_job.decode.drafter import Shape
+    from dare_job.decode.draft.sampled_tree import Shape
 
     decode, shape = config.decode, Shape.parse(config.drafter.tree)
     if decode.nodes != "auto":

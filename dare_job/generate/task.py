@@ -69,7 +69,7 @@ class Task:
             archives.append(shipping.ship_folder(job.spark, pools, pools_version))
         return cls(job.config, str(model), files.tokenizer_hash(model),
                    str(job.space.stage("generate").resolve()), str(pools), pools_version, cut,
-                   job.space.dt, job.run_id, task_threads(job), (), hashes[0], tuple(archives),
+                   job.space.dt, job.run_id, task_threads(job.spark), (), hashes[0], tuple(archives),
                    str(job.draft_path.absolute()) if job.draft_path else "", hashes[1])
 
     def of_wave(self, job: Job, wave_pools: WavePools) -> "Task":

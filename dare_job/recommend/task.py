@@ -139,7 +139,8 @@ class RecommendTask:
            cut: str) -> "RecommendTask":
         return cls(ModelSource.of(job, folder), drafter and ModelSource.of(job, drafter),
                    job.config.recommend.model_dump_json(), str(users_.resolve()), str(work.resolve()), cut,
-                   job.config.model.device, task_threads(job), job.run_id, job.config.decode.hang_timeout_s)
+                   job.config.model.device, task_threads(job.spark), job.run_id,
+                   job.config.decode.hang_timeout_s)
 
     @property
     def chunks(self) -> paths.AnyPath:

@@ -17,17 +17,16 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from dare_job.errors import InfrastructureError
-from dare_job.job import Job
 from dare_job.spark.session import is_local
 
 
-def task_threads(job: Job) -> int:
+def task_threads(spark) -> int:
     """Cores that one task owns: spark.task.cpus, or on a local master this machine's over the slots.
 
     Of the latter no more than OMP_NUM_THREADS, where that is set: other work has the rest.
     """
-    context = job.spark.sparkContext
-    own = int(job.spark.conf.get("spark.task.cpus", "1"))
+    context = spark.sparkContext
+    own = int(spark.conf.get("spark.task.cpus", "1"))
     if not is_local(context.master):
         return own
     share = len(os.sched_getaffinity(0)) // context.defaultParallelism

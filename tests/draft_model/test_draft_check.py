@@ -43,7 +43,7 @@ SAMPLED = {"mode": "sample"}
      "draft tree 4x2x1x1 has 28 nodes a row, more than decode.nodes = 27; raise that, or take a smaller"),
     ({"decode": {"depth": 3}}, ConfigError,
      "drafter.tree = 4x2x1x1 has 4 levels, more than decode.depth = 3; raise that"),
-    ({"drafter": {"tree": "999x9"}}, ConfigError, "draft tree 999x9 has 9990 nodes a row; 512 at most"),
+    ({"drafter": {"tree": "999x9"}}, ConfigError, "draft tree 999x9 has 9990 nodes per row, more than 512"),
     ({"decode": SAMPLED, "sample": {"rule": "k_seq"}}, ConfigError,
      "sample.law = without_replacement, sample.rule = k_seq, drafter.tree = 4x2x1x1: .*not exact for draft "
      "law 'without_replacement'.*rrs"),

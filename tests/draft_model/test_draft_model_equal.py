@@ -5,7 +5,7 @@ import pytest
 from decode_models import assert_written, generate, prompts, tiny, write
 
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.drafter import Shape
+from dare_job.decode.draft.sampled_tree import Shape
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve

@@ -4,6 +4,7 @@ import browser
 import published
 import pytest
 
+from dare_job import workspace
 from dare_job.publish import report
 
 WIDTHS = (1366, 900, 400)
@@ -34,7 +35,7 @@ def page(chromium, out):
     opened.on("pageerror", lambda error: opened.said.append(str(error)))
     opened.on("dialog", lambda dialog: (opened.said.append(dialog.message), dialog.dismiss()))
     opened.on("request", lambda request: opened.asked.append(request.url))
-    opened.goto(report.path(out, published.DAY).as_uri())
+    opened.goto(workspace.report_page(out, published.DAY).as_uri())
     yield opened
     opened.close()
 
@@ -45,7 +46,7 @@ def test_it_renders_without_a_word_on_the_console_and_from_one_file(page, out):
     assert all(section.is_visible() for section in page.locator("main > section").all())
     assert page.said == []
     asked = {url for url in page.asked if not url.startswith("data:")}
-    assert asked == {report.path(out, published.DAY).as_uri()}
+    assert asked == {workspace.report_page(out, published.DAY).as_uri()}
 
 
 def test_the_first_screen_says_status_rows_errors_cost_and_what_is_unusual(page):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import cli
+from dare_job import cli, workspace
 from dare_job.errors import DataError
 from dare_job.publish import report
 from dare_job.publish.report import page
@@ -121,13 +121,13 @@ def test_a_report_that_fails_is_a_warning_and_leaves_the_older_one(tmp_path, mon
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     report.write_or_warn(tmp_path, published.DAY)
     assert "No space left on device" in caplog.text and "dare-job report --out" in caplog.text
-    assert report.path(tmp_path, published.DAY).read_text(encoding="utf-8") == before
+    assert workspace.report_page(tmp_path, published.DAY).read_text(encoding="utf-8") == before
 
 
 def test_a_report_newer_than_its_date_is_not_written_again(tmp_path):
     published.publish(tmp_path, [published.text("a")], [])
     report.write_or_warn(tmp_path, published.DAY)
-    target = report.path(tmp_path, published.DAY)
+    target = workspace.report_page(tmp_path, published.DAY)
     target.write_text("as it was")
     report.write_or_warn(tmp_path, published.DAY)
     assert target.read_text() == "as it was"
@@ -143,7 +143,7 @@ def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, c
         rows = [published.text("a", dt=published.day(before))]
         published.publish(tmp_path, rows, [], published.day(before))
     cli.report(str(tmp_path))
-    assert capsys.readouterr().out.strip() == str(report.path(tmp_path, published.day(1)))
+    assert capsys.readouterr().out.strip() == str(workspace.report_page(tmp_path, published.day(1)))
     there = f"{published.day(2)}, {published.day(1)}"
     with pytest.raises(DataError, match=f"{published.DAY} are not published.*{there}"):
         report.write_again(tmp_path, published.DAY)

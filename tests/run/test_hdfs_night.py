@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import NIGHT_1, NIGHT_2
 
-from dare_job import pipeline
+from dare_job import pipeline, workspace
 from dare_job.errors import InfrastructureError
-from dare_job.publish import report
 from dare_job.publish.snapshots.clean import clean
 from dare_job.publish.snapshots.history import history
 from dare_job.schemas import ENTITIES
@@ -58,7 +57,7 @@ def test_two_nights_are_written_and_nothing_else_is_left(runs, place, tmp_path, 
     names = list(paths.listing(out))
     assert not [name for name in names if "_lock" in name or "/." in name]
     assert [row["date"] for row in history(out)] == [NIGHT_1, NIGHT_2]
-    assert "written tonight" in report.path(out, NIGHT_2).read_text(encoding="utf-8")
+    assert "written tonight" in workspace.report_page(out, NIGHT_2).read_text(encoding="utf-8")
 
 
 def test_a_second_run_writes_nothing(runs, job_at, place):

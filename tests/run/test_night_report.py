@@ -7,8 +7,7 @@ import shutil
 import pytest
 from run_helpers import NIGHT_1, NIGHT_2, snapshot
 
-from dare_job import pipeline
-from dare_job.publish import report
+from dare_job import pipeline, workspace
 from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
@@ -16,7 +15,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def pages(nights):
-    return {dt: report.path(nights.out, dt).read_text(encoding="utf-8") for dt in (NIGHT_1, NIGHT_2)}
+    return {dt: workspace.report_page(nights.out, dt).read_text(encoding="utf-8")
+            for dt in (NIGHT_1, NIGHT_2)}
 
 
 def words(page: str) -> str:

@@ -248,7 +248,7 @@ def test_lost_executors_are_no_fault_of_the_program():
     ("local[1,4]", None, 8), ("local[4,4]", None, 2), ("local[16,4]", None, 1), ("local[1,4]", "3", 3),
     ("local[4,4]", "5,2", 2), ("local[1,4]", "many", 8), ("spark://h:7077", "3", 1)])
 def test_a_worker_has_its_share_of_a_machine_and_no_more_than_it_is_allowed(
-        make_job, monkeypatch, master, asked, expected):
+        monkeypatch, master, asked, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if asked:
@@ -259,6 +259,4 @@ def test_a_worker_has_its_share_of_a_machine_and_no_more_than_it_is_allowed(
         sparkContext = type("Context", (), {"master": master, "defaultParallelism": slots})
         conf = {"spark.task.cpus": "1"}
 
-    job = make_job()
-    job.__dict__["spark"] = Spark
-    assert task_threads(job) == expected
+    assert task_threads(Spark) == expected

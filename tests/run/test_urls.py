@@ -19,9 +19,8 @@ import yaml
 from run_helpers import NIGHT_1, NIGHT_2, settings
 from standalone import ROOT
 
-from dare_job import cli, errors, pipeline
+from dare_job import cli, errors, pipeline, workspace
 from dare_job.errors import InfrastructureError
-from dare_job.publish import report
 from dare_job.publish.report import texts
 from dare_job.schemas import ENTITIES
 from dare_job.stages import publish
@@ -100,12 +99,12 @@ def test_nothing_is_left_but_the_output(runs, at_url):
 def test_each_night_has_a_report_with_the_numbers_of_its_run(runs, nights, at_url):
     out = at_url[1]
     for night, summary in zip((NIGHT_1, NIGHT_2), runs, strict=True):
-        page = report.path(out, night).read_text(encoding="utf-8")
+        page = workspace.report_page(out, night).read_text(encoding="utf-8")
         seen = html.unescape(" ".join(re.sub(r"<[^>]+>", " ", page.partition("<body>")[2]).split()))
         assert f"{summary['written']} written tonight" in seen
         assert f"Accepted a step {summary['accepted_per_step']:.2f}" in seen
     assert f"../dt={NIGHT_1}/index.html" in page and '<mark class="draft">' in page
-    local = report.path(nights.out, NIGHT_2).read_text(encoding="utf-8")
+    local = workspace.report_page(nights.out, NIGHT_2).read_text(encoding="utf-8")
     assert router(page) == router(local) and "<td" in router(page)
 
 

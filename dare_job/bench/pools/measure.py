@@ -13,10 +13,9 @@ import numpy as np
 from dare_job.bench.edits import distance
 from dare_job.bench.pools.pools import NONE, PUBLISHED, Cell, Pools
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.drafter import Drafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Drafter, EngineSettings, Request
 from dare_job.evaluate.replay.measure import accepted
 from pools.draft import DraftSettings
 from pools.index import Index

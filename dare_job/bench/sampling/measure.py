@@ -12,9 +12,9 @@ from dare_job.bench.sampling.paths import PathsEngine, SamplingPathsEngine
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.drafter import Drafter, Shape
+from dare_job.decode.draft.sampled_tree import Shape
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.request import Drafter, EngineSettings
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.warp import Warp
 from dare_job.errors import ModelError

@@ -17,7 +17,7 @@ from rich.table import Table
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, once
 from dare_job.bench.sampling.world import BATCH, World
-from dare_job.decode.drafter import Shape
+from dare_job.decode.draft.sampled_tree import Shape
 from dare_job.errors import ConfigError
 from dare_job.publish.report.svg import Line, Panel, document
 

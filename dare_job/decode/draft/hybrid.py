@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.drafter import Constraint, Drafter
-from dare_job.decode.request import Request
+from dare_job.decode.request import Drafter, Request
 from dare_job.decode.sampling.drafts import (
     SampledDrafts,
     deterministic_drafts,
@@ -18,7 +17,7 @@ from dare_job.decode.sampling.drafts import (
     select_sampled_drafts,
 )
 from dare_job.decode.sampling.random_streams import RowUniforms
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.sampling.warp import Constraint, Warp
 from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
 

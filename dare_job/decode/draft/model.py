@@ -7,15 +7,14 @@ import torch
 
 from dare_job.decode.draft.draft_cache import Reader
 from dare_job.decode.draft.greedy_tree import Grown
-from dare_job.decode.draft.sampled_tree import Drawn
-from dare_job.decode.drafter import Constraint, Shape
+from dare_job.decode.draft.sampled_tree import Drawn, Shape
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.distributions import NONE, check_count, sample_candidates
 from dare_job.decode.sampling.distributions import distribution_for as law_of
 from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.random_streams import RowUniforms
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import Constraint, Warp, warp
 from pools.tree import DraftBatch, empty
 
 

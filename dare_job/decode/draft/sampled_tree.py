@@ -1,5 +1,9 @@
 """Trees of drawn candidates, grown level by level: a node has all of its candidates, or none."""
 
+import re
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 import numba
@@ -7,7 +11,47 @@ import numpy as np
 
 from dare_job.decode.draft.greedy_tree import batch, chosen
 from dare_job.decode.model.masks import Level
+from dare_job.errors import ConfigError
 from pools.tree import ROOT, DraftBatch
+
+MAX_NODES = 512  # nodes of a row's tree
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Each node on level d has ``widths[d]`` children; the root is on level 0."""
+
+    widths: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """``4x2x1``: four children of the root, two of each, one of each of these. Raises ConfigError."""
+        if not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", text):
+            raise ConfigError(f"draft tree {text!r} is no list of widths; write for example 4x2x1: four "
+                              "candidates, two behind each, one behind each of those")
+        shape = cls(tuple(map(int, text.split("x"))))
+        if shape.nodes > MAX_NODES:
+            raise ConfigError(f"draft tree {text} has {shape.nodes} nodes per row, more than {MAX_NODES}; "
+                              "use fewer levels or narrower ones")
+        return shape
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.widths))
+
+    @property
+    def depth(self) -> int:
+        return len(self.widths)
+
+    @property
+    def nodes(self) -> int:
+        """Of a whole tree, its root left out."""
+        return sum(accumulate(self.widths, mul))
+
+    def require(self, budget: int, setting: str = "decode.nodes") -> None:
+        """Raises ConfigError where a whole tree has more nodes than a row may have."""
+        if self.nodes > budget:
+            raise ConfigError(f"draft tree {self} has {self.nodes} nodes a row, more than {setting} = "
+                              f"{budget}; raise that, or take a smaller tree")
 
 
 class Drawn(NamedTuple):

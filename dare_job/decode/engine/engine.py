@@ -8,7 +8,6 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from dare_job.decode.drafter import Drafter
 from dare_job.decode.engine import generation_config, prefill
 from dare_job.decode.engine.admission import Admission, admit
 from dare_job.decode.engine.draft_budget import DraftBudget
@@ -21,7 +20,7 @@ from dare_job.decode.model.cuda_graphs.inputs import round_up_columns
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
-from dare_job.decode.request import EngineSettings, Request, Result
+from dare_job.decode.request import Drafter, EngineSettings, Request, Result
 from dare_job.decode.verify import rules, verifier
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import VerificationResult, longest_accepted

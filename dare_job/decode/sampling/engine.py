@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from dare_job.decode.drafter import Constraint, Drafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
@@ -16,14 +15,14 @@ from dare_job.decode.engine.rows import Rows, StepPlan
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.request import Drafter, EngineSettings
 from dare_job.decode.sampling import nonfinite, tree_verification
 from dare_job.decode.sampling.compiled import warp_parameters
 from dare_job.decode.sampling.distributions import check_count, distribution_for
 from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms
 from dare_job.decode.sampling.rules import RULES, rule_for
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.sampling.warp import Constraint, Warp
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import VerificationResult
 from dare_job.errors import ConfigError, ModelError

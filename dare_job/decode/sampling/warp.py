@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
+import numpy as np
 import torch
 
 from dare_job.errors import ConfigError
+
+# Logits (T, V), rows (T,) and number of tokens (T,) before the next one -> logits, -inf for forbidden tokens.
+Constraint = Callable[[torch.Tensor, np.ndarray, np.ndarray], torch.Tensor]
 
 _FORBIDDEN = -math.inf
 MIN_TEMPERATURE = 1e-6  # temperature

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.drafter import Shape
+from dare_job.decode.draft.sampled_tree import Shape
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import EngineSettings, Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine

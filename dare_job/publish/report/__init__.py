@@ -10,14 +10,9 @@ import time
 
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
-from dare_job.workspace import MANIFEST
+from dare_job.workspace import MANIFEST, report_page
 
 _LOG = logging.getLogger("dare_job")
-
-
-def path(out: AnyPath, dt: str) -> AnyPath:
-    """Where the report of a date is."""
-    return out / "reports" / f"dt={dt}" / "index.html"
 
 
 def write(out: AnyPath, dt: str) -> AnyPath:
@@ -27,7 +22,7 @@ def write(out: AnyPath, dt: str) -> AnyPath:
     """
     from dare_job.publish.report.page import render
 
-    target, page = path(out, dt), render(out, dt)
+    target, page = report_page(out, dt), render(out, dt)
     paths.make_folder(target.parent)
     with paths.atomic_writer(target, f".{target.name}.{secrets.token_hex(4)}.partial") as file:
         file.write(page.encode(errors="replace"))
@@ -69,6 +64,6 @@ def write_or_warn(out: AnyPath, dt: str) -> None:
 
 
 def _is_newest(out: AnyPath, dt: str) -> bool:
-    page = path(out, dt)
+    page = report_page(out, dt)
     published = out.glob(f"knowledge/entity=*/dt={dt}/{MANIFEST}")
     return page.exists() and all(page.stat().st_mtime_ns >= found.stat().st_mtime_ns for found in published)

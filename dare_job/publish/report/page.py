@@ -4,7 +4,7 @@ from functools import cache
 
 import jinja2
 
-from dare_job.publish import report
+from dare_job import workspace
 from dare_job.publish.report import format, highlights, nights, sections, svg, texts
 from dare_job.publish.report.collect import LEAST_STEPS, Collected, Kind, collect
 from dare_job.publish.report.nights import MEASURES, Night
@@ -96,7 +96,7 @@ def _week(out: AnyPath, night: Night, before: list[Night]) -> dict:
 
 def _href(out: AnyPath, dt: str) -> str | None:
     """From one report to another that is there."""
-    return f"../dt={dt}/index.html" if report.path(out, dt).exists() else None
+    return f"../dt={dt}/index.html" if workspace.report_page(out, dt).exists() else None
 
 
 def _neighbours(out: AnyPath, dt: str) -> dict:
