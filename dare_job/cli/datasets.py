@@ -136,7 +136,7 @@ def _run(name: str, sources: list[Path], read: Callable, options, settings) -> N
     options.require()
     log.to_stderr(settings.log.format)
     with (log.bound(stage=f"prepare {name}"), writing(options.out),
-          progress.of_stage(settings.log.every_s)):
+          progress.reporting(settings.log.every_s)):
         manifest = command.prepare(name, sources, read, options, session(settings.spark))
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     report.show(manifest, Console(highlight=False, width=width))

@@ -64,7 +64,9 @@ def tune(
     latency curve promises. The last line of standard output is one JSON object.
     """
     from dare_job.evaluate.replay.tune import Options, run
+    from dare_job.observe import log
 
+    log.to_stderr()
     options.writable("--out", out)
     budgets, batches = options.numbers("--nodes", nodes), options.numbers("--batch", batch)
     curve, name = _curve(latency, model, batches, budgets, dtype.value, device.value, save_latency)

@@ -7,9 +7,9 @@ The bipartite graph that vectors are learned from: who met what, as integer pair
 """
 
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -91,14 +91,6 @@ _SHARED_FROM = 1_000_000  # pairs from which torch may use all its threads
 _L2 = 1e-4
 
 
-class Progress(Protocol):
-    """What a training tells its steps to: a rich progress bar, or a stage's progress."""
-
-    def add_task(self, what: str, total: int): ...
-
-    def advance(self, task) -> None: ...
-
-
 @dataclass(frozen=True)
 class Vectors:
     """users (U, d), items (I, d), float32; loss: mean BPR loss of each epoch."""
@@ -109,16 +101,17 @@ class Vectors:
 
 
 def train(pairs: Pairs, settings: EmbedSettings, device: str | None = None,
-          progress: Progress | None = None) -> Vectors:
+          on_epoch: Callable[[], None] = lambda: None) -> Vectors:
     """Learn vectors from pairs by Bayesian personalised ranking; the same seed gives the same on a CPU.
 
     ``embed.batch_size`` bends to the data, so that an epoch has 16 to 64 steps.
     """
     with _threads_for(len(pairs.user)):
-        return _train(pairs, settings, device, progress)
+        return _train(pairs, settings, device, on_epoch)
 
 
-def _train(pairs: Pairs, settings: EmbedSettings, device: str | None, progress: Progress | None) -> Vectors:
+def _train(pairs: Pairs, settings: EmbedSettings, device: str | None,
+           on_epoch: Callable[[], None]) -> Vectors:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     random = torch.Generator().manual_seed(settings.seed)
     count = len(pairs.users) + len(pairs.items)
@@ -128,7 +121,6 @@ def _train(pairs: Pairs, settings: EmbedSettings, device: str | None, progress: 
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     least, most = (-(-len(user) // steps) for steps in (_MOST_STEPS, _FEWEST_STEPS))
     batch = max(1, min(max(settings.batch_size, least), most))
-    task = progress.add_task("LightGCN", total=settings.epochs) if progress else None
     losses = []
     for _ in range(settings.epochs if len(user) else 0):
         total = torch.zeros((), device=device)
@@ -141,8 +133,7 @@ def _train(pairs: Pairs, settings: EmbedSettings, device: str | None, progress: 
             optimizer.step()
             total += loss.detach() * len(rows)
         losses.append(total.item() / len(user))
-        if progress:
-            progress.advance(task)
+        on_epoch()
     with torch.no_grad():
         found = model(graph).float().cpu().numpy()
     return Vectors(found[:len(pairs.users)], found[len(pairs.users):], losses)

@@ -66,7 +66,8 @@ def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, staging: AnyPat
     out = embed_lightgcn.held_out(graph, settings.seed)
     asked, wanted = graph.user[out], graph.item[out]
     known = graph.without(out)
-    found = lightgcn.train(known, settings, progress=progress.Steps())
+    with progress.counting("LightGCN", settings.epochs, unit="epochs") as counter:
+        found = lightgcn.train(known, settings, on_epoch=counter.advance)
     ids = dict(zip(ENTITIES, ((graph.users, found.users), (graph.items, found.items)), strict=True))
     for entity, (names, table) in ids.items():
         vectors.write(staging / f"entity={entity}" / "part-0.parquet", names, table)

@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from rich.progress import Progress
 
 from dare_job.config.settings import GroupSettings
 from dare_job.embed import kmeans, vectors
 from dare_job.errors import ConfigError
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.schemas import ENTITIES, GROUPS
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
@@ -25,7 +25,6 @@ from dare_job.workspace import committing, digest, done_record, is_done
 from pools.attributes import AttributeTree, learn_order
 
 _LEARN_FROM = 50_000  # entities from which the order of attributes is learned
-_SHOW_ABOVE = 4e9  # vectors * dimensions * clusters that take about two seconds
 
 
 def run(job: Job) -> dict:
@@ -68,9 +67,8 @@ def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath
     """Cluster of each entity with a vector, as (entity_id, collaborative_group), and k."""
     ids, found = vectors.read(stage_folder(job, "embed", entity))
     k = kmeans.clusters(len(ids), settings.target_size, settings.clusters)
-    with Progress(transient=True, disable=found.size * k < _SHOW_ABOVE) as progress:
-        task = progress.add_task(f"groups of {entity}s", total=len(ids))
-        labels = kmeans.assign(found, k, settings.seed, lambda points: progress.advance(task, points))
+    with progress.counting(f"groups of {entity}s", len(ids)) as counter:
+        labels = kmeans.assign(found, k, settings.seed, counter.advance)
     path.mkdir()
     labels = pa.table([ids, kmeans.names(labels)], names=["entity_id", "collaborative_group"])
     with paths.arrow_sink(path / "part-0.parquet") as sink:

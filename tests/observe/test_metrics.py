@@ -136,7 +136,7 @@ def test_an_answer_that_is_no_http_ends_neither_the_run_nor_its_progress(tmp_pat
     log.to_stderr("json")
     with no_gateway() as (address, came):
         metrics, told = Metrics(job_of(tmp_path, push=f"http://{address}")), []
-        with progress.of_stage(0.5, [partial(metrics.running, "plan"), told.append]):
+        with progress.reporting(0.5, [partial(metrics.running, "plan"), told.append]):
             time.sleep(4)
         with observed(job_of(tmp_path, push=f"http://{address}"), "plan"):
             pass

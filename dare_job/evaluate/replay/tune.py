@@ -1,10 +1,7 @@
 """The command ``tune``: the settings that recorded text and a latency curve promise the most of."""
 
 import os
-import sys
-import time
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,11 +13,10 @@ from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import latency, search, sources, texts, tuned
 from dare_job.evaluate.replay.search import Space
 from dare_job.evaluate.replay.trials import Objective, Trials
+from dare_job.observe import progress
 from pools.draft import draft, warm_up
 from pools.errors import PoolError
 from pools.index import Index
-
-_LOG_EVERY_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -71,8 +67,8 @@ def run(options: Options) -> dict:
           f"confirm them; {len(corpus.rest)} texts in the pools", flush=True)
     warm_up()
     objective = Objective(options.curve, options.drafting, options.threads or len(os.sched_getaffinity(0)))
-    with _progress(most) as done:
-        trials = Trials(corpus, groups, old, screened, done)
+    with progress.counting("replays", most, unit="replays") as counter:
+        trials = Trials(corpus, groups, old, screened, counter.advance)
         chosen = search.search(trials, objective, space, _say)
         result = tuned.figures(trials, objective, space, chosen, sizes, options.rows)
     source = (f"{options.text}: {len(corpus.test) - screened} texts replayed, {len(corpus.rest)} in the "
@@ -115,27 +111,6 @@ def _space(options: Options, most: int, budgets: Sequence[int]) -> Space:
     values |= {f"{kind}_texts": limits for kind in ("group", "global") if kind in options.pool}
     return Space(tuned.default_point(tuple(options.pool), most), values, budgets,
                  sorted(set(options.batch)) or options.curve.batches)
-
-
-@contextmanager
-def _progress(most: int):
-    """A bar on a terminal, else a line now and then; the function to call after each replay."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("  replays"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True,
-                  disable=not sys.stderr.isatty()) as bar:
-        task, told = bar.add_task("", total=most), time.monotonic()
-
-        def done() -> None:
-            nonlocal told
-            bar.advance(task)
-            if bar.disable and time.monotonic() - told > _LOG_EVERY_S:
-                told = time.monotonic()
-                _say(f"{bar.tasks[0].completed:.0f} of at most {most} replays done")
-
-        yield done
 
 
 def _say(line: str) -> None:

@@ -5,21 +5,17 @@ Are tonight's texts as long as those of the same entities before? Only where the
 How far a pass over many rows is: a bar on a terminal, else a log line now and then.
 """
 
-import logging
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dare_job.config.settings import GateSettings
 from dare_job.errors import DataError
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.publish.gate import checks, lengths
 from dare_job.publish.gate.checks import Texts
 from dare_job.publish.gate.failures import Failures
@@ -148,32 +144,16 @@ def _incomparable(job: Job, entity: str) -> str | None:
         changed.append("number of new tokens")
     return f"another {' and '.join(changed)} before" if changed else None
 
-_LOG = logging.getLogger("dare_job")
-
-_LOG_EVERY_S = 15.0
-
 Counting = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @contextmanager
 def counted(rows: int, what: str) -> Iterator[Counting]:
-    """Yield a function that passes batches on and shows how many of ``rows`` went through it so far."""
-    columns = (TextColumn(f"  {what}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True,
-                  disable=not sys.stderr.isatty()) as bar:
-        task, began = bar.add_task("", total=rows), time.monotonic()
-        done, last = 0, began
-
+    """Yield a function that passes batches on and reports how many of ``rows`` rows passed."""
+    with progress.counting(what, rows) as counter:
         def passing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            nonlocal done, last
             for batch in batches:
                 yield batch
-                done += batch.num_rows
-                bar.update(task, completed=done)
-                now = time.monotonic()
-                if bar.disable and now - last >= _LOG_EVERY_S:
-                    last = now
-                    _LOG.info("%s: %d of %d rows, %.0f s left", what, done, rows,
-                              (rows - done) * (now - began) / done)
+                counter.advance(batch.num_rows)
 
         yield passing
