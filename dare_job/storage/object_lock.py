@@ -93,7 +93,7 @@ def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
         raise refusal(path, owner)
     if not conditional_write.compare_and_swap(path, version, mine.content(), mine.name):
         _require_own(path, mine, refusal)
-    _LOG.warning("%s was left by process %s on %s, silent for %.0f s: taken over", path,
+    _LOG.warning("took over %s from process %s on %s, not renewed for %.0f s", path,
                  owner.get("pid", "?"), owner.get("host", "?"), silent_s)
 
 

@@ -33,7 +33,7 @@ def test_a_killed_runs_lock_is_taken_over_and_another_run_is_refused_till_the_da
     finally:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
-    assert f"left by process {killed.pid}, which has ended: taken over" in " ".join(said.split())
+    assert f"from process {killed.pid} on " in " ".join(said.split())
     assert run.returncode == 0, said[-4000:]
     require_whole(out, folders.undisturbed)
     assert published(out) == before

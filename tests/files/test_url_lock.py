@@ -50,7 +50,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(folder, changes, caplog, monke
     leave(folder, **changes)
     with lock.held(folder):
         assert json.loads((folder / lock.NAME).read_text())["since"] != "then"
-    assert "taken over" in caplog.text and not paths.listing(folder)
+    assert "took over" in caplog.text and not paths.listing(folder)
 
 
 def test_another_hosts_lock_is_taken_over_once_it_is_silent_for_long(folder, monkeypatch):
@@ -67,7 +67,7 @@ def test_another_hosts_lock_is_taken_over_once_it_is_silent_for_long(folder, mon
 def test_a_lock_that_is_held_is_renewed_and_never_stale(folder, monkeypatch):
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
     monkeypatch.setattr(lease, "STALE_S", 2.0)
-    monkeypatch.setattr(lock, "has_ended", lambda owner: False)
+    monkeypatch.setattr(lock, "owner_has_ended", lambda owner: False)
     with lock.held(folder):
         time.sleep(3.2)
         with pytest.raises(InfrastructureError, match="another command writes"), lock.held(folder):

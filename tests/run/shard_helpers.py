@@ -23,7 +23,7 @@ def prepared(folder: Path, run_id: str = "run-1", **decode) -> Task:
     """A task of a cut in ``folder``; four rows at once, unless ``decode`` says else."""
     for entity in ("user", "item"):
         (folder / f"entity={entity}").mkdir(parents=True, exist_ok=True)
-    (folder / shard_plan.CUT).write_text(json.dumps(
+    (folder / shard_plan.SHARD_PLAN).write_text(json.dumps(
         {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0, "waves": [[9, 9]]}))
     decode = {"max_new_tokens": 20, "min_new_tokens": 20, "batch_size": 4, "nodes": 4, **decode}
     config = JobConfig.model_validate({"decode": decode})

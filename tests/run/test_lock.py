@@ -49,7 +49,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path, caplog, monkeypatch,
     leave(tmp_path / lock.NAME, **changes)
     with lock.held(tmp_path):
         assert json.loads((tmp_path / lock.NAME).read_text())["since"] != "then"
-    assert "has ended: taken over" in caplog.text and not list(tmp_path.iterdir())
+    assert "which has ended" in caplog.text and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("content", [json.dumps({"pid": 1, "host": "elsewhere", "since": "then"}), ""])
@@ -133,7 +133,7 @@ def test_a_process_is_looked_up_where_its_number_is_its_own(monkeypatch):
 def test_a_lock_names_boot_and_pid_namespace_and_another_containers_stays(tmp_path):
     with lock.held(tmp_path):
         owner = json.loads((tmp_path / lock.NAME).read_text())
-    program = "from dare_job.storage import lease; print(lease._namespace())"
+    program = "from dare_job.storage import lease; print(lease._host_identity())"
     asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert asked.strip() == str({name: owner[name] for name in ("boot", "pid_ns")})
     leave(tmp_path / lock.NAME, boot=owner["boot"], pid_ns=owner["pid_ns"] + 1)

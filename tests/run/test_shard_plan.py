@@ -51,7 +51,7 @@ def test_a_new_cut_keeps_finished_rows_whose_text_would_be_the_same(cutting):
     assert (again.rows, again.kept) == (4, 1) and left == ["u1", "u2", "u7"]
     kept = pq.read_table(next(again.entities[0].glob("kept-*"))).to_pylist()
     assert [row["entity_id"] for row in kept] == ["u0"]
-    assert json.loads((again.folder / shard_plan.CUT).read_text())["fingerprint"] == "second"
+    assert json.loads((again.folder / shard_plan.SHARD_PLAN).read_text())["fingerprint"] == "second"
     totals = chunk_files.Tally(again.entities).update()  # of 2 rows, 4 tokens and 2 s, half are left
     assert (totals.tokens, totals.busy_s, totals.tokens_per_s) == (2, 1.0, 2.0)
 

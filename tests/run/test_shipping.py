@@ -203,7 +203,7 @@ def test_tasks_at_once_unpack_once(folder, tmp_path):
     shipping._pack(served / "a.tar", folder, paths)
     code = ("import sys, os; from pyspark import SparkFiles; from dare_job.spark import shipping;"
             "SparkFiles._root_directory, SparkFiles._is_running_on_worker = sys.argv[1], True;"
-            "place = shipping.unpacked(shipping.Archive('pools', 'a.tar', sys.argv[2]));"
+            "place = shipping.unpack_archive(shipping.Archive('pools', 'a.tar', sys.argv[2]));"
             "print(place, os.stat(place).st_ino)")
     command = [sys.executable, "-c", code, str(served), shipping._digest(served / "a.tar")]
     environment = {**os.environ, "SPARK_EXECUTOR_DIRS": f"{tmp_path / 'host'}{os.pathsep}/elsewhere"}

@@ -48,7 +48,7 @@ def task(tmp_path, monkeypatch):
     bad: set[str] = set()
     for entity in ("user", "item"):
         (tmp_path / f"entity={entity}").mkdir()
-    (tmp_path / shard_plan.CUT).write_text(json.dumps(RECORD))
+    (tmp_path / shard_plan.SHARD_PLAN).write_text(json.dumps(RECORD))
     made = Task(JobConfig(), "m", "t", str(tmp_path), "p", "", RECORD["token"], "2026-01-02", "run-1", 1)
     monkeypatch.setattr(loading, "load_task_model", lambda task: None)
     monkeypatch.setattr(loading, "decode_text", lambda ids, task: "a text")
@@ -206,7 +206,7 @@ def test_what_one_host_lacks_is_raised_there_and_another_host_writes_the_shard(t
 def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
     stats = worker.write_shard(batches(8, 2), task.task)
     next(stats)
-    (task.folder / shard_plan.CUT).write_text(json.dumps(
+    (task.folder / shard_plan.SHARD_PLAN).write_text(json.dumps(
         RECORD | {"token": "cut-2"}))  # as with another limit: the fingerprint is the same
     assert list(stats) == [] and len(written(task.folder)) == 1
     shard_plan.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed
