@@ -170,7 +170,7 @@ def test_methods_draft_from_what_their_names_say(folder, work, short):
     assert [index.kind for index in request.pools] == ["own", "global"]
     assert methods._asked(methods.STRICT, request) is request
     resd = methods._asked(methods.RESD, request)
-    assert [index.kind for index in resd.pools] == ["global"] and resd.old_ids is None
+    assert [index.kind for index in resd.pools] == ["global"] and resd.previous_ids is None
     assert methods._asked(methods.OWN_LOOKUP, request).pools == ()
     assert not methods.possible(methods.LOOKUP, 8) and methods.possible(methods.LOOKUP, 1)
 

@@ -35,7 +35,7 @@ def test_a_curve_is_linear_between_its_points_and_never_falls(tmp_path):
     curve = latency.read(tmp_path / "l.json")
     assert [curve.ms(1, q) for q in (1, 5, 7, 9)] == [9, 9, 13.5, 18]
     assert curve.ms(9, 5) == 34 and curve.ms(5, 1) == 17.5 and curve.ms(5, 5) == 21.5
-    assert (curve.batches, curve.queries) == ([1, 9], 9)
+    assert (curve.batches, curve.common_queries) == ([1, 9], 9)
 
 
 def test_a_step_costs_its_forward_and_the_drafting_of_its_rows():

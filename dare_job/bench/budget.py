@@ -63,7 +63,7 @@ def run(options: Options) -> dict:
         runs = {n: budgets.fixed(corpus.test, pools, batch, n, settings) for n in options.nodes}
         for name, curve in curves.items():
             found = budgets.scheduled(corpus.test, pools, batch, max_row_nodes(batch), settings, curve)
-            known = {n: steps for n, steps in runs.items() if n < curve.reach(batch)}
+            known = {n: steps for n, steps in runs.items() if n < curve.max_queries(batch)}
             rows.append({"curve": name, "batch": batch, **_compared(found, known, curve)})
         print(f"batch {batch}: {len(runs)} fixed budgets and {len(curves)} curves in "
               f"{time.perf_counter() - begun:.0f} s", flush=True)
@@ -97,7 +97,7 @@ def _measured(options: Options) -> dict[str, LatencyCurve]:
 def _compared(found: budgets.Steps, runs: dict[int, budgets.Steps], curve) -> dict:
     rates = {nodes: steps.tokens_per_s(curve) for nodes, steps in runs.items()}
     best, rate = max(rates, key=rates.get), found.tokens_per_s(curve)
-    plain, within = rates.get(0), curve.reach(int(found.rows.max())) - 1
+    plain, within = rates.get(0), curve.max_queries(int(found.rows.max())) - 1
     return {"best_fixed": best, "best_fixed_tokens_per_s": round(rates[best], 1),
             "tokens_per_s": round(rate, 1), "nodes_per_row": round(found.nodes.sum() / found.rows.sum(), 2),
             "accepted_per_step": round(found.tokens.sum() / found.rows.sum() - 1, 3),

@@ -70,9 +70,9 @@ class _Timers:
     """Timers in place of a step and of these parts of it, while it is entered."""
 
     def __init__(self, target: Target, decoder: Engine, clock, parts: tuple[str, ...]):
-        places = {"draft": (decoder, "_drafts"), "tree": (engine, "build"), "mask": (target, "forward"),
-                  "forward": (target, "_forward"), "verify": (decoder, "_verdict"),
-                  "write": (Rows, "write"), "cache": (target, "keep"), "step": (decoder, "_step")}
+        places = {"draft": (decoder, "_draft"), "tree": (engine, "build"), "mask": (target, "forward"),
+                  "forward": (target, "_forward"), "verify": (decoder, "_verify_logits"),
+                  "write": (Rows, "append"), "cache": (target, "commit"), "step": (decoder, "_step")}
         self._places = {part: places[part] for part in (*parts, "step")}
         self._clock = clock
 
@@ -107,7 +107,7 @@ def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace)
     for _ in range(options.repeats):
         scheduler = DraftBudget(curve, limit) if curve else None
         decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
-                         scheduler=scheduler)
+                         draft_budget=scheduler)
         list(decoder.run(requests))  # compiled, and the cache allocated as a run of many rows does once
         lines.append(_parts(target, decoder, requests, clock) | _whole(target, decoder, requests, clock))
     if options.profile:

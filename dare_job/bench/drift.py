@@ -57,7 +57,7 @@ class Writer:
             prompt = np.asarray(self.tokenizer(row.prompt)["input_ids"], np.int32)
             own = old[row.row].token_ids if row.row in old else None
             pools = [Index.build([own], kind="own"), *everybody] if own is not None else everybody
-            yield Request(row.row, prompt, tuple(pools), old_ids=own, strict=row.row in strict)
+            yield Request(row.row, prompt, tuple(pools), previous_ids=own, strict=row.row in strict)
 
     def text(self, result: Result) -> str:
         return self.tokenizer.decode(result.token_ids, skip_special_tokens=True).strip()
@@ -112,7 +112,7 @@ def _compared(writer: Writer, night: int, rows: list[Example], strict, relaxed) 
         "night": night, "written": len(new), "differ": round(np.mean([s < 1 for s in similar]), 4),
         "similarity": round(float(np.mean(similar)), 4),
         "relaxed_share": round(sum(result.relaxed_tokens for result in new) / max(1, tokens), 4),
-        "scored_share": round(sum(result.scored_tokens for result in new) / max(1, tokens), 4),
+        "scored_share": round(sum(result.reused_tokens for result in new) / max(1, tokens), 4),
         "steps_a_text": round(steps / max(1, len(new)), 2),
         "true": _true(writer, rows, texts), "true_strict": _true(writer, rows, right)}
 

@@ -102,7 +102,7 @@ def once(method: str, task: loading.Task, sample: list[dict], scoring: ReuseEsti
         tokens = baseline.count_generated_tokens(requests, task)
         return Measured(tokens, seconds=[time.perf_counter() - began], written=[tokens])
     engine = loading.make_engine(task)
-    engine.scoring = scoring or ReuseEstimator()
+    engine.reuse_estimator = scoring or ReuseEstimator()
     began = time.perf_counter()
     results = list(engine.run(requests))
     seconds = time.perf_counter() - began

@@ -50,7 +50,7 @@ def measure(target: Target, batch: int, queries: int, before: int) -> dict:
     target.prefill(cache, np.arange(batch), ids, lengths)
     tree, seconds = _chain(rng, target, batch, queries - 1), {"torch": [], "packed": []}
     for _ in range(ROUNDS):
-        for name, context in (("torch", target.packing.off), ("packed", nullcontext)):
+        for name, context in (("torch", target.prepacked.off), ("packed", nullcontext)):
             with context():
                 target.forward(cache, tree, lengths)
                 for _ in range(CALLS):

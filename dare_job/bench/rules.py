@@ -73,7 +73,7 @@ def _line(task: loading.Task, sample: list[dict], verify: dict) -> dict:
         "scored_share": round(total("scored_tokens") / lengths.sum(), 3), "steps": total("target_steps"),
         "accepted_per_step": round(total("accepted_tokens") / max(1, total("target_steps")), 3),
         "mean_length": round(float(lengths.mean()), 1), "longest": int(lengths.max()),
-        "guarded_rows": sum(result.guarded_tokens > 0 for result in results)}
+        "guarded_rows": sum(result.tokens_past_limit > 0 for result in results)}
 
 
 def _report(lines: list[dict], old: Old, rows: int) -> None:

@@ -26,8 +26,8 @@ class EngineSettings:
     min_new_tokens  no end of text before; 0: as the model's generation config has it
     batch_size      rows decoded together
     nodes, depth    draft nodes a row and forward, and longest draft path; 0 nodes: plain decoding. Every row
-                    has as many, whatever its company (none where ``traits.columns`` leave its text no room
-                    for them); where a scheduler gives them out, at most so many
+                    has as many, whatever its company (none where ``traits.max_columns`` leave its text
+                    no room for them); where a scheduler gives them out, at most so many
     prefill_tokens  prompt tokens in one forward, at most (one prompt may be longer), old text included
     score           how much of a row's old text is scored behind its prompt: what ``scoring`` finds worth its
                     cost, all of it (then a row depends on nothing but itself), or nothing
@@ -79,10 +79,10 @@ class Request:
     prompt_ids      int32 (prompt_tokens,)
     pools           what this row's drafts are looked up in, nearest first; read by the drafter alone
     max_new_tokens  None: the engine's
-    old_ids         int32 (tokens,) or None: what the row said before, end of text included where it had one;
+    previous_ids    int32 (tokens,) or None: what the row said before, end of text included where it had one;
                     scored behind the prompt
     strict          written by the strict rule, whatever the engine's
-    guard           tokens of the text that may be relaxed; those behind are written by the strict rule.
+    max_relaxed_tokens  tokens of the text that may be relaxed; those behind are written by the strict rule.
                     None: all may
     key             with a seed it decides the random numbers of a row that is sampled; None: the id
     """
@@ -91,13 +91,13 @@ class Request:
     prompt_ids: np.ndarray
     pools: tuple = ()
     max_new_tokens: int | None = None
-    old_ids: np.ndarray | None = None
+    previous_ids: np.ndarray | None = None
     strict: bool = False
-    guard: int | None = None
+    max_relaxed_tokens: int | None = None
     key: Any = None
 
     @property
-    def seeded(self) -> Any:
+    def random_key(self) -> Any:
         """What names the row's random numbers."""
         return self.id if self.key is None else self.key
 
@@ -143,12 +143,12 @@ class Result:
                      "timeout": its forwards, which others may have slowed down, took ``row_timeout_s``
     error            of the latter two, else None; the text then holds what was written before
     target_steps     forwards of the model after the prompt's
-    scored_tokens    tokens of the row's old text that the prompt's forward accepted
+    reused_tokens    tokens of the row's old text that the prompt's forward accepted
     accepted_tokens  draft tokens in the text that later forwards accepted
     relaxed_tokens   tokens of either kind that were not the model's first choice
-    guarded_tokens   tokens of the text behind the request's guard; 0 where it has none
+    tokens_past_limit  tokens of the text behind the request's guard; 0 where it has none
     step_tokens      int16 (target_steps + 1,): tokens that each forward wrote. The first entry is the
-                     prompt's forward: ``scored_tokens`` and one of its own; the sum is the number of tokens
+                     prompt's forward: ``reused_tokens`` and one of its own; the sum is the number of tokens
     relaxed          int32 positions in ``token_ids`` of the relaxed tokens
     retrieval_ms     this row's share of drafting time
     decode_ms        this row's share of all step time, drafting and the prompt's forward included
@@ -163,10 +163,10 @@ class Result:
     error: str | None
     prompt_tokens: int
     target_steps: int
-    scored_tokens: int
+    reused_tokens: int
     accepted_tokens: int
     relaxed_tokens: int
-    guarded_tokens: int
+    tokens_past_limit: int
     step_tokens: np.ndarray
     relaxed: np.ndarray
     retrieval_ms: float

@@ -163,7 +163,7 @@ def _context(target: Target) -> str:
     traits = target.traits
     if traits.context is None:
         return "context without limit"
-    if traits.longest is None:
+    if traits.max_length is None:
         return f"context {traits.context}, which texts may pass"
     return f"context {traits.context}, where texts end: {traits.reason}"
 
@@ -171,9 +171,9 @@ def _context(target: Target) -> str:
 def _room(target: Target, max_new_tokens: int) -> int:
     """Tokens that a prompt may have. Raises ModelError where the context is too short for any."""
     traits = target.traits
-    if traits.longest is None:
+    if traits.max_length is None:
         return traits.context or 1 << 30
-    room = traits.longest - max_new_tokens
+    room = traits.max_length - max_new_tokens
     if room < 1:
         raise ModelError(f"{traits.reason} is {traits.context}: the context is too short to compare "
                          f"{max_new_tokens} tokens behind a prompt; it must be at least {max_new_tokens}")

@@ -180,7 +180,7 @@ class _Clock:
 
     clock_s = 0.0
 
-    def in_slots(self) -> list:
+    def active_ids(self) -> list:
         return []
 
     def __call__(self, ids, scores, **options):
@@ -237,8 +237,8 @@ def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **opt
                 ids[row, longest - len(prompt):] = torch.from_numpy(prompt.astype(np.int64))
                 mask[row, longest - len(prompt):] = 1
             room = max_new_tokens
-            if target.traits.longest is not None:
-                room = min(room, target.traits.longest - longest)
+            if target.traits.max_length is not None:
+                room = min(room, target.traits.max_length - longest)
             output = target.model.generate(
                 ids.to(target.device), attention_mask=mask.to(target.device),
                 max_new_tokens=room, pad_token_id=pad, **options)

@@ -214,4 +214,4 @@ def raise_if_fatal(error: Exception, engine: Engine | None = None) -> None:
         raise errors.PoolError(str(error)) from error
     if isinstance(error, DareJobError) and not isinstance(error, RowError):
         raise error
-    engines.raise_if_device_failed(error, engine.in_slots() if engine else ())
+    engines.raise_if_device_failed(error, engine.active_ids() if engine else ())

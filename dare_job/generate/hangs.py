@@ -120,7 +120,7 @@ class Watched(Protocol):
 
     clock_s: float
 
-    def in_slots(self) -> Sequence[str]:
+    def active_ids(self) -> Sequence[str]:
         """Ids of the rows that are under way."""
 
 
@@ -184,7 +184,7 @@ class Watchdog:
             if state is None or state != last:
                 last, since = state, now
             elif now - since >= self._limit_s:
-                self._bite(engine.in_slots(), now - since)
+                self._bite(engine.active_ids(), now - since)
                 return
 
     def _bite(self, ids: list[str], seconds: float) -> None:

@@ -95,7 +95,8 @@ def make_request(row: dict, task: Task, drafted: bool = True) -> Request:
     own = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
     pools = open_row_pools(row, task)
     guard = None if row["strict"] else length_limit(pools, task)
-    return Request(name, ids, pools, old_ids=own, strict=bool(row["strict"]), guard=guard, key=key)
+    return Request(name, ids, pools, previous_ids=own, strict=bool(row["strict"]), max_relaxed_tokens=guard,
+                   key=key)
 
 
 def length_limit(pools: tuple[Index, ...], task: Task) -> int | None:

@@ -168,8 +168,8 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
         "generated_dt": task.dt, "source_run_id": task.run_id, "text_key": row["text_key"],
         "pool": row["pool"] if drafted else None, "pool_kind": row["pool_kind"] if drafted else None,
         "prompt_tokens": outcome.prompt_tokens, "target_steps": outcome.target_steps,
-        "scored_tokens": outcome.scored_tokens, "accepted_tokens": outcome.accepted_tokens,
-        "relaxed_tokens": outcome.relaxed_tokens, "guarded_tokens": outcome.guarded_tokens,
+        "scored_tokens": outcome.reused_tokens, "accepted_tokens": outcome.accepted_tokens,
+        "relaxed_tokens": outcome.relaxed_tokens, "guarded_tokens": outcome.tokens_past_limit,
         "step_tokens": outcome.step_tokens, "retrieval_ms": outcome.retrieval_ms,
         "decode_ms": outcome.decode_ms, "slot_steps": outcome.slot_steps,
     }

@@ -34,7 +34,7 @@ class BatchRecommender:
         """Of the search's forwards, for a watchdog."""
         return self.search.clock_s
 
-    def in_slots(self) -> list[str]:
+    def active_ids(self) -> list[str]:
         """Users of the batch that is searched for, or was last."""
         return self._under_way
 

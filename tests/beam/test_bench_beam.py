@@ -91,7 +91,7 @@ def test_memory_is_what_stands_in_the_caches():
         asked = EngineSettings(max_new_tokens=20, min_new_tokens=20, batch_size=1, score="never")
         list(BeamEngine(target, asked, beams, drafter).run([Request(0, prompts((9,))[0])]))
         seen[name] = found = memory(target, draft)
-        assert found.columns == filled(target.spare)
+        assert found.columns == filled(target.spare_cache)
         if beams.layers:
             assert found.draft_columns == filled(drafter.cache)
         config = target.model.config

@@ -43,7 +43,7 @@ def night(users: int, items: int) -> list[Request]:
             own = old.get(example.row)
             pools = (pool,) if own is None else (Index.build([own], kind="own"), pool)
             prompt = prompt_ids(tokenizer, example.prompt)
-            requests.append(Request((example.entity, example.row), prompt, pools, old_ids=own))
+            requests.append(Request((example.entity, example.row), prompt, pools, previous_ids=own))
     return requests
 
 

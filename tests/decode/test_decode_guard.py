@@ -41,8 +41,8 @@ def write(rule, guards=GUARDS, batch_size=3, rows=range(7), strict=(), **setting
     engine = Engine(TARGET, EngineSettings(**{**LOOSE, "rule": rule, "batch_size": batch_size, **settings}),
                     Wandering())
     old = [np.where(np.arange(40) % 9 == 4, (text + 3) % VOCABULARY, text) for text in PLAIN]
-    requests = (Request(row, TEXTS[row], old_ids=old[row] if row % 2 else None, guard=guards[row],
-                        strict=row in strict) for row in rows)
+    requests = (Request(row, TEXTS[row], previous_ids=old[row] if row % 2 else None,
+                        max_relaxed_tokens=guards[row], strict=row in strict) for row in rows)
     return {result.id: result for result in engine.run(requests)}
 
 
@@ -81,9 +81,9 @@ def test_behind_its_guard_a_text_goes_on_as_greedy_decoding_does(rule):
         for row, guard in enumerate(guards):
             text = guarded[row].token_ids
             if guard is None:
-                assert np.array_equal(text, free[row].token_ids) and guarded[row].guarded_tokens == 0
+                assert np.array_equal(text, free[row].token_ids) and guarded[row].tokens_past_limit == 0
                 continue
-            assert guarded[row].guarded_tokens == len(text) - guard
+            assert guarded[row].tokens_past_limit == len(text) - guard
             assert not any(guarded[row].relaxed >= guard)
             prompt = np.concatenate((TEXTS[row], text[:guard]))
             assert np.array_equal(text[guard:], generate(MODEL, prompt, max_new_tokens=40 - guard))
@@ -97,7 +97,7 @@ def test_a_guarded_row_does_not_depend_on_its_batch(rule):
     alone = {row: write(rule, batch_size=1, rows=[row])[row] for row in range(7)}
     for batch_size, order in ((2, range(7)), (5, (6, 3, 1, 0, 5, 2, 4)), (7, range(7))):
         for row, result in write(rule, batch_size=batch_size, rows=order).items():
-            for field in ("token_ids", "relaxed", "step_tokens", "guarded_tokens"):
+            for field in ("token_ids", "relaxed", "step_tokens", "tokens_past_limit"):
                 assert np.array_equal(getattr(result, field), getattr(alone[row], field)), field
 
 
@@ -109,7 +109,7 @@ def test_rows_that_end_before_their_guard_and_strict_rows_are_as_without():
         for field in dataclasses.fields(result):
             if not field.name.endswith("_ms"):
                 assert np.array_equal(getattr(result, field.name), getattr(free[row], field.name)), field.name
-        assert result.guarded_tokens == 0
+        assert result.tokens_past_limit == 0
     assert len(free[4].token_ids) <= 6
     MODEL.generation_config.eos_token_id = None
     assert np.array_equal(write("top_k", (20,) * 7, strict=(3,))[3].token_ids, PLAIN[3])
@@ -117,10 +117,10 @@ def test_rows_that_end_before_their_guard_and_strict_rows_are_as_without():
 
 def test_the_strict_rule_asks_for_no_guard(monkeypatch):
     engine = Engine(TARGET, EngineSettings(rule="strict"))
-    masks, of_rows = [], engine._strict
-    monkeypatch.setattr(engine, "_strict", lambda *given: masks.append(of_rows(*given)) or masks[-1])
+    masks, of_rows = [], engine._strict_nodes
+    monkeypatch.setattr(engine, "_strict_nodes", lambda *given: masks.append(of_rows(*given)) or masks[-1])
     engine.drafter = Wandering()
-    results = {r.id: r for r in engine.run(Request(row, text, guard=3, max_new_tokens=40)
+    results = {r.id: r for r in engine.run(Request(row, text, max_relaxed_tokens=3, max_new_tokens=40)
                                            for row, text in enumerate(TEXTS))}
     assert masks and all(mask is None for mask in masks)
     assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(PLAIN))

@@ -24,7 +24,7 @@ def test_rotary_models_write_on_like_generate(name):
     expected = [generate(model, text, max_new_tokens=NEW) for text in texts]
     assert {len(text) for text in expected} == {NEW}
     target = Target(model)
-    assert (target.traits.context, target.traits.longest) == (CONTEXT, None)
+    assert (target.traits.context, target.traits.max_length) == (CONTEXT, None)
     for batch_size, nodes in ((1, 0), (1, 15), (3, 0), (3, 15), (8, 31)):
         drafter = oracle(expected, seed=nodes) if nodes else None
         results = write(target, texts, drafter, max_new_tokens=NEW, batch_size=batch_size, nodes=nodes)
@@ -40,7 +40,7 @@ def test_every_architecture_ends_where_generate_must(name):
     expected = [generate(model, text, max_new_tokens=new) for text, new in zip(texts, room, strict=True)]
     assert [len(text) for text in expected] == room
     target = Target(model, check=False)
-    assert target.traits.longest == (CONTEXT + 1 if name in TABLES else None)
+    assert target.traits.max_length == (CONTEXT + 1 if name in TABLES else None)
     for nodes in (0, 15):
         results = write(target, texts, oracle(expected) if nodes else None, max_new_tokens=NEW, nodes=nodes)
         assert_written(results, expected)

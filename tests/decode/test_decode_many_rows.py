@@ -22,8 +22,13 @@ def test_strict_equals_generate_in_a_batch_of_96(name, static):
     expected = [generate(model, text, max_new_tokens=n) for text, n in zip(texts, most, strict=True)]
     assert len({token for text in expected for token in text}) > VOCABULARY / 3
     target, sizes = Target(model, static=static), []
-    keep = target.keep
-    target.keep = lambda cache, lengths, *rest: (sizes.append(len(lengths)), keep(cache, lengths, *rest))[1]
+    commit = target.commit
+
+    def counted(cache, lengths, *rest):
+        sizes.append(len(lengths))
+        return commit(cache, lengths, *rest)
+
+    target.commit = counted
     for nodes in (0, 7):
         engine = Engine(target, EngineSettings(batch_size=SLOTS, nodes=nodes), oracle(expected, seed=nodes))
         requests = [Request(row, text, max_new_tokens=n)

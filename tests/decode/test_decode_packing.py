@@ -33,11 +33,11 @@ def test_the_target_packs_its_model_and_shows_it_unpacked():
     model = tiny("llama", tie_word_embeddings=True)
     linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
     target = Target(model)
-    assert len(target.packing) == len(linear) and all("forward" in vars(layer) for layer in linear)
+    assert len(target.prepacked) == len(linear) and all("forward" in vars(layer) for layer in linear)
     with target.as_transformers():
         assert not any("forward" in vars(layer) for layer in linear)
     again = Target(model)
-    assert len(again.packing) == len(linear)
+    assert len(again.prepacked) == len(linear)
     with target.as_transformers():
         assert not any("forward" in vars(layer) for layer in linear)
     assert all("forward" in vars(layer) for layer in linear)
@@ -48,7 +48,7 @@ def test_what_cannot_be_packed_is_left_alone(monkeypatch):
     expected = [generate(model, text) for text in texts]
     monkeypatch.setattr(prepacked, "MAX_BYTES", 1000)
     target = Target(model)
-    assert len(target.packing) == 0
+    assert len(target.prepacked) == 0
     assert_written(write(target, texts, oracle(expected)), expected)
     monkeypatch.undo()
     monkeypatch.setattr(prepacked, "_TYPICAL_ROWS", "none")  # an operator that refuses: as on another build

@@ -43,7 +43,7 @@ def test_rotary_types_that_change_with_the_length_end_where_they_change(kind, ca
     model, texts = tiny("llama", **SHORT, rope_parameters=rope), prompts((20, 5, context, context + 1))
     expected = [generate(model, text, max_new_tokens=context + 1 - len(text)) for text in texts[:3]]
     target = Target(model)
-    assert (target.traits.context, target.traits.longest) == (context, context + 1)
+    assert (target.traits.context, target.traits.max_length) == (context, context + 1)
     admission._warn.cache_clear()
     with caplog.at_level(logging.WARNING, "dare_job"):
         results = write(target, texts, oracle(expected), max_new_tokens=NEW)
@@ -60,18 +60,19 @@ def test_rotary_types_that_change_with_the_length_end_where_they_change(kind, ca
 def test_layers_may_differ_in_their_rotary_type():
     ropes = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
              "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}
-    assert Target(tiny("gemma3", **SHORT, rope_parameters=ropes), check=False).traits.longest is None
+    assert Target(tiny("gemma3", **SHORT, rope_parameters=ropes), check=False).traits.max_length is None
     ropes["full_attention"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
-    assert Target(tiny("gemma3", **SHORT, rope_parameters=ropes), check=False).traits.longest == CONTEXT + 1
+    model = tiny("gemma3", **SHORT, rope_parameters=ropes)
+    assert Target(model, check=False).traits.max_length == CONTEXT + 1
 
 
 @pytest.mark.parametrize("shape", [(CONTEXT, 8), (1, 1, CONTEXT + 2, 8)])
 def test_a_table_of_angles_in_code_of_a_models_own_is_an_end(shape):
     model = tiny("llama", **SHORT)
     model.model.layers[0].self_attn.register_buffer("cos_cached", torch.zeros(shape))
-    assert Target(model, check=False).traits.longest == CONTEXT + 1
+    assert Target(model, check=False).traits.max_length == CONTEXT + 1
     model = tiny("llama", max_position_embeddings=32)  # as many as its embedding is wide
-    assert Target(model, check=False).traits.longest is None
+    assert Target(model, check=False).traits.max_length is None
 
 
 def test_a_model_without_a_context_has_no_end():

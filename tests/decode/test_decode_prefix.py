@@ -36,7 +36,7 @@ def watched(target: Target) -> list[tuple[int, int]]:
 
 def write(target, texts, old=None, drafter=None, **settings):
     engine = Engine(target, EngineSettings(**{"max_new_tokens": 16, "score": "always", **settings}), drafter)
-    requests = (Request(row, text, old_ids=old[row] if old else None) for row, text in enumerate(texts))
+    requests = (Request(row, text, previous_ids=old[row] if old else None) for row, text in enumerate(texts))
     return {result.id: result for result in engine.run(requests)}
 
 
@@ -55,14 +55,14 @@ def test_strict_equals_generate_behind_a_prefix(name):
     old = [(text, np.roll(text, 3), np.append(text[:7], text), text[:4], text[:0])[row % 5]
            for row, text in enumerate(expected)]
     for batch_size, nodes in ((3, 0), (8, 9)):
-        for prefixes in (target.prefixes, PrefixCache()):
-            target.prefixes = prefixes
+        for prefixes in (target.prefix_cache, PrefixCache()):
+            target.prefix_cache = prefixes
             calls.clear()
             drafter = oracle(expected, seed=nodes) if nodes else None
             results = write(target, texts, old, drafter, batch_size=batch_size, nodes=nodes)
             assert_written(results, expected)
-            assert sum(result.scored_tokens for result in results.values()) > 60
-            assert all(results[row].scored_tokens == 15 for row in range(0, len(texts), 5))
+            assert sum(result.reused_tokens for result in results.values()) > 60
+            assert all(results[row].reused_tokens == 15 for row in range(0, len(texts), 5))
 
 
 def test_fewer_tokens_are_read_for_the_same_text():
@@ -70,13 +70,13 @@ def test_fewer_tokens_are_read_for_the_same_text():
     target = Target(model, check=False)
     calls, texts, read = watched(target), headed((7,)), {}
     expected = [generate(model, text, max_new_tokens=16) for text in texts]
-    target.prefixes.learn = lambda prompts, read: None
+    target.prefix_cache.update = lambda prompts, read: None
     for kind in ("whole", "behind", "known"):
         calls.clear()
         assert_written(write(target, texts, batch_size=4), expected)
         read[kind] = sum(tokens for _, tokens in calls)
         if kind == "whole":
-            target.prefixes = PrefixCache()
+            target.prefix_cache = PrefixCache()
     assert read["whole"] - read["behind"] == HEAD * (len(texts) - 1)
     assert read["behind"] - read["known"] == HEAD  # by a later engine of the same model
 
@@ -106,7 +106,7 @@ def test_a_head_that_is_no_numbers_is_not_kept(value, batch_size):
             assert np.array_equal(results[row + 6].token_ids, text)
         broken = [result for row, result in results.items() if not 6 <= row < 6 + len(texts)]
         assert len(broken) == len(bad) and all("finite" in result.error for result in broken)
-        held = target.prefixes._held
+        held = target.prefix_cache._held
         assert held and all(bool(x.isfinite().all()) for prefix in held for x in prefix.entries)
     assert sum(rows == 1 and read == HEAD for rows, read in calls) <= 4  # not tried again each time
 
@@ -140,10 +140,10 @@ def lots(count: int, head: int, tail: int = 10, seed: int = 0) -> list[np.ndarra
     ids=["many", "one", "few", "shortest", "too short", "small share", "longest"])
 def test_a_prefix_is_read_where_it_saves_enough(texts, held):
     prefixes, read = PrefixCache(), []
-    prefixes.learn(texts, lambda tokens: read.append(tokens) or keys(tokens))
+    prefixes.update(texts, lambda tokens: read.append(tokens) or keys(tokens))
     assert [len(tokens) for tokens in read] == ([held] if held else [])
-    prefixes.learn(texts, lambda tokens: pytest.fail("it is known"))
-    ((prefix, rows),) = prefixes.groups(texts[:1])
+    prefixes.update(texts, lambda tokens: pytest.fail("it is known"))
+    ((prefix, rows),) = prefixes.group(texts[:1])
     assert (len(prefix) if prefix else 0, rows.tolist()) == (held, [0])
 
 
@@ -154,34 +154,34 @@ def test_a_longer_prefix_of_some_is_used_by_them_alone():
     prefixes = PrefixCache()
     texts = [*inner, *outer]
     rng.shuffle(texts)
-    prefixes.learn(texts, keys)
+    prefixes.update(texts, keys)
     assert sorted(len(prefix) for prefix in prefixes._held) == [30, 90]
-    groups = prefixes.groups([*inner[:5], *outer[:5]])
+    groups = prefixes.group([*inner[:5], *outer[:5]])
     assert [(len(prefix), rows.tolist()) for prefix, rows in groups] == [
         (90, [0, 1, 2, 3, 4]), (30, [5, 6, 7, 8, 9])]
-    (few, (other, rows)) = prefixes.groups([*inner[:5], *outer[:2]])  # 2 x 30 tokens are no forward's worth
+    (few, (other, rows)) = prefixes.group([*inner[:5], *outer[:2]])  # 2 x 30 tokens are no forward's worth
     assert len(few[0]) == 90 and other is None and rows.tolist() == [5, 6]
 
 
 def test_the_last_token_of_a_prompt_is_always_read():
     prefixes, texts = PrefixCache(), lots(20, 30)
-    prefixes.learn(texts, keys)
-    ((prefix, _),) = prefixes.groups([texts[0][:30], texts[1]])
+    prefixes.update(texts, keys)
+    ((prefix, _),) = prefixes.group([texts[0][:30], texts[1]])
     assert len(prefix) == 29
     same = PrefixCache()
-    same.learn([texts[0]] * 20, keys)
-    ((prefix, _),) = same.groups([texts[0]] * 3)
+    same.update([texts[0]] * 20, keys)
+    ((prefix, _),) = same.group([texts[0]] * 3)
     assert len(prefix) == len(texts[0]) - 1
 
 
 def test_few_are_held_and_those_in_use_stay():
     prefixes, first = PrefixCache(), lots(20, 30, seed=99)
-    prefixes.learn(first, keys)
+    prefixes.update(first, keys)
     for seed in range(2 * MAX_PREFIXES):
-        prefixes.learn(lots(20, 30, seed=seed), keys)
-        ((prefix, _),) = prefixes.groups(first[:2])
+        prefixes.update(lots(20, 30, seed=seed), keys)
+        ((prefix, _),) = prefixes.group(first[:2])
         assert prefix is not None and len(prefixes._held) <= MAX_PREFIXES
-    ((gone, _),) = prefixes.groups(lots(20, 30, seed=0)[:1])
+    ((gone, _),) = prefixes.group(lots(20, 30, seed=0)[:1])
     assert gone is None
 
 
@@ -196,7 +196,7 @@ def test_more_heads_than_are_held_are_read_best_first_and_once(value):
         assert len(seen) <= MAX_PREFIXES, "more is read than can be held"
         return [x * value for x in keys(tokens)]
 
-    prefixes.learn(texts, read)
+    prefixes.update(texts, read)
     best = [tuple(lots(1, 30, seed=seed)[0][:30].tolist()) for seed in reversed(range(MAX_PREFIXES + 2))]
     assert seen == best[:MAX_PREFIXES]
     assert len(prefixes._held) == (MAX_PREFIXES if np.isfinite(value) else 0)

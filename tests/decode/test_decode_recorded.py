@@ -80,13 +80,13 @@ def test_answers_of_all_graphs_stand_in_one_buffer_and_a_grown_cache_forgets_gra
     expected = [generate(model, text) for text in texts]
     target = recorded(model)
     assert_written(write(target, texts, oracle(expected), nodes=9), expected)
-    cache, few = target.spare, len(recorder.tapes)
+    cache, few = target.spare_cache, len(recorder.tapes)
     answers = [program.answer.logits for program in cache.programs.values()]
     assert len(answers) == few > 1 and len(cache.logits) == max(map(len, answers))
     long = prompts((COLUMN_MULTIPLE + 3, 5, 40), seed=1)
     longer = [generate(model, text) for text in long]
     assert_written(write(target, long, oracle(longer), nodes=9), longer)
-    assert target.spare is cache and cache.capacity > COLUMN_MULTIPLE
+    assert target.spare_cache is cache and cache.capacity > COLUMN_MULTIPLE
     assert len(recorder.tapes) > few and len(cache.programs) == len(recorder.tapes) - few
 
 
@@ -96,7 +96,7 @@ def test_the_graph_not_used_for_longest_goes(recorder, monkeypatch):
     monkeypatch.setattr(forward, "_MAX_GRAPHS", 2)
     target = recorded(model)
     assert_written(write(target, texts, oracle(expected), nodes=15), expected)
-    assert len(target.spare.programs) == 2 < len(recorder.tapes)
+    assert len(target.spare_cache.programs) == 2 < len(recorder.tapes)
 
 
 def test_logits_of_a_replay_are_those_of_a_run(recorder):
@@ -112,8 +112,8 @@ def test_logits_of_a_replay_are_those_of_a_run(recorder):
         tree = build(ids[:, 0], drafts, np.full(3, 99))
         found = []
         for one in (target, plain):
-            cache = one.take_cache(4)
-            one.spare = cache
+            cache = one.acquire_cache(4)
+            one.spare_cache = cache
             one.prefill(cache, np.arange(3), ids, lengths)
             found.append(one.forward(cache, tree, lengths))
         assert torch.allclose(*found, atol=1e-5), seed

@@ -38,7 +38,7 @@ def test_the_longest_of_those_taken_ahead_start_first(old):
         nonlocal taken
         for row, text in enumerate(texts):
             taken += 1
-            yield Request(row, text, old_ids=before[row] if old else None, max_new_tokens=200)
+            yield Request(row, text, previous_ids=before[row] if old else None, max_new_tokens=200)
 
     settings = EngineSettings(batch_size=1, score="never", max_new_tokens=2)
     results = []
@@ -95,12 +95,12 @@ def test_a_cache_stays_with_the_model_but_for_one_that_an_error_has_left():
     target = Target(tiny("llama"), check=False)
     texts = prompts()
     expected = write(target, texts)
-    kept = target.spare
+    kept = target.spare_cache
     assert kept is not None
     assert_written(write(target, texts), [expected[row].token_ids for row in range(len(texts))])
-    assert target.spare is kept
+    assert target.spare_cache is kept
     write(target, texts, batch_size=2)
-    assert target.spare is not kept and target.spare.slots == 2
+    assert target.spare_cache is not kept and target.spare_cache.slots == 2
     forward = target._forward
 
     def failing(*args, **options):
@@ -111,4 +111,4 @@ def test_a_cache_stays_with_the_model_but_for_one_that_an_error_has_left():
     with pytest.raises(RuntimeError):
         write(target, texts)
     target._forward = forward
-    assert target.spare is None
+    assert target.spare_cache is None

@@ -39,7 +39,7 @@ STEEP = LatencyCurve.of({str(b): {str(q): 5.0 * b * q * q for q in QUERIES} for 
 def test_a_curve_says_how_far_it_reaches_at_a_batch_size():
     table = {"1": {"1": 1.0, "65": 2.0}, "4": {"1": 1.0, "17": 2.0}, "8": {"1": 1.0, "33": 2.0}}
     curve = LatencyCurve.of(table, "x")
-    assert [curve.reach(rows) for rows in (1, 2, 4, 6, 8, 20)] == [65, 17, 17, 17, 33, 33]
+    assert [curve.max_queries(rows) for rows in (1, 2, 4, 6, 8, 20)] == [65, 17, 17, 17, 33, 33]
 
 
 def drafts_of(scores: np.ndarray, sizes=None) -> DraftBatch:
@@ -53,7 +53,7 @@ def drafts_of(scores: np.ndarray, sizes=None) -> DraftBatch:
 
 def step(scheduler: DraftBudget, drafts: DraftBatch, accepted: int) -> np.ndarray:
     """One step of which each row has so many nodes accepted; the sizes that were kept."""
-    kept = scheduler.cut(drafts, 0.0)
+    kept = scheduler.select(drafts, 0.0)
     tree = build(np.zeros(drafts.rows, np.int64), kept, np.full(drafts.rows, 99))
     counts = np.minimum(accepted, kept.sizes).astype(np.int64)
     paths = np.tile(np.arange(tree.depth + 1), (drafts.rows, 1))
@@ -70,8 +70,8 @@ def test_no_other_prefixes_gain_more(curve):
     for _ in range(40):
         scores = np.sort(rng.random((3, 4)).round(1), 1)[:, ::-1]
         sizes = rng.integers(0, 5, 3).astype(np.int32)
-        kept = DraftBudget(curve, 4).cut(drafts_of(scores, sizes), 0.0).sizes
-        ms = curve.steps(3, 12)
+        kept = DraftBudget(curve, 4).select(drafts_of(scores, sizes), 0.0).sizes
+        ms = curve.forward_ms(3, 12)
         rho = 3 / ms[0]  # before anything was seen: plain decoding
 
         def net(taken, scores=scores, ms=ms, rho=rho):
@@ -99,7 +99,7 @@ def test_likely_rows_get_the_nodes():
 def test_drafting_rests_where_it_cannot_pay_and_is_tried_again():
     scheduler, drafted = DraftBudget(STEEP, 8), []
     for number in range(200):
-        if scheduler.least(8) is not None:
+        if scheduler.min_score(8) is not None:
             drafted.append(number)
             step(scheduler, drafts_of(np.full((8, 8), 0.5)), 0)
     gaps = np.diff(drafted)
@@ -127,9 +127,9 @@ def test_a_threshold_spares_the_drafter_what_cannot_pay():
     rng = np.random.default_rng(3)
     for curve in (FLAT, LINEAR):
         scheduler = DraftBudget(curve, 8)
-        least = scheduler.least(8)
+        least = scheduler.min_score(8)
         scores = np.sort(0.01 + 0.99 * rng.random((8, 8)) ** 3, 1)[:, ::-1]
-        kept = scheduler.cut(drafts_of(scores), 0.0).sizes
+        kept = scheduler.select(drafts_of(scores), 0.0).sizes
         taken = [scores[r, n - 1] for r, n in enumerate(kept) if n]
         assert min(taken) >= least
 
@@ -141,11 +141,11 @@ def test_what_drafts_cost_beside_the_forward_counts():
         scheduler = DraftBudget(LINEAR, 4)
         ms = LINEAR.steps(8, 32)
         for _ in range(20):
-            scheduler.least(8)
+            scheduler.min_score(8)
             sizes.append(step(scheduler, drafts_of(scores), 1).sum())
-            scheduler.took(8, int(sizes[-1]), ms[sizes[-1]] + (extra if sizes[-1] else 0.0) + 1.0)
-            scheduler.took(8, 0, ms[0] + 1.0)
-            scheduler.took(8, 0, 50 * ms[0])  # the machine did something else
+            scheduler.record_step(8, int(sizes[-1]), ms[sizes[-1]] + (extra if sizes[-1] else 0.0) + 1.0)
+            scheduler.record_step(8, 0, ms[0] + 1.0)
+            scheduler.record_step(8, 0, 50 * ms[0])  # the machine did something else
     assert sizes[0] == sizes[20] > 0 and sizes[19] > 0 and sizes[-1] == 0
 
 
@@ -158,19 +158,19 @@ def test_strict_text_is_that_of_generate(name, curve):
         model.set_attn_implementation("eager")
     expected = [generate(model, text) for text in TEXTS]
     target = Target(model)
-    assert target.in_line == (name != "gemma2")
+    assert target.packed == (name != "gemma2")
     rng = np.random.default_rng(0)
     old = [np.where(rng.random(len(text)) < 0.15, 7, text).astype(np.int32) for text in expected]
     pool = Index.build(old)
     for batch in (1, 3, 7):
         scheduler = DraftBudget(curve, 16)
         engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch),
-                        RetrievalDrafter(DraftSettings()), scheduler=scheduler)
+                        RetrievalDrafter(DraftSettings()), draft_budget=scheduler)
         shapes = []
         forward = target.forward
 
         def watched(cache, tree, lengths, forward=forward, shapes=shapes):
-            shapes.append(tree.even)
+            shapes.append(tree.uniform)
             return forward(cache, tree, lengths)
 
         target.forward = watched
@@ -199,7 +199,7 @@ def test_a_curve_is_measured_once(tmp_path, monkeypatch):
     first = latency_probe.load_or_measure(target, settings, tmp_path)
     assert calls == [1, 3] and first.batches == [1, 3]
     again = latency_probe.load_or_measure(target, settings, tmp_path)
-    assert len(calls) == 2 and again.steps(3, 4).tolist() == first.steps(3, 4).tolist()
+    assert len(calls) == 2 and again.forward_ms(3, 4).tolist() == first.forward_ms(3, 4).tolist()
     (file,) = tmp_path.glob("*.json")
     assert "llama" in json.loads(file.read_text())["about"].lower()
     file.write_text('{"latency_ms": {"1": {}}}')
@@ -269,7 +269,7 @@ def test_a_model_of_few_positions_is_measured_as_far_as_they_reach(kind, positio
 def test_steps_of_very_many_drafts_are_known_too():
     scheduler = DraftBudget(FLAT, 64)
     for nodes in (0, 2**15, 2**22):
-        scheduler.took(512, nodes, 30.0)
+        scheduler.record_step(512, nodes, 30.0)
     known = scheduler._over(512 .bit_length())
     assert np.flatnonzero(~np.isnan(known)).tolist() == [0, 16, 23]
 
@@ -293,11 +293,11 @@ def test_a_few_rows_draft_at_once_where_many_did_not():
     cheap_alone = LatencyCurve.of({"1": {"1": 10.0, "65": 10.5}, "32": {"1": 10.0, "2": 900.0}}, "x")
     scheduler = DraftBudget(cheap_alone, 12)
     for _ in range(500):
-        if scheduler.least(32) is not None:
+        if scheduler.min_score(32) is not None:
             assert step(scheduler, drafts_of(np.full((32, 12), 0.5)), 6).sum() == 0
     drafted = 0
     for _ in range(20):
-        if scheduler.least(1) is not None:
+        if scheduler.min_score(1) is not None:
             drafted += step(scheduler, drafts_of(np.full((1, 12), 0.5)), 6).sum() > 0
     assert drafted == 20
 
@@ -340,7 +340,7 @@ def test_rows_that_are_few_may_have_many_nodes_and_are_asked_for_no_more_than_th
     assert [max_row_nodes(rows) for rows in (1, 2, 4, 8, 300)] == [512, 256, 128, 64, 64]
     scheduler, widths = DraftBudget(FLAT, 512), []
     for size in (64, 128, 256, *[3] * 40):
-        widths.append(scheduler.width)
+        widths.append(scheduler.row_nodes)
         step(scheduler, drafts_of(np.full((1, size), 0.9)), 1)
     assert widths[:4] == [64, 128, 256, 512] and widths[-1] == 16
     assert DraftBudget(FLAT, 4).width == 4
@@ -351,10 +351,10 @@ def test_what_a_node_takes_to_be_drafted_counts_too():
     for ms in (0.002, 0.3):
         scheduler = DraftBudget(FLAT, 64)
         for size in (4, 8, 12, 16) * 5:
-            scheduler.least(1)
-            scheduler.cut(drafts_of(np.full((1, size), 0.02)), 0.05 + ms * size)
+            scheduler.min_score(1)
+            scheduler.select(drafts_of(np.full((1, size), 0.02)), 0.05 + ms * size)
         assert scheduler._drafting.slope == pytest.approx(ms)
-        leasts.append(scheduler.least(1))
+        leasts.append(scheduler.min_score(1))
     assert leasts[1] > 1.5 * leasts[0]
 
 

@@ -36,7 +36,7 @@ def old_texts(text: np.ndarray, rng) -> dict[str, np.ndarray]:
 
 def write(target, texts, old, drafter=None, **settings):
     engine = Engine(target, EngineSettings(**{"max_new_tokens": 40, "score": "always", **settings}), drafter)
-    requests = (Request(row, text, old_ids=old[row]) for row, text in enumerate(texts))
+    requests = (Request(row, text, previous_ids=old[row]) for row, text in enumerate(texts))
     return {result.id: result for result in engine.run(requests)}
 
 
@@ -59,12 +59,12 @@ def test_strict_equals_generate_whatever_the_old_text(name):
             kept = {"same": 39, "prefix": 13, "first": 0, "several": 5, "last": 39, "longer": 39,
                     "empty": 0, "none": 0, "too large": 17, "negative": 8}.get(kind)
             result = results[row]
-            assert kept is None or result.scored_tokens == kept, kind
-            assert result.step_tokens[0] == result.scored_tokens + 1
+            assert kept is None or result.reused_tokens == kept, kind
+            assert result.step_tokens[0] == result.reused_tokens + 1
             assert result.step_tokens.sum() == len(result.token_ids)
             if not nodes:
                 assert result.accepted_tokens == 0
-                assert result.target_steps == 39 - result.scored_tokens
+                assert result.target_steps == 39 - result.reused_tokens
 
 
 def test_end_of_text_in_old_text():
@@ -81,7 +81,7 @@ def test_end_of_text_in_old_text():
     for row, (scored, steps) in enumerate(((end + 1, 0), (3, end - 3), (end, 0))):
         assert results[row].token_ids.tolist() == text[: end + 1].tolist()
         assert results[row].finish_reason == "eos"
-        assert (results[row].scored_tokens, results[row].target_steps) == (scored, steps)
+        assert (results[row].reused_tokens, results[row].target_steps) == (scored, steps)
     longer = generate(model, TEXTS[3], min_new_tokens=end + 4)
     results = write(target, [TEXTS[3]] * 3, [late, early, without], min_new_tokens=end + 4)
     assert_written(results, [longer] * 3)
@@ -93,7 +93,7 @@ def test_old_text_does_not_pass_the_limit(limit):
     text = generate(model, TEXTS[1])
     result = write(Target(model, check=False), [TEXTS[1]], [text], max_new_tokens=limit)[0]
     assert np.array_equal(result.token_ids, text[:limit]) and result.finish_reason == "length"
-    assert (result.scored_tokens, result.target_steps) == (limit - 1, 0)
+    assert (result.reused_tokens, result.target_steps) == (limit - 1, 0)
 
 
 @pytest.mark.parametrize("options", [
@@ -107,7 +107,7 @@ def test_rules_of_the_generation_config_hold_in_old_text(options):
     old = [plain, expected, np.delete(expected, [9, 10])]
     results = write(Target(model, check=False), [TEXTS[3]] * 3, old, batch_size=3)
     assert_written(results, [expected] * 3)
-    assert results[1].target_steps == 0 and results[2].scored_tokens >= 9
+    assert results[1].target_steps == 0 and results[2].reused_tokens >= 9
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt", "xglm", "gpt_neo"])
@@ -116,13 +116,13 @@ def test_old_text_where_positions_or_a_models_own_mask_end(name):
     model = tiny(name, **sizes)
     target = Target(model)
     texts = [TEXTS[3], TEXTS[0], TEXTS[1]]
-    rooms = [min(40, (target.traits.longest or 999) - len(text)) for text in texts]
+    rooms = [min(40, (target.traits.max_length or 999) - len(text)) for text in texts]
     expected = [generate(model, text, max_new_tokens=room) for text, room in zip(texts, rooms, strict=True)]
     old = [np.concatenate((text, text)) for text in expected]
     for batch_size in (1, 3):
         results = write(target, texts, old, batch_size=batch_size)
         assert_written(results, expected)
-        assert all(result.scored_tokens > 5 for result in results.values())
+        assert all(result.reused_tokens > 5 for result in results.values())
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral-window", "gpt2"])
@@ -139,7 +139,7 @@ def test_old_text_whose_values_are_no_numbers_costs_no_text(name, value):
     for batch_size in (1, 3):
         results = write(Target(model, check=False), texts, old, batch_size=batch_size)
         assert_written(results, expected)
-        assert [results[row].scored_tokens for row in range(4)] == [39, 0, 39, 0]
+        assert [results[row].reused_tokens for row in range(4)] == [39, 0, 39, 0]
 
 
 def test_memory_of_logits_bounds_what_is_scored_and_read_at_once():
@@ -153,7 +153,7 @@ def test_memory_of_logits_bounds_what_is_scored_and_read_at_once():
     assert all(rows * columns <= 100 for rows, columns, _ in shapes) and max(shapes)[0] > 1
     part = write(target, TEXTS, expected, batch_size=7, logit_bytes=4 * VOCABULARY * 21)
     assert_written(part, expected)
-    assert {result.scored_tokens for result in part.values()} == {20}
+    assert {result.reused_tokens for result in part.values()} == {20}
 
 
 @pytest.mark.parametrize("kind", ["insertion", "deletion", "several"])
@@ -165,13 +165,13 @@ def test_old_text_drafts_on_behind_a_change(kind):
     target = Target(model, check=False)
     engine = Engine(target, EngineSettings(max_new_tokens=40, score="always", nodes=16),
                     RetrievalDrafter(DraftSettings()))
-    requests = (Request(row, text, (Index.build([changed[row]], kind="own"),), old_ids=changed[row])
+    requests = (Request(row, text, (Index.build([changed[row]], kind="own"),), previous_ids=changed[row])
                 for row, text in enumerate(TEXTS))
     results = {result.id: result for result in engine.run(requests)}
     assert_written(results, expected)
     steps = [results[row].target_steps for row in results]
     assert np.median(steps) <= {"insertion": 9, "deletion": 7, "several": 10}[kind], steps
-    assert all(result.scored_tokens >= 5 for result in results.values())
+    assert all(result.reused_tokens >= 5 for result in results.values())
 
 
 def test_scores_that_nobody_knows_are_refused():
@@ -205,7 +205,8 @@ def test_strict_rows_among_relaxed_ones(rule):
     settings = EngineSettings(max_new_tokens=40, batch_size=3, rule=rule, k=60, p=1e-6, c=1e-5, epsilon=1e-6,
                               score="always")
     engine = Engine(target, settings, oracle(expected, error_rate=0.0))
-    requests = (Request(row, text, old_ids=old[row], strict=row % 2 == 0) for row, text in enumerate(TEXTS))
+    requests = (Request(row, text, previous_ids=old[row], strict=row % 2 == 0)
+                for row, text in enumerate(TEXTS))
     results = {result.id: result for result in engine.run(requests)}
     for row, text in enumerate(expected):
         assert np.array_equal(results[row].token_ids, text) == (row % 2 == 0)

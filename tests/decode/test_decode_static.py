@@ -60,7 +60,7 @@ def test_logits_equal_those_of_the_other_forward(name, dtype):
                 target.prefill(cache, np.arange(rows), ids, lengths)
                 logits.append(target.forward(cache, tree, lengths))
             assert torch.allclose(*logits, atol=least, rtol=least), (lengths, sizes)
-            choices, finite = target.first_choices(cache, tree, lengths)
+            choices, finite = target.argmax_tokens(cache, tree, lengths)
             assert finite.all() and np.array_equal(choices, logits[1].argmax(-1).numpy())
 
 
@@ -81,12 +81,12 @@ def test_accepted_nodes_follow_their_row():
     cache, whole = target.new_cache(3), target.new_cache(3)
     target.prefill(cache, np.arange(3), texts[:, :11], lengths)
     target.forward(cache, tree, lengths)
-    target.keep(cache, lengths, paths, counts - 1)
+    target.commit(cache, lengths, paths, counts - 1)
     target.prefill(whole, np.arange(3), texts, lengths + counts)
     for ours, expected in zip(cache._stacks, whole._stacks, strict=True):
         for row, end in enumerate(lengths + counts):
             assert torch.allclose(ours[:, row, :, :end], expected[:, row, :, :end], atol=1e-5)
-    cache.keep(np.array([1]), np.array([[2, 3]]), np.array([[0, 1]]))
+    cache.move_entries(np.array([1]), np.array([[2, 3]]), np.array([[0, 1]]))
     for stack, expected in zip(cache._stacks, whole._stacks, strict=True):
         assert torch.allclose(stack[:, 1, :, :2], expected[:, 1, :, 2:4], atol=1e-5)
 
@@ -114,10 +114,10 @@ def test_old_text_behind_prompts_and_rows_that_end():
     for batch_size, nodes in ((1, 9), (3, 9), (3, 0)):
         engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch_size, nodes=nodes,
                                                score="always"), oracle(plain))
-        requests = (Request(row, text, old_ids=old[row]) for row, text in enumerate(texts))
+        requests = (Request(row, text, previous_ids=old[row]) for row, text in enumerate(texts))
         results = {result.id: result for result in engine.run(requests)}
         assert_written(results, expected)
-        assert sum(result.scored_tokens for result in results.values()) >= 20
+        assert sum(result.reused_tokens for result in results.values()) >= 20
 
 
 @pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal"])

@@ -200,7 +200,7 @@ def test_a_model_that_another_target_has_wrapped_is_wrapped_again(name):
     model, texts = tiny(name), prompts((5, 17, 30))
     expected = [generate(model, text) for text in texts]
     first, again = Target(model), Target(model)
-    assert (again.fused, again.in_line) == (first.fused, first.in_line) == (name != "gpt_oss",) * 2
+    assert (again.fused, again.packed) == (first.fused, first.packed) == (name != "gpt_oss",) * 2
     for target in (again, first):
         results = write(target, texts, oracle(expected))
         assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
@@ -255,7 +255,7 @@ def test_mode_sample_draws_by_its_section(monkeypatch):
     task = SimpleNamespace(config=JobConfig.model_validate(given), threads=1, model="llama")
     drafted, plain = loading.make_engine(task), loading.make_engine(task, mode="autoregressive")
     assert drafted.sampling == plain.sampling == Sampling(Warp(0.5, 3, None, 0.1), 4)
-    assert drafted.drafter and drafted.scheduler is None and plain.drafter is None
+    assert drafted.drafter and drafted.draft_budget is None and plain.drafter is None
     asked, generate = [], target.model.generate
     monkeypatch.setattr(target.model, "generate", lambda *a, **b: asked.append(b) or generate(*a, **b))
     request = Request(0, np.array([5, 6], np.int32), max_new_tokens=4)

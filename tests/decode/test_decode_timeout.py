@@ -21,7 +21,7 @@ def engine(model, limit_s: float | None = LIMIT_S, slow: frozenset = frozenset()
     forward = made._forward
 
     def sleeping(*args):
-        if slow & set(made.in_slots()):
+        if slow & set(made.active_ids()):
             time.sleep(0.2)
         return forward(*args)
 
@@ -50,7 +50,7 @@ def test_a_consumer_that_takes_its_time_costs_no_row():
     for result in made.run([Request(row, text) for row, text in enumerate(texts)]):
         time.sleep(LIMIT_S if result.id < 2 else 0)
         assert result.finish_reason == "length"
-    assert made.in_slots() == [] and made.clock_s > 0
+    assert made.active_ids() == [] and made.clock_s > 0
 
 
 def test_without_a_limit_nothing_ends():

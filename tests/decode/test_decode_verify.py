@@ -317,8 +317,9 @@ def test_strict_verdicts_look_at_the_branch_alone(seed):
     walked = verifier("strict")(torch.from_numpy(scores), tree)
     for name in ("counts", "tokens", "paths", "relaxed", "finite"):
         assert np.array_equal(getattr(walked, name), getattr(whole, name)), name
-    assert not (whole.sound & ~walked.sound).any()
-    assert (walked.sound <= walked.finite).all() and 0 < walked.sound.sum() < len(walked.sound)
+    assert not (whole.tree_finite & ~walked.tree_finite).any()
+    finite = walked.tree_finite
+    assert (finite <= walked.finite).all() and 0 < finite.sum() < len(finite)
 
 
 def test_the_more_probable_of_equally_long_branches_wins():

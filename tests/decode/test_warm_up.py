@@ -36,8 +36,8 @@ curve = LatencyCurve.of({"1": {"1": 1.0, "17": 1.2}, "3": {"1": 1.0, "17": 1.2}}
 for rule in ("strict", "relaxed", "ratio"):
     for scheduler in (DraftBudget(curve, 8), None):
         settings = EngineSettings(rule=rule, batch_size=3, nodes=8, max_new_tokens=24)
-        engine = Engine(target, settings, RetrievalDrafter(DraftSettings()), scheduler=scheduler)
-        rows = [Request(n, text[:4 + n], (Index.build([text]),), old_ids=text[5:30] if n % 2 else None)
+        engine = Engine(target, settings, RetrievalDrafter(DraftSettings()), draft_budget=scheduler)
+        rows = [Request(n, text[:4 + n], (Index.build([text]),), previous_ids=text[5:30] if n % 2 else None)
                 for n in range(6)]
         print("ROWS", len(list(engine.run(rows))))
 print("NEW", sorted(compiled() - known))

@@ -98,7 +98,7 @@ def test_a_scheduler_may_cut_trees_and_let_the_draft_model_rest(name):
         times = {str(b): {str(q): 20 + per_query * b * q for q in (1, 5, 17)} for b in (1, 8)}
         curve = LatencyCurve.of(times, "x")
         engine = Engine(target, EngineSettings(batch_size=3, nodes=16), ModelDrafter(draft, "4x2x1"),
-                        scheduler=DraftBudget(curve, 16))
+                        draft_budget=DraftBudget(curve, 16))
         requests = [Request(i, prompt, max_new_tokens=40) for i, prompt in enumerate(TEXTS)]
         assert_written({r.id: r for r in engine.run(requests)}, expected)
 

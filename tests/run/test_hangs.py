@@ -55,7 +55,7 @@ def test_a_row_that_makes_its_batch_late_is_found_out_alone(tmp_path, monkeypatc
     forward = Engine._forward
 
     def slow(self, *args):
-        if "u05" in self.in_slots():
+        if "u05" in self.active_ids():
             time.sleep(0.3)
         return forward(self, *args)
 
@@ -114,7 +114,7 @@ def test_a_device_that_fails_over_a_row_fails_the_task_and_at_last_costs_that_ro
     task, forward = prepared(tmp_path), Engine._forward
 
     def failing(self, *args):
-        if "u05" in self.in_slots():
+        if "u05" in self.active_ids():
             raise error
         return forward(self, *args)
 
@@ -148,7 +148,7 @@ class Slow:
 
     clock_s = 0.0
 
-    def in_slots(self):
+    def active_ids(self):
         return ["a", "b"]
 
     def run(self, seconds, steps=0):

@@ -38,7 +38,7 @@ class FakeEngine:
                 raise RuntimeError("device trouble\nand its trace")
             yield from (result(request) for request in reversed(batch))
 
-    def in_slots(self) -> list:
+    def active_ids(self) -> list:
         return []
 
 

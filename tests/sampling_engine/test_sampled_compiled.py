@@ -57,7 +57,7 @@ def test_the_same_tokens(settings, vocabulary):
         found = tree_verification.verify_deterministic_on_cpu(
             tree, scores.clone(), warp_parameters(settings), NO_PENALTY, numbers(seed)
         )
-        assert np.array_equal(found.counts, expected.counts) and found.all_sound and expected.all_sound
+        assert np.array_equal(found.counts, expected.counts) and found.all_finite and expected.all_finite
         for row, count in enumerate(expected.counts):
             assert np.array_equal(found.tokens[row, : count + 1], expected.tokens[row, : count + 1])
             assert np.array_equal(found.paths[row, : count + 1], expected.paths[row, : count + 1])
@@ -77,7 +77,7 @@ def test_rows_without_numbers_are_named(bad):
             tree, scores.clone(), warp_parameters(Warp()), NO_PENALTY, numbers(0)
         ),
     ):
-        assert not verdict.all_sound and np.flatnonzero(~verdict.sound).tolist() == [1]
+        assert not verdict.all_finite and np.flatnonzero(~verdict.tree_finite).tolist() == [1]
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])

@@ -81,7 +81,7 @@ def requests(kind: str, rows: int):
     pool = Index.build([np.random.default_rng(3).integers(0, V, 400).astype(np.int32)])
     old = np.array([3, 1, 5, 2], np.int32) if kind == "old" else None
     pools = (pool,) if kind in ("retrieval", "hybrid") else ()
-    return [Request(n, PROMPT, pools, old_ids=old) for n in range(rows)]
+    return [Request(n, PROMPT, pools, previous_ids=old) for n in range(rows)]
 
 
 CASES = [("none", "rrs", "without_replacement"), ("old", "rrs", "without_replacement"),
@@ -124,7 +124,7 @@ def test_texts_have_the_targets_law(target, law, kind, rule, law_name):
     found, degrees = distance(results, law)
     assert len(results) == ROWS and found < chi2.isf(ODDS, degrees)
     if kind != "none":
-        assert sum(result.accepted_tokens + result.scored_tokens for result in results) > 0.1 * ROWS
+        assert sum(result.accepted_tokens + result.reused_tokens for result in results) > 0.1 * ROWS
 
 
 @pytest.mark.parametrize(("kind", "rule", "law_name"), [

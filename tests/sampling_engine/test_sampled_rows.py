@@ -77,7 +77,7 @@ def test_at_temperature_0_it_is_the_strict_engine(pair, kind):
     sampler = SamplingEngine(target, settings(4), Sampling(Warp(temperature=0)), drafter(draft, kind))
     results = {result.id: result for result in sampler.run(asked(old))}
     assert {row: result.token_ids.tolist() for row, result in results.items()} == strict
-    assert all(result.scored_tokens >= 5 and not result.relaxed_tokens for result in results.values())
+    assert all(result.reused_tokens >= 5 and not result.relaxed_tokens for result in results.values())
 
 
 def test_rows_of_windowed_models_are_by_themselves_too():

@@ -173,7 +173,7 @@ def _asked(method: str, request: Request) -> Request:
     """The request with what the method drafts from."""
     if method in (STRICT, RELAXED):
         return request
-    return replace(request, pools=request.pools[-1:] if method == RESD else (), old_ids=None)
+    return replace(request, pools=request.pools[-1:] if method == RESD else (), previous_ids=None)
 
 Found = dict[tuple[str, int], Measured]  # by method and batch size
 

@@ -54,7 +54,7 @@ class Night:
         """The first ``rows`` of tonight with all that drafts them, the pool of the others last."""
         everybody = Index.build(list(self.pool.values()))
         return [Request(user, self.asked[user], (Index.build([self.old[user]], kind="own"), everybody),
-                        old_ids=self.old[user]) for user in list(self.asked)[:rows]]
+                        previous_ids=self.old[user]) for user in list(self.asked)[:rows]]
 
 
 def prepare(folder: Path, work: Path, settings: Settings, pool: int, rows: int) -> Night:

@@ -33,7 +33,7 @@ def step_ms(target: Target, rows: int, queries: int, context: int, repeats: int)
     cache = target.new_cache(rows)
 
     def step():
-        if target.first_choices(cache, tree, lengths) is None:
+        if target.argmax_tokens(cache, tree, lengths) is None:
             target.forward(cache, tree.to(target.device), lengths).argmax(-1).cpu()
 
     return median_ms(step, target.device, repeats)

@@ -51,19 +51,19 @@ def engine_line(target: Target, task: Task, batch: int, nodes: int, meter: Meter
     if nodes:
         drafter = RetrievalDrafter(DraftSettings(depth=DEPTH))
         recorded = RecordedTarget(target, task.requests, task.texts)
-        engine = Engine(recorded, settings, drafter, scheduler=scheduler)
+        engine = Engine(recorded, settings, drafter, draft_budget=scheduler)
     else:
         engine = Engine(target, settings)
     first_s = None
     for _ in range(_RUNS):
-        before = 0 if engine.target.spare is None else len(engine.target.spare.programs)
+        before = 0 if engine.target.spare_cache is None else len(engine.target.spare_cache.programs)
         (seconds, results), joules = meter.joules(
             lambda: _timed(target, lambda: list(engine.run(task.requests))))
-        new_graphs = len(engine.target.spare.programs) - before
+        new_graphs = len(engine.target.spare_cache.programs) - before
         if first_s is not None and not new_graphs:
             break
         first_s = first_s or seconds
-    target.spare = None  # its memory is wanted by what comes next
+    target.spare_cache = None  # its memory is wanted by what comes next
     if wrong := [r.error or "another text" for r in results if r.error or nodes and not np.array_equal(
             r.token_ids, task.texts[r.id])]:
         raise RuntimeError(f"{len(wrong)} of {len(results)} texts were not written as recorded: {wrong[0]}")

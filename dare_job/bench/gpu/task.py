@@ -33,23 +33,23 @@ class RecordedTarget:
         self._prompts = np.array([len(request.prompt_ids) for request in requests])
         self._numbers = {request.prompt_ids.tobytes(): number for number, request in enumerate(requests)}
         self._written = np.zeros(0, np.int64)  # the text that is written in each slot of the cache
-        self.spare: TreeCache | None = None
+        self.spare_cache: TreeCache | None = None
 
     def __getattr__(self, name: str):
         return getattr(self._target, name)
 
-    take_cache = Target.take_cache  # of caches of its own
+    acquire_cache = Target.acquire_cache  # of caches of its own
 
     def new_cache(self, slots: int) -> TreeCache:
         """A cache that tells where a row is moved to."""
         cache, self._written = self._target.new_cache(slots), np.zeros(slots, np.int64)
-        move = cache.move
+        move = cache.copy_slot
 
         def moved(source: int, target: int, length: int) -> None:
             self._written[target] = self._written[source]
             move(source, target, length)
 
-        cache.move = moved
+        cache.copy_slot = moved
         return cache
 
     def prefill(self, cache, slots, ids, lengths, *rest) -> torch.Tensor:
@@ -58,8 +58,8 @@ class RecordedTarget:
                                 for row, length in zip(ids, lengths, strict=True)]
         return _overruled(logits, self._texts[self._written[slots], 0])
 
-    def first_choices(self, cache, tree: Tree, lengths: np.ndarray):
-        first = self._target.first_choices(cache, tree, lengths)
+    def argmax_tokens(self, cache, tree: Tree, lengths: np.ndarray):
+        first = self._target.argmax_tokens(cache, tree, lengths)
         if first is not None:
             self._follow(tree, lengths, first[0])
         return first

@@ -35,9 +35,9 @@ class _ByPaths:
         path = np.searchsorted(chains.starts, at, side="right") - 1
         source = path, before[row] + at - chains.starts[path]
         cache.reserve(int(before.max()) + tree.width)
-        cache.take(wide, source, (row, before[row] + np.arange(len(tree)) - tree.starts[row]))
+        cache.copy_from(wide, source, (row, before[row] + np.arange(len(tree)) - tree.starts[row]))
         self.rows_read, self.queries_read = self.rows_read + len(of_row), self.queries_read + len(chains)
-        return self._verdict(rows, slots, tree.to(self.target.device), logits[at])
+        return self._verify_logits(rows, slots, tree.to(self.target.device), logits[at])
 
     def _wide(self, rows: Rows, cache: TreeCache, before: np.ndarray, of_row: np.ndarray) -> TreeCache:
         """A cache in which slot m holds the text of the row of path m, int64 (M,), up to its root."""
@@ -54,7 +54,7 @@ class _ByPaths:
             lacking.append((np.full(len(columns), row), np.full(len(columns), slot), columns))
             self._held[slot] = rows.requests[row], int(before[row]) + 1  # the root, too, is every path's
         sources, slots, columns = map(np.concatenate, zip(*lacking, strict=True))
-        found.take(cache, (sources, columns), (slots, columns))
+        found.copy_from(cache, (sources, columns), (slots, columns))
         return found
 
 

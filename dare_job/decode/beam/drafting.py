@@ -55,10 +55,10 @@ class BeamDrafter:
         return sound
 
     def keep(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
-        self.model.keep(self.cache, lengths, paths, counts)
+        self.model.commit(self.cache, lengths, paths, counts)
 
     def move(self, source: int, target: int, length: int) -> None:
-        self.cache.move(source, target, length)
+        self.cache.copy_slot(source, target, length)
 
     def grow(self, beams: Beams, forest: Forest, likelihoods: np.ndarray, ids: np.ndarray,
              lengths: np.ndarray, layers: np.ndarray, keys: np.ndarray, written: np.ndarray,

@@ -53,7 +53,7 @@ class BeamEngine(Engine):
         if refused:
             raise ModelError(f"generation_config.{refused[0]} is set, which decode.mode = beam lacks: "
                              "remove it from the model's generation_config.json, or use another mode")
-        if traits.columns is not None:
+        if traits.max_columns is not None:
             raise ModelError(f"{type(self.target.model).__name__} has a causal mask of its own, under which "
                              "beams cannot share a cache; use another mode")
 
@@ -62,8 +62,8 @@ class BeamEngine(Engine):
             self._drafter.begin(self.settings.batch_size)
         return BeamRows(self.settings.batch_size, self.beams)
 
-    def _move(self, rows: BeamRows, cache: TreeCache, source: int, target: int) -> None:
-        cache.move(source, target, rows.entries(source))
+    def _move_row(self, rows: BeamRows, cache: TreeCache, source: int, target: int) -> None:
+        cache.copy_slot(source, target, rows.entries(source))
         if self._drafter and rows.drafted[source]:
             self._drafter.move(source, target, rows.entries(source))
         rows.move(source, target)
@@ -76,7 +76,7 @@ class BeamEngine(Engine):
         first = forest.counts[slots].copy()
         there = rows.likelihoods[slots] > -np.inf
         ids = forest.add(rows.above[slots], rows.leaf[slots], there)
-        keys = self._seeds.keys(rows.asked)
+        keys = self._seeds.keys(rows.active_requests)
         drafts = self._drafts_of(rows, slots, keys, ids)
         drafted = time.perf_counter()
         level = forest.level(lengths, first, self.target.vocabulary - 1)
@@ -91,7 +91,7 @@ class BeamEngine(Engine):
                 break
         self._commit(rows, cache, slots, walk)
         ended = time.perf_counter()
-        rows.share(1e3 * (drafted - started), 1e3 * (ended - started))
+        rows.add_step_time(1e3 * (drafted - started), 1e3 * (ended - started))
         self.clock_s += ended - started
         results = self._conclude(rows, cache, slots, walk)
         return results if self.clock_s < self._due_s else results + self._timed_out(rows)
@@ -102,11 +102,11 @@ class BeamEngine(Engine):
         if self._drafter is None:
             return []
         written = rows.written[slots]
-        room = np.minimum(rows.longest[slots] - written - 1, self._drafter.fits(written))
+        room = np.minimum(rows.max_length[slots] - written - 1, self._drafter.fits(written))
         layers = np.where(rows.drafted[slots], np.clip(room, 0, self.beams.layers), 0)
         drafts, sound = self._drafter.grow(
             self.beams, rows.forest, rows.likelihoods[slots], ids, rows.length[slots], layers, keys, written,
-            self._ending(self._drafter.columns), rows.least[slots] - written)
+            self._ending(self._drafter.columns), rows.min_length[slots] - written)
         rows.drafted[slots] &= sound & (self._drafter.fits(written) > 0)
         return drafts
 
@@ -117,8 +117,8 @@ class BeamEngine(Engine):
         slots, device = walk.slots[walk.going], logits.device
         written = rows.written[slots]
         ends = self._ending(logits.shape[-1])
-        banned = forbidden_ends(ends, rows.least[slots] > written)
-        limit = torch.from_numpy(written + 1 >= rows.longest[slots]).to(device)
+        banned = forbidden_ends(ends, rows.min_length[slots] > written)
+        limit = torch.from_numpy(written + 1 >= rows.max_length[slots]).to(device)
         ends = ends | limit[:, None]
         likelihoods = torch.from_numpy(walk.likelihoods[walk.going]).to(device)
         none = torch.full((len(slots), self.beams.draft_width if self._drafter else 0), NONE, device=device)
@@ -153,7 +153,7 @@ class BeamEngine(Engine):
         there = walk.out_likelihoods > -np.inf
         before = rows.length[slots] - 1
         pruned = rows.forest.prune(walk.out_above, there, rows.drafted[slots])
-        self.target.keep(cache, before, pruned.paths, pruned.counts)
+        self.target.commit(cache, before, pruned.paths, pruned.counts)
         if self._drafter:
             self._drafter.keep(before, pruned.paths, np.where(rows.drafted[slots], pruned.of_draft, 0))
         for slot in slots[pruned.shared > 0]:
@@ -179,7 +179,7 @@ class BeamEngine(Engine):
         """Prompts of newly admitted rows, and the first layer of each, which is the target's own."""
         started = time.perf_counter()
         if self.settings.row_timeout_s is not None:
-            rows.since_s[slots] = self.clock_s
+            rows.admitted_s[slots] = self.clock_s
             self._due_s = min(self._due_s, self.clock_s + self.settings.row_timeout_s)
         lengths = rows.length[slots]
         no_drafts = prefill.chain_drafts([rows.tokens[0, :0]] * len(slots))

@@ -81,7 +81,7 @@ class Forest:
 
 
 class Pruned:
-    """paths int64 (R, 1 + K) and counts (R,) for ``Target.keep``, of which the draft model's cache has
+    """paths int64 (R, 1 + K) and counts (R,) for ``Target.commit``, of which the draft model's cache has
     of_draft (R,); text int64 (R, C) and shared (R,): tokens that are text now.
     """
 

@@ -45,7 +45,7 @@ class Ahead:
         """The nodes that texts went on with, their last tokens left out; none stay noted.
 
         context, lengths as in ``Drafter.draft``; read int64 (R,): tokens before the nodes, at most 0 where
-        there are none. Returns paths (R, D) and counts (R,) for ``Target.keep``.
+        there are none. Returns paths (R, D) and counts (R,) for ``Target.commit``.
         """
         rows = len(read)
         counts = np.zeros(rows, np.int64)
@@ -89,12 +89,12 @@ class Reader:
         self._texts = np.zeros((0, 0), np.int32)  # what the cache holds of each slot,
         self._read = np.zeros(0, np.int64)  # so many tokens; _UNSOUND: it has no use for this row
         self._ahead = Ahead(0)
-        context, longest = target.traits.context, target.traits.longest
+        context, longest = target.traits.context, target.traits.max_length
         self._longest = context if longest is not None else None
 
     def fits(self, lengths: np.ndarray, nodes: int) -> np.ndarray:
         """bool (R,): texts that the model's positions hold together with this many nodes that are read."""
-        fits, columns = np.ones(len(lengths), np.bool_), self.target.traits.columns
+        fits, columns = np.ones(len(lengths), np.bool_), self.target.traits.max_columns
         if self._longest is not None:
             fits &= lengths + nodes <= self._longest
         if columns is not None:  # one row's nodes are as far to the right as another has read
@@ -114,12 +114,12 @@ class Reader:
         read = self._read[:rows]
         _forget(self._texts, read, self._ahead.counts, context, lengths)
         paths, counts = self._ahead.accepted(context, lengths, read)
-        self.target.keep(self.cache, np.maximum(read, 1) - 1, paths, counts)
+        self.target.commit(self.cache, np.maximum(read, 1) - 1, paths, counts)
         _note(self._texts, read, context, read + counts, np.flatnonzero(counts))
         wanted = np.flatnonzero(wanted & (read != _UNSOUND))
         if not len(wanted):
             return wanted, torch.empty((0, self.target.vocabulary), device=self.target.device)
-        columns = self.target.traits.columns
+        columns = self.target.traits.max_columns
         new = read[wanted] == 0
         if columns is not None and read[wanted].max() + (lengths - read)[wanted].max() > columns:
             new |= (lengths - read)[wanted] > 1
@@ -181,7 +181,7 @@ class Reader:
         moved = np.flatnonzero((sources >= 0) & (sources != np.arange(rows)))
         if len(moved):
             old = sources[moved]
-            self.cache.rearrange(old, moved, int(max(0, (self._read + self._ahead.counts)[old].max())))
+            self.cache.copy_slots(old, moved, int(max(0, (self._read + self._ahead.counts)[old].max())))
             self._texts[moved], self._read[moved] = self._texts[old], self._read[old]
             self._ahead.move(old, moved)
         self._read[:rows][sources < 0] = 0

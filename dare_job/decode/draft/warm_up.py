@@ -26,13 +26,13 @@ def warm_up() -> None:
     disk takes, which a worker would spend on its first rows.
     """
     target, pool = Target(_tiny(), check=False), Index.build([np.tile(_chain(), 2)])
-    requests = [Request(n, _chain()[:3 + n], (pool,), max_new_tokens=6 + n, old_ids=old)
+    requests = [Request(n, _chain()[:3 + n], (pool,), max_new_tokens=6 + n, previous_ids=old)
                 for n, old in enumerate((None, _chain()[2:20], None, _chain()[5:9], None, None))]
     for rule in ("strict", "relaxed"):
         for scheduler in (DraftBudget(_CHEAP, 8), None):
             settings = EngineSettings(rule=rule, batch_size=4, nodes=8, depth=6, score="always")
             list(Engine(target, settings, RetrievalDrafter(DraftSettings(depth=6)),
-                        scheduler=scheduler).run(requests))
+                        draft_budget=scheduler).run(requests))
     list(Engine(target, EngineSettings(batch_size=4, nodes=0)).run(requests[:3]))
 
 

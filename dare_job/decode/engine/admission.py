@@ -28,10 +28,10 @@ class Admission:
     """
 
     request: Request
-    longest: int
-    least: int
+    max_length: int
+    min_length: int
     processors: object | None
-    old: np.ndarray
+    previous: np.ndarray
 
 
 def admit(request: Request, target: Target, rules: GenerationRules, settings: EngineSettings,
@@ -53,15 +53,15 @@ def admit(request: Request, target: Target, rules: GenerationRules, settings: En
     if len(prompt) >= longest:
         by_default = rules.config.max_length is None and longest == positions
         raise _prompt_too_long(prompt, "max_position_embeddings" if by_default else "max_length", longest)
-    if traits.longest is not None and longest > traits.longest:
-        longest = traits.longest
+    if traits.max_length is not None and longest > traits.max_length:
+        longest = traits.max_length
         _warn(traits)
     processors = None
     if rules.processors:
         ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
         processors = generation_config.processors(rules, target.model, ids, longest, least)
-    room = longest if traits.columns is None else min(longest, traits.columns + 1)
-    old = usable_previous_text(request.old_ids, target.vocabulary, is_eos, room - len(prompt) - 1)
+    room = longest if traits.max_columns is None else min(longest, traits.max_columns + 1)
+    old = usable_previous_text(request.previous_ids, target.vocabulary, is_eos, room - len(prompt) - 1)
     return Admission(request, longest, least, processors, old)
 
 
@@ -71,5 +71,5 @@ def _prompt_too_long(prompt: np.ndarray, limit: str, length: int) -> RowError:
 
 @lru_cache(maxsize=8)  # once for a model
 def _warn(traits: Traits) -> None:
-    _LOG.warning("texts end at %d tokens, prompt included: %s is %d", traits.longest, traits.reason,
+    _LOG.warning("texts end at %d tokens, prompt included: %s is %d", traits.max_length, traits.reason,
                  traits.context)

@@ -61,7 +61,7 @@ class DraftBudget:
         # Milliseconds over the curve, by octaves of rows and of nodes (0: none); nan: never seen.
         self._beyond: dict[int, np.ndarray] = {}
 
-    def least(self, rows: int) -> float | None:
+    def min_score(self, rows: int) -> float | None:
         """Score under which no node of the next step can pay; None: it should not draft."""
         if self._octave != rows.bit_length():  # other costs: what did not pay may do so now
             self._octave, self._rest, self._resting, self._bound = rows.bit_length(), 0, 0, 0.0
@@ -78,14 +78,14 @@ class DraftBudget:
         return self._drafting.late if self._drafting.late < math.inf else 0.0
 
     @property
-    def width(self) -> int:
+    def row_nodes(self) -> int:
         """Nodes of a row to draft, at most: the more are asked for, the more is read of its pools."""
         room = _MIN_WIDTH
         while room < 1.5 * self._widest:
             room *= 2
         return min(room, self.nodes)
 
-    def cut(self, drafts: DraftBatch, draft_ms: float) -> DraftBatch:
+    def select(self, drafts: DraftBatch, draft_ms: float) -> DraftBatch:
         """The nodes that are worth their place; ``draft_ms``: what drafting took."""
         rows = drafts.rows
         ms, _ = self._costs(rows)
@@ -113,7 +113,7 @@ class DraftBudget:
             _update_calibration(tree.scores, tree.starts, verdict.counts, verdict.paths, self._expected,
                                 self._accepted)
 
-    def took(self, rows: int, nodes: int, ms: float) -> None:
+    def record_step(self, rows: int, nodes: int, ms: float) -> None:
         """What a step with so many drafts took, drafting left out."""
         table, _ = self._costs(rows)
         over = ms - table[min(nodes, len(table) - 1)]
@@ -130,7 +130,7 @@ class DraftBudget:
         """Milliseconds by drafts in all, and the least that one more of them adds."""
         found = self._ms.get(rows)
         if found is None:
-            ms = self._curve.steps(rows, rows * self.nodes)
+            ms = self._curve.forward_ms(rows, rows * self.nodes)
             found = self._ms[rows] = ms, float(np.diff(ms).min(initial=np.inf))
         return found
 

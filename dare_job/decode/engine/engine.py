@@ -35,17 +35,17 @@ class Engine:
     """
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
-                 scoring: ReuseEstimator | None = None, scheduler: DraftBudget | None = None):
+                 reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None):
         """scoring: what was seen of old text so far, where engines share it.
 
-        scheduler: gives a step's draft nodes to the rows where they pay; None: every row has
+        draft_budget: gives a step's draft nodes to the rows where they pay; None: every row has
         ``settings.nodes``, whatever its company.
 
         Raises ModelError when the model's generation config asks for what cannot be honoured.
         """
         self.target, self.settings = target, settings
-        self.scoring = scoring or ReuseEstimator()
-        self.scheduler = scheduler if settings.nodes else None
+        self.reuse_estimator = reuse_estimator or ReuseEstimator()
+        self.draft_budget = draft_budget if settings.nodes else None
         self.drafter = drafter if settings.nodes else None
         self.rules = generation_config.read_rules(target.generation_config)
         eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
@@ -62,27 +62,27 @@ class Engine:
         """Results in the order in which rows end. A row that cannot be written costs no other row."""
         rows = self._rows = self._new_rows()
         self._due_s = math.inf
-        cache = self.target.take_cache(self.settings.batch_size)
-        refill = RequestScheduler(requests, self._admission, self.target, self.settings, self.scoring,
-                                  rows, cache)
+        cache = self.target.acquire_cache(self.settings.batch_size)
+        scheduler = RequestScheduler(requests, self._admission, self.target, self.settings,
+                                     self.reuse_estimator, rows, cache)
         while True:
             if rows.active < self.settings.batch_size:
-                yield from self._refill(refill, rows, cache)
+                yield from self._schedule(scheduler, rows, cache)
             if not rows.active:
                 break
             yield from self._step(rows, cache)
-        self.target.spare = cache  # not after an error: what stands in it may be no numbers
+        self.target.spare_cache = cache  # not after an error: what stands in it may be no numbers
 
-    def in_slots(self) -> list:
+    def active_ids(self) -> list:
         """Ids of the requests that are decoded right now; may be asked from another thread."""
         return [request.id for request in self._rows.requests if request is not None] if self._rows else []
 
     def _new_rows(self) -> Rows:
         return Rows(self.settings.batch_size)
 
-    def _move(self, rows: Rows, cache: TreeCache, source: int, target: int) -> None:
+    def _move_row(self, rows: Rows, cache: TreeCache, source: int, target: int) -> None:
         """Give a row another slot."""
-        cache.move(source, target, int(rows.length[source]))
+        cache.copy_slot(source, target, int(rows.length[source]))
         rows.move(source, target)
 
     def _admission(self, request: Request) -> Admission:
@@ -92,35 +92,37 @@ class Engine:
         """One forward over the trees of all rows, which stand in the first slots."""
         started = time.perf_counter()
         slots = _first_slots(rows.active)
-        nodes = min(self.scheduler.width, self.settings.nodes) if self.scheduler else self.settings.nodes
-        plan = rows.plan(self.settings.depth, nodes, self.target.traits.columns)
-        drafts = self._drafts(rows, plan)
+        nodes = self.settings.nodes
+        if self.draft_budget:
+            nodes = min(self.draft_budget.row_nodes, nodes)
+        plan = rows.plan(self.settings.depth, nodes, self.target.traits.max_columns)
+        drafts = self._draft(rows, plan)
         drafted = time.perf_counter()
         verdict = self._verified(rows, slots, cache, plan, drafts)
-        ending, ends = rows.write(slots, verdict, self._is_eos)
-        self.target.keep(cache, plan.before, verdict.paths, verdict.counts)
+        ending, ends = rows.append(slots, verdict, self._is_eos)
+        self.target.commit(cache, plan.before, verdict.paths, verdict.counts)
         ended = time.perf_counter()
-        rows.share(1e3 * (drafted - started), 1e3 * (ended - started))
-        self.scoring.stepped(ended - started, len(slots))
+        rows.add_step_time(1e3 * (drafted - started), 1e3 * (ended - started))
+        self.reuse_estimator.record_step(ended - started, len(slots))
         self.clock_s += ended - started
-        if self.scheduler:
-            self.scheduler.took(len(slots), sum(drafts.sizes.tolist()), 1e3 * (ended - drafted))
+        if self.draft_budget:
+            self.draft_budget.record_step(len(slots), sum(drafts.sizes.tolist()), 1e3 * (ended - drafted))
         results = self._finish(rows, cache, slots, ends) if ending else []
         return results if self.clock_s < self._due_s else results + self._timed_out(rows)
 
-    def _drafts(self, rows: Rows, plan: StepPlan) -> DraftBatch:
+    def _draft(self, rows: Rows, plan: StepPlan) -> DraftBatch:
         """The drafts that this step verifies."""
         count = rows.active
         if self.drafter is None:
             return empty(count)
-        least = self.scheduler.least(count) if self.scheduler else 0.0
+        least = self.draft_budget.min_score(count) if self.draft_budget else 0.0
         if least is None or not max(plan.budgets.tolist()):
             return empty(count)
         started = time.perf_counter()
-        drafts = self.drafter.draft(rows.asked, rows.tokens[:count], plan.lengths, plan.budgets, plan.depths,
-                                    least)
-        if self.scheduler:
-            drafts = self.scheduler.cut(drafts, 1e3 * (time.perf_counter() - started))
+        drafts = self.drafter.draft(rows.active_requests, rows.tokens[:count], plan.lengths, plan.budgets,
+                                    plan.depths, least)
+        if self.draft_budget:
+            drafts = self.draft_budget.select(drafts, 1e3 * (time.perf_counter() - started))
         return drafts
 
     def _verified(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
@@ -131,15 +133,15 @@ class Engine:
         """
         tree = build(plan.roots, drafts, plan.depths)
         verdict = self._forward(rows, slots, cache, plan.before, tree)
-        if verdict.all_sound:
-            if self.scheduler:
-                self.scheduler.observe(tree, verdict)
+        if verdict.all_finite:
+            if self.draft_budget:
+                self.draft_budget.observe(tree, verdict)
             return verdict
-        for slot in np.flatnonzero(~verdict.sound):
+        for slot in np.flatnonzero(~verdict.tree_finite):
             cache.clear(slot, plan.before[slot])
-        return self._verified_again(rows, slots, cache, plan, drafts, tree, verdict.sound)
+        return self._verify_finite(rows, slots, cache, plan, drafts, tree, verdict.tree_finite)
 
-    def _verified_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
+    def _verify_finite(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
                         drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> VerificationResult:
         """A forward that shows which rows fail by themselves: it does without the drafts of those that are
         not ``sound``, bool (R,), of whose ``tree`` nothing stands in the cache any more.
@@ -149,24 +151,25 @@ class Engine:
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,
                  tree: Tree) -> VerificationResult:
-        if self.target.static is not None and self._plainly_strict(rows, slots):
-            first = self.target.first_choices(cache, tree, before)
+        if self.target.static is not None and self._needs_argmax_only(rows, slots):
+            first = self.target.argmax_tokens(cache, tree, before)
             if first is not None:
                 return longest_accepted(tree, rules.verify_strict_argmax(tree, *first))
         on_device = tree.to(self.target.device)
-        return self._verdict(rows, slots, on_device, self.target.forward(cache, on_device, before))
+        return self._verify_logits(rows, slots, on_device, self.target.forward(cache, on_device, before))
 
-    def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
+    def _needs_argmax_only(self, rows: Rows, slots: np.ndarray) -> bool:
         """Whether the first choices of the bare logits are all that these rows' verdicts hang on."""
-        by_rule = self.settings.rule == "strict" or (rows.length[slots] >= rows.guard[slots]).all()
+        by_rule = self.settings.rule == "strict" or (rows.length[slots] >= rows.relaxed_end[slots]).all()
         return by_rule and self._scorer.idle(rows, slots)
 
-    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> VerificationResult:
+    def _verify_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
+                       logits: torch.Tensor) -> VerificationResult:
         """The branch that each row goes on with, by logits (T, V) of the trees."""
-        scores, seen = self._scores(rows, slots, tree, logits)
-        return self._verify(scores, tree, self._strict(rows, slots, tree), seen)
+        scores, seen = self._process_logits(rows, slots, tree, logits)
+        return self._verify(scores, tree, self._strict_nodes(rows, slots, tree), seen)
 
-    def _scores(self, rows: Rows, slots: np.ndarray, tree: Tree,
+    def _process_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
                 logits: torch.Tensor) -> tuple[torch.Tensor, PenaltyContext]:
         """float32 (T, V) by the generation config, and what verification has yet to do to them."""
         scores = logits if logits.dtype == torch.float32 else logits.float()
@@ -174,17 +177,17 @@ class Engine:
             return scores, NO_PENALTY
         processors = [rows.processors[slot] for slot in slots] if self._scorer.slow else None
         where = _slot_index(slots)
-        return self._scorer(scores, tree, rows.tokens[where], rows.length[where], rows.least[where],
+        return self._scorer(scores, tree, rows.tokens[where], rows.length[where], rows.min_length[where],
                             processors)
 
-    def _strict(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
+    def _strict_nodes(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
         """bool (T,): nodes whose token stands behind its row's guard, by its place in the text whatever the
         step; None: no node.
         """
-        if self.settings.rule == "strict" or not tree.depth or not rows.guarded:
+        if self.settings.rule == "strict" or not tree.depth or not rows.any_relaxed_limit:
             return None
         where = _slot_index(slots)
-        behind = rows.length[where] - rows.guard[where]
+        behind = rows.length[where] - rows.relaxed_end[where]
         if behind.max() + tree.depth <= 0:
             return None
         behind = np.repeat(behind, np.diff(tree.starts))
@@ -199,38 +202,38 @@ class Engine:
                 cache.clear(slot)  # for the rows that come after
                 results.append(rows.finish(slot, "error", "the model's logits are not finite"))
                 continue
-            if len(rows.old[slot]):
-                self.scoring.wrote(*rows.followed(slot))
+            if len(rows.previous[slot]):
+                self.reuse_estimator.record_row(*rows.matched_previous(slot))
             results.append(rows.finish(slot, "eos" if why == EOS else "length"))
         return results
 
     def _timed_out(self, rows: Rows) -> list[Result]:
         """Take rows out of their slots whose forwards took too long."""
         limit, results = self.settings.row_timeout_s, []
-        taken = self.clock_s - rows.since_s
+        taken = self.clock_s - rows.admitted_s
         for slot in np.flatnonzero(rows.used & (taken >= limit)):
             tokens = int(rows.length[slot] - rows.prompt[slot])
             results.append(rows.finish(slot, "timeout", f"timed out after {taken[slot]:.1f} s with {tokens} "
                                        f"tokens written (decode.row_timeout_s = {limit:g})"))
-        self._due_s = rows.since_s[rows.used].min(initial=math.inf) + limit
+        self._due_s = rows.admitted_s[rows.used].min(initial=math.inf) + limit
         return results
 
-    def _refill(self, refill: RequestScheduler, rows: Rows, cache: TreeCache) -> Iterator[Result]:
+    def _schedule(self, scheduler: RequestScheduler, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Give free slots to waiting requests; where none wait, close the gaps between rows."""
         while len(rows.free()):
-            forwards = refill.fill()
-            yield from refill.failed()
+            forwards = scheduler.schedule()
+            yield from scheduler.failed()
             if not forwards:
                 break
             if self.target.static is not None:  # growing later would cost the recorded graphs
-                cache.reserve(round_up_columns(int(rows.longest[rows.used].max()) + self.settings.nodes))
+                cache.reserve(round_up_columns(int(rows.max_length[rows.used].max()) + self.settings.nodes))
             for slots, prefix in forwards:
                 yield from self._prefill(rows, cache, slots, prefix)
         for gap in rows.free():
             last = np.flatnonzero(rows.used)
             if not len(last) or last[-1] < gap:
                 return
-            self._move(rows, cache, last[-1], gap)
+            self._move_row(rows, cache, last[-1], gap)
 
     def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
                  prefix: Prefix | None) -> list[Result]:
@@ -241,30 +244,31 @@ class Engine:
         """
         started = time.perf_counter()
         if self.settings.row_timeout_s is not None:
-            rows.since_s[slots] = self.clock_s
+            rows.admitted_s[slots] = self.clock_s
             self._due_s = min(self._due_s, self.clock_s + self.settings.row_timeout_s)
-        verdict, read = self._scored(rows, cache, slots, prefix)
-        if not verdict.all_sound:
-            for slot in slots[~verdict.sound]:
+        verdict, read = self._verify_prefill(rows, cache, slots, prefix)
+        if not verdict.all_finite:
+            for slot in slots[~verdict.tree_finite]:
                 cache.clear(slot)
-                rows.offered[slot] = 0
-            verdict, read = self._scored(rows, cache, slots, prefix)
-        ending, ends = rows.write_scored(slots, verdict, self._is_eos)
+                rows.submitted[slot] = 0
+            verdict, read = self._verify_prefill(rows, cache, slots, prefix)
+        ending, ends = rows.append_prefilled(slots, verdict, self._is_eos)
         seconds = time.perf_counter() - started
-        self.scoring.prefilled(seconds, read)
+        self.reuse_estimator.record_prefill(seconds, read)
         self.clock_s += seconds
         rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
         return self._finish(rows, cache, slots, ends) if ending else []
 
-    def _scored(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
+    def _verify_prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
                 prefix: Prefix | None) -> tuple[VerificationResult, int]:
         """The forward of prompts behind their common prefix; its verdict and the tokens that it read."""
-        lengths, offered = rows.length[slots], rows.offered[slots]
-        chains = prefill.chain_drafts([rows.old[slot][:n] for slot, n in zip(slots, offered, strict=True)])
+        lengths, offered = rows.length[slots], rows.submitted[slots]
+        previous = [rows.previous[slot][:n] for slot, n in zip(slots, offered, strict=True)]
+        chains = prefill.chain_drafts(previous)
         ids = prefill.padded_ids(rows.tokens[slots], lengths, chains)
         logits = self.target.prefill(cache, slots, ids, lengths, offered, prefix)
         tree = build(rows.tokens[slots, lengths - 1], chains, offered)
-        verdict = self._verdict(rows, slots, tree.to(self.target.device), logits)
+        verdict = self._verify_logits(rows, slots, tree.to(self.target.device), logits)
         return verdict, ids.size - (len(slots) * len(prefix) if prefix else 0)
 
 

@@ -55,11 +55,11 @@ class LatencyCurve:
         return list(self.points)
 
     @property
-    def queries(self) -> int:
+    def common_queries(self) -> int:
         """The most queries a row that every batch size of the curve has."""
         return int(min(queries[-1] for queries, _ in self.points.values()))
 
-    def reach(self, batch: int) -> int:
+    def max_queries(self, batch: int) -> int:
         """The most queries a row that the curve has for so many rows; behind it, ``steps`` supposes."""
         around = {min(self.batches, key=lambda b: (b < batch, abs(b - batch))),
                   min(self.batches, key=lambda b: (b > batch, abs(b - batch)))}
@@ -70,7 +70,7 @@ class LatencyCurve:
         rows = self.batches
         return float(np.interp(batch, rows, [np.interp(queries, *self.points[b]) for b in rows]))
 
-    def steps(self, rows: int, nodes: int) -> np.ndarray:
+    def forward_ms(self, rows: int, nodes: int) -> np.ndarray:
         """float64 (nodes + 1,): milliseconds of a forward of ``rows`` roots and 0 ... nodes drafts in all.
 
         Behind the curve's end it goes on as steep as its last piece.

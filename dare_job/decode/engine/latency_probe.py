@@ -126,8 +126,8 @@ def _measure_batch(target: Target, settings: EngineSettings, batch: int) -> dict
 def _max_columns(target: Target) -> float:
     """Columns that a row's text and tree may take together."""
     traits = target.traits
-    return min(math.inf if traits.longest is None else traits.longest - 1,
-               math.inf if traits.columns is None else traits.columns)
+    return min(math.inf if traits.max_length is None else traits.max_length - 1,
+               math.inf if traits.max_columns is None else traits.max_columns)
 
 
 def _tree(batch: int, nodes: int, depth: int) -> Tree:
@@ -150,7 +150,7 @@ def _step(target: Target, settings: EngineSettings):
 
     def step(cache: TreeCache, tree: Tree, lengths: np.ndarray) -> None:
         if settings.rule == "strict" and target.static is not None:
-            first = target.first_choices(cache, tree, lengths)
+            first = target.argmax_tokens(cache, tree, lengths)
             if first is not None:
                 longest_accepted(tree, rules.verify_strict_argmax(tree, *first))
                 return
@@ -182,7 +182,7 @@ def _key(target: Target, settings: EngineSettings) -> str:
     config = {k: v for k, v in target.model.config.to_dict().items() if not k.startswith("_name")}
     asked = [settings.batch_size, settings.nodes, settings.depth, settings.rule, settings.k]
     what = [_FORMAT_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
-            torch.__version__, transformers.__version__, len(target.packing), target.in_line,
+            torch.__version__, transformers.__version__, len(target.prepacked), target.packed,
             target.static is not None, asked]
     return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
 

@@ -46,7 +46,7 @@ def usable_previous_text(old: np.ndarray | None, vocabulary: int, is_eos: np.nda
 
 def max_reused_tokens(prompt: int, target: Target, settings: EngineSettings) -> int:
     """Tokens that a row with a prompt of this length may have scored within ``logit_bytes``."""
-    return max(0, _max_logit_positions(target, settings) - (1 if target.keeps_logits else prompt))
+    return max(0, _max_logit_positions(target, settings) - (1 if target.supports_logits_to_keep else prompt))
 
 
 def split_forwards(prompts: np.ndarray, scored: np.ndarray, target: Target,
@@ -69,7 +69,7 @@ def _fits(prompts: np.ndarray, scored: np.ndarray, target: Target, settings: Eng
     """Whether several rows go into one forward."""
     rows, longest = len(prompts), int((prompts + scored).max())
     wanted, columns = int(scored.sum()) + rows, longest
-    if target.keeps_logits:
+    if target.supports_logits_to_keep:
         columns = min(longest - int(prompts[0]) + 1, wanted)
         if wanted > rows and rows * columns > _MAX_LOGIT_OVERHEAD * wanted:
             return False
@@ -141,15 +141,15 @@ class ReuseEstimator:
         passed = 1 - (self._died + _PRIOR[0]) / (self._reached + _PRIOR[1])
         return np.cumprod(np.repeat(passed ** (1 / _BUCKET_WIDTHS), _BUCKET_WIDTHS)[:most])
 
-    def wrote(self, kept: int, died: bool) -> None:
+    def record_row(self, kept: int, died: bool) -> None:
         """A row was written: its old text passed up to ``kept``, and there it failed or was not asked on."""
         _update_life_table(self._died, self._reached, kept, died)
 
-    def stepped(self, seconds: float, rows: int) -> None:
+    def record_step(self, seconds: float, rows: int) -> None:
         """A step of so many rows."""
         self._step.add(seconds, rows)
 
-    def prefilled(self, seconds: float, tokens: int) -> None:
+    def record_prefill(self, seconds: float, tokens: int) -> None:
         """A forward read so many tokens of prompts and old text, padding included."""
         self._prompt.add(seconds, tokens)
 

@@ -27,16 +27,16 @@ class RequestScheduler:
     """Gives the free slots of one run to its requests."""
 
     def __init__(self, requests: Iterable[Request], admit: Callable[[Request], Admission], target: Target,
-                 settings: EngineSettings, scoring: ReuseEstimator, rows: Rows, cache: TreeCache):
+                 settings: EngineSettings, reuse_estimator: ReuseEstimator, rows: Rows, cache: TreeCache):
         """admit may raise RowError."""
         self._queue, self._admit = iter(requests), admit
-        self._target, self._settings, self._scoring = target, settings, scoring
+        self._target, self._settings, self._reuse_estimator = target, settings, reuse_estimator
         self._rows, self._cache = rows, cache
         self._ahead = max(_LOOKAHEAD_BATCHES * settings.batch_size, _MIN_LOOKAHEAD)
         self._waiting: list[Admission] = []  # the longest last
         self._failed: list[Result] = []
 
-    def fill(self) -> list[tuple[np.ndarray, Prefix | None]]:
+    def schedule(self) -> list[tuple[np.ndarray, Prefix | None]]:
         """Put waiting rows into free slots: the slots of each forward, and what its prompts begin with."""
         rows, free, admitted = self._rows, self._rows.free(), []
         while len(admitted) < len(free) and (self._waiting or self._more()):
@@ -46,12 +46,12 @@ class RequestScheduler:
         admitted.sort(key=lambda row: len(row.request.prompt_ids))
         for slot, row in zip(free, admitted, strict=False):
             rows.admit(slot, row)
-            rows.offered[slot] = self._offered(row)
+            rows.submitted[slot] = self._offered(row)
         forwards = []
-        for prefix, members in self._target.prefixes.groups([row.request.prompt_ids for row in admitted]):
+        for prefix, members in self._target.prefix_cache.group([row.request.prompt_ids for row in admitted]):
             slots = free[members]
             rest = rows.prompt[slots] - (len(prefix) if prefix else 0)
-            parts = prefill.split_forwards(rest, rows.offered[slots], self._target, self._settings)
+            parts = prefill.split_forwards(rest, rows.submitted[slots], self._target, self._settings)
             forwards += [(slots[part], prefix) for part in parts]
         return forwards
 
@@ -68,7 +68,7 @@ class RequestScheduler:
             except RowError as error:
                 self._failed.append(failed(request, str(error)))
         self._waiting.sort(key=_expected_length)
-        self._target.prefixes.learn([row.request.prompt_ids for row in self._waiting], self._read)
+        self._target.prefix_cache.update([row.request.prompt_ids for row in self._waiting], self._read)
         return bool(self._waiting)
 
     def _read(self, tokens: np.ndarray) -> list[torch.Tensor]:
@@ -81,15 +81,15 @@ class RequestScheduler:
 
     def _offered(self, row: Admission) -> int:
         """How much of a row's old text is scored behind its prompt."""
-        if not len(row.old) or self._settings.score == "never":
+        if not len(row.previous) or self._settings.score == "never":
             return 0
-        most = min(len(row.old), prefill.max_reused_tokens(len(row.request.prompt_ids), self._target,
+        most = min(len(row.previous), prefill.max_reused_tokens(len(row.request.prompt_ids), self._target,
                                                            self._settings))
         if self._settings.score == "always":
             return most
-        return self._scoring.tokens(most, min(self._settings.nodes, self._settings.depth))
+        return self._reuse_estimator.tokens(most, min(self._settings.nodes, self._settings.depth))
 
 
 def _expected_length(row: Admission) -> int:
     """Length of a row's text: as it was; where that is not known, as it may become."""
-    return len(row.request.prompt_ids) + len(row.old) if len(row.old) else row.longest
+    return len(row.request.prompt_ids) + len(row.previous) if len(row.previous) else row.max_length

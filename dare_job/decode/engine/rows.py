@@ -39,24 +39,24 @@ class Rows:
         self.active = 0  # slots in use
         self.requests: list[Request | None] = [None] * slots
         self.processors: list = [None] * slots
-        self.old: list[np.ndarray | None] = [None] * slots  # text that may be scored
+        self.previous: list[np.ndarray | None] = [None] * slots  # text that may be scored
         self.tokens = np.zeros((slots, 0), np.int32)
         self.relaxed = np.zeros((slots, 0), np.bool_)  # which tokens of the text are relaxed
         self.step_tokens = np.zeros((slots, 0), np.int16)
         # offered: tokens of ``old`` that stand behind the prompt; guard: length behind which all is strict,
         # the prompt counted. In one array, as a row that ends takes all of its own at once.
         self._counted = np.zeros((9, slots), np.int64)
-        (self.prompt, self.length, self.forwards, self.accepted, self.scored, self.longest, self.least,
-         self.offered, self.guard) = self._counted
+        (self.prompt, self.length, self.forwards, self.accepted, self.reused, self.max_length,
+         self.min_length, self.submitted, self.relaxed_end) = self._counted
         self.slot_steps = np.zeros(slots)
-        self.since_s = np.zeros(slots)  # the engine's clock when the row came
+        self.admitted_s = np.zeros(slots)  # the engine's clock when the row came
         # Each row's share of drafting and of decoding, in ms: its own, and that of all rows' steps so far, of
         # which it leaves out those before it came.
         self.own_ms, self._shared_ms = np.zeros((slots, 2)), (0.0, 0.0)
-        self._asked: tuple[Request, ...] | None = None
+        self._active_requests: tuple[Request, ...] | None = None
         self._plan: StepPlan | None = None
-        self.held_back = False  # whether some row so far had a text that may not end at once
-        self.guarded = False  # whether some row so far had a guard
+        self.any_min_length = False  # whether some row so far had a text that may not end at once
+        self.any_relaxed_limit = False  # whether some row so far had a guard
 
     def free(self) -> np.ndarray:
         """Slots without a row, ascending."""
@@ -64,26 +64,26 @@ class Rows:
 
     def admit(self, slot: int, row: Admission) -> None:
         prompt = row.request.prompt_ids
-        self._reserve(row.longest)
+        self._reserve(row.max_length)
         self.active += 1
         self.used[slot], self.requests[slot], self.processors[slot] = True, row.request, row.processors
-        self.old[slot], self.guard[slot] = row.old, _relaxed_end(row.request)
+        self.previous[slot], self.relaxed_end[slot] = row.previous, _relaxed_end(row.request)
         self.tokens[slot, : len(prompt)] = prompt
         self.relaxed[slot] = False
         self.prompt[slot] = self.length[slot] = len(prompt)
-        self.longest[slot], self.least[slot] = row.longest, row.least
-        self.held_back |= row.least > len(prompt)
-        self.guarded |= bool(self.guard[slot] != _NO_LIMIT)
-        self.forwards[slot] = self.accepted[slot] = self.scored[slot] = self.offered[slot] = 0
+        self.max_length[slot], self.min_length[slot] = row.max_length, row.min_length
+        self.any_min_length |= row.min_length > len(prompt)
+        self.any_relaxed_limit |= bool(self.relaxed_end[slot] != _NO_LIMIT)
+        self.forwards[slot] = self.accepted[slot] = self.reused[slot] = self.submitted[slot] = 0
         self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
-        self._asked = None
+        self._active_requests = None
 
     @property
-    def asked(self) -> tuple[Request, ...]:
+    def active_requests(self) -> tuple[Request, ...]:
         """Requests of the rows, which stand in the first slots: the same object while they are the same."""
-        if self._asked is None:
-            self._asked = tuple(self.requests[: self.active])
-        return self._asked
+        if self._active_requests is None:
+            self._active_requests = tuple(self.requests[: self.active])
+        return self._active_requests
 
     def plan(self, depth: int, nodes: int, columns: int | None) -> StepPlan:
         """Of a step of all rows. depth, nodes: what each may draft; columns: what a forward may use.
@@ -94,15 +94,16 @@ class Rows:
         if plan is None or len(plan.before) != self.active:
             plan = self._plan = StepPlan(*np.empty((2, self.active), np.int64),
                                      *np.empty((3, self.active), np.int32))
-        _plan(self.tokens, self.length, self.longest, depth, nodes, -1 if columns is None else columns, *plan)
+        _plan(self.tokens, self.length, self.max_length, depth, nodes, -1 if columns is None else columns,
+              *plan)
         return plan
 
-    def share(self, retrieval_ms: float, decode_ms: float) -> None:
+    def add_step_time(self, retrieval_ms: float, decode_ms: float) -> None:
         """Share the time of a step among its rows."""
         retrieval, decode = self._shared_ms
         self._shared_ms = retrieval + retrieval_ms / self.active, decode + decode_ms / self.active
 
-    def write(self, slots: np.ndarray, verdict: VerificationResult,
+    def append(self, slots: np.ndarray, verdict: VerificationResult,
               is_eos: np.ndarray) -> tuple[int, np.ndarray]:
         """Append the accepted tokens and the model's own, up to the end of text or the row's limit.
 
@@ -111,24 +112,24 @@ class Rows:
         """
         return self._write(slots, verdict, is_eos, len(self.used) / len(slots))
 
-    def write_scored(self, slots: np.ndarray, verdict: VerificationResult,
+    def append_prefilled(self, slots: np.ndarray, verdict: VerificationResult,
               is_eos: np.ndarray) -> tuple[int, np.ndarray]:
         """The same for a prompt's forward, which is no step: what it accepted is counted as scored."""
         ending, ends = self._write(slots, verdict, is_eos, 0.0)
-        self.scored[slots], self.accepted[slots] = self.accepted[slots], 0
+        self.reused[slots], self.accepted[slots] = self.accepted[slots], 0
         return ending, ends
 
     def _write(self, slots: np.ndarray, verdict: VerificationResult, is_eos: np.ndarray,
                share: float) -> tuple[int, np.ndarray]:
         ends = np.empty(len(slots), np.int8)
         ending = _write(slots, verdict.counts, verdict.tokens, verdict.relaxed, verdict.finite, is_eos, share,
-                        self.longest, self.tokens, self.relaxed, self.step_tokens, self.length, self.forwards,
-                        self.accepted, self.slot_steps, ends)
+                        self.max_length, self.tokens, self.relaxed, self.step_tokens, self.length,
+                        self.forwards, self.accepted, self.slot_steps, ends)
         return ending, ends
 
-    def followed(self, slot: int) -> tuple[int, bool]:
+    def matched_previous(self, slot: int) -> tuple[int, bool]:
         """Tokens of a written row's old text that passed, and whether the next one failed."""
-        old, scored, offered = self.old[slot], int(self.scored[slot]), int(self.offered[slot])
+        old, scored, offered = self.previous[slot], int(self.reused[slot]), int(self.submitted[slot])
         if scored < offered:
             return scored, True
         text = self.tokens[slot, self.prompt[slot] : self.length[slot]]
@@ -141,7 +142,7 @@ class Rows:
         start, end, forwards, accepted, scored, *_ = self._counted[:, slot].tolist()
         (retrieval_ms, decode_ms), (shared, shared_decode) = self.own_ms[slot].tolist(), self._shared_ms
         relaxed = self.relaxed[slot, start:end].nonzero()[0].astype(np.int32)
-        guard = self.requests[slot].guard
+        guard = self.requests[slot].max_relaxed_tokens
         result = Result(
             self.requests[slot].id, self.tokens[slot, start:end].copy(), reason, error, start, forwards - 1,
             scored, accepted, len(relaxed), 0 if guard is None else max(0, end - start - guard),
@@ -150,19 +151,19 @@ class Rows:
             beams,
         )
         self.active -= 1
-        self.used[slot], self.requests[slot], self._asked = False, None, None
-        self.processors[slot] = self.old[slot] = None
+        self.used[slot], self.requests[slot], self._active_requests = False, None, None
+        self.processors[slot] = self.previous[slot] = None
         return result
 
     def move(self, source: int, target: int) -> None:
         """Move a row to a free slot."""
         self._counted[:, target] = self._counted[:, source]
         for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.own_ms, self.slot_steps,
-                      self.since_s):
+                      self.admitted_s):
             array[target] = array[source]
-        for values in (self.requests, self.processors, self.old):
+        for values in (self.requests, self.processors, self.previous):
             values[target], values[source] = values[source], None
-        self.used[source], self._asked = False, None
+        self.used[source], self._active_requests = False, None
 
     def _reserve(self, longest: int) -> None:
         if longest > self.tokens.shape[1]:
@@ -174,7 +175,8 @@ class Rows:
 def _relaxed_end(request: Request) -> int:
     if request.strict:
         return 0
-    return _NO_LIMIT if request.guard is None else len(request.prompt_ids) + request.guard
+    limit = request.max_relaxed_tokens
+    return _NO_LIMIT if limit is None else len(request.prompt_ids) + limit
 
 
 @numba.njit(cache=True)

@@ -27,8 +27,8 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
     layout = _PACKED_LAYOUT.get()
     if layout is not None:
         attend = _attend_folded if layout.fold else _attend
-        out, _ = attend(layout.side_by_side(query), key, value, attention_mask, scaling)
-        return layout.in_line(out)[None], None
+        out, _ = attend(layout.pad(query), key, value, attention_mask, scaling)
+        return layout.unpad(out)[None], None
     return _attend(query, key, value, attention_mask, scaling)
 
 

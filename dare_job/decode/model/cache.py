@@ -83,7 +83,7 @@ class TreeCache(Cache):
         return sum(stack.shape[0] * stack.shape[2] * stack.shape[4] * stack.element_size()
                    for stack in self._stacks)
 
-    def begin(self, tree: Tree, lengths: np.ndarray, layout: PaddedLayout | None = None) -> None:
+    def begin_trees(self, tree: Tree, lengths: np.ndarray, layout: PaddedLayout | None = None) -> None:
         """The next forward holds the trees of the first R slots. lengths (R,): entries before each root.
 
         layout  where its rows are padded
@@ -93,7 +93,7 @@ class TreeCache(Cache):
         if self.device.type != "cpu":
             before = torch.from_numpy(lengths - tree.starts[:-1]).to(self.device)[tree.rows]
             written = before + torch.arange(len(tree), device=self.device)
-            self.begin_in_place(rows, end, tree.rows, written, layout)
+            self.begin_static(rows, end, tree.rows, written, layout)
             self.column = end - tree.width
             return
         self.reserve(end)
@@ -128,7 +128,7 @@ class TreeCache(Cache):
         """A copy of a slot's first entries: (parts, heads, length, dim) of each stack."""
         return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
-    def begin_in_place(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor,
+    def begin_static(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor,
                        layout: PaddedLayout | None = None) -> None:
         """The next forward holds T queries and reads ``columns`` of the first ``rows`` slots.
 
@@ -177,7 +177,7 @@ class TreeCache(Cache):
                  for part, one in zip(parts, group, strict=True)}
         return [found[part] for part in range(len(found))]
 
-    def keep(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
+    def move_entries(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
         """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer.
 
         Lines are computed on the device: a copy of few numbers, which nothing waits for.
@@ -195,7 +195,7 @@ class TreeCache(Cache):
             flat = stack.view(-1, stack.shape[4])
             flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
 
-    def keep_here(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
+    def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """On a CPU: put the first ``counts`` (R,) entries of ``paths`` (R, D) behind each row's root.
 
         lengths (R,): entries before the root, which ``paths`` begins with. A path ascends, so that no entry
@@ -204,18 +204,18 @@ class TreeCache(Cache):
         for stack in self._numbers:
             _move(stack, lengths, paths, counts)
 
-    def move(self, source: int, target: int, length: int) -> None:
+    def copy_slot(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` entries to another slot."""
         for stack in self._stacks:
             stack[:, target, :, :length] = stack[:, source, :, :length]
 
-    def rearrange(self, sources: np.ndarray, targets: np.ndarray, length: int) -> None:
+    def copy_slots(self, sources: np.ndarray, targets: np.ndarray, length: int) -> None:
         """Copy the first ``length`` entries of the slots ``sources`` (M,) to ``targets`` (M,), at once."""
         old, new = (torch.from_numpy(slots).to(self.device) for slots in (sources, targets))
         for stack in self._stacks:
             stack[:, new, :, :length] = stack[:, old, :, :length]
 
-    def take(self, other: "TreeCache", sources: tuple[np.ndarray, np.ndarray],
+    def copy_from(self, other: "TreeCache", sources: tuple[np.ndarray, np.ndarray],
              targets: tuple[np.ndarray, np.ndarray]) -> None:
         """Copy entries of another cache of the same model; slots and columns (N,) there and here."""
         (old, source), (new, target) = (

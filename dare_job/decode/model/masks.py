@@ -144,10 +144,10 @@ def level_of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:
     """Whole trees of some rows, bool (R,); before (R,): tokens that the cache holds, without their roots."""
     counts, shape = np.diff(tree.starts), (len(rows), tree.width)
     tokens, parents, depths, starts = tree.host
-    above = parents[tree.side[0]].reshape(shape) - starts[:-1, None]
+    above = parents[tree.padding[0]].reshape(shape) - starts[:-1, None]
     above[:, 0] = -1
     return Level(tokens[np.repeat(rows, counts)], np.concatenate(([0], np.cumsum(np.where(rows, counts, 0)))),
-                 before, np.zeros(len(rows), np.int64), above, depths[tree.side[0]].reshape(shape) + 1)
+                 before, np.zeros(len(rows), np.int64), above, depths[tree.padding[0]].reshape(shape) + 1)
 
 
 def level(traits: Traits, level: Level, width: int, columns: int, dtype: torch.dtype, device):

@@ -32,7 +32,7 @@ def is_device_failure(error: BaseException) -> bool:
 
 def release(target: Target) -> None:
     """Free caches that nobody uses; call it where no exception is held, whose frames keep theirs."""
-    target.spare = None
+    target.spare_cache = None
     gc.collect()
     if target.device.type == "cuda":
         torch.cuda.empty_cache()

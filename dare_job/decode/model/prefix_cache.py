@@ -46,7 +46,7 @@ class Prefix:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def cut(self, length: int) -> "Prefix":
+    def truncated(self, length: int) -> "Prefix":
         """Its first tokens: they do not depend on those behind them."""
         return Prefix(self.tokens[:length], [entries[:, :, :length] for entries in self.entries])
 
@@ -56,9 +56,9 @@ class PrefixCache:
 
     def __init__(self):
         self._held: list[Prefix] = []
-        self._unsound: list[np.ndarray] = []  # keys or values were no numbers
+        self._non_finite: list[np.ndarray] = []  # keys or values were no numbers
 
-    def learn(self, prompts: Sequence[np.ndarray],
+    def update(self, prompts: Sequence[np.ndarray],
               read: Callable[[np.ndarray], Sequence[torch.Tensor]]) -> None:
         """Keep what is worth it of what these prompts, each int32 (tokens,), begin with, the best first.
 
@@ -74,9 +74,9 @@ class PrefixCache:
             if all(bool(entries.isfinite().all()) for entries in prefix.entries):
                 self._held = [prefix, *self._held][:MAX_PREFIXES]
             else:
-                self._unsound = [tokens, *self._unsound][:MAX_PREFIXES]
+                self._non_finite = [tokens, *self._non_finite][:MAX_PREFIXES]
 
-    def groups(self, prompts: Sequence[np.ndarray]) -> list[tuple[Prefix | None, np.ndarray]]:
+    def group(self, prompts: Sequence[np.ndarray]) -> list[tuple[Prefix | None, np.ndarray]]:
         """Rows of these prompts that begin alike: what they begin with (None: nothing), and their indices.
 
         Each prompt is longer than its prefix: the last token's logits are needed. Several groups are several
@@ -88,7 +88,7 @@ class PrefixCache:
             if rows.sum() * shared[rows].min() < _MIN_SAVED_TOKENS:
                 numbers[rows] = -1
         groups = [(number, np.flatnonzero(numbers == number)) for number in dict.fromkeys(numbers.tolist())]
-        found = [(self._held[number].cut(shared[rows].min()) if number >= 0 else None, rows)
+        found = [(self._held[number].truncated(shared[rows].min()) if number >= 0 else None, rows)
                  for number, rows in groups]
         used = [number for number, _ in groups if number >= 0]
         rest = [number for number in range(len(self._held)) if number not in used]
@@ -116,6 +116,6 @@ class PrefixCache:
             last = shorter[shorter > place].min(initial=len(alike))
             saved = np.maximum(length - known[first : last + 1], 0).sum() - length
             tokens = prompts[place][:length]
-            if saved > best and not any(np.array_equal(tokens[: len(bad)], bad) for bad in self._unsound):
+            if saved > best and not any(np.array_equal(tokens[: len(bad)], bad) for bad in self._non_finite):
                 best, found = saved, tokens.copy()
         return found

@@ -68,7 +68,7 @@ def supports_packed(target) -> bool:
     """Whether uneven trees give the same logits without padding as with it."""
     logits = []
     try:
-        for target.in_line in (True, False):
+        for target.packed in (True, False):
             logits.append(_uneven(target))
     except _CANNOT:
         return False
@@ -112,8 +112,8 @@ def _lengths(traits) -> list[np.ndarray]:
     cases = [lengths]
     if traits.window is not None and traits.window <= _WINDOW_LIMIT:
         cases = [np.minimum(lengths, traits.window), lengths + traits.window]
-    if traits.longest is not None:  # room for the root and three levels of drafts
-        cases = [np.clip(lengths, 1, traits.longest - 5) for lengths in cases]
+    if traits.max_length is not None:  # room for the root and three levels of drafts
+        cases = [np.clip(lengths, 1, traits.max_length - 5) for lengths in cases]
     return cases
 
 

@@ -34,8 +34,8 @@ class Traits:
     window: int | None
     context: int | None
     reason: str
-    longest: int | None
-    columns: int | None = None
+    max_length: int | None
+    max_columns: int | None = None
 
 
 def traits(model: PreTrainedModel) -> Traits:

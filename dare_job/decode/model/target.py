@@ -57,14 +57,14 @@ class Target:
         self._shapes = selfcheck.cache_shapes(model)
         self._original_attention = attention.original_name(model)
         self.fused = attention.enable(model)
-        self.packing = PrepackedLayers(model)
-        self.prefixes = PrefixCache()
-        self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.prepacked = PrepackedLayers(model)
+        self.prefix_cache = PrefixCache()
+        self.supports_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.static: StaticForward | None = None
-        self.spare: TreeCache | None = None
-        self.in_line = self.fused and selfcheck.supports_packed(self)
+        self.spare_cache: TreeCache | None = None
+        self.packed = self.fused and selfcheck.supports_packed(self)
         cuda = self.device.type == "cuda"
-        if self.in_line and (cuda if static is None else static):
+        if self.packed and (cuda if static is None else static):
             selfcheck.enable_static(self, StaticForward(model, self.traits, record=cuda,
                                                     fuse=cuda and self.dtype != torch.float32))
         if check:
@@ -89,11 +89,11 @@ class Target:
     def generation_config(self) -> GenerationConfig:
         return self.model.generation_config
 
-    def take_cache(self, slots: int) -> TreeCache:
+    def acquire_cache(self, slots: int) -> TreeCache:
         """The cache that the last engine left in ``spare``, with the graphs that were recorded for it, where
         it has as many slots; else a new one.
         """
-        cache, self.spare = self.spare, None
+        cache, self.spare_cache = self.spare_cache, None
         return cache if cache is not None and cache.slots == slots else self.new_cache(slots)
 
     def new_cache(self, slots: int) -> TreeCache:
@@ -103,7 +103,7 @@ class Target:
     @contextmanager
     def as_transformers(self):
         """Context in which ``.model`` runs as transformers loaded it, for comparison."""
-        with attention.original(self.model, self._original_attention), self.packing.off():
+        with attention.original(self.model, self._original_attention), self.prepacked.off():
             yield self.model
 
     @_without_gradients
@@ -125,7 +125,9 @@ class Target:
         row = np.repeat(np.arange(rows), counts)
         wanted = (lengths - start - 1 - np.cumsum(counts) + counts)[row] + np.arange(len(row))  # (T,) columns
         kept, columns = np.unique(wanted, return_inverse=True)
-        keep = {"logits_to_keep": torch.from_numpy(kept).to(self.device)} if self.keeps_logits else {}
+        keep = {}
+        if self.supports_logits_to_keep:
+            keep["logits_to_keep"] = torch.from_numpy(kept).to(self.device)
         rest = torch.from_numpy(ids[:, start:]).to(self.device)
         logits = self._forward(rest, positions, mask, cache, **keep)
         if rows == 1 and keep:  # all that was computed is wanted
@@ -136,16 +138,17 @@ class Target:
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
         """Logits (T, V) of every node of the trees of the first R rows.
 
-        tree on the target's device; lengths int64 (R,): tokens before each row's root. Of ``traits.columns``
-        a row with drafts must leave as many as the widest row has queries, another row one.
+        tree on the target's device; lengths int64 (R,): tokens before each row's root. Of
+        ``traits.max_columns`` a row with drafts must leave as many as the widest row has queries, another
+        row one.
         """
         answer = self._answer(cache, tree, lengths)
         if answer is not None:
             return answer.logits
-        if self.traits.columns is not None and lengths.max() + tree.width > self.traits.columns:
+        if self.traits.max_columns is not None and lengths.max() + tree.width > self.traits.max_columns:
             return self._in_turns(cache, tree, lengths)
-        layout = None if tree.even else PaddedLayout.of(tree)
-        cache.begin(tree, lengths, None if self.in_line else layout)
+        layout = None if tree.uniform else PaddedLayout.of(tree)
+        cache.begin_trees(tree, lengths, None if self.packed else layout)
         positions, mask = self._positions_and_mask(tree, layout, lengths, cache.column)
         return self._read(cache, tree, layout, positions, mask)
 
@@ -153,7 +156,7 @@ class Target:
         """The same in two forwards where one would read more columns than there are, as far as the longest
         row with the widest tree: of the rows that have columns for such a tree, and of the others' roots.
         """
-        late, logits = lengths + tree.width > self.traits.columns, None
+        late, logits = lengths + tree.width > self.traits.max_columns, None
         for rows in (~late, late):
             if rows.any():
                 queries = torch.from_numpy(np.repeat(rows, np.diff(tree.starts))).to(self.device)
@@ -171,11 +174,11 @@ class Target:
         shape = len(tree.starts) - 1, tree.width
         if layout is None:
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
-        if self.in_line:
+        if self.packed:
             in_line = tree.tokens.unsqueeze(0), positions.unsqueeze(0)
             return attention.run_packed(layout, self._forward, *in_line, mask, cache, **options).squeeze(0)
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
-        return layout.in_line(self._forward(tokens, positions, mask, cache))
+        return layout.unpad(self._forward(tokens, positions, mask, cache))
 
     @_without_gradients
     def extend(self, cache: TreeCache, level: Level, wanted: np.ndarray | None = None) -> torch.Tensor:
@@ -185,9 +188,9 @@ class Target:
         """
         tree = level.queries().to(self.device)
         few = wanted is not None and len(wanted) < len(tree)
-        keep = few and self.in_line and self.keeps_logits
-        layout = None if tree.even and not keep else PaddedLayout.of(tree)
-        cache.begin(tree, level.before, None if self.in_line else layout)
+        keep = few and self.packed and self.supports_logits_to_keep
+        layout = None if tree.uniform and not keep else PaddedLayout.of(tree)
+        cache.begin_trees(tree, level.before, None if self.packed else layout)
         columns = cache.column + tree.width
         positions, mask = model_masks.level(
             self.traits, level, tree.width, columns, self.dtype, self.device
@@ -211,7 +214,7 @@ class Target:
         return positions, masks.tree(self.traits, layout, tree.ancestors, tree.depths, before, columns,
                                      self.dtype)
 
-    def first_choices(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> tuple | None:
+    def argmax_tokens(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> tuple | None:
         """The same forward where nothing but first choices is wanted: one wait for the device.
 
         Arguments as in ``forward``, the tree on the CPU -> (int64 (T,), bool (T,): its logit is a number), on
@@ -232,7 +235,7 @@ class Target:
             self.static = None
         return answer
 
-    def keep(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
+    def commit(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Put the accepted nodes of each row behind its root.
 
         lengths (R,) as in ``forward``; paths (R, D) queries, the root first; counts (R,): those behind it.
@@ -240,14 +243,14 @@ class Target:
         if paths.shape[1] == 1:  # roots stand where they belong
             return
         if self.device.type == "cpu":
-            cache.keep_here(lengths, paths, counts)
+            cache.compact(lengths, paths, counts)
             return
         offsets = np.arange(paths.shape[1])
         targets = lengths[:, None] + offsets
         sources = np.where(offsets <= counts[:, None], lengths[:, None] + paths, targets)
         rows = np.flatnonzero((sources != targets).any(1))
         if len(rows):
-            cache.keep(rows, sources[rows], targets[rows])
+            cache.move_entries(rows, sources[rows], targets[rows])
 
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
         return self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,

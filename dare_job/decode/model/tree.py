@@ -31,9 +31,9 @@ class Tree:
 
     def __init__(self, host: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], width: int, depth: int,
                  scores: np.ndarray, side: tuple[np.ndarray, np.ndarray]):
-        self.host, self.width, self.depth, self.scores, self.side = host, width, depth, scores, side
+        self.host, self.width, self.depth, self.scores, self.padding = host, width, depth, scores, side
         self.starts = host[3]
-        self.even = len(side[0]) == len(side[1])
+        self.uniform = len(side[0]) == len(side[1])
         self._original: Tree | None = None  # of a tree that was moved to a device: what it was made of
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class Tree:
         """The same tree with its tensors on another device."""
         if device.type == "cpu":
             return self
-        moved = Tree(self.host, self.width, self.depth, self.scores, self.side)
+        moved = Tree(self.host, self.width, self.depth, self.scores, self.padding)
         moved._original = self
         for name in ("tokens", "parents", "depths", "rows", "ancestors"):
             setattr(moved, name, getattr(self, name).to(device, non_blocking=True))
@@ -175,18 +175,18 @@ class PaddedLayout:
 
     @classmethod
     def of(cls, tree: Tree) -> "PaddedLayout":
-        queries, places = map(torch.from_numpy, tree.side)
+        queries, places = map(torch.from_numpy, tree.padding)
         if (device := tree.tokens.device).type != "cpu":
             queries, places = queries.to(device), places.to(device)
         return cls(len(tree.starts) - 1, tree.width, queries, places)
 
-    def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
+    def pad(self, states: torch.Tensor) -> torch.Tensor:
         """(1, H, T, D) -> (R, H, W, D)."""
         _, heads, _, dim = states.shape
         spread = states[0] if self.even else states[0].index_select(1, self.queries)
         return spread.reshape(heads, self.rows, self.width, dim).transpose(0, 1)
 
-    def in_line(self, states: torch.Tensor) -> torch.Tensor:
+    def unpad(self, states: torch.Tensor) -> torch.Tensor:
         """(R, W, ...) -> (T, ...)."""
         flat = states.flatten(0, 1)
         return flat if self.even else flat.index_select(0, self.places)

@@ -35,7 +35,7 @@ _REPEATING = ("iid",)  # laws that may draw a token twice
 @dataclass(frozen=True)
 class Sampling:
     """warp  what is sampled: temperature and so on, of target and draft alike
-    seed  with a row's key (``Request.seeded``) it decides the row's text
+    seed  with a row's key (``Request.random_key``) it decides the row's text
     model_penalty  the repetition penalty of the model's generation config holds, where warp has none
     law   how a draft model's candidates are drawn; drafts of retrieval have no law, and no rule is asked
     rule  verifies them: one of ``sampling.RULES``, or "traversal" of whole trees
@@ -76,14 +76,14 @@ class SamplingEngine(Engine):
     """
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
-                 drafter: Drafter | None = None, scoring: ReuseEstimator | None = None):
+                 drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None):
         """drafter: one whose ``sampled`` draws candidates by a law, or one whose drafts hold no chance."""
         if settings.rule != "strict":
             raise ConfigError(f"verify.rule = {settings.rule!r}: what is sampled has the model's own "
                               "law, and relaxed rules change it; use verify.rule = strict")
         if settings.score == "auto":  # by what other rows have seen: a row's text would hang on its company
             settings = replace(settings, score="never")
-        super().__init__(target, settings, drafter, scoring)
+        super().__init__(target, settings, drafter, reuse_estimator)
         self.sampling, self._seeds = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             shape = getattr(drafter, "model", drafter).shape
@@ -107,22 +107,22 @@ class SamplingEngine(Engine):
         self._drawn: SampledDrafts | None = None  # of the forward under way, and its rows' keys
         self._keys = self._seeds.keys_of(())
 
-    def _drafts(self, rows: Rows, plan: StepPlan) -> DraftBatch:
-        self._drawn, self._keys = None, self._seeds.keys(rows.asked)  # hashed once for the same rows
+    def _draft(self, rows: Rows, plan: StepPlan) -> DraftBatch:
+        self._drawn, self._keys = None, self._seeds.keys(rows.active_requests)
         if not hasattr(self.drafter, "sampled") or not plan.budgets.any():
-            return super()._drafts(rows, plan)
+            return super()._draft(rows, plan)
         draws = RowUniforms(self._keys, plan.lengths, DRAFT)
         self._drawn = self.drafter.sampled(
-            rows.asked, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
+            rows.active_requests, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
             self.sampling.law, self._warp, draws, self._constraint(rows))
         return self._drawn.drafts
 
     def _constraint(self, rows: Rows) -> Constraint | None:
         """Forbids drafts of an end of text before a row's least length."""
         ends = [token for token in self.rules.eos if token < self.target.vocabulary]
-        if not rows.held_back or not ends:
+        if not rows.any_min_length or not ends:
             return None
-        least = rows.least[: rows.active]
+        least = rows.min_length[: rows.active]
 
         def constrain(logits: torch.Tensor, of: np.ndarray, before: np.ndarray) -> torch.Tensor:
             early = torch.from_numpy(before < least[of]).to(logits.device)
@@ -132,26 +132,26 @@ class SamplingEngine(Engine):
 
         return constrain
 
-    def _scored(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[VerificationResult, int]:
+    def _verify_prefill(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[VerificationResult, int]:
         self._drawn = None  # what is offered of old text was not drawn
-        self._keys = self._seeds.keys_of(rows.requests[slot].seeded for slot in slots)
-        return super()._scored(rows, cache, slots, prefix)
+        self._keys = self._seeds.keys_of(rows.requests[slot].random_key for slot in slots)
+        return super()._verify_prefill(rows, cache, slots, prefix)
 
-    def _plainly_strict(self, rows: Rows, slots: np.ndarray) -> bool:
+    def _needs_argmax_only(self, rows: Rows, slots: np.ndarray) -> bool:
         return False
 
-    def _verified_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
+    def _verify_finite(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
                         drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> VerificationResult:
         """What was drawn is judged as it was drawn, nodes without numbers among it: the forward does without
         these alone. Which they are is seen by leaving out others.
         """
         if self._drawn is None:
-            return super()._verified_again(rows, slots, cache, plan, drafts, tree, sound)
+            return super()._verify_finite(rows, slots, cache, plan, drafts, tree, sound)
 
         def forward(keep: np.ndarray) -> tuple[Tree, torch.Tensor]:
             some = build(plan.roots, nonfinite.select_nodes(drafts, keep), plan.depths).to(self.target.device)
             logits = self.target.forward(cache, some, plan.before)
-            return some, self._scores(rows, slots, some, logits)[0]
+            return some, self._process_logits(rows, slots, some, logits)[0]
 
         def has_numbers(keep: np.ndarray) -> np.ndarray:
             some, scores = forward(keep)
@@ -170,8 +170,9 @@ class SamplingEngine(Engine):
             self._judged(rows, slots, tree.to(scores.device), whole), tree, there
         )
 
-    def _verdict(self, rows: Rows, slots: np.ndarray, tree: Tree, logits: torch.Tensor) -> VerificationResult:
-        return self._judged(rows, slots, tree, self._scores(rows, slots, tree, logits)[0])
+    def _verify_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
+                       logits: torch.Tensor) -> VerificationResult:
+        return self._judged(rows, slots, tree, self._process_logits(rows, slots, tree, logits)[0])
 
     def _judged(self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor) -> VerificationResult:
         numbers = RowUniforms(self._keys, rows.length[slots], VERIFY)

@@ -34,10 +34,10 @@ class RowKeys:
         self._last: tuple[Sequence, np.ndarray] = ((), np.empty((0, 2), np.uint64))
 
     def keys(self, requests: Sequence) -> np.ndarray:
-        """uint64 (R, 2) of requests, by ``Request.seeded``; remembered while they are the same object."""
+        """uint64 (R, 2) of requests, by ``Request.random_key``; remembered while they are the same object."""
         known, keys = self._last
         if requests is not known:
-            keys = self.keys_of(request.seeded for request in requests)
+            keys = self.keys_of(request.random_key for request in requests)
             self._last = requests, keys
         return keys
 

@@ -66,7 +66,7 @@ class DraftDepth:
         if self.curve is None:
             return self.line.ms(queries)
         more = max(0.0, queries - rows)
-        steps = self.curve.steps(rows, int(np.ceil(more)))
+        steps = self.curve.forward_ms(rows, int(np.ceil(more)))
         return float(np.interp(more, np.arange(len(steps)), steps))
 
     def depth(self, levels: np.ndarray, queries: int, beams: int) -> int:

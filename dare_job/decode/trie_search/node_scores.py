@@ -34,9 +34,9 @@ class NodeScores:
         self.target, self.vocabulary, self.scores = target, vocabulary, scores
         self.reads: list[np.ndarray] = []
         self.cache = None
-        self.longest: int | None = target.traits.longest
-        if target.traits.columns is not None:
-            self.longest = min(self.longest or target.traits.columns, target.traits.columns)
+        self.longest: int | None = target.traits.max_length
+        if target.traits.max_columns is not None:
+            self.longest = min(self.longest or target.traits.max_columns, target.traits.max_columns)
 
     def begin(self, prompts: Sequence[Sequence[int]]) -> None:
         """Forget all rows; these are the new ones. Raises ModelError for a prompt that the model cannot
@@ -63,7 +63,7 @@ class NodeScores:
 
     def room(self) -> int | None:
         """Nodes that a row may read yet, where cache columns bound them; None: any number."""
-        columns = self.target.traits.columns
+        columns = self.target.traits.max_columns
         return None if columns is None else int(columns - (self.lengths + self.counts).max())
 
     def place(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
@@ -107,7 +107,7 @@ class NodeScores:
         nodes = self.missing(rows, nodes)
         if (room := self.room()) is not None and nodes.shape[1] > room:
             raise ModelError(f"{nodes.shape[1]} more nodes behind the prompts and nodes so far do not fit "
-                             f"the {self.target.traits.columns} columns of the model's own mask")
+                             f"the {self.target.traits.max_columns} columns of the model's own mask")
         new = np.full((len(self.lengths), nodes.shape[1]), NONE, np.int64)
         new[rows] = nodes
         fresh = np.zeros(len(self.lengths), np.bool_)

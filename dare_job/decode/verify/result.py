@@ -48,7 +48,7 @@ class VerificationResult(NamedTuple):
     relaxed  bool (R, D + 1)   the token was not the model's first choice
     finite   bool (R,)         the scores behind the branch are numbers
     sound    bool (R,)         those behind every node of the tree are; on a CPU, every node that was reached
-    all_sound                  of all rows
+    all_finite                  of all rows
 
     Entries behind ``counts`` mean nothing.
     """
@@ -58,8 +58,8 @@ class VerificationResult(NamedTuple):
     tokens: np.ndarray
     relaxed: np.ndarray
     finite: np.ndarray
-    sound: np.ndarray
-    all_sound: bool
+    tree_finite: np.ndarray
+    all_finite: bool
 
 
 def empty_result(tree: Tree) -> tuple[np.ndarray, ...]:

@@ -34,7 +34,7 @@ class Steps:
     def tokens_per_s(self, curve: LatencyCurve) -> float:
         """Tokens a second where forwards take what the curve says."""
         most = {rows: int(self.nodes[self.rows == rows].max()) for rows in np.unique(self.rows)}
-        ms = {rows: curve.steps(rows, nodes) for rows, nodes in most.items()}
+        ms = {rows: curve.forward_ms(rows, nodes) for rows, nodes in most.items()}
         forwards = sum(ms[rows][nodes] for rows, nodes in zip(self.rows, self.nodes, strict=True))
         return 1e3 * float(self.tokens.sum() / (forwards + self.beside_ms.sum()))
 
@@ -72,7 +72,7 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings,
         drafts = _draft(context[:rows], known[:rows], sizes[:rows], near, nodes, settings, scheduler)
         beside_ms = 1e3 * (time.thread_time() - begun) if drafts.nodes else 0.0
         if scheduler is not None and drafts.nodes:
-            drafts = scheduler.cut(drafts, beside_ms)
+            drafts = scheduler.select(drafts, beside_ms)
             beside_ms = 1e3 * (time.thread_time() - begun)
         tree = build(context[np.arange(rows), known[:rows] - 1], drafts, sizes[:rows] - known[:rows] - 1)
         verdict = _follow(tree, context[:rows], known[:rows], sizes[:rows])
@@ -93,11 +93,11 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings,
 
 def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,
            scheduler: DraftBudget | None) -> DraftBatch:
-    least = 0.0 if scheduler is None else scheduler.least(len(known))
+    least = 0.0 if scheduler is None else scheduler.min_score(len(known))
     room = (sizes - known - 1).astype(np.int32)  # a step's last token is the model's own
     if least is None or not nodes:
         return empty(len(known))
-    most = nodes if scheduler is None else scheduler.width
+    most = nodes if scheduler is None else scheduler.row_nodes
     budgets = np.where(room > 0, most, 0).astype(np.int32)
     return draft(context, known.astype(np.int32), budgets, pools, settings, room, least=least)
 

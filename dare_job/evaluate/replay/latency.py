@@ -68,8 +68,8 @@ def within(curve: LatencyCurve, batches: Sequence[int], nodes: int) -> None:
     for batch in batches:
         if not low <= batch <= high:
             raise ConfigError(f"--batch {batch}: the latency curve has batch sizes from {low} to {high}")
-    if nodes + 1 > curve.queries:
-        raise ConfigError(f"the latency curve ends at {curve.queries} queries a row, {nodes} nodes need "
+    if nodes + 1 > (limit := curve.common_queries):
+        raise ConfigError(f"the latency curve ends at {limit} queries a row, {nodes} nodes need "
                           f"{nodes + 1}: measure further")
 
 CONTEXT = 512  # tokens before the root: a prompt and half of a text

@@ -92,7 +92,8 @@ def _check(options: Options) -> list[int]:
     latency.within(options.curve, options.batch, usual)
     for lam in options.lambdas:
         _check_lambda(lam)
-    return [nodes for nodes in sorted({0, usual, *options.nodes}) if nodes + 1 <= options.curve.queries]
+    most = options.curve.common_queries
+    return [nodes for nodes in sorted({0, usual, *options.nodes}) if nodes + 1 <= most]
 
 
 def _check_lambda(lam: float | None) -> None:

@@ -156,7 +156,7 @@ class StaticForward:
         """Everything that a graph holds; no shape in it depends on the inputs' content."""
         layout = _layout(shape, inputs)
         before = inputs.lengths[inputs.numbers]
-        cache.begin_in_place(shape.rows, shape.columns, inputs.numbers, before + inputs.offsets)
+        cache.begin_static(shape.rows, shape.columns, inputs.numbers, before + inputs.offsets)
         mask = masks.tree(self._traits, layout, inputs.ancestors, inputs.depths, inputs.lengths,
                           shape.columns, self._model.dtype)
         logits = attention.run_packed(layout, self._model, input_ids=inputs.tokens[None],

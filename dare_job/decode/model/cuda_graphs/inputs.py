@@ -36,7 +36,7 @@ class Bucket:
         count, total = len(lengths), len(tree.tokens)
         rows, width = min(round_up_count(count), slots), round_up_count(tree.width)
         places = rows * width
-        even = round_up_count(total) >= places and (count == 1 or tree.even and tree.width == width)
+        even = round_up_count(total) >= places and (count == 1 or tree.uniform and tree.width == width)
         columns = round_up_columns(int(lengths.max()) + tree.width)
         return cls(rows, places if even else round_up_count(total), width, columns, even)
 
