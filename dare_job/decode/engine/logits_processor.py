@@ -91,7 +91,8 @@ class TreeLogitsProcessor:
 
     def idle(self, rows: Rows, slots: np.ndarray) -> bool:
         """Whether it would leave the scores of the rows in these slots (R,) as they are."""
-        early = rows.any_min_length and self._rules.eos and (rows.length[slots] < rows.min_length[slots]).any()
+        early = rows.any_min_length and self._rules.eos
+        early = early and (rows.length[slots] < rows.min_length[slots]).any()
         return not (self.slow or self._rules.penalty != 1.0 or self._rules.ngram or early)
 
     def __call__(self, scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
