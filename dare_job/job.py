@@ -50,7 +50,7 @@ class Job:
         from dare_job.models.files import resolve
 
         asked = self.config.drafter
-        if asked.source == "retrieval":
+        if asked.model is None:
             return None
         return resolve(asked.model, asked.revision, self.config.model.trust_remote_code, "drafter.model")
 

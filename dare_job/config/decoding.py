@@ -99,31 +99,15 @@ class VerifySettings(Section):
 
 
 class DrafterSettings(Section):
-    """What drafts in the modes dare and sample, and the draft model of mode beam. Patents on mixing suffix
-    trees with draft models have been reported: have it checked whether they bind you before you set
-    ``source`` to hybrid.
-    """
+    """What proposes draft tokens in the modes dare and sample, and the draft model of mode beam."""
 
-    source: Literal["retrieval", "model", "hybrid"] = Field(
-        "retrieval", description="retrieval: old text, from pools; model: a smaller model; hybrid: old text "
-        "where that is sure of itself, the model elsewhere (check patents first: docs/sampling.md)")
     model: str | None = Field(
-        None, min_length=1, description="of model and hybrid: the draft model, a folder, its URL, or a hub "
-        "name; it has the tokenizer of model.name, and dare-job train-drafter makes one")
+        None, min_length=1, description="draft model: a folder, its URL, or a hub name, with the tokenizer "
+        "of model.name (`dare-job train-drafter` trains one); null: retrieval from earlier texts")
     revision: str | None = None
     tree: str = Field(
-        "4x2x1x1", pattern=r"^[1-9]\d{0,3}(x[1-9]\d{0,3})*$", description="a draft model's candidates, level "
-        "by level, such as 4x2x1: four, two behind each, one behind each of those")
-    confidence: float = Field(
-        0.6, ge=0, le=1, description="hybrid: the probability of retrieval's likeliest node from which on a "
-        "row has its drafts in a step")
-
-    @model_validator(mode="after")
-    def _has_a_model(self):
-        if self.source != "retrieval" and self.model is None:
-            raise ValueError(f"drafter.source = {self.source} needs drafter.model, a draft model's folder or "
-                             "hub name: `dare-job train-drafter` makes one; or leave drafter.source out")
-        return self
+        "4x2x1x1", pattern=r"^[1-9]\d{0,3}(x[1-9]\d{0,3})*$", description="candidates of the draft model on "
+        "each level of its tree, such as 4x2x1: four, two after each of these, one after each of those")
 
 
 class SampleSettings(Section):

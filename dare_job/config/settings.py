@@ -257,13 +257,12 @@ class JobConfig(Section):
 
     @model_validator(mode="after")
     def _drafter_has_a_mode(self):
-        source, mode = self.drafter.source, self.decode.mode
-        known = {"dare": ("model", "hybrid"), "sample": ("model", "hybrid"), "beam": ("model",)}
-        if source != "retrieval" and source not in known.get(mode, ()):
-            modes = " or ".join(name for name, sources in known.items() if source in sources)
-            raise ValueError(f"drafter.source = {source!r} with decode.mode = {mode!r}, which has no such "
-                             f"drafts: use decode.mode = {modes}, or another drafter.source")
-        if source == "model" and mode == "beam":
+        mode = self.decode.mode
+        if self.drafter.model and mode not in ("dare", "sample", "beam"):
+            raise ValueError(f"drafter.model = {self.drafter.model!r} with decode.mode = {mode!r}, which "
+                             "uses no draft model: use decode.mode = dare, sample or beam, or leave "
+                             "drafter.model out")
+        if self.drafter.model and mode == "beam":
             self.beam.require_passing_layers()
         return self
 

@@ -6,7 +6,6 @@ from dare_job.workspace import digest
 _USED_BY = {"k": {"relaxed", "literal", "top_k"}, "p": {"relaxed", "literal", "threshold"}, "c": {"ratio"},
             "epsilon": {"entropy"}, "delta": {"entropy"}}
 _OF_DRAFTS = {"law", "rule"}  # of the section sample
-_DRAFTED_BY = {"model": {"source", "tree"}, "hybrid": {"source", "tree", "confidence"}}
 
 
 def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None) -> str:
@@ -43,8 +42,8 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
              "pools": [section.model_dump() for section in
                        (config.pools, config.waves, config.router, config.group, config.embed)]}
     found |= {name: getattr(verify, name) for name, rules in _USED_BY.items() if verify.rule in rules}
-    if drafter.source != "retrieval":
-        found["drafter"] = {**drafter.model_dump(include=_DRAFTED_BY[drafter.source]), "hash": draft_hash}
+    if drafter.model:
+        found["drafter"] = {"source": "model", "tree": drafter.tree, "hash": draft_hash}
     if verify.length_quantile is not None:
         found["length_quantile"] = verify.length_quantile
     if not verify.reproducible:
@@ -63,7 +62,7 @@ def _beams(config: JobConfig, draft_hash: str | None) -> dict:
     if asked.temperature > 0:
         found |= asked.model_dump(include={"top_k", "top_p", "law", "seed"})
     by_steps = asked.single_cache or asked.temperature > 0  # that drafts change the text
-    if config.drafter.source == "model" and asked.layers and by_steps:
+    if config.drafter.model and asked.layers and by_steps:
         found |= asked.model_dump(include={"layers", "draft_width", "min_width", "threshold", "draft_law"})
         found["draft"] = draft_hash
     return found

@@ -1,4 +1,4 @@
-"""What drafts for a worker's engines: old text, a draft model that is loaded once a process, or both.
+"""The drafter of a worker's engines: retrieval from earlier texts, or a draft model, loaded once per process.
 
 The engine of mode beam in a worker.
 
@@ -15,7 +15,6 @@ from dare_job.config.decoding import DrafterSettings
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.beam.settings import Beams
-from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.draft.sampled_tree import Shape
@@ -62,10 +61,9 @@ def raise_if_device_failed(error: Exception, ids: Sequence[str]) -> None:
 def make_drafter(task: Task, target: Target) -> Drafter:
     """A fresh one for an engine with this target, by the section drafter of the task's settings."""
     asked = task.config.drafter
-    if asked.source == "retrieval":
+    if asked.model is None:
         return _retrieval(task)
-    model = ModelDrafter(load_draft_model(task), asked.tree, target.vocabulary)
-    return model if asked.source == "model" else HybridDrafter(_retrieval(task), model, asked.confidence)
+    return ModelDrafter(load_draft_model(task), asked.tree, target.vocabulary)
 
 
 def load_draft_model(task: Task) -> Target:
@@ -79,15 +77,13 @@ _load = lru_cache(maxsize=1)(load_model)
 
 def default_nodes(asked: DrafterSettings) -> int:
     """Draft nodes of a row where decode.nodes is auto and each has as many, whatever its company."""
-    usual, tree = EngineSettings.nodes, Shape.parse(asked.tree).nodes
-    return {"retrieval": usual, "model": tree, "hybrid": max(usual, tree)}[asked.source]
+    return Shape.parse(asked.tree).nodes if asked.model else EngineSettings.nodes
 
 
 def drafter_key(task: Task) -> tuple:
     """Differs where drafts cost or are accepted otherwise."""
     asked = task.config.drafter
-    return (asked.source,) if asked.source == "retrieval" else (
-        asked.source, task.draft, asked.tree, asked.confidence)
+    return (task.draft, asked.tree) if asked.model else ()
 
 
 def _retrieval(task: Task) -> RetrievalDrafter:
@@ -100,7 +96,7 @@ def _retrieval(task: Task) -> RetrievalDrafter:
 def make_beam_engine(task: Task, target: Target, settings: EngineSettings, plain: bool) -> BeamEngine:
     """A fresh engine with the task's settings; plain: without its draft model."""
     asked = task.config
-    drafted = not plain and asked.drafter.source == "model" and asked.beam.layers > 0
+    drafted = not plain and asked.drafter.model is not None and asked.beam.layers > 0
     return BeamEngine(target, settings, beam_settings(task, drafted),
                       BeamDrafter(load_draft_model(task)) if drafted else None)
 

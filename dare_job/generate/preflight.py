@@ -5,8 +5,8 @@ from dare_job.errors import ConfigError, InfrastructureError, ModelError
 from dare_job.job import Job
 from dare_job.models import files
 
-_ADVICE = ("dare-job train-drafter makes a draft model's folder from texts of the target; drafter.source = "
-           "retrieval does without one")
+_ADVICE = ("dare-job train-drafter trains a draft model on published text; without drafter.model, earlier "
+           "texts are the drafts")
 
 
 def check_drafting(job: Job) -> None:
@@ -16,7 +16,7 @@ def check_drafting(job: Job) -> None:
     is exact for what its law draws. No weights are loaded.
     """
     _require_biased_tokens(job)
-    if job.config.drafter.source == "retrieval":
+    if job.config.drafter.model is None:
         return
     _require_folder(job)
     if job.config.decode.mode != "beam":  # whose forests are as the section beam says

@@ -18,11 +18,11 @@ from dare_job.models.files import resolve
 from dare_job.training.drafter.teacher import Settings
 from dare_job.training.drafter.train import network
 
-MODEL = {"source": "model", "model": "m"}
+MODEL = {"model": "m"}
 
 
 def task_of(beam: dict, draft=None):
-    drafter = {"source": "model", "model": str(draft)} if draft else {}
+    drafter = {"model": str(draft)} if draft else {}
     config = JobConfig.model_validate({"decode": {"mode": "beam"}, "beam": beam, "drafter": drafter})
     return SimpleNamespace(config=config, threads=1, draft=str(draft))
 
@@ -63,8 +63,6 @@ def test_the_engine_of_a_task(embedded, drafter):
 def test_what_is_refused(beam, names):
     with pytest.raises(ValidationError, match=names):
         JobConfig.model_validate({"decode": {"mode": "beam"}, "beam": beam, "drafter": MODEL})
-    with pytest.raises(ValidationError, match="drafter.source"):
-        JobConfig.model_validate({"decode": {"mode": "beam"}, "drafter": {**MODEL, "source": "hybrid"}})
     with pytest.raises(ValidationError, match="verify.rule"):
         JobConfig.model_validate({"decode": {"mode": "beam"}, "verify": {"rule": "relaxed"}})
 
@@ -84,7 +82,7 @@ def test_a_night_of_beams(tmp_path, drafter, capsys, monkeypatch):
     run("sample", "--out", "world", "--users", "12", "--items", "8")
     config = {"out": str(tmp_path / "out"), "input": {"path": str(tmp_path / "world")},
               "decode": {"mode": "beam", "max_new_tokens": 24}, "beam": {"width": 2},
-              "drafter": {"source": "model", "model": str(drafter)}, "spark": {"master": "local[1]"},
+              "drafter": {"model": str(drafter)}, "spark": {"master": "local[1]"},
               "gates": {"max_cut_off_share": None}, "baseline": {"rows": 0}}
     (tmp_path / "job.yaml").write_text(json.dumps(config))
     asked = ["--config", "job.yaml", "--limit", "3"]

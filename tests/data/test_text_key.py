@@ -60,7 +60,7 @@ SAMPLED = {"decode": {"mode": "sample"}}
     ({"sample": {"temperature": 0.5}}, True), ({"sample": {"top_p": 0.9}}, True),
     ({"sample": {"seed": 1}}, True), ({"sample": {"logit_bias": {3: 1.0}}}, True),
     ({"sample": {"law": "iid", "rule": "priority"}}, False),
-    ({"drafter": {"source": "model", "model": "m"}}, False),
+    ({"drafter": {"model": "m"}}, False),
     ({"pools": {"own": False}}, False), ({"group": {"target_size": 9}}, False)])
 def test_sampled_text_has_the_models_law_whatever_drafts_it(change, differs):
     sampled = salt(**SAMPLED)
@@ -68,12 +68,12 @@ def test_sampled_text_has_the_models_law_whatever_drafts_it(change, differs):
     assert (salt(**{**SAMPLED, **change}) != sampled) == differs
 
 
-MODEL = {"source": "model", "model": "m"}
+MODEL = {"model": "m"}
 
 
 @pytest.mark.parametrize(("drafter", "draft_hash", "differs"), [
-    (MODEL, "d", False), ({**MODEL, "model": "n"}, "d", False), ({**MODEL, "confidence": 0.1}, "d", False),
-    (MODEL, "other", True), ({**MODEL, "tree": "2x2"}, "d", True), ({**MODEL, "source": "hybrid"}, "d", True),
+    (MODEL, "d", False), ({**MODEL, "model": "n"}, "d", False),
+    (MODEL, "other", True), ({**MODEL, "tree": "2x2"}, "d", True),
     ({}, None, True)])
 def test_relaxed_text_hangs_on_the_draft_model_and_strict_text_does_not(drafter, draft_hash, differs):
     drafted, other = (JobConfig.model_validate({"verify": {"rule": "relaxed"}, "drafter": one})

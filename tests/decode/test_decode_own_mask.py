@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 
-from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
@@ -31,8 +30,6 @@ def target() -> Target:
 def drafter(kind: str):
     if kind == "retrieval":
         return RetrievalDrafter(DraftSettings(threads=1))
-    if kind == "hybrid":
-        return HybridDrafter(drafter("retrieval"), drafter("gpt2"), 0.3)
     near = tiny(kind, **({"n_positions": 64} if kind == "gpt2" else {"max_position_embeddings": 64}))
     return ModelDrafter(Target(near, check=False), "3x2")
 
@@ -64,7 +61,7 @@ def test_strict_text_and_its_steps(target, batch):
         assert (steps[1:][~drafting] == 1).all() and (steps[1:][drafting] > 2).all()
 
 
-@pytest.mark.parametrize("kind", ["retrieval", "gpt2", "gpt_neo", "hybrid"])
+@pytest.mark.parametrize("kind", ["retrieval", "gpt2", "gpt_neo"])
 def test_a_sampled_rows_text_hangs_on_nothing_that_shares_its_batch(target, kind):
     def texts(batch, asked):
         settings = EngineSettings(max_new_tokens=99, batch_size=batch, nodes=NODES, depth=4, score="always")

@@ -26,7 +26,7 @@ def drafter(tmp_path_factory):
 @pytest.fixture
 def job_of(tmp_path, drafter):
     def make(**sections) -> Job:
-        base = {"out": str(tmp_path / "out"), "drafter": {"source": "model", "model": str(drafter)}}
+        base = {"out": str(tmp_path / "out"), "drafter": {"model": str(drafter)}}
         merged = {name: {**base.get(name, {}), **section} for name, section in sections.items()}
         config = JobConfig.model_validate({**base, **merged})
         return Job(config, Workspace(tmp_path / "out", date(2026, 1, 2)), "run-1")
@@ -38,7 +38,7 @@ SAMPLED = {"mode": "sample"}
 
 @pytest.mark.parametrize(("sections", "error", "said"), [
     ({"drafter": {"model": "/nowhere/at/all"}}, ModelError,
-     r"drafter\.model = '/nowhere/at/all': .* does not exist; dare-job train-drafter makes"),
+     r"drafter\.model = '/nowhere/at/all': .* does not exist; dare-job train-drafter trains"),
     ({"decode": {"nodes": 27}}, ConfigError,
      "draft tree 4x2x1x1 has 28 nodes a row, more than decode.nodes = 27; raise that, or take a smaller"),
     ({"decode": {"depth": 3}}, ConfigError,
@@ -79,17 +79,15 @@ def test_other_tokens_are_named_with_the_first_difference(job_of, drafter, tmp_p
 
 
 def test_what_can_be_is_not_refused(job_of):
-    for sections in ({}, {"decode": SAMPLED}, {"decode": {"nodes": 28}}, {"drafter": {"source": "hybrid"}},
+    for sections in ({}, {"decode": SAMPLED}, {"decode": {"nodes": 28}},
                      {"decode": SAMPLED, "sample": {"law": "iid", "rule": "priority", "logit_bias": {3: -2}}},
-                     {"drafter": {"source": "retrieval", "model": "/nowhere/at/all"}}):
+                     {"drafter": {"model": None}}):
         preflight.check_drafting(job_of(**sections))
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    ({"drafter": {"source": "model"}}, "drafter.source = model needs drafter.model"),
-    ({"drafter": {"source": "hybrid"}}, "drafter.source = hybrid needs drafter.model"),
-    ({"drafter": {"source": "model", "model": "m"}, "decode": {"mode": "resd"}},
-     "drafter.source = 'model' with decode.mode = 'resd', which has no such drafts: use decode.mode = dare"),
+    ({"drafter": {"model": "m"}, "decode": {"mode": "resd"}},
+     "drafter.model = 'm' with decode.mode = 'resd', which uses no draft model: use decode.mode = dare"),
 ])
 def test_settings_that_contradict_each_other(given, said):
     with pytest.raises(ValidationError, match=said):
@@ -99,13 +97,13 @@ def test_settings_that_contradict_each_other(given, said):
 def test_settings_as_a_user_writes_them(tmp_path):
     file = tmp_path / "night.yaml"
     file.write_text("decode: {mode: sample}\nsample: {law: iid, rule: priority, logit_bias: {7: 1, 9: -2}}\n"
-                    "drafter: {source: model, model: out/drafter, tree: 2x2}\n")
+                    "drafter: {model: out/drafter, tree: 2x2}\n")
     found = load(file, ["sample.logit_bias={7: 2}"])
     assert found.sample.logit_bias == {7: 2.0} and found.drafter.tree == "2x2"
     for override, said in (("sample.temperature=-1", "sample.temperature = -1: should be greater than or"),
                            ("sample.rule=best", "sample.rule = 'best': should be 'speculative', 'rrs'"),
                            ("drafter.tree=4x", "drafter.tree = '4x': should be .* such as 4x2x1"),
-                           ("drafter.source=modle", "drafter.source = 'modle'"),
+                           ('drafter.model=""', "drafter.model = ''"),
                            ("sample.logit_bias={-1: 2}", "sample.logit_bias.-1")):
         with pytest.raises(ConfigError, match=said):
             load(file, [override])
@@ -115,4 +113,4 @@ def test_laws_and_rules_are_those_that_there_are():
     fields = JobConfig.model_fields["sample"].annotation.model_fields
     assert set(fields["law"].annotation.__args__) == set(DISTRIBUTIONS)
     assert set(fields["rule"].annotation.__args__) == set(KNOWN_RULES)
-    assert JobConfig().drafter.source == "retrieval"  # a draft model, and hybrid above all, are asked for
+    assert JobConfig().drafter.model is None  # retrieval, unless a draft model is named

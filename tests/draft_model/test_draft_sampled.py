@@ -10,12 +10,10 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, sample_candidates
-from dare_job.decode.sampling.drafts import deterministic_drafts
 from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms, uniforms
-from dare_job.decode.sampling.verify import Verifier, verify_trees
+from dare_job.decode.sampling.verify import verify_trees
 from dare_job.decode.sampling.warp import Warp, warp
 from dare_job.errors import ConfigError
-from pools.tree import DraftBatch
 
 TEXTS = prompts((5, 17, 1, 30))
 REQUESTS = tuple(Request(f"row {i}", text) for i, text in enumerate(TEXTS))
@@ -174,23 +172,3 @@ def test_a_law_that_cannot_have_the_shape_is_refused(target):
         _drawn(target, "2x3", "spechub")
     with pytest.raises(ConfigError, match="no draft law 'idd'"):
         _drawn(target, "2x3", "idd")
-
-
-def test_retrieved_drafts_have_one_hot_laws_that_a_verifier_is_exact_for():
-    """A node with candidates 4, 1, 3 and one with 2: whatever p is, the output is p."""
-    tokens, parents = np.array([[4, 1, 2, 3], [0, 0, 0, 0]], np.int32), np.array([[-1, -1, 1, -1], [-1] * 4])
-    drafts = DraftBatch(tokens, parents.astype(np.int32), np.array([4, 0], np.int32), None, None)
-    found = deterministic_drafts(drafts, 6)
-    assert found.laws == ("top_k", "top_k") and found.asked.tolist() == [[3, 0, 1, 0, 0], [0] * 5]
-    assert found.columns[0, [0, 2]].tolist() == [[0, 1, 3], [2, -1, -1]]
-    assert found.places[0].tolist() == [0, -1, 1, -1, -1]
-    generator = torch.Generator().manual_seed(2)
-    for node, n in ((0, 3), (2, 1)):
-        candidates = torch.from_numpy(found.tokens(np.array([0]), np.array([node]))[:, :n])
-        q = found.q[found.places[0, node]][None]
-        assert torch.equal(sample_candidates(DISTRIBUTIONS["top_k"], q, n, torch.zeros(1, n)), candidates)
-        p = torch.softmax(torch.randn(1, 6, generator=generator), -1)
-        output = Verifier("rrs", "top_k", n).law_of_output(p, q, candidates)
-        assert torch.allclose(output.tokens, p.double() / p.double().sum(), atol=1e-12)
-    nothing = deterministic_drafts(drafts._replace(sizes=np.zeros(2, np.int32)), 6)
-    assert nothing.q.shape == (0, 6) and not nothing.asked.any()

@@ -52,24 +52,17 @@ def plain(job_of, tmp_path_factory):
 
 def test_strict_text_is_the_same_whatever_drafts_it(job_of, tmp_path, plain):
     """The target drafts for itself: what it drafts is right, and is shipped though the master is local."""
-    found = night(job_of, tmp_path, drafter={"source": "model", "model": "embedded", "tree": "2x1x1"},
+    found = night(job_of, tmp_path, drafter={"model": "embedded", "tree": "2x1x1"},
                   spark={"ship": "always"}, decode={"nodes": 6})
     assert texts(tmp_path) == texts(plain[0]) and found["written"] == plain[1]["written"] == 2 * ROWS
     assert found["accepted_per_step"] > max(2, plain[1]["accepted_per_step"])
-
-
-@pytest.mark.slow
-def test_hybrid_drafts_are_asked_for(job_of, tmp_path, plain, drafter):
-    hybrid = {"source": "hybrid", "model": str(drafter), "tree": "2x2"}
-    assert night(job_of, tmp_path, drafter=hybrid)["written"] == 2 * ROWS
-    assert texts(tmp_path) == texts(plain[0])
 
 
 def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_path, drafter):
     """By model, law, rule, bias and seed of the settings, and numbers by each row's entity type and id."""
     sample = {"temperature": 1.3, "law": "iid", "rule": "priority", "seed": 3, "logit_bias": {20: 1.5}}
     found = night(job_of, tmp_path, sample=sample,
-                  drafter={"source": "model", "model": str(drafter), "tree": "3x2"},
+                  drafter={"model": str(drafter), "tree": "3x2"},
                   decode={"mode": "sample", "nodes": "auto", "batch_size": 2, "score": "auto"})
     assert found["written"] == 2 * ROWS and found["accepted_per_step"] > 0.1
     target, tokenizer = Target.load(embedded_path()), AutoTokenizer.from_pretrained(embedded_path())

@@ -122,7 +122,7 @@ def test_a_draft_model_travels_beside_the_model(make_job, tmp_path):
     drafter = shutil.copytree(embedded_path(), tmp_path / "drafter")
     (drafter / "config.json").write_text((drafter / "config.json").read_text() + " ")
     for folder, archives in ((drafter, 2), (embedded_path(), 1)):
-        job = make_job({"spark": {"ship": "always"}, "drafter": {"source": "model", "model": str(folder)}},
+        job = make_job({"spark": {"ship": "always"}, "drafter": {"model": str(folder)}},
                        model=models_files.fingerprint(embedded_path()))
         task = Task.of(job)
         assert len(task.archives) == archives and task.draft == str(folder) and not task.draft_hash

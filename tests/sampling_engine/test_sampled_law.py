@@ -9,7 +9,6 @@ from decode_models import tiny
 from scipy.stats import chi2
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.model.target import Target
@@ -66,8 +65,6 @@ def drafter(kind: str):
         return None
     if kind == "retrieval":
         return RetrievalDrafter(DraftSettings(threads=1))
-    if kind == "hybrid":
-        return HybridDrafter(drafter("retrieval"), drafter("3x2"), 0.3)
     return ModelDrafter(Target(model(1)), kind)
 
 
@@ -80,7 +77,7 @@ def engine(target, kind: str, rule: str = "rrs", law_name: str = "without_replac
 def requests(kind: str, rows: int):
     pool = Index.build([np.random.default_rng(3).integers(0, V, 400).astype(np.int32)])
     old = np.array([3, 1, 5, 2], np.int32) if kind == "old" else None
-    pools = (pool,) if kind in ("retrieval", "hybrid") else ()
+    pools = (pool,) if kind == "retrieval" else ()
     return [Request(n, PROMPT, pools, previous_ids=old) for n in range(rows)]
 
 
@@ -89,8 +86,7 @@ CASES = [("none", "rrs", "without_replacement"), ("old", "rrs", "without_replace
          ("3x2", "rrs", "iid"), ("3x2", "mcss", "iid"), ("2x2", "k_seq", "iid"),
          ("1x1", "speculative", "iid"),
          ("3x2", "greedy", "greedy"), ("2x2", "spechub", "spechub"), ("3x2", "naive", "top_k"),
-         ("3x2", "traversal", "without_replacement"), ("hybrid", "rrs", "iid"),
-         ("hybrid", "traversal", "without_replacement"), ("3x2", "priority", "iid"),
+         ("3x2", "traversal", "without_replacement"), ("3x2", "priority", "iid"),
          ("3x2", "greedy", "without_replacement"), ("3x1", "rrs", "distinct")]
 
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 from decode_models import ARCHITECTURES, VOCABULARY, prompts, tiny
 
-from dare_job.decode.draft.hybrid import HybridDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
@@ -33,8 +32,6 @@ def pair(request):
 def drafter(draft: Target, kind: str):
     if kind == "retrieval":
         return RetrievalDrafter(DraftSettings(threads=1))
-    if kind == "hybrid":
-        return HybridDrafter(drafter(draft, "retrieval"), drafter(draft, "3x2"), 0.3)
     return ModelDrafter(draft, kind) if kind else None
 
 
@@ -53,7 +50,7 @@ def settings(batch: int) -> EngineSettings:
     return EngineSettings(batch_size=batch, nodes=12, depth=4, score="always")
 
 
-@pytest.mark.parametrize("kind", ["", "retrieval", "3x2", "hybrid"])
+@pytest.mark.parametrize("kind", ["", "retrieval", "3x2"])
 def test_a_row_hangs_on_seed_and_id_alone(pair, kind):
     target, draft = pair
 
@@ -69,7 +66,7 @@ def test_a_row_hangs_on_seed_and_id_alone(pair, kind):
     assert len({tuple(text[:8]) for text in alone.values()}) == len(TEXTS)
 
 
-@pytest.mark.parametrize("kind", ["", "retrieval", "3x2", "hybrid"])
+@pytest.mark.parametrize("kind", ["", "retrieval", "3x2"])
 def test_at_temperature_0_it_is_the_strict_engine(pair, kind):
     target, draft = pair
     strict = written(Engine(target, settings(4)), asked())

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 
@@ -81,79 +80,3 @@ class QueryProbabilities:
 
     def __getitem__(self, queries: torch.Tensor) -> torch.Tensor:
         return self._q[self._places[queries]]
-
-
-def deterministic_drafts(
-    drafts: DraftBatch, vocabulary: int, device: torch.device | str = "cpu"
-) -> SampledDrafts:
-    """Drafts in which there is no chance, such as those of retrieval: a node's candidates are its children.
-
-    Law ``top_k``: q falls along a node's children, in the order of their columns, and is 0 elsewhere, so that
-    its most probable tokens are they. Any of them may be left out beforehand, as long as nothing was drawn.
-    """
-    rows, nodes = drafts.rows, drafts.nodes
-    asked = np.zeros((rows, nodes + 1), np.int32)
-    _count_children(drafts.parents, drafts.sizes, asked)
-    columns = np.full((rows, nodes + 1, int(asked.max(initial=0))), NONE, np.int32)
-    _list_children(drafts.parents, drafts.sizes, columns)
-    places = np.where(asked > 0, np.cumsum(asked > 0).reshape(asked.shape) - 1, NONE).astype(np.int32)
-    row, node = np.nonzero(asked)
-    q = torch.zeros((len(row), vocabulary), device=device)
-    found = SampledDrafts(drafts, ("top_k",) * rows, columns, asked, places, q)
-    if len(row):
-        tokens, counts = found.tokens(row, node), asked[row, node][:, None]
-        shares = 2 * (counts - np.arange(tokens.shape[1])) / (counts * (counts + 1))
-        line, place = np.nonzero(tokens >= 0)
-        at = torch.from_numpy(line).to(device), torch.from_numpy(tokens[line, place]).to(device)
-        found.q[at] = torch.from_numpy(shares[line, place].astype(np.float32)).to(device)
-    return found
-
-
-def select_sampled_drafts(chosen: np.ndarray, ones: SampledDrafts, others: SampledDrafts) -> SampledDrafts:
-    """``ones`` for the rows of which ``chosen``, bool (R,), is true, else ``others``; of one vocabulary."""
-    drafts = select_drafts(chosen, ones.drafts, others.drafts)
-    shape = drafts.nodes + 1, max(ones.columns.shape[2], others.columns.shape[2])
-
-    def fitted(x: np.ndarray, fill: int) -> np.ndarray:
-        x = x[:, : shape[0]]
-        return np.pad(x, [(0, 0), *((0, n - m) for n, m in zip(shape, x.shape[1:], strict=False))],
-                      constant_values=fill)
-
-    def pick(a: np.ndarray, b: np.ndarray, fill: int) -> np.ndarray:
-        a, b = fitted(a, fill), fitted(b, fill)
-        return np.where(chosen.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-
-    behind = np.where(others.places >= 0, others.places + len(ones.q), NONE)
-    laws = tuple(a if one else b for one, a, b in zip(chosen, ones.laws, others.laws, strict=True))
-    return SampledDrafts(drafts, laws, pick(ones.columns, others.columns, NONE),
-                         pick(ones.asked, others.asked, 0), pick(ones.places, behind.astype(np.int32), NONE),
-                         torch.cat((ones.q, others.q)))
-
-
-def select_drafts(chosen: np.ndarray, ones: DraftBatch, others: DraftBatch) -> DraftBatch:
-    """The same of drafts in which there is no chance."""
-    sizes = np.where(chosen, ones.sizes, others.sizes)
-    nodes = int(sizes.max(initial=0))
-    parts = []
-    for a, b in zip(ones, others, strict=True):
-        if a.ndim == 2:
-            a, b = (np.pad(x[:, :nodes], ((0, 0), (0, max(0, nodes - x.shape[1])))) for x in (a, b))
-        parts.append(np.where(chosen if a.ndim == 1 else chosen[:, None], a, b))
-    return DraftBatch(*parts)
-
-
-@numba.njit(cache=True)
-def _count_children(parents, sizes, asked):
-    for r in range(len(sizes)):
-        for i in range(sizes[r]):
-            asked[r, parents[r, i] + 1] += 1
-
-
-@numba.njit(cache=True)
-def _list_children(parents, sizes, columns):
-    for r in range(len(sizes)):
-        for i in range(sizes[r]):
-            at = 0
-            while columns[r, parents[r, i] + 1, at] >= 0:
-                at += 1
-            columns[r, parents[r, i] + 1, at] = i

@@ -86,10 +86,9 @@ class SamplingEngine(Engine):
         super().__init__(target, settings, drafter, reuse_estimator)
         self.sampling, self._seeds = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
-            shape = getattr(drafter, "model", drafter).shape
-            sampling.require(shape.widths)
-            getattr(drafter, "model", drafter).vocabulary = _logit_columns(target)
-            shape.require(settings.nodes)
+            sampling.require(drafter.shape.widths)
+            drafter.vocabulary = _logit_columns(target)
+            drafter.shape.require(settings.nodes)
         self._warp = sampling.warp
         if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
             try:
