@@ -1,5 +1,6 @@
 """Runs the stages in order, says one line about each, and ends with a screen on what came out."""
 
+import difflib
 import importlib
 import logging
 import time
@@ -22,36 +23,51 @@ from dare_job.storage import atomic, lock
 from dare_job.tables import published
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
-ALONE = ("recommend",)  # reads the input alone; a part of `run` where it has a model
+ALONE = ("recommend",)  # needs only the input; part of a run if recommend.model is set
 _UNEVEN, _WAITED_S = 1.2, 60.0  # imbalance of the workers, and what it cost, of which the last screen tells
 _LOG = logging.getLogger("dare_job")
 
 
-def run(job: Job) -> dict:
-    """All stages for one date, then the last screen on standard output; returns the run's summary."""
+def run(job: Job, first: str | None = None, last: str | None = None) -> dict:
+    """Run the stages from ``first`` to ``last``, all by default.
+
+    Returns the run's summary, after printing it, if the run includes the stage publish and goes to the end;
+    else the report of the last stage. Raises ConfigError if there is no such range of stages.
+    """
+    wanted = stages(job, first, last)
     with _writing(job):
-        _name_unpublished(job)
-        wanted = STAGES if job.config.recommend.model is None else (*STAGES, *ALONE)
+        if first is None:
+            _name_unpublished(job)
         reports = {stage: _run_stage(job, stage) for stage in wanted}
+    if last is not None or "publish" not in reports:
+        return reports[wanted[-1]]
     manifests = reports["publish"]
     summary = summarise(job, manifests) | {"features": _features(reports["encode"])}
-    if lists := reports.get("recommend"):
-        summary["candidates"] = lists["counts"]
+    if recommended := reports.get("recommend"):
+        summary["candidates"] = recommended["counts"]
     _last_screen(job, manifests, summary)
     return summary
 
 
-def run_stage(job: Job, stage: str, first: str | None = None) -> dict:
-    """One stage, or all from ``first`` up to it: one line each on standard error; the last one's report.
+def stages(job: Job, first: str | None = None, last: str | None = None) -> tuple[str, ...]:
+    """The stages from ``first`` to ``last`` in their order. Raises ConfigError if there is no such range."""
+    order = (*STAGES, *ALONE)
+    for option, stage in (("--from", first), ("--to", last)):
+        if stage is not None and stage not in order:
+            near = difflib.get_close_matches(stage, order, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ConfigError(f"{option} {stage}: no such stage{hint}; the stages are {', '.join(order)}")
+    end = last or ("recommend" if job.config.recommend.model or first in ALONE else "encode")
+    begin = first or STAGES[0]
+    if order.index(begin) > order.index(end):
+        raise ConfigError(f"--from {begin} --to {end}: {begin} comes after {end}; the order of the stages is "
+                          f"{', '.join(order)}")
+    return order[order.index(begin):order.index(end) + 1]
 
-    Raises ConfigError, before anything is done, where ``first`` is no stage before this one.
-    """
-    before = (stage,) if stage in ALONE else STAGES[:STAGES.index(stage) + 1]
-    if first is not None and first not in before:
-        known = f"one of {', '.join(before[:-1])}" if len(before) > 1 else "left out: nothing comes before"
-        raise ConfigError(f"--from {first}: for {stage} it must be {known}")
-    with _writing(job):
-        return [_run_stage(job, name) for name in before[before.index(first or stage):]][-1]
+
+def run_stage(job: Job, stage: str, first: str | None = None) -> dict:
+    """Run one stage, or all from ``first`` to it; returns the report of the last one."""
+    return run(job, first or stage, stage)
 
 
 @contextmanager

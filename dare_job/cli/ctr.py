@@ -1,6 +1,5 @@
 """The options of ``dare-job ctr``."""
 
-import json
 from datetime import date
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from dare_job.cli import options
 from dare_job.cli.options import Device
+from dare_job.cli.result import AsJson, print_result
 from dare_job.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def ctr(
         "--knowledge", metavar="NAME=OUT", help="Texts to compare: the output of a run. A name that begins "
         "with 'cluster' takes cluster ids instead of vectors. Repeatable; a single OUT needs no name.")]
     = None,
-    model: Annotated[str, typer.Option("--model", help="CTR models: din, dcnv2.")] = "din,dcnv2",
+    model: Annotated[str, typer.Option("--ctr-model", help="CTR models: din, dcnv2.")] = "din,dcnv2",
     seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs of each, with seeds from 0; below 5 "
                                 "they say little.")] = 5,
     date_: Annotated[str | None, typer.Option(
@@ -46,11 +46,12 @@ def ctr(
         "is what predicts; 0: the last weights.")] = 0.99,
     device: Annotated[Device, typer.Option(
         "--device", help="auto: cuda where torch finds a GPU.")] = Device.auto,
+    as_json: AsJson = False,
 ) -> None:
     """Train CTR models without and with the texts, and say what the texts are worth.
 
     AUC and log loss on the last part of the time, over seeds, with intervals, paired tests against the base
-    and tests for equivalence. The last line of standard output is one JSON object.
+    and tests for equivalence.
     """
     from dare_job.evaluate.ctr import report
     from dare_job.evaluate.ctr.command import run
@@ -61,12 +62,17 @@ def ctr(
     log.to_stderr()
     dt = _day("--date", date_).isoformat() if date_ else None
     since = _day("--labels-from", labels_from) if labels_from else None
-    result = run(Options(
+    asked = Options(
         data, _named(knowledge or []), options.words(model), seeds, dt, since, _entities(entities), encoder,
         [_pair(text) for text in equivalent or []], margin, history, min_rating, options.torch_device(device),
-        TrainSettings(epochs=epochs, batch_size=batch, average=average)))
-    report.show(result)
-    print(json.dumps(result), flush=True)
+        TrainSettings(epochs=epochs, batch_size=batch, average=average))
+
+    def work() -> dict:
+        result = run(asked)
+        report.show(result)
+        return result
+
+    print_result(as_json, work)
 
 
 def _named(given: list[str]) -> dict[str, str]:

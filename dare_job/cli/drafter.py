@@ -3,9 +3,7 @@
 The options of ``dare-job acceptance``.
 """
 
-import json
 import re
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +12,14 @@ import typer
 from dare_job.cli import options
 from dare_job.cli import options as night
 from dare_job.cli.options import Device, Dtype
+from dare_job.cli.result import AsJson, print_result, show_values
 from dare_job.errors import ConfigError
 
 
 def train_drafter(
     out: Annotated[str, typer.Option(
         "--out", help="Output folder of the runs whose texts are learned, or its URL.")],
-    to: Annotated[Path, typer.Option("--to", help="Folder for the draft model.")] = Path("drafter"),
+    to: Annotated[Path, typer.Option("--save", help="Folder for the draft model.")] = Path("drafter"),
     date: Annotated[str | None, typer.Option(
         "--date", metavar="YYYY-MM-DD", help="Published date; the newest where not given.")] = None,
     model: Annotated[str | None, typer.Option(
@@ -56,6 +55,7 @@ def train_drafter(
         "--chat-template", help="As model.chat_template of the runs: auto, always or never.")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(
         "--trust-remote-code", help="Run the Python code that comes with the target.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a small draft model on texts that the target wrote, with the target's tokenizer.
 
@@ -71,10 +71,14 @@ def train_drafter(
                         temperature, kept)
     log.to_stderr()
     day = night.day(date).isoformat() if date else None
-    with writing(to):
-        found = run(Options(out, to, day, model, revision, dtype.value, device.value, chat_template,
-                            trust_remote_code, settings))
-    print(json.dumps(found), flush=True)
+    asked = Options(out, to, day, model, revision, dtype.value, device.value, chat_template,
+                    trust_remote_code, settings)
+
+    def work() -> dict:
+        with writing(to):
+            return run(asked)
+
+    print_result(as_json, work, show_values)
 
 _MOST_DRAFTS = 8
 
@@ -82,7 +86,7 @@ _COLDEST, _HOTTEST = 0.01, 100.0
 
 
 def acceptance(
-    target: Annotated[str, typer.Option("--target", help="'embedded', a folder or a hub name.")],
+    target: Annotated[str, typer.Option("--model", help="'embedded', a folder or a hub name.")],
     draft: Annotated[str, typer.Option(
         "--draft", help="Draft model of the same tokens: a folder or a hub name, as dare-job train-drafter "
         "leaves one.")],
@@ -118,12 +122,12 @@ def acceptance(
         "--chat-template", help="Of prompts in a file: auto, always or never.")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(
         "--trust-remote-code", help="Run the Python code that comes with the models.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """How often drafts pass each verification rule, beside the most that any exact rule could accept.
 
     Target and draft model read the same texts; at tokens drawn at random the acceptance rate of every rule
     and the optimum of every draft law are computed from both models' probabilities (estimates are named).
-    The last line of standard output is one JSON object.
     """
     warm, counts = _temperatures(temperature), _counts(drafts)
     if plot and len(warm) == len(counts) == 1:
@@ -136,15 +140,14 @@ def acceptance(
 
     shapes = [SparseShape.parse(part) for part in options.words(trees)]
     log.to_stderr()
-    found = run(Options(target, draft, text, column, prompt_column, warm, counts, texts, positions, draws,
-                        shapes, tree_rows, new_tokens, seed, dtype.value, device.value, chat_template,
-                        trust_remote_code))
+    asked = Options(target, draft, text, column, prompt_column, warm, counts, texts, positions, draws,
+                    shapes, tree_rows, new_tokens, seed, dtype.value, device.value, chat_template,
+                    trust_remote_code)
+    found = print_result(as_json, lambda: run(asked))
     if plot:
         from dare_job.evaluate.acceptance.command import draw_chart
 
         plot.write_text(draw_chart(found["rows"]), encoding="utf-8")
-    sys.stdout.flush()
-    print(json.dumps(found), flush=True)
 
 
 def _temperatures(text: str) -> list[float]:

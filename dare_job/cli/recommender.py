@@ -1,6 +1,5 @@
 """The options of the commands that make item ids and recommenders, and measure them."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ import typer
 
 from dare_job.cli import options
 from dare_job.cli.options import Device, OnDevice, torch_device
+from dare_job.cli.result import AsJson, print_result, show_values
 from dare_job.errors import ConfigError
 
 
@@ -39,12 +39,12 @@ class Collisions(StrEnum):
 
 
 def item_ids(
-    to: Annotated[Path, typer.Option("--to", help="File of item ids, JSON.")],
+    to: Annotated[Path, typer.Option("--save", help="File of item ids, JSON.")],
     vectors: Annotated[Path | None, typer.Option(
         "--vectors", help="Item vectors: Parquet (entity_id, vector), as the stage encode writes it, or "
         ".npy, whose items are named by their row from 0.")] = None,
     texts: Annotated[Path | None, typer.Option(
-        "--texts", help="Instead, item texts: jsonl, csv or Parquet, gzipped or not.")] = None,
+        "--text", help="Instead, item texts: jsonl, csv or Parquet, gzipped or not.")] = None,
     column: Annotated[str, typer.Option("--column", help="Column of the text.")] = "title",
     id_column: Annotated[str, typer.Option("--id-column", help="Column of the item's id.")] = "item_id",
     encoder: Annotated[str, typer.Option(
@@ -57,11 +57,10 @@ def item_ids(
     epochs: Annotated[int, typer.Option("--epochs", help="Of the quantiser.")] = 100,
     batch: Annotated[int, typer.Option("--batch", help="Items of an update.")] = 1024,
     rate: Annotated[float, typer.Option("--rate", help="Learning rate.")] = 1e-3,
-    seed: Seed = 0, device: OnDevice = Device.auto,
+    seed: Seed = 0, device: OnDevice = Device.auto, as_json: AsJson = False,
 ) -> None:
     """Make item ids: residual-quantised codes of item vectors (RQ-VAE), the same for the same seed.
 
-    The last line of standard output is one JSON object.
     """
     from dare_job.cli.output import writing
     from dare_job.observe import log
@@ -70,21 +69,21 @@ def item_ids(
 
     log.to_stderr()
     settings = Settings(levels, codes, epochs=epochs, batch=batch, rate=rate, seed=seed)
-    with writing(options.writable("--to", to).parent):
-        found = run(Options(vectors, texts, column, id_column, encoder, to, collisions.value,
-                            torch_device(device), settings))
-    print(json.dumps(found), flush=True)
+    with writing(options.writable("--save", to).parent):
+        print_result(as_json, lambda: run(Options(
+            vectors, texts, column, id_column, encoder, to, collisions.value, torch_device(device),
+            settings)), show_values)
 
 
 def train_recommender(
     data: Data, ids: Ids,
-    to: Annotated[Path, typer.Option("--to", help="Folder for the recommender.")],
+    to: Annotated[Path, typer.Option("--save", help="Folder for the recommender.")],
     model: Annotated[str | None, typer.Option(
-        "--model", help="Start from 'embedded', a folder or a hub name; else a new small Llama.")] = None,
+        "--base", help="Start from 'embedded', a folder or a hub name; else a new small Llama.")] = None,
     revision: Annotated[str | None, typer.Option(
         "--revision", help="Branch, tag or commit of a hub model.")] = None,
     lora: Annotated[int, typer.Option(
-        "--lora", help="Rank of low-rank updates of --model, merged in the end; 0: train all weights.")] = 0,
+        "--lora", help="Rank of low-rank updates of --base, merged in the end; 0: train all weights.")] = 0,
     width: Annotated[int, typer.Option("--width", help="Of a new model's hidden states.")] = 256,
     layers: Annotated[int, typer.Option("--layers", help="Of a new model.")] = 4,
     heads: Annotated[int, typer.Option("--heads", help="Of its attention.")] = 4,
@@ -102,11 +101,11 @@ def train_recommender(
     valid_users: Annotated[int, typer.Option(
         "--valid-users", help="Users, at most, whose next items decide when to stop.")] = 2000,
     split: SplitBy = Split.given, first_item: FirstItem = 1, min_rating: MinRating = None, seed: Seed = 0,
-    device: OnDevice = Device.auto,
+    device: OnDevice = Device.auto, as_json: AsJson = False,
 ) -> None:
     """Train a generative recommender: histories of item tokens in, the next item's tokens out.
 
-    Started again after a kill it goes on. The last line of standard output is one JSON object.
+    Started again after a kill it goes on.
     """
     from dare_job.cli.output import writing
     from dare_job.observe import log
@@ -120,8 +119,7 @@ def train_recommender(
                     torch_device(device), settings)
     log.to_stderr()
     with writing(to):
-        found = run(asked)
-    print(json.dumps(found), flush=True)
+        print_result(as_json, lambda: run(asked), show_values)
 
 
 class Loss(StrEnum):
@@ -135,10 +133,10 @@ class Loss(StrEnum):
 
 def align(
     data: Data,
-    target: Annotated[Path, typer.Option("--target", help="Folder of the recommender that is sped up.")],
+    target: Annotated[Path, typer.Option("--recommender", help="Folder of the recommender that is sped up.")],
     draft: Annotated[Path, typer.Option(
         "--draft", help="Folder of a small recommender with the same ids, which the training starts from.")],
-    to: Annotated[Path, typer.Option("--to", help="Folder for the aligned draft.")],
+    to: Annotated[Path, typer.Option("--save", help="Folder for the aligned draft.")],
     loss: Annotated[Loss, typer.Option(
         "--loss", help="s: AtSpeed-S, for strict verification; r: AtSpeed-R, for relaxed sampling; the "
         "others are for comparison.")] = Loss.r,
@@ -173,14 +171,14 @@ def align(
     warmup: Annotated[int, typer.Option("--warmup", help="Updates up to the peak rate.")] = 100,
     dropout: Annotated[float, typer.Option("--dropout", help="Of each layer's outputs.")] = 0.1,
     lessons: Annotated[Path | None, typer.Option(
-        "--lessons", help="File that keeps what the target said, for further alignments; refused where "
+        "--teacher-paths", help="File that keeps what the target said, for further alignments; refused where "
         "it holds anything else.")] = None,
     split: SplitBy = Split.given, first_item: FirstItem = 1, min_rating: MinRating = None, seed: Seed = 0,
-    device: OnDevice = Device.auto,
+    device: OnDevice = Device.auto, as_json: AsJson = False,
 ) -> None:
     """Align a draft recommender to a target, so that more of its beams are accepted.
 
-    Started again after a kill it goes on. The last line of standard output is one JSON object.
+    Started again after a kill it goes on.
     """
     from dare_job.cli.output import writing
     from dare_job.observe import log
@@ -195,8 +193,7 @@ def align(
                     torch_device(device), settings)
     log.to_stderr()
     with writing(to):
-        found = run(asked)
-    print(json.dumps(found), flush=True)
+        print_result(as_json, lambda: run(asked), show_values)
 
 
 def evaluate_recommender(
@@ -211,21 +208,20 @@ def evaluate_recommender(
         "--beams", min=0, help="Width of the search; 0: the longest list, as the job searches.")] = 0,
     seen: Annotated[bool, typer.Option("--seen", help="Leave items of the history in the lists.")] = False,
     split: SplitBy = Split.given, first_item: FirstItem = 1, min_rating: MinRating = None, seed: Seed = 0,
-    device: OnDevice = Device.auto,
+    device: OnDevice = Device.auto, as_json: AsJson = False,
 ) -> None:
     """Recall@K and NDCG@K of recommenders and baselines on the same users, with paired bootstrap intervals.
 
-    The last line of standard output is one JSON object.
     """
     from dare_job.observe import log
     from dare_job.training.recommender.evaluation import Options, run
     from dare_job.training.recommender.sequences import Source
 
     log.to_stderr()
-    print(json.dumps(run(Options(
+    print_result(as_json, lambda: run(Options(
         Source(data, split.value, first_item, min_rating), ids, _named(recommender or []),
         options.words(baselines), options.numbers("--k", k), users, beams, seen, torch_device(device),
-        seed))), flush=True)
+        seed)), show_values)
 
 
 def _named(given: list[str]) -> dict[str, Path]:

@@ -1,21 +1,48 @@
-"""The commands on published dates: history, diff, clean."""
+"""The commands on published dates: show, report, history, diff, clean."""
 
-import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dare_job.cli import options
+from dare_job.cli.result import console, print_json
 from dare_job.errors import ConfigError
 from dare_job.storage.paths import AnyPath, path
 
 Out = Annotated[str | None, typer.Option(
-    "--out", help="Output folder of the runs, or its URL; without it that of --config, or `out`.")]
+    "--out", help="Output folder of the runs, or its URL. Default: that of --config, or `out`.")]
 Config = Annotated[list[Path] | None, typer.Option(
-    "--config", help="YAML settings of the runs, for their output folder; repeatable.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+    "--config", help="YAML settings of the runs, which name the output folder; repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Published = Annotated[str | None, typer.Option(
+    "--date", metavar="YYYY-MM-DD", help="Published date. Default: the newest.")]
+
+
+def show(
+    out: Annotated[str, typer.Argument(help="Output folder of a run, or its URL.")],
+    entity: Annotated[str, typer.Argument(metavar="user:ID", help="Whose text: user:ID or item:ID.")],
+    date: Published = None,
+) -> None:
+    """Print one text and mark which tokens were drafted, step by step."""
+    from dare_job.publish.report.texts import show_text
+
+    show_text(out, entity, options.day(date).isoformat() if date else None)
+
+
+def report(out: Out = None, config: Config = None, date: Published = None) -> None:
+    """Write the report of a published date again and print its path: OUT/reports/dt=D/index.html.
+
+    `dare-job run` writes it as well, when it publishes the date.
+    """
+    from dare_job.cli.output import writing
+    from dare_job.observe import log
+    from dare_job.publish.report import write_again
+
+    log.to_stderr()
+    folder = _out(out, config)
+    with writing(folder):
+        print(write_again(folder, options.day(date).isoformat() if date else None))
 
 
 def history(
@@ -30,18 +57,18 @@ def history(
     folder = _out(out, config)
     rows = history(folder, last)
     if as_json:
-        _print_json({"out": str(folder), "dates": rows})
+        print_json({"out": str(folder), "dates": rows})
     else:
-        print_history(rows, _console())
+        print_history(rows, console())
 
 
 def diff(
     before: Annotated[str, typer.Argument(metavar="D1", help="A published date, YYYY-MM-DD.")],
-    after: Annotated[str, typer.Argument(metavar="D2", help="Another one, as a rule a later one.")],
+    after: Annotated[str, typer.Argument(metavar="D2", help="Another published date, usually a later one.")],
     out: Out = None, config: Config = None,
     examples: Annotated[int, typer.Option(
         "--examples", min=0, max=1000, metavar="N",
-        help="Changed texts of each entity type shown side by side.")] = 2,
+        help="Changed texts of each entity type to print side by side.")] = 2,
     as_json: AsJson = False,
 ) -> None:
     """Compare two published dates: rows, texts, lengths, acceptance, model, prompts and settings."""
@@ -49,22 +76,23 @@ def diff(
 
     found = diff(_out(out, config), before, after, examples)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
-        print_diff(found, _console())
+        print_diff(found, console())
 
 
 def clean(
     keep: Annotated[int, typer.Option(
-        "--keep", min=1, metavar="N", help="Published dates to keep, the newest.")],
+        "--keep", min=1, metavar="N", help="Number of published dates to keep; the newest are kept.")],
     out: Out = None, config: Config = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go, and its size.")] = False,
+    dry_run: Annotated[bool, typer.Option(
+        "--dry-run", help="Only print which dates would be removed, and their size.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove snapshots older than the newest N, with their working files.
+    """Remove published dates, and their working files, except for the newest N.
 
-    What another command reads stays: the text that a date being written or not yet published starts from, and
-    what a further run of the newest date would. Safe beside running commands; killed, the next one finishes.
+    Dates that another command still needs are kept: previous texts for a date that is not published yet, and
+    for running the newest date again. Safe to run next to other commands, and again after it was killed.
     """
     from dare_job.cli.output import writing
     from dare_job.publish.snapshots.clean import clean
@@ -73,14 +101,14 @@ def clean(
     with writing(folder):
         found = clean(folder, keep, dry_run)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
-    for verdict in found["removed"]:
-        print(f"{'would remove' if dry_run else 'removed'} {verdict['date']}  {_size(verdict['bytes'])}")
-    for verdict in found["kept"]:
-        print(f"kept {verdict['date']}  {verdict['reason']}")
-    print(f"{len(found['kept'])} dates kept, {len(found['removed'])} {'would go' if dry_run else 'removed'}, "
-          f"{_size(found['bytes'])}")
+    for date in found["removed"]:
+        print(f"{'would remove' if dry_run else 'removed'} {date['date']}  {_size(date['bytes'])}")
+    for date in found["kept"]:
+        print(f"kept {date['date']}: {date['reason']}")
+    print(f"{len(found['kept'])} dates kept, {len(found['removed'])} "
+          f"{'would be removed' if dry_run else 'removed'} ({_size(found['bytes'])})")
 
 
 def _out(out: str | None, config: list[Path] | None) -> AnyPath:
@@ -93,24 +121,12 @@ def _out(out: str | None, config: list[Path] | None) -> AnyPath:
     folder = path(out or "out", "out")
     errors.check_access(folder, "out")
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder: name the output folder of the runs, by --out FOLDER or "
-                          "--config FILE")
+        raise ConfigError(f"{folder} is not a folder: name the output folder of the runs with --out FOLDER "
+                          "or --config FILE")
     return folder
-
-
-def _console():
-    """Of the terminal's width; elsewhere wide enough that nothing is cut."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(highlight=False, width=width)
 
 
 def _size(count: int) -> str:
     from rich.filesize import decimal
 
     return decimal(count)
-
-
-def _print_json(value: dict) -> None:
-    print(json.dumps(value, default=str), flush=True)

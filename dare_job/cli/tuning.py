@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +15,47 @@ import typer
 
 from dare_job.cli import options
 from dare_job.cli import options as night
-from dare_job.cli.options import Device, Dtype
+from dare_job.cli.options import Device, Dtype, OnDevice
+from dare_job.cli.result import AsJson, print_result
 from dare_job.errors import ConfigError
+
+
+class ChatTemplate(StrEnum):
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+def check(
+    model: Annotated[str, typer.Option("--model", help="'embedded', a folder or a hub name.")],
+    prompts: Annotated[Path | None, typer.Option(
+        "--prompts", help="Text file with one prompt per line, or JSON lines with \"prompt\".")] = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of prompts to compare.")] = 8,
+    dtype: Annotated[Dtype, typer.Option(
+        "--dtype", help="Type of the weights. In float32 all tokens must be equal. In bfloat16 (float16) "
+        "rows may differ after a near-tie: two logits within 3 % (0.4 %) of the largest.")]
+    = Dtype.float32,
+    device: OnDevice = Device.auto,
+    revision: Annotated[str | None, typer.Option(
+        "--revision", help="Branch, tag or commit of a hub model.")] = None,
+    trust_remote_code: Annotated[bool, typer.Option(
+        "--trust-remote-code", help="Run the Python code in the model's repository.")] = False,
+    chat_template: Annotated[ChatTemplate, typer.Option(
+        "--chat-template", help="auto: format each prompt as a user message if the tokenizer has a chat "
+        "template; always: require one; never: use the prompt as it is.")] = ChatTemplate.auto,
+    as_json: AsJson = False,
+) -> None:
+    """Check that the engine supports a model: its greedy tokens must equal those of transformers' `generate`.
+
+    Exit code 0 if they are equal, 1 if not.
+    """
+    from dare_job.evaluate.check import run_check
+
+    result = print_result(as_json, lambda: run_check(
+        model, prompts, rows, revision=revision, dtype=dtype.value, device=device.value,
+        chat_template=chat_template.value, trust_remote_code=trust_remote_code))
+    if not result["equal"]:
+        raise typer.Exit(1)
 
 
 def tune(
@@ -33,7 +73,7 @@ def tune(
     save_latency: Annotated[Path | None, typer.Option(
         "--save-latency", help="Keep what --model measured in this file, for --latency.")] = None,
     out: Annotated[Path, typer.Option(
-        "--out", help="File to write: settings for a --config behind the night's own.")] = Path("tuned.yaml"),
+        "--save", help="File to write: settings to use as the last --config of a run.")] = Path("tuned.yaml"),
     held_out: options.HeldOut = 1000,
     screen: Annotated[int, typer.Option(
         "--screen", help="How many of them screen settings; the others confirm what was found.")] = 100,
@@ -57,26 +97,30 @@ def tune(
         "--threads", min=0, help="Threads that draft a batch; 0: the processors of this machine.")] = 0,
     rows: Annotated[int | None, typer.Option(
         "--rows", min=1, help="Rows of a first night, for its waves; else the texts of the file.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Find draft settings by replaying recorded text, and write them as YAML, before a GPU hour is spent.
 
     Searches node budget, context orders, depth, lambda and pool size for the most tokens a second that the
-    latency curve promises. The last line of standard output is one JSON object.
+    latency curve promises.
     """
     from dare_job.evaluate.replay.tune import Options, run
     from dare_job.observe import log
 
     log.to_stderr()
-    options.writable("--out", out)
+    options.writable("--save", out)
     budgets, batches = options.numbers("--nodes", nodes), options.numbers("--batch", batch)
-    curve, name = _curve(latency, model, batches, budgets, dtype.value, device.value, save_latency)
-    result = run(Options(
-        text, column, tokenizer, id_column, held_out, options.words(pool), groups, old, curve=curve,
-        curve_name=name, batch=batches, nodes=budgets, sizes=options.numbers("--sizes", sizes),
-        contexts=options.numbers("--contexts", contexts), depths=options.numbers("--depths", depths),
-        lambdas=_lambdas(lambdas), screen=screen, drafting=_drafting(drafting_us), threads=threads, rows=rows,
-        out=out, command=shlex.join(["dare-job", *sys.argv[1:]])))
-    print(json.dumps(result), flush=True)
+
+    def work() -> dict:
+        curve, name = _curve(latency, model, batches, budgets, dtype.value, device.value, save_latency)
+        return run(Options(
+            text, column, tokenizer, id_column, held_out, options.words(pool), groups, old, curve=curve,
+            curve_name=name, batch=batches, nodes=budgets, sizes=options.numbers("--sizes", sizes),
+            contexts=options.numbers("--contexts", contexts), depths=options.numbers("--depths", depths),
+            lambdas=_lambdas(lambdas), screen=screen, drafting=_drafting(drafting_us), threads=threads,
+            rows=rows, out=out, command=shlex.join(["dare-job", *sys.argv[1:]])))
+
+    print_result(as_json, work)
 
 
 def _curve(latency, model, batches, budgets, dtype, device, save):
@@ -128,7 +172,7 @@ def curve(
     config: night.Config, date: night.Day, input: night.Input = None, out: night.Out = None,
     model: night.Model = None, set_: night.Set = None,
     work: Annotated[Path, typer.Option(
-        "--work", help="Folder for curve.json, curve.svg and the working files.")] = Path("curve"),
+        "--save", help="Folder for curve.json, curve.svg and the working files.")] = Path("curve"),
     settings: Annotated[str, typer.Option(
         "--settings", metavar="K:P,...", help="Settings of the relaxed rule to measure.")] = _CURVE,
     rows: Annotated[int, typer.Option(
@@ -147,12 +191,12 @@ def curve(
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of a CTR model, at most.")] = 30,
     device: Annotated[Device, typer.Option(
         "--device", help="Of the CTR models; auto: cuda where torch finds a GPU.")] = Device.auto,
+    as_json: AsJson = False,
 ) -> None:
     """Measure what looser verification costs in quality and gains in speed, over settings (k, p).
 
     The same rows are written strictly and by each setting, on this machine, with tonight's pools and drafts.
-    Writes WORK/curve.json, which `dare-job run --target ... --curve` picks a setting from, and curve.svg.
-    The last line of standard output is one JSON object.
+    Writes SAVE/curve.json, which `dare-job run --target ... --curve` picks a setting from, and curve.svg.
     """
     from dare_job.cli.output import writing
     from dare_job.evaluate.curve import table
@@ -163,16 +207,19 @@ def curve(
     if not 0.5 <= level < 1:
         raise ConfigError(f"--level {level:g} must be from 0.5 to below 1, such as 0.95")
     check = _check(data, ctr_model, seeds, labels_from, min_rating, epochs, device)
-    options.writable("--work", work / "curve.json")
+    options.writable("--save", work / "curve.json")
     job = night.job(config, date, input, out, model, None, set_, pick=False)
     log.to_stderr(job.config.log.format)
-    with writing(work):
-        found = run(job, Options(work, wanted, rows, turns, seed, level, check,
-                                 shlex.join(["dare-job", *sys.argv[1:]])))
-    table.show(found)
-    kept = found.model_dump(mode="json", include={"date", "rows", "seeds", "level", "entries"})
-    places = {"curve": str(work / "curve.json"), "plot": str(work / "curve.svg")}
-    print(json.dumps({**places, **kept}), flush=True)
+
+    def measure() -> dict:
+        with writing(work):
+            found = run(job, Options(work, wanted, rows, turns, seed, level, check,
+                                     shlex.join(["dare-job", *sys.argv[1:]])))
+        table.show(found)
+        kept = found.model_dump(mode="json", include={"date", "rows", "seeds", "level", "entries"})
+        return {"curve": str(work / "curve.json"), "plot": str(work / "curve.svg"), **kept}
+
+    print_result(as_json, measure)
 
 
 def _settings(text: str) -> list[tuple[int, float]]:

@@ -36,15 +36,17 @@ def test_a_run_writes_its_logical_date_and_no_day_that_is_not_over(logical, run_
 
 
 def test_only_given_parameters_become_arguments():
-    assert night().arguments("plan") == ["plan", "--config", "a.yaml", "--date", "2026-01-02"]
-    given = night(config=["a.yaml", "b.yaml"], set=["x.y=1", "z=2"], out="/o", limit=0).arguments("generate")
-    assert given == ["generate", "--config", "a.yaml", "--config", "b.yaml", "--date", "2026-01-02",
-                     "--set", "x.y=1", "--set", "z=2", "--out", "/o", "--limit", "0"]
+    assert night().arguments("plan", "plan") == [
+        "run", "--from", "plan", "--to", "plan", "--config", "a.yaml", "--date", "2026-01-02"]
+    given = night(config=["a.yaml", "b.yaml"], set=["x.y=1", "z=2"], out="/o", limit=0)
+    assert given.arguments("generate", "generate") == [
+        "run", "--from", "generate", "--to", "generate", "--config", "a.yaml", "--config", "b.yaml",
+        "--date", "2026-01-02", "--set", "x.y=1", "--set", "z=2", "--out", "/o", "--limit", "0"]
 
 
 def test_a_run_without_a_configuration_file_says_where_to_name_one():
     with pytest.raises(ValueError, match=r"no configuration file: name one in params\.config"):
-        night(config=[]).arguments("plan")
+        night(config=[]).arguments("plan", "plan")
 
 
 def test_the_newest_tuning_from_before_the_date_is_the_last_configuration(tmp_path):
@@ -99,15 +101,15 @@ def test_the_input_of_the_configuration_files_is_awaited_too(tmp_path):
     second.write_text("input: {path: '/in/{date}'}\n")
     dated = night(config=[str(first), str(second)])
     assert dated.awaited() == ["/in/2026-01-02"]
-    assert dated.arguments("plan")[-2:] == ["--input", "/in/2026-01-02"], "the stage would read another"
+    assert dated.arguments("plan", "plan")[-2:] == ["--input", "/in/2026-01-02"], "the stage reads this one"
     assert night(config=[str(first)], input="/in").awaited() == ["/in"]
-    assert night(input="/in/{date}").arguments("plan")[-2:] == ["--input", "/in/2026-01-02"]
-    assert "--input" not in night(config=[str(first)]).arguments("plan")
+    assert night(input="/in/{date}").arguments("plan", "plan")[-2:] == ["--input", "/in/2026-01-02"]
+    assert "--input" not in night(config=[str(first)]).arguments("plan", "plan")
 
 
 def test_a_tuning_at_a_url_is_refused():
     with pytest.raises(ValueError, match="params.tuned = s3://b/tuned"):
-        night(tuned="s3://b/tuned").arguments("plan")
+        night(tuned="s3://b/tuned").arguments("plan", "plan")
 
 
 def test_the_report_is_named_where_it_was_written(tmp_path):
@@ -120,14 +122,14 @@ def test_the_report_is_named_where_it_was_written(tmp_path):
 
 
 def test_a_task_of_several_stages_is_the_last_one_from_the_first_on():
-    assert arguments(night(), "group") == night().arguments("group")
-    assert arguments(night(), "group_and_route") == [*night().arguments("route"), "--from", "group"]
+    assert arguments(night(), "group") == night().arguments("group", "group")
+    assert arguments(night(), "group_and_route") == night().arguments("group", "route")
 
 
 def test_lists_have_a_model_of_their_own_and_may_be_switched_off():
     asked = arguments(night(model="llm", set=["recommend.model=/r"], limit=3), "recommend")
-    assert asked == ["recommend", "--config", "a.yaml", "--date", "2026-01-02", "--set", "recommend.model=/r",
-                     "--if-set"]
+    assert asked == ["run", "--from", "recommend", "--to", "recommend", "--config", "a.yaml",
+                     "--date", "2026-01-02", "--set", "recommend.model=/r", "--if-set"]
 
 
 def test_a_stage_is_off_where_nothing_that_can_be_read_here_gives_it_a_model(tmp_path):

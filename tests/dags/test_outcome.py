@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 from airflow_home import DAGS, ROOT
 
-from dare_job import cli
+from dare_job.cli import result
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
 from dare_job.observe.command import observed
@@ -61,7 +61,7 @@ def test_a_record_of_the_jobs_log_is_neither_a_result_nor_the_error(fresh_logger
         logging.getLogger("dare_job").error("a pool is slow", extra={"rows": 3})
     records = capsys.readouterr().err.splitlines()
     assert len(records) == 2 and all(line.startswith("{") for line in records)
-    cli._print_json({"user": {"counts": {"rows": 3}}})
+    result.print_json({"user": {"counts": {"rows": 3}}})
     said = capsys.readouterr().out.splitlines()
     outcome = heard([*records, *said, *records])
     assert outcome.result == {"user": {"counts": {"rows": 3}}}

@@ -269,6 +269,6 @@ def test_lessons_of_something_else_are_not_replaced(world, pair, tmp_path):
         _align(world, pair, tmp_path / "a", "--lessons", ids)
     _align(world, pair, tmp_path / "a", "--lessons", kept, "--epochs", 1)
     before = kept.read_bytes()
-    with pytest.raises(ConfigError, match="holds something else than lessons of these data, models and"):
+    with pytest.raises(ConfigError, match="exists and is not of these data, models and"):
         _align(world, pair, tmp_path / "b", "--lessons", kept, "--epochs", 1, "--examples", 200)
     assert kept.read_bytes() == before and ids.read_bytes() == world.ids_file.read_bytes()

@@ -1,12 +1,16 @@
 """Command line: options, exit codes and messages, without Spark."""
 
+import json
 import subprocess
 import sys
 import time
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
-from dare_job import cli, errors
+from dare_job import __version__, cli, errors
+from dare_job.cli.names import renamed
 
 
 def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
@@ -40,29 +44,57 @@ def test_impossible_settings_exit_with_2_and_one_line(monkeypatch, capsys, confi
 
 def test_a_missing_configuration_and_an_unknown_option_exit_with_2(monkeypatch, capsys, tmp_path):
     missing = str(tmp_path / "no.yaml")
-    code, _, err = run(monkeypatch, capsys, "plan", "--config", missing, "--date", "2026-01-02")
+    code, _, err = run(monkeypatch, capsys, "run", "--config", missing, "--date", "2026-01-02")
     assert code == 2 and "no.yaml does not exist" in err
     assert run(monkeypatch, capsys, "run", "--nonsense")[0] == 2
 
 
-@pytest.mark.parametrize("command, first, message", [
-    ("route", "publish", "--from publish: for route it must be one of plan, embed, group"),
-    ("plan", "grup", "--from grup: for plan it must be left out: nothing comes before")])
-def test_an_impossible_first_stage_is_named_before_anything_is_done(
-        monkeypatch, capsys, tmp_path, config, command, first, message):
-    options = "--config", config, "--date", "2026-01-02", "--set", "log.format=text"
-    code, out, err = run(monkeypatch, capsys, command, *options, "--from", first)
-    assert (code, out, err) == (2, "", f"dare-job: {message}\n")
+@pytest.mark.parametrize("bounds, message", [
+    (["--from", "publish", "--to", "route"], "--from publish --to route: publish comes after route; the o"),
+    (["--from", "grup"], "--from grup: no such stage (did you mean group?); the stages are plan, embed, "),
+    (["--to", "encode", "--dry-run"], "--dry-run estimates the whole run; leave out --from and --to")])
+def test_an_impossible_range_of_stages_is_named_before_anything_is_done(
+        monkeypatch, capsys, tmp_path, config, bounds, message):
+    code, out, err = run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02", *bounds)
+    assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"dare-job: {message}")
     assert not list(tmp_path.rglob("_lock")) and not list(tmp_path.rglob("_done.json"))
 
 
-def test_stages_from_an_earlier_one_on_run_in_their_order(monkeypatch, capsys, config):
+@pytest.mark.parametrize("bounds, stages", [
+    (["--from", "embed", "--to", "pools"], "embed group route pools"),
+    (["--to", "group"], "plan embed group"),
+    (["--from", "encode"], "encode"), (["--from", "gate", "--to", "gate"], "gate")])
+def test_a_range_of_stages_runs_in_its_order_and_prints_the_last_report(
+        monkeypatch, capsys, config, bounds, stages):
     done = []
     monkeypatch.setattr("dare_job.pipeline._run_stage", lambda job, name: done.append(name) or {"name": name})
-    code, out, _ = run(monkeypatch, capsys, "pools", "--config", config, "--date", "2026-01-02",
-                       "--from", "embed")
-    assert (code, done) == (0, ["embed", "group", "route", "pools"])
-    assert out.splitlines()[-1] == '{"name": "pools"}'
+    code, out, _ = run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02", *bounds)
+    assert (code, " ".join(done)) == (0, stages)
+    assert out == f'{{"name": "{done[-1]}"}}\n'
+
+
+@pytest.mark.parametrize("old, new", [
+    ("plan --date D", "run --from plan --to plan --date D"),
+    ("route --from=group", "run --to route --from=group"),
+    ("recommend --model m --drafter=trie", "run --from recommend --to recommend --recommender m "
+                                           "--recommend-drafter=trie"),
+    ("sample --out s", "data sample --save s"), ("prepare amazon-books", "data prepare amazon-books"),
+    ("train-drafter --out o --to=d", "drafter train --out o --save=d"), ("replay", "lab replay"),
+    ("acceptance --target t", "lab acceptance --model t"),
+    ("item-ids --to i", "recommender item-ids --save i"),
+    ("train-recommender --model m", "recommender train --base m"), ("align --target t",
+     "recommender align --recommender t"), ("evaluate-recommender", "recommender evaluate"),
+    ("tune --out t.yaml", "tune --save t.yaml"), ("curve --work w", "curve --save w"),
+    ("ctr --model din", "ctr --ctr-model din"), ("run --from plan", "run --from plan"),
+    ("clean --out out", "clean --out out")])
+def test_old_names_are_translated(old, new):
+    assert renamed(old.split()) == new.split()
+
+
+def test_an_old_name_works_and_names_the_new_one(monkeypatch, capsys, tmp_path):
+    code, out, err = run(monkeypatch, capsys, "sample", "--out", str(tmp_path), "--users=12", "--items=8")
+    assert code == 0 and "12 users, 8 items" in out
+    assert err.count("\n") == 1 and f"write: dare-job data sample --save {tmp_path}" in err
 
 
 @pytest.mark.parametrize("error, code", [
@@ -113,13 +145,13 @@ def test_options_lie_over_the_file(monkeypatch, capsys, config, tmp_path):
 
 def test_a_later_configuration_wins_key_by_key(monkeypatch, capsys, config, tmp_path):
     seen = {}
-    monkeypatch.setattr("dare_job.pipeline.run_stage", lambda job, *_: seen.update(job=job) or {})
+    monkeypatch.setattr("dare_job.pipeline.run", lambda job, *_: seen.update(job=job) or {})
     (tmp_path / "tuned.yaml").write_text("decode: {nodes: 5}\n")
     both = ("--config", config, "--config", str(tmp_path / "tuned.yaml"), "--date", "2026-01-02")
-    assert run(monkeypatch, capsys, "plan", *both)[0] == 0
+    assert run(monkeypatch, capsys, "run", *both)[0] == 0
     assert (seen["job"].config.decode.nodes, seen["job"].config.out) == (5, str(tmp_path / "out"))
     (tmp_path / "tuned.yaml").write_text("decode: {nods: 5}\n")
-    code, _, error = run(monkeypatch, capsys, "plan", *both)
+    code, _, error = run(monkeypatch, capsys, "run", *both)
     assert code == 2 and "tuned.yaml: unknown key decode.nods" in error and "job.yaml" not in error
 
 
@@ -128,14 +160,16 @@ def test_help_needs_nothing_heavy():
     done = subprocess.run([sys.executable, "-X", "importtime", "-m", "dare_job", "--help"],
                           capture_output=True, text=True, check=True)
     assert time.perf_counter() - began < 10
-    commands = ("run", "plan", "gate", "publish", "sample", "show", "check", "tune")
+    commands = ("run", "show", "report", "history", "diff", "clean", "check", "tune", "curve", "ctr",
+                "recommender", "drafter", "data", "lab", "config")
     assert all(name in done.stdout for name in commands)
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
     assert not loaded & {"torch", "pyspark", "pyarrow", "transformers", "numba", "pandas"}
 
 
 def test_sample_writes_a_world(monkeypatch, capsys, tmp_path):
-    code, out, _ = run(monkeypatch, capsys, "sample", "--out", str(tmp_path), "--users", "12", "--items", "8")
+    code, out, _ = run(monkeypatch, capsys, "data", "sample", "--save", str(tmp_path), "--users", "12",
+                       "--items", "8")
     assert code == 0 and "12 users, 8 items" in out
     assert (tmp_path / "interactions.parquet").exists()
 
@@ -144,3 +178,38 @@ def test_report_of_no_published_date_exits_with_4_and_names_the_command(monkeypa
     code, out, err = run(monkeypatch, capsys, "report", "--out", str(tmp_path))
     assert code == 4 and "holds no published date; run `dare-job run`" in err
     assert out == "" and err.count("\n") == 1
+
+
+def _commands(group, words=()):
+    yield words
+    for name, command in getattr(group, "commands", {}).items():
+        yield from _commands(command, (*words, name))
+
+
+@pytest.mark.parametrize("words", _commands(get_command(cli.app)), ids=" ".join)
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_of_every_command_fits_two_screens(words, option):
+    shown = CliRunner().invoke(cli.app, [*words, option], env={"COLUMNS": "100", "TERMINAL_WIDTH": "100"})
+    assert shown.exit_code == 0 and len(shown.stdout.splitlines()) <= 90
+
+
+def test_version(monkeypatch, capsys):
+    assert run(monkeypatch, capsys, "--version")[:2] == (0, f"dare-job {__version__}\n")
+
+
+def test_config_show_says_where_each_setting_comes_from(monkeypatch, capsys, config, tmp_path):
+    code, out, _ = run(monkeypatch, capsys, "config", "show", "out", "decode", "--config", config,
+                       "--set", "decode.nodes=4", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["out"] == {"value": str(tmp_path / "out"), "origin": config}
+    assert found["decode.nodes"] == {"value": 4, "origin": "--set"}
+    assert found["decode.batch_size"]["origin"] == "default" and "log.format" not in found
+    code, out, _ = run(monkeypatch, capsys, "config", "show", "decode.nodes", "--set", "decode.nodes=4")
+    assert code == 0 and out.split() == ["setting", "value", "from", "decode.nodes", "4", "--set"]
+
+
+def test_config_schema_describes_every_setting(monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "config", "schema", "--json")
+    found = json.loads(out)
+    assert code == 0 and len(found) > 90
+    assert found["log.every_s"]["default"] == 15 and found["log.every_s"]["type"] == "number >= 0.5"

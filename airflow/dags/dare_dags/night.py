@@ -22,16 +22,16 @@ class Night:
         run, params = context["dag_run"], context["params"]
         return cls(params["date"] or night_of(run.logical_date, run.run_after, timezone), params)
 
-    def arguments(self, command: str) -> list[str]:
-        """Arguments of one of the job's commands, for example of ``plan``.
+    def arguments(self, first: str, last: str) -> list[str]:
+        """Command line of ``dare-job`` for the stages from ``first`` to ``last``.
 
-        Raises ValueError where no configuration file is named.
+        Raises ValueError if no configuration file is named.
         """
         configs = self.configs()
         if not configs:
             raise ValueError("no configuration file: name one in params.config of dare.yaml, or trigger the "
                              "run with --conf '{\"config\": [\"/path/nightly.yaml\"]}'")
-        given = [command, *_each("--config", configs), "--date", self.date]
+        given = ["run", "--from", first, "--to", last, *_each("--config", configs), "--date", self.date]
         given += _each("--set", self.params["set"])
         named = {name: self.params[name] for name in ("input", "out", "model", "limit")}
         if "{date}" in (asked := self._input() or ""):

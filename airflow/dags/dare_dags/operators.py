@@ -59,7 +59,7 @@ def _exists(path: str) -> bool:
 class StageOperator(SparkSubmitOperator):
     """One stage of the job for one night.
 
-    stage     a command of dare-job, or FIRST_and_LAST: the stages from one to the other, in one application
+    stage     a stage of `dare-job run`, or FIRST_and_LAST: the stages from one to the other
     settings  all settings of the DAGs
 
     A failed stage raises with its exit code and the job's own words; one that would fail again the same way
@@ -154,12 +154,12 @@ def end_group(leader: subprocess.Popen, patience_s: float = 20.0) -> None:
 
 
 def arguments(night: Night, stage: str) -> list[str]:
-    """Of the command for a stage, or for FIRST_and_LAST. Raises as ``Night.arguments``."""
-    if stage == "recommend":  # its --model and --limit are others, and no model is no error here
+    """Command line of `dare-job` for a stage, or for FIRST_and_LAST. Raises as ``Night.arguments``."""
+    if stage == "recommend":  # --limit limits texts in the other stages, and no recommender is no error here
         night = replace(night, params=night.params | {"model": None, "limit": None})
-        return night.arguments(stage) + ["--if-set"]
+        return [*night.arguments(stage, stage), "--if-set"]
     first, _, last = stage.rpartition("_and_")
-    return night.arguments(last) + (["--from", first] if first else [])
+    return night.arguments(first or last, last)
 
 
 def application(path: str | None) -> str:

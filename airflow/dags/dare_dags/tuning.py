@@ -35,7 +35,7 @@ def run(params: dict, day: str, spark: dict) -> str:
     python = spark["env"].get("PYSPARK_PYTHON", sys.executable)
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as copies:
-        command = [python, script, *arguments(params, script, Path(copies)), "--out", str(partial)]
+        command = [python, script, *arguments(params, script, Path(copies)), "--save", str(partial)]
         _LOG.info("running %s", command)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               env={**os.environ, **spark["env"]}) as process:

@@ -36,9 +36,9 @@ class Options:
             raise ConfigError(f"--valid-share {self.valid_share} and --test-share {self.test_share} leave "
                               "nothing to train on: their sum must be under 1")
         if self.out.exists() and not self.out.is_dir():
-            raise ConfigError(f"--out {self.out} is a file: name a folder")
+            raise ConfigError(f"--save {self.out} is a file: name a folder")
         if self.out.is_dir() and any(self.out.iterdir()):
-            raise ConfigError(f"--out {self.out} is there already: name another folder, or remove it first")
+            raise ConfigError(f"--save {self.out} is there already: name another folder, or remove it first")
 
 
 @dataclass(frozen=True)

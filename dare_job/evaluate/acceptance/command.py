@@ -124,7 +124,7 @@ class Options:
 def run(options: Options) -> dict:
     """Measure and print the tables; returns what the last line says."""
     folders = [resolve(name, None, options.trust_remote_code, setting) for name, setting in
-               ((options.target, "--target"), (options.draft, "--draft"))]
+               ((options.target, "--model"), (options.draft, "--draft"))]
     ours, theirs = (AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
                     for folder in folders)
     rows = texts.read(options.text, options.column, options.prompt_column, ours, folders[0], options.texts,

@@ -27,7 +27,7 @@ def run(options: Options) -> dict:
 
     unknown = sorted(set(options.models) - set(models.MODELS))
     if unknown or not options.models:
-        raise ConfigError(f"--model {','.join(unknown)!r}: choose from {', '.join(models.MODELS)}")
+        raise ConfigError(f"--ctr-model {','.join(unknown)!r}: choose from {', '.join(models.MODELS)}")
     data = source.load(options.data, options.min_rating)
     tables = {name: [leakage.bounded(table, data) for table in found]
               for name, found in sets.read(options).items()}

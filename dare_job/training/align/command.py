@@ -76,7 +76,7 @@ def run(options: Options) -> dict:
     A run that was killed goes on from its last checkpoint when it is started with the same options.
     """
     began, settings = time.monotonic(), options.settings
-    require_place(options.to, KIND, {"--target": options.target, "--draft": options.draft})
+    require_place(options.to, KIND, {"--recommender": options.target, "--draft": options.draft})
     target, draft = (_opened(folder, options.device) for folder in (options.target, options.draft))
     _require_same(target[1], draft[1])
     tokenizer = _tokenizer(options.draft)

@@ -113,8 +113,8 @@ def kept(asked: Path | None, own: Path, fingerprint: str, make_them: Callable[[]
     except (OSError, SafetensorError):
         pass
     if asked and asked.exists():
-        raise ConfigError(f"--lessons {asked} is there and holds something else than lessons of these data, "
-                          "models and settings: name another file, or remove it")
+        raise ConfigError(f"--teacher-paths {asked} exists and is not of these data, models and settings: "
+                          "name another file, or remove it")
     found = make_them()
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {name: getattr(found, name).contiguous() for name in names}

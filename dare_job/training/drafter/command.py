@@ -85,9 +85,9 @@ def run(options: Options) -> dict:
 def _require_place(folder: Path) -> None:
     """Raises ConfigError where something else than a draft model is there."""
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--to {folder} is a file; name a folder")
+        raise ConfigError(f"--save {folder} is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
-        raise ConfigError(f"--to {folder} holds something else than a draft model (no {MANIFEST}), which "
+        raise ConfigError(f"--save {folder} holds something else than a draft model (no {MANIFEST}), which "
                           "would be replaced; name another folder")
 
 

@@ -82,7 +82,7 @@ def run(options: Options) -> dict:
     if options.collisions not in RULES:
         raise ConfigError(f"--collisions {options.collisions!r}: choose one of {', '.join(RULES)}")
     if (options.vectors is None) == (options.texts is None):
-        raise ConfigError("give either --vectors or --texts")
+        raise ConfigError("give either --vectors or --text")
     began = time.monotonic()
     names, vectors = (_of_vectors(options.vectors) if options.vectors else _of_texts(options))
     if not len(names):
@@ -130,6 +130,6 @@ def _of_texts(options: Options) -> tuple[list[str], np.ndarray]:
     found = text_files.read(options.texts, options.column, options.id_column)
     if len(set(found.ids)) < len(found.ids):
         twice = next(name for place, name in enumerate(found.ids) if name in found.ids[:place])
-        raise DataError(f"--texts {options.texts}: {options.id_column} {twice!r} is there more than once")
+        raise DataError(f"--text {options.texts}: {options.id_column} {twice!r} is there more than once")
     folder = encoder_files.resolve(options.encoder, setting="--encoder")
     return found.ids, Encoder(folder, options.device, 64).encode(found.texts).vectors

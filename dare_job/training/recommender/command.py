@@ -37,13 +37,13 @@ def require_place(to: Path, kind: str, made_of: Mapping[str, str | Path | None])
     that the result is made of; made_of: these by their options.
     """
     if to.exists() and not to.is_dir():
-        raise ConfigError(f"--to {to} is a file; name a folder")
+        raise ConfigError(f"--save {to} is a file; name a folder")
     for option, other in made_of.items():
         if other is not None and to.is_dir() and Path(other).is_dir() and to.samefile(other):
-            raise ConfigError(f"--to {to} is the folder of {option}, which would be replaced; name another")
+            raise ConfigError(f"--save {to} is the folder of {option}, which would be replaced; name another")
     if to.is_dir() and any(to.iterdir()) and (there := _kind(to)) != kind:
         why = f"no readable {TRAINING}" if there is None else f"by its {TRAINING}: {there}"
-        raise ConfigError(f"--to {to} holds something else than this command makes ({why}), which would be "
+        raise ConfigError(f"--save {to} holds something else than this command makes ({why}), which would be "
                           "replaced; name another folder")
 
 
@@ -94,7 +94,7 @@ class Options:
     def __post_init__(self):
         if self.settings.lora and self.model is None:
             raise ConfigError(f"--lora {self.settings.lora} updates a model that is there: name it with "
-                              "--model, or leave --lora out")
+                              "--base, or leave --lora out")
 
 
 def run(options: Options) -> dict:
@@ -103,7 +103,7 @@ def run(options: Options) -> dict:
     A run that was killed goes on from its last checkpoint when it is started with the same options.
     """
     began, settings = time.monotonic(), options.settings
-    require_place(options.to, KIND, {"--model": options.model})
+    require_place(options.to, KIND, {"--base": options.model})
     ids = ItemIds.load(options.ids)
     data = options.data.read(ids)
     model, tokenizer, recommender = (

@@ -116,7 +116,7 @@ def given(name: str, revision: str | None, ids: ItemIds,
     """The same of a model from a folder or the hub; a recommender with such ids keeps its tokens. Raises
     ConfigError for a history that the model's positions do not hold.
     """
-    folder = resolve(name, revision, setting="--model")
+    folder = resolve(name, revision, setting="--base")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(settings.seed)
     model = loading.load(folder, "float32", trust_remote_code=False)

@@ -1,8 +1,5 @@
-"""The commands under ``dare-job prepare``: the paper's data sets, from their original files."""
+"""The commands under ``dare-job data``: a sample world, and the paper's data sets."""
 
-import json
-import os
-import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -10,10 +7,14 @@ from typing import Annotated
 
 import typer
 
-from dare_job.errors import DataError
+from dare_job.cli import options
+from dare_job.cli.result import AsJson, console, print_result
+from dare_job.errors import ConfigError, DataError
+from dare_job.storage import paths
 
-app = typer.Typer(no_args_is_help=True,
-                  help="Make the data sets of DARE's paper from their original files: docs/datasets.md.")
+app = typer.Typer(no_args_is_help=True, help="Make input data: a sample world, or the paper's data sets.")
+prepare = typer.Typer(no_args_is_help=True)
+app.add_typer(prepare, name="prepare")
 
 
 class Untitled(StrEnum):
@@ -31,7 +32,7 @@ class Split(StrEnum):
     user = "user"
 
 
-Out = Annotated[Path, typer.Option("--out", help="Folder to write, which is not there yet.")]
+Out = Annotated[Path, typer.Option("--save", help="Folder to write, which is not there yet.")]
 MinUser = Annotated[int, typer.Option("--min-user", min=1, help="Interactions of each user that stays.")]
 MinItem = Annotated[int, typer.Option("--min-item", min=1, help="Interactions of each item that stays.")]
 Positive = Annotated[float, typer.Option("--positive", help="Ratings of at least this are label 1.")]
@@ -52,12 +53,36 @@ Set = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Override a setting, as in spark.driver_memory=8g; repeatable.")]
 
 
-@app.callback()
-def prepare() -> None:
-    """Make the data sets of DARE's paper from their original files: docs/datasets.md."""
+@prepare.callback()
+def _prepare() -> None:
+    """Make the data sets of DARE's paper from their original files (docs/datasets.md)."""
 
 
-@app.command("movielens-10m")
+@app.command()
+def sample(
+    save: Annotated[str, typer.Option("--save", help="Folder for the sample world, on a local disk.")],
+    users: Annotated[int, typer.Option("--users", min=1, help="Number of users.")] = 400,
+    items: Annotated[int, typer.Option("--items", min=8, help="Number of items.")] = 300,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed writes the same files.")] = 0,
+    text_date: Annotated[str | None, typer.Option(
+        "--text-date", metavar="YYYY-MM-DD", help="Date of the previous texts. Default: the day before the "
+        "last one.")] = None,
+) -> None:
+    """Write a sample world: users, items, interactions and previous texts, as Parquet."""
+    from dare_job.cli.output import writing
+    from dare_job.data.sample_world.write import write_world
+
+    folder = paths.path(save, "--save")
+    if not paths.is_local(folder):
+        raise ConfigError(f"--save {save}: a sample world is written to a local disk; name a folder there")
+    with writing(folder):
+        world = write_world(folder, users=users, items=items, seed=seed,
+                            text_date=options.day(text_date, "--text-date") if text_date else None)
+    print(f"{world.out}: {world.users} users, {world.items} items, {world.interactions} interactions up to "
+          f"{world.date}, {world.old_user_texts} + {world.old_item_texts} previous texts of users and items")
+
+
+@prepare.command("movielens-10m")
 def movielens_10m(
     input: Annotated[Path, typer.Option(
         "--input", help="ml-10m.zip, or a folder with ratings.dat and movies.dat; other MovieLens sets with "
@@ -66,27 +91,25 @@ def movielens_10m(
     untitled: WithoutTitle = Untitled.drop, duplicates: Repeated = Duplicates.last,
     history_share: HistoryShare = 0.7, split: SplitBy = Split.time, valid_share: ValidShare = 0.1,
     test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
-    set_: Set = None,
+    set_: Set = None, as_json: AsJson = False,
 ) -> None:
     """MovieLens-10M: labels, windows, halves and splits; no filter unless asked for.
-
-    The last line of standard output is one JSON object.
     """
     from dare_job.config.settings import load
     from dare_job.data import readers
     from dare_job.data.paper.options import Options
 
-    options = Options(out, min_user, min_item, positive, untitled.value, duplicates.value, history_share,
-                      split.value, valid_share, test_share, sample, seed)
+    asked = Options(out, min_user, min_item, positive, untitled.value, duplicates.value, history_share,
+                    split.value, valid_share, test_share, sample, seed)
     settings = load(config or [], set_, {"input.path": ("--input", str(input)),
                                          "input.format": ("movielens-10m", "movielens")})
     _require(input, "--input", "ml-10m.zip or a folder with ratings.dat and movies.dat",
              input.is_dir() or input.suffix == ".zip")
     _run("movielens-10m", [input], lambda into, spark: readers.read(settings.input, into, spark),
-         options, settings)
+         asked, settings, as_json)
 
 
-@app.command("amazon-books")
+@prepare.command("amazon-books")
 def amazon_books(
     reviews: Annotated[Path, typer.Option(
         "--reviews", help="Books.json.gz or the like: reviews as JSON lines (2014, 2018, 2023), or the csv "
@@ -97,25 +120,24 @@ def amazon_books(
     untitled: WithoutTitle = Untitled.drop, duplicates: Repeated = Duplicates.last,
     history_share: HistoryShare = 0.7, split: SplitBy = Split.time, valid_share: ValidShare = 0.1,
     test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
-    set_: Set = None,
+    set_: Set = None, as_json: AsJson = False,
 ) -> None:
     """Amazon-Books: users and items with few interactions filtered, labels, windows, halves and splits.
 
-    The paper does not state its thresholds; the defaults are KAR's. The last line of standard output is one
-    JSON object.
+    The paper does not state its thresholds; the defaults are KAR's.
     """
     from dare_job.config.settings import load
     from dare_job.data import readers
     from dare_job.data.paper.options import Options
 
-    options = Options(out, min_user, min_item, positive, untitled.value, duplicates.value, history_share,
-                      split.value, valid_share, test_share, sample, seed)
+    asked = Options(out, min_user, min_item, positive, untitled.value, duplicates.value, history_share,
+                    split.value, valid_share, test_share, sample, seed)
     settings = load(config or [], set_)
     share = settings.input.max_reject_share
     _require(reviews, "--reviews", "a file such as Books.json.gz", reviews.is_file())
     _require(meta, "--meta", "a file such as meta_Books.json.gz", meta.is_file())
     _run("amazon-books", [reviews, meta],
-         lambda into, spark: readers.read_amazon(reviews, meta, into, share, spark), options, settings)
+         lambda into, spark: readers.read_amazon(reviews, meta, into, share, spark), asked, settings, as_json)
 
 
 def _require(path: Path, option: str, expected: str, fits: bool) -> None:
@@ -125,19 +147,20 @@ def _require(path: Path, option: str, expected: str, fits: bool) -> None:
         raise DataError(f"{option} {path} is not {expected}")
 
 
-def _run(name: str, sources: list[Path], read: Callable, options, settings) -> None:
-    from rich.console import Console
-
+def _run(name: str, sources: list[Path], read: Callable, asked, settings, as_json: bool) -> None:
     from dare_job.cli.output import writing
     from dare_job.data.paper import command, report
     from dare_job.observe import log, progress
     from dare_job.spark.session import session
 
-    options.require()
+    asked.require()
     log.to_stderr(settings.log.format)
-    with (log.bound(stage=f"prepare {name}"), writing(options.out),
-          progress.reporting(settings.log.every_s)):
-        manifest = command.prepare(name, sources, read, options, session(settings.spark))
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    report.show(manifest, Console(highlight=False, width=width))
-    print(json.dumps({"out": str(options.out), **manifest}), flush=True)
+
+    def work() -> dict:
+        with (log.bound(stage=f"prepare {name}"), writing(asked.out),
+              progress.reporting(settings.log.every_s)):
+            manifest = command.prepare(name, sources, read, asked, session(settings.spark))
+        report.show(manifest, console())
+        return {"out": str(asked.out), **manifest}
+
+    print_result(as_json, work)

@@ -1,0 +1,107 @@
+"""The commands under ``dare-job config``: settings in effect, and all settings."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dare_job.cli.result import console, print_json
+
+Config = Annotated[list[Path] | None, typer.Option(
+    "--config", help="YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")]
+Set = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="Override a setting, as in decode.batch_size=16; repeatable.")]
+Keys = Annotated[list[str] | None, typer.Argument(
+    metavar="[KEY]...", help="Only these settings or sections, such as decode or out.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def show(keys: Keys = None, config: Config = None, set_: Set = None, as_json: AsJson = False) -> None:
+    """Print the settings in effect, and which file or option each one comes from."""
+    from rich.table import Table
+
+    from dare_job.config import source
+    from dare_job.config.settings import load
+    from dare_job.observe import redact
+
+    settings = load(config or [], set_)
+    origins = {value.key: value.origin for file in config or []
+               for value in source.origins(source.read(file), file)}
+    origins |= {source.parse(text).key: "--set" for text in set_ or []}
+    values = dict(_flat(redact.values(settings.model_dump(mode="json"))))
+    chosen = {key: {"value": value, "origin": origins.get(key, "default")}
+              for key, value in values.items() if _matches(key, keys)}
+    if as_json:
+        return print_json(chosen)
+    table = Table("setting", "value", "from", box=None, pad_edge=False)
+    for key, entry in chosen.items():
+        style = "dim" if entry["origin"] == "default" else None
+        table.add_row(key, _text(entry["value"]), entry["origin"], style=style)
+    console().print(table, markup=False)
+
+
+def schema(keys: Keys = None, as_json: AsJson = False) -> None:
+    """Print every setting with its type, default and description."""
+    from rich.table import Table
+
+    entries = {key: entry for key, entry in settings().items() if _matches(key, keys)}
+    if as_json:
+        return print_json(entries)
+    table = Table("setting", "type", "default", "description", box=None, pad_edge=False)
+    for key, entry in entries.items():
+        table.add_row(key, entry["type"], _text(entry["default"]), entry["description"])
+    console().print(table, markup=False)
+
+
+def settings() -> dict[str, dict]:
+    """Type, default and description of every setting, by its key."""
+    from dare_job.config.settings import JobConfig
+
+    root = JobConfig.model_json_schema()
+    return dict(_fields(root, root.get("$defs", {}), ""))
+
+
+def _fields(section: dict, named: dict[str, dict], above: str) -> Iterator[tuple[str, dict]]:
+    for name, field in section["properties"].items():
+        whole = named.get(field.get("$ref", "").rpartition("/")[2], {})
+        if "properties" in whole:
+            yield from _fields(whole, named, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", {"type": _type({**whole, **field}), "default": field.get("default"),
+                                     "description": field.get("description", "")}
+
+
+def _type(field: dict) -> str:
+    """The type of a field in words: ``16 | 64``, ``integer >= 1``, ``number or null``."""
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(map(_type, field["anyOf"])))
+    if "enum" in field:
+        return " | ".join(map(str, field["enum"]))
+    if "const" in field:
+        return str(field["const"])
+    bounds = [f"{sign} {field[name]}" for name, sign in (
+        ("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
+        if name in field and abs(field[name]) < 2**31 - 1]
+    kind = field.get("type", "any")
+    if kind == "array":
+        kind = f"list of {_type(field.get('items', {}))}"
+    return f"{kind} {' and '.join(bounds)}" if bounds else kind
+
+
+def _flat(values: dict, above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _matches(key: str, keys: list[str] | None) -> bool:
+    return not keys or any(key == wanted or key.startswith(f"{wanted}.") for wanted in keys)
+
+
+def _text(value) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, default=str)
