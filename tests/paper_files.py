@@ -61,7 +61,7 @@ def product(item: str, title: str = "A title") -> str:
 def prepare(*arguments) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of ``dare-job prepare``."""
     out, err, code = io.StringIO(), io.StringIO(), 0
-    line = mock.patch.object(sys, "argv", ["dare-job", "prepare", *map(str, arguments)])
+    line = mock.patch.object(sys, "argv", ["dare-job", "data", "prepare", *map(str, arguments)])
     with line, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             cli.main()

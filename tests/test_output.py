@@ -21,20 +21,20 @@ def run(monkeypatch, capsys, *arguments) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("below", ["", "deeper/still"])
-@pytest.mark.parametrize("command", ["run", "plan", "sample"])
+@pytest.mark.parametrize("command", ["run", "data"])
 def test_an_output_folder_that_is_a_file(monkeypatch, capsys, tmp_path, command, below):
     (tmp_path / "file").write_text("x")
     (tmp_path / "job.yaml").write_text("")
     settings = ["--config", tmp_path / "job.yaml", "--date", "2026-01-02", "--set", "log.format=text"]
-    settings = [] if command == "sample" else settings
-    code, err = run(monkeypatch, capsys, command, *settings, "--out", tmp_path / "file" / below)
+    words = [command, *settings, "--out"] if command == "run" else ["data", "sample", "--save"]
+    code, err = run(monkeypatch, capsys, *words, tmp_path / "file" / below)
     assert code == 2 and f"{tmp_path / 'file'} is a file" in err and err.count("\n") == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
 @pytest.mark.parametrize("name", ["/proc/x", "/proc/x/y"])
 def test_a_place_where_nothing_can_be_made(monkeypatch, capsys, name):
-    code, err = run(monkeypatch, capsys, "sample", "--out", name, "--users", "12", "--items", "8")
+    code, err = run(monkeypatch, capsys, "data", "sample", "--save", name, "--users", "12", "--items", "8")
     assert code == 5 and "/proc/x" in err and err.count("\n") == 1
 
 

@@ -167,7 +167,7 @@ def test_what_cannot_be_is_named(corpus, change, message):
 
 
 def test_the_command_ends_with_json(corpus):
-    arguments = ["replay", "--text", corpus / "a.csv", "--column", "text", "--tokenizer", corpus,
+    arguments = ["lab", "replay", "--text", corpus / "a.csv", "--column", "text", "--tokenizer", corpus,
                  "--held-out", "5", "--nodes", "4", "--against", "published"]
     done = CliRunner().invoke(app, list(map(str, arguments)))
     assert done.exit_code == 0, done.output

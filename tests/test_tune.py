@@ -154,7 +154,7 @@ def arguments(corpus, tmp_path, *more) -> list[str]:
     return list(map(str, ("tune", "--text", corpus / "new.csv", "--column", "text", "--id-column", "user",
                           "--tokenizer", corpus, "--held-out", "12", "--screen", "4", "--nodes", "2,16",
                           "--sizes", "30", "--contexts", "12", "--depths", "12", "--lambdas", "8",
-                          "--out", tmp_path / "new" / "tuned.yaml", *more)))
+                          "--save", tmp_path / "new" / "tuned.yaml", *more)))
 
 
 def test_the_command_measures_a_model_and_keeps_what_it_measured(corpus, tmp_path):
@@ -175,7 +175,7 @@ def test_the_command_measures_a_model_and_keeps_what_it_measured(corpus, tmp_pat
     (("--latency", "{curve}", "--nodes", "few"), "--nodes 'few' is no list of numbers"),
     (("--latency", "{curve}", "--lambdas", "inf"), "--lambdas 'inf' is no list"),
     (("--latency", "{curve}", "--drafting-us", "5"), "--drafting-us '5' is not two numbers"),
-    (("--latency", "{curve}", "--out", "{folder}"), "cannot be written: it is a folder")])
+    (("--latency", "{curve}", "--save", "{folder}"), "cannot be written: it is a folder")])
 def test_wrong_options_of_the_command(corpus, tmp_path, more, message):
     curve = CONF / "latency" / "h100-mistral-7b.json"
     more = [part.format(curve=curve, folder=tmp_path) for part in more]

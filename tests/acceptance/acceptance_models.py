@@ -21,7 +21,7 @@ def tokenizer(words=WORDS):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["acceptance", *map(str, arguments)])
+    return CliRunner().invoke(app, ["lab", "acceptance", *map(str, arguments)])
 
 
 def last(*arguments) -> dict:

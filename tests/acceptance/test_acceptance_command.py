@@ -28,7 +28,7 @@ def drawn(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(models, texts, drawn):
-    return last("--target", models / "target", "--draft", models / "draft", "--text", texts,
+    return last("--model", models / "target", "--draft", models / "draft", "--text", texts,
                 "--temperature", "0.3,1", "--drafts", "1..3", "--positions", 1000, "--plot", drawn)
 
 
@@ -96,7 +96,7 @@ def test_the_plot_has_a_panel_for_each_series(found, drawn):
 
 def test_the_same_law_accepts_everything(models, texts):
     """Whatever is drawn; but neither what was not drawn, nor by chance, nor below a tree's leaves."""
-    same = last("--target", models / "target", "--draft", models / "target", "--text", texts,
+    same = last("--model", models / "target", "--draft", models / "target", "--text", texts,
                 "--temperature", "0,1", "--drafts", 2, "--trees", "2x2,2x1:3", "--tree-rows", 3,
                 "--new-tokens", 7)
     for row in same["rows"]:
@@ -135,7 +135,7 @@ def test_mean_of_dependent_places():
     ("--plot", "rates.svg", "give several of either"),
     ("--trees", "2x2:7", "from 2 to 6"), ("--trees", "2x2:1", "from 2 to 6")])
 def test_settings_that_cannot_be(models, texts, option, value, message):
-    done = run("--target", models / "target", "--draft", models / "draft", "--text", texts, option, value)
+    done = run("--model", models / "target", "--draft", models / "draft", "--text", texts, option, value)
     assert isinstance(done.exception, ConfigError)
     with pytest.raises(ConfigError, match=message):
         raise done.exception
@@ -143,7 +143,7 @@ def test_settings_that_cannot_be(models, texts, option, value, message):
 
 def test_other_tokens_are_refused_before_models_are_loaded(models, texts, monkeypatch):
     monkeypatch.setattr(command.Target, "load", lambda *_: pytest.fail("a model was loaded"))
-    done = run("--target", models / "target", "--draft", models / "other", "--text", texts)
+    done = run("--model", models / "target", "--draft", models / "other", "--text", texts)
     assert isinstance(done.exception, ConfigError) and "has other tokens than" in str(done.exception)
 
 
@@ -157,7 +157,7 @@ def test_texts_that_cannot_be(models, tmp_path, lines, more, message):
     path = tmp_path / "texts.jsonl"
     if lines is not None:
         path.write_text(lines)
-    done = run("--target", models / "target", "--draft", models / "draft", "--text", path, *more)
+    done = run("--model", models / "target", "--draft", models / "draft", "--text", path, *more)
     assert isinstance(done.exception, DataError) and message in str(done.exception), done.exception
 
 

@@ -79,7 +79,7 @@ def test_a_night_of_beams(tmp_path, drafter, capsys, monkeypatch):
         return capsys.readouterr().out.splitlines()
 
     monkeypatch.chdir(tmp_path)
-    run("sample", "--out", "world", "--users", "12", "--items", "8")
+    run("data", "sample", "--save", "world", "--users", "12", "--items", "8")
     config = {"out": str(tmp_path / "out"), "input": {"path": str(tmp_path / "world")},
               "decode": {"mode": "beam", "max_new_tokens": 24}, "beam": {"width": 2},
               "drafter": {"model": str(drafter)}, "spark": {"master": "local[1]"},

@@ -82,7 +82,7 @@ def test_sets_are_compared_and_the_last_line_is_json(monkeypatch, capsys, split_
 
 def test_one_output_needs_no_name_and_one_model_is_enough(monkeypatch, capsys, split_data, out):
     code, printed, err = ctr(monkeypatch, capsys, "--data", split_data, "--knowledge", out / "strict",
-                             "--model", "dcnv2", "--entities", "item", *QUICK)
+                             "--ctr-model", "dcnv2", "--entities", "item", *QUICK)
     assert code == 0, err
     found = json.loads(printed.strip().splitlines()[-1])
     assert [row["knowledge"] for row in found["rows"]] == ["base", "knowledge"]
@@ -96,7 +96,7 @@ def test_a_leak_ends_the_command_and_names_the_way_out(monkeypatch, capsys, spli
     assert code == 4 and printed == ""
     assert "label rows would use a user's text" in err and "--labels-from 2026-01-10" in err
     code, printed, err = ctr(monkeypatch, capsys, "--data", split_data, *late, "--labels-from", "2026-01-10",
-                             "--model", "dcnv2", *QUICK)
+                             "--ctr-model", "dcnv2", *QUICK)
     assert code == 0, err
     assert json.loads(printed.strip().splitlines()[-1])["data"]["first_label"] >= "2026-01-10"
 
@@ -104,7 +104,7 @@ def test_a_leak_ends_the_command_and_names_the_way_out(monkeypatch, capsys, spli
 def test_ids_that_the_data_lacks_are_counted_and_the_run_goes_on(monkeypatch, capsys, split_data, tmp_path):
     write_features(tmp_path / "some", "item", DT, ["i1", "i2", "elsewhere"], kinds(3))
     code, printed, err = ctr(monkeypatch, capsys, "--data", split_data, "--knowledge", tmp_path / "some",
-                             "--model", "dcnv2", *QUICK)
+                             "--ctr-model", "dcnv2", *QUICK)
     assert code == 0, err
     counts = json.loads(printed.strip().splitlines()[-1])["texts"]["knowledge"]["item"]
     assert counts["unknown_ids"] == 1 and 0 < counts["label_rows_with_text"] < 0.2
@@ -145,7 +145,7 @@ def test_sets_that_cannot_be_compared_are_refused(monkeypatch, capsys, split_dat
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--model", "deepfm"], "--model 'deepfm': choose from din, dcnv2"),
+    (["--ctr-model", "deepfm"], "--ctr-model 'deepfm': choose from din, dcnv2"),
     (["--equivalent", "base,other"], "'other' is no set of texts here; there are base"),
     (["--equivalent", "base"], "write two names"),
     (["--knowledge", "=x"], "write NAME=OUT"),
@@ -185,7 +185,7 @@ def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch, capsy
 
 
 def test_the_sample_world_needs_no_files(monkeypatch, capsys):
-    code, printed, err = ctr(monkeypatch, capsys, "--data", "sample", "--model", "dcnv2", "--seeds", "2",
+    code, printed, err = ctr(monkeypatch, capsys, "--data", "sample", "--ctr-model", "dcnv2", "--seeds", "2",
                              "--epochs", "1", "--device", "cpu")
     assert code == 0, err
     assert json.loads(printed.strip().splitlines()[-1])["data"]["users"] == 400
@@ -203,7 +203,8 @@ def test_movielens_in_its_zip_is_read_by_the_jobs_reader(monkeypatch, capsys, sp
         archive.writestr("ml/movies.csv", "\n".join(movies) + "\n")
         archive.writestr("ml/ratings.csv", "\n".join(ratings) + "\n")
     write_features(tmp_path / "out", "user", "2026-01-08", [str(u) for u in range(60)], kinds(60))
-    code, printed, err = ctr(monkeypatch, capsys, "--data", path, "--knowledge", tmp_path / "out", "--model",
+    code, printed, err = ctr(monkeypatch, capsys, "--data", path, "--knowledge", tmp_path / "out",
+                             "--ctr-model",
                              "dcnv2", *QUICK)
     assert code == 0, err
     found = json.loads(printed.strip().splitlines()[-1])
@@ -218,7 +219,7 @@ def test_texts_without_features_are_encoded_here(monkeypatch, capsys, split_data
     words = ("loves quiet films about the sea", "wants fast films about machines")
     write_texts(tmp_path / "out", "user", DT, [f"u{u}" for u in range(60)], [words[u % 2] for u in range(60)])
     code, printed, err = ctr(monkeypatch, capsys, "--data", split_data, "--knowledge", tmp_path / "out",
-                             "--model", "dcnv2", *QUICK)
+                             "--ctr-model", "dcnv2", *QUICK)
     assert code == 0, err
     assert "encoding 2 texts with embedded" in err
     assert json.loads(printed.strip().splitlines()[-1])["texts"]["knowledge"]["user"]["texts"] == 60

@@ -30,7 +30,7 @@ ROWS = rows()
 def files(folder, lines, metadata=None):
     reviews = text_file(folder / "Books.json.gz", lines)
     meta = text_file(folder / "meta_Books.json.gz", metadata or [product(item) for item in ITEMS])
-    return ["--reviews", reviews, "--meta", meta, "--out", folder / "out"]
+    return ["--reviews", reviews, "--meta", meta, "--save", folder / "out"]
 
 
 def interactions(folder) -> set[tuple]:
@@ -88,7 +88,7 @@ def test_what_cannot_be_used_is_counted_and_the_first_bad_line_named(tmp_path):
     said = json.loads(printed.splitlines()[-1])
     assert said["dropped"] == {"unrated": 1, "untitled": 2, "repeated": 2}
     assert interactions(tmp_path / "out") == {*ROWS[1:], (user, item, 3.0, BEGAN + 900 * DAY)}
-    code, _, err = prepare("amazon-books", *arguments[:4], "--out", tmp_path / "other",
+    code, _, err = prepare("amazon-books", *arguments[:4], "--save", tmp_path / "other",
                            "--set", "input.max_reject_share=0.005")
     assert code == 4 and "max_reject_share = 0.005: not a JSON object (1 rows, first Books.json.gz:4)" in err
 
@@ -158,6 +158,6 @@ def test_files_given_for_one_another_and_broken_ones_are_named(tmp_path):
             ((tmp_path / "none.json", meta), "none.json: no such file or folder; give a file such as Books"),
             ((tmp_path, meta), f"--reviews {tmp_path} is not a file such as Books.json.gz")):
         code, _, err = prepare("amazon-books", "--reviews", given[0], "--meta", given[1],
-                               "--out", tmp_path / "out")
+                               "--save", tmp_path / "out")
         assert code == 4 and message in err
         assert not (tmp_path / "out").exists()

@@ -36,7 +36,7 @@ def original(tmp_path_factory):
 def result(spark, original):
     """The output folder and what was printed, of one run."""
     out = original.parent / "out"
-    code, printed, err = prepare("movielens-10m", "--input", original, "--out", out, "--sample", 5)
+    code, printed, err = prepare("movielens-10m", "--input", original, "--save", out, "--sample", 5)
     assert code == 0, err
     return out, printed
 
@@ -143,11 +143,11 @@ def test_labelled_rows_are_strictly_later_than_the_old_window_and_split_by_time(
 def test_the_same_seed_makes_the_same_files_and_another_other_halves(result, original, tmp_path):
     out, _ = result
     again = tmp_path / "again"
-    prepared("movielens-10m", "--input", original, "--out", again, "--sample", 5)
+    prepared("movielens-10m", "--input", original, "--save", again, "--sample", 5)
     files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
     assert all((out / name).read_bytes() == (again / name).read_bytes() for name in files)
     other = tmp_path / "other"
-    prepared("movielens-10m", "--input", original, "--out", other, "--sample", 5, "--seed", 1,
+    prepared("movielens-10m", "--input", original, "--save", other, "--sample", 5, "--seed", 1,
              "--split", "user", "--valid-share", 0.2, "--test-share", 0.2)
     halves = [{row["item_id"] for row in table(folder, "items") if row["existing"]}
               for folder in (out, other)]
@@ -179,7 +179,7 @@ def test_bad_lines_one_label_alone_and_progress_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "_QUIET_S", 0.0)
     bad = ["1::2::six::978300275", "only::two"]
     path = ten_million(tmp_path, ROWS, more=bad, encoding="latin-1")
-    code, printed, err = prepare("movielens-10m", "--input", path, "--out", tmp_path / "out",
+    code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out",
                                  "--positive", 0.5, "--set", "log.every_s=0.5",
                                  "--set", "log.format=text")
     assert code == 0 and "prepare movielens-10m: reading the original files, " in err
@@ -208,7 +208,7 @@ def test_files_that_do_not_serve_are_named_with_the_fix(tmp_path, original):
             (commas, "30 of 30 rows of interactions are unusable, more than input.max_reject_share = 0.01: "
                      "expected 4 fields between '::', found 1 (30 rows, first ratings.dat:1)"),
             (pairs, "none of 2 interactions can be used: 2 have no rating")):
-        code, printed, err = prepare("movielens-10m", "--input", path, "--out", tmp_path / "out")
+        code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out")
         assert (code, printed) == (4, "") and message.format(path) in err
         assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
@@ -218,11 +218,11 @@ def test_impossible_options_are_named_before_anything_is_read(tmp_path, original
     there.mkdir()
     text_file(there / "mine.txt", ["keep"])
     for arguments, message in (
-            (["--out", there], f"--out {there} is there already: name another folder, or remove it first"),
-            (["--out", there / "mine.txt"], "mine.txt is a file"),
-            (["--out", tmp_path / "o", "--history-share", 0.5], "--history-share 0.5 must be over 0.5"),
-            (["--out", tmp_path / "o", "--valid-share", 0.5, "--test-share", 0.5], "nothing to train on"),
-            (["--out", tmp_path / "o", "--set", "spark.mastr=x"], "unknown key spark.mastr")):
+            (["--save", there], f"--save {there} is there already: name another folder, or remove it first"),
+            (["--save", there / "mine.txt"], "mine.txt is a file"),
+            (["--save", tmp_path / "o", "--history-share", 0.5], "--history-share 0.5 must be over 0.5"),
+            (["--save", tmp_path / "o", "--valid-share", 0.5, "--test-share", 0.5], "nothing to train on"),
+            (["--save", tmp_path / "o", "--set", "spark.mastr=x"], "unknown key spark.mastr")):
         code, _, err = prepare("movielens-10m", "--input", original, *arguments)
         assert code == 2 and message in err
     assert (there / "mine.txt").read_text() == "keep\n"
@@ -230,9 +230,9 @@ def test_impossible_options_are_named_before_anything_is_read(tmp_path, original
 
 def test_filters_and_splits_that_leave_nothing_say_so(tmp_path, original):
     out = tmp_path / "out"
-    code, _, err = prepare("movielens-10m", "--input", original, "--out", out, "--min-item", 1000)
+    code, _, err = prepare("movielens-10m", "--input", original, "--save", out, "--min-item", 1000)
     assert code == 4
     assert f"of {len(ROWS)} interactions none is left at --min-user 1 and --min-item 1000: lower" in err
-    code, _, err = prepare("movielens-10m", "--input", original, "--out", out, "--test-share", 0)
+    code, _, err = prepare("movielens-10m", "--input", original, "--save", out, "--test-share", 0)
     assert code == 4 and "the test part of the split by time has no rows" in err
     assert not out.exists()

@@ -67,13 +67,13 @@ def published(tmp_path_factory):
 
 
 def _run(*arguments):
-    return CliRunner().invoke(app, ["train-drafter", *map(str, arguments)])
+    return CliRunner().invoke(app, ["drafter", "train", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
 def trained(published, tmp_path_factory):
     to = tmp_path_factory.mktemp("drafter") / "of-embedded"
-    done = _run("--out", published[0], "--to", to, *QUICK)
+    done = _run("--out", published[0], "--save", to, *QUICK)
     assert done.exit_code == 0, done.output
     return to, json.loads(done.stdout.splitlines()[-1])
 
@@ -105,7 +105,7 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     out = tmp_path / "out"
     (out / "_work").mkdir(parents=True)
     (out / "knowledge").symlink_to(published[0] / "knowledge")
-    done = _run("--out", out, "--to", tmp_path / "to", *QUICK, "--steps", "1")
+    done = _run("--out", out, "--save", tmp_path / "to", *QUICK, "--steps", "1")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["texts"]["with_prompt"] == 0 and found["after"] is None
@@ -125,7 +125,7 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     (["--model", "/nowhere"], Exception, "model folder /nowhere does not exist"),
 ])
 def test_what_cannot_be_is_said(published, tmp_path, options, error, told):
-    done = _run("--out", published[0], "--to", tmp_path / "to", *QUICK, "--steps", "1", *options)
+    done = _run("--out", published[0], "--save", tmp_path / "to", *QUICK, "--steps", "1", *options)
     with pytest.raises(error, match=told):
         raise done.exception
     assert not (tmp_path / "to").exists()
@@ -134,12 +134,12 @@ def test_what_cannot_be_is_said(published, tmp_path, options, error, told):
 def test_nothing_else_is_replaced_and_a_failed_run_leaves_what_was_there(published, trained, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
-    done = _run("--out", published[0], "--to", tmp_path / "mine", *QUICK)
+    done = _run("--out", published[0], "--save", tmp_path / "mine", *QUICK)
     with pytest.raises(ConfigError, match="something else than a draft model"):
         raise done.exception
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
     before = (trained[0] / "drafter.json").read_text()
-    done = _run("--out", published[0], "--to", trained[0], *QUICK, "--rate", "1", "--steps", "0")
+    done = _run("--out", published[0], "--save", trained[0], *QUICK, "--rate", "1", "--steps", "0")
     assert isinstance(done.exception, ConfigError)
     assert (trained[0] / "drafter.json").read_text() == before
 

@@ -164,15 +164,16 @@ def pair(world, tmp_path_factory):
     """Folders of a target that has learned the ring, and of a draft that has learned less of it."""
     folder = tmp_path_factory.mktemp("pair")
     for name, width, epochs in (("target", 32, 12), ("draft", 16, 4)):
-        _ran("train-recommender", "--data", world.data, "--ids", world.ids_file, "--to", folder / name,
+        _ran("recommender", "train", "--data", world.data, "--ids", world.ids_file, "--save", folder / name,
              "--width", width, "--layers", 1, "--heads", 2, "--rate", 0.01, "--warmup", 5, "--history", 8,
              "--epochs", epochs, "--batch-tokens", 512)
     return folder
 
 
 def _align(world, pair, to, *more):
-    return _ran("align", "--data", world.data, "--target", pair / "target", "--draft", pair / "draft",
-                "--to", to, "--k", 5, "--beams", 8, "--examples", 300, "--held-out", 100, "--epochs", 3,
+    return _ran("recommender", "align", "--data", world.data, "--recommender", pair / "target", "--draft",
+                pair / "draft",
+                "--save", to, "--k", 5, "--beams", 8, "--examples", 300, "--held-out", 100, "--epochs", 3,
                 "--warmup", 5, "--rate", 0.01, *more)
 
 
@@ -189,12 +190,12 @@ def test_more_steps_are_accepted(world, pair, tmp_path, loss):
 def test_alpha_is_searched_on_the_same_lessons(world, pair, tmp_path):
     kept = tmp_path / "lessons.safetensors"
     found = _align(world, pair, tmp_path / "a", "--loss", "r", "--search-alpha", "--epochs", 1,
-                   "--lessons", kept)
+                   "--teacher-paths", kept)
     assert list(found["alphas"]) == ["0.1", "0.3", "0.5", "0.7", "0.9"]
     assert found["accepted_steps"]["after"] == max(found["alphas"].values())
     written = kept.stat().st_mtime_ns
     again = _align(world, pair, tmp_path / "b", "--loss", "r", "--alpha", found["settings"]["alpha"],
-                   "--epochs", 1, "--lessons", kept)
+                   "--epochs", 1, "--teacher-paths", kept)
     assert kept.stat().st_mtime_ns == written
     assert again["accepted_steps"]["after"] == found["accepted_steps"]["after"]
 
@@ -224,11 +225,12 @@ def test_a_killed_alignment_goes_on(world, pair, tmp_path, monkeypatch):
 def test_other_ids_are_refused(world, pair, tmp_path):
     ids = replace(world.ids, codes=world.ids.codes[::-1].copy())
     ids.save(tmp_path / "ids.json")
-    _ran("train-recommender", "--data", world.data, "--ids", tmp_path / "ids.json",
-         "--to", tmp_path / "other", "--width", 16, "--layers", 1, "--heads", 2, "--epochs", 1)
+    _ran("recommender", "train", "--data", world.data, "--ids", tmp_path / "ids.json",
+         "--save", tmp_path / "other", "--width", 16, "--layers", 1, "--heads", 2, "--epochs", 1)
     with pytest.raises(ConfigError, match="other item ids"):
-        _ran("align", "--data", world.data, "--target", pair / "target", "--draft", tmp_path / "other",
-             "--to", tmp_path / "x")
+        _ran("recommender", "align", "--data", world.data, "--recommender", pair / "target", "--draft",
+             tmp_path / "other",
+             "--save", tmp_path / "x")
     with pytest.raises(ConfigError, match="below --k"):
         _align(world, pair, tmp_path / "x", "--k", 50)
 
@@ -240,13 +242,15 @@ def test_a_draft_without_a_tokenizer_is_refused_before_any_lesson(world, pair, t
         path.unlink()
     monkeypatch.setattr(command.lessons, "make", lambda *_: pytest.fail("it came to the lessons"))
     with pytest.raises(ModelError, match="--draft .*draft: its tokenizer cannot be read"):
-        _ran("align", "--data", world.data, "--target", pair / "target", "--draft", draft, "--to",
+        _ran("recommender", "align", "--data", world.data, "--recommender", pair / "target", "--draft",
+             draft, "--save",
              tmp_path / "aligned")
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("target", "--to .*target is the folder of --target"), ("draft", "--to .*draft is the folder of --draft"),
-    ("other", r"--to .*other holds something else .*training\.json: recommender\)")])
+    ("target", "--save .*target is the folder of --recommender"),
+    ("draft", "--save .*draft is the folder of --draft"),
+    ("other", r"--save .*other holds something else .*training\.json: recommender\)")])
 def test_no_other_model_is_replaced(world, pair, tmp_path, name, said):
     shutil.copytree(pair, tmp_path, dirs_exist_ok=True)
     shutil.copytree(pair / "draft", tmp_path / "other")
@@ -265,10 +269,10 @@ def test_an_earlier_alignment_is_replaced(world, pair, tmp_path):
 def test_lessons_of_something_else_are_not_replaced(world, pair, tmp_path):
     ids, kept = tmp_path / "ids.json", tmp_path / "lessons.safetensors"
     shutil.copy(world.ids_file, ids)
-    with pytest.raises(ConfigError, match=r"--lessons .*ids\.json is there and holds something else"):
-        _align(world, pair, tmp_path / "a", "--lessons", ids)
-    _align(world, pair, tmp_path / "a", "--lessons", kept, "--epochs", 1)
+    with pytest.raises(ConfigError, match=r"--teacher-paths .*ids\.json exists and is not of these data"):
+        _align(world, pair, tmp_path / "a", "--teacher-paths", ids)
+    _align(world, pair, tmp_path / "a", "--teacher-paths", kept, "--epochs", 1)
     before = kept.read_bytes()
     with pytest.raises(ConfigError, match="exists and is not of these data, models and"):
-        _align(world, pair, tmp_path / "b", "--lessons", kept, "--epochs", 1, "--examples", 200)
+        _align(world, pair, tmp_path / "b", "--teacher-paths", kept, "--epochs", 1, "--examples", 200)
     assert kept.read_bytes() == before and ids.read_bytes() == world.ids_file.read_bytes()

@@ -88,7 +88,7 @@ def test_reconstruction_gains_by_levels():
 
 
 def _ran(*arguments):
-    found = CliRunner().invoke(app, ["item-ids", *map(str, arguments)])
+    found = CliRunner().invoke(app, ["recommender", "item-ids", *map(str, arguments)])
     if found.exception:
         raise found.exception
     return json.loads(found.stdout.splitlines()[-1])
@@ -99,11 +99,11 @@ def test_command_on_vectors(tmp_path):
     vector_files.write(tmp_path / "v.parquet", [f"i{n}" for n in range(50)], vectors)
     np.save(tmp_path / "v.npy", vectors)
     small = ("--levels", 2, "--codes", 16, "--epochs", 5)
-    found = _ran("--vectors", tmp_path / "v.parquet", "--to", tmp_path / "ids.json", *small)
+    found = _ran("--vectors", tmp_path / "v.parquet", "--save", tmp_path / "ids.json", *small)
     assert found["items"] == found["distinct"] == 50 and found["sizes"] == [16, 16]
     ids = ItemIds.load(tmp_path / "ids.json")
     assert ids.items[:2] == ("i0", "i1")
-    _ran("--vectors", tmp_path / "v.npy", "--to", tmp_path / "again.json", *small)
+    _ran("--vectors", tmp_path / "v.npy", "--save", tmp_path / "again.json", *small)
     again = ItemIds.load(tmp_path / "again.json")
     assert again.items[:2] == ("0", "1") and (again.codes == ids.codes).all()
 
@@ -112,7 +112,7 @@ def test_command_on_texts(tmp_path):
     things = ("car", "hat", "tea", "pen")
     titles = [f"{colour} {thing}" for colour in ("red", "blue", "green") for thing in things]
     pq.write_table(pa.table({"item_id": list(range(12)), "title": titles}), tmp_path / "items.parquet")
-    found = _ran("--texts", tmp_path / "items.parquet", "--to", tmp_path / "ids.json", "--levels", 2,
+    found = _ran("--text", tmp_path / "items.parquet", "--save", tmp_path / "ids.json", "--levels", 2,
                  "--codes", 4, "--epochs", 3, "--collisions", "level")
     assert found["distinct"] == 12 and ItemIds.load(tmp_path / "ids.json").items == tuple(map(str, range(12)))
 
@@ -120,9 +120,9 @@ def test_command_on_texts(tmp_path):
 def test_wrong_vectors(tmp_path):
     np.save(tmp_path / "v.npy", np.array([[1.0, np.nan]]))
     with pytest.raises(DataError, match="finite numbers"):
-        _ran("--vectors", tmp_path / "v.npy", "--to", tmp_path / "ids.json")
-    with pytest.raises(ConfigError, match="either --vectors or --texts"):
-        _ran("--to", tmp_path / "ids.json")
+        _ran("--vectors", tmp_path / "v.npy", "--save", tmp_path / "ids.json")
+    with pytest.raises(ConfigError, match="either --vectors or --text"):
+        _ran("--save", tmp_path / "ids.json")
 
 
 @pytest.mark.parametrize("vectors", [np.ones((1, 4), np.float32), np.ones((5, 4), np.float32)])

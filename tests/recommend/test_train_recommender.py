@@ -52,7 +52,8 @@ def _ran(*arguments):
 
 
 def _train(world, to, *more):
-    return _ran("train-recommender", "--data", world.data, "--ids", world.ids_file, "--to", to, *SMALL, *more)
+    return _ran("recommender", "train", "--data", world.data, "--ids", world.ids_file, "--save", to,
+                *SMALL, *more)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def trained(world, tmp_path_factory):
 def test_the_ring_is_learned(world, trained):
     folder, record = trained
     assert min(record["training"]["validation"]) < 1
-    found = _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--recommender",
+    found = _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--recommender",
                  f"ours={folder}", "--k", "1,5", "--seen")
     recall = {(row["method"], row["k"]): row for row in found["rows"] if row["metric"] == "recall"}
     assert found["users"] == 60 and recall["ours", 1]["mean"] > 0.3  # the best rule has 0.9
@@ -100,7 +101,7 @@ def test_sasrec_learns_the_ring_too(world):
 
 def test_both_baselines_on_the_same_users(world, monkeypatch):
     monkeypatch.setattr(evaluation, "Settings", partial(sasrec.Settings, width=8, epochs=1))
-    found = _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--baselines",
+    found = _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--baselines",
                  "popularity,sasrec", "--k", "5", "--split", "leave-one-out", "--users", 50)
     assert found["users"] == 50 and {row["method"] for row in found["rows"]} == {"popularity", "sasrec"}
 
@@ -112,7 +113,7 @@ def test_seen_items_are_left_out_of_baselines_too(world, monkeypatch, name, seen
     lists = {}
     rows = evaluation._rows
     monkeypatch.setattr(evaluation, "_rows", lambda found, *rest: lists.update(found) or rows(found, *rest))
-    _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--baselines", name, "--k",
+    _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--baselines", name, "--k",
          30, *(["--seen"] if seen else []))
     tests = read(world.data, world.ids).tests()
     held = [set(found.tolist()) & set(history.tolist())
@@ -124,13 +125,14 @@ def test_seen_items_are_left_out_of_baselines_too(world, monkeypatch, name, seen
 
 def test_a_recommender_is_not_called_as_a_baseline(world, trained):
     with pytest.raises(ConfigError, match=r"--recommender popularity=\.\.\.: that is a baseline's name"):
-        _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--recommender",
+        _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--recommender",
              f"popularity={trained[0]}")
 
 
 def test_lists_longer_than_all_items_are_refused(world):
     with pytest.raises(ConfigError, match=f"--k {ITEMS + 1}: .* has ids for {ITEMS} items alone"):
-        _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--k", f"5,{ITEMS + 1}")
+        _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--k",
+             f"5,{ITEMS + 1}")
 
 
 def test_seen_items_are_left_out(world, trained):
@@ -148,7 +150,7 @@ def test_seen_items_are_left_out(world, trained):
 
 def test_fewer_beams_than_a_list_has_items_are_refused(world, trained):
     with pytest.raises(ConfigError, match="--beams 2 find no list of 5 items"):
-        _ran("evaluate-recommender", "--data", world.data, "--ids", world.ids_file, "--recommender",
+        _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--recommender",
              f"ours={trained[0]}", "--k", "1,5", "--beams", 2)
 
 
@@ -168,7 +170,7 @@ def plain(tmp_path_factory):
 @pytest.mark.parametrize("lora", [0, 4])
 def test_from_a_given_model(world, plain, tmp_path, lora):
     before = loading.load(plain, "float32", False)
-    record = _train(world, tmp_path / "r", "--model", plain, "--lora", lora, "--epochs", 2,
+    record = _train(world, tmp_path / "r", "--base", plain, "--lora", lora, "--epochs", 2,
                     "--dropout", 0)
     after = loading.load(tmp_path / "r", "float32", False)
     recommender = Recommender.open(tmp_path / "r")
@@ -187,20 +189,20 @@ def test_a_history_that_the_positions_do_not_hold(world, plain, tmp_path):
     shutil.copytree(plain, tmp_path / "short")
     (tmp_path / "short" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 24}))
     with pytest.raises(ConfigError, match="--history 8: .* 28 tokens, and the model has 24 .* at most 6"):
-        _train(world, tmp_path / "r", "--model", tmp_path / "short")
-    record = _train(world, tmp_path / "r", "--model", tmp_path / "short", "--history", 6, "--epochs", 1)
+        _train(world, tmp_path / "r", "--base", tmp_path / "short")
+    record = _train(world, tmp_path / "r", "--base", tmp_path / "short", "--history", 6, "--epochs", 1)
     assert record["settings"]["history"] == 6 and "width" not in record["settings"]
 
 
 def test_low_rank_updates_need_a_model(world, tmp_path):
-    with pytest.raises(ConfigError, match="--lora 4 updates a model that is there: name it with --model"):
+    with pytest.raises(ConfigError, match="--lora 4 updates a model that is there: name it with --base"):
         _train(world, tmp_path / "r", "--lora", 4)
     with pytest.raises(ConfigError, match="--history is 0; it must be at least 1"):
         _train(world, tmp_path / "r", "--history", 0)
 
 
 def test_trained_on_from_a_recommender(world, trained, tmp_path):
-    record = _train(world, tmp_path / "r", "--model", trained[0], "--epochs", 1, "--rate", 1e-5,
+    record = _train(world, tmp_path / "r", "--base", trained[0], "--epochs", 1, "--rate", 1e-5,
                     "--warmup", 0)
     before, after = (one["training"]["validation"] for one in (trained[1], record))
     assert after[0] == pytest.approx(min(before), abs=0.2)
@@ -275,8 +277,8 @@ def test_a_folder_of_something_else(world, trained, tmp_path):
         _train(world, tmp_path / "r")
     assert (tmp_path / "r" / "thesis.txt").read_text() == "mine"
     shutil.copytree(trained[0], tmp_path / "model")
-    with pytest.raises(ConfigError, match="--to .*model is the folder of --model"):
-        _train(world, tmp_path / "model", "--model", tmp_path / "model")
+    with pytest.raises(ConfigError, match="--save .*model is the folder of --base"):
+        _train(world, tmp_path / "model", "--base", tmp_path / "model")
     with pytest.raises(ConfigError, match="no recommender.json"):
         Recommender.open(tmp_path / "r")
 
@@ -301,7 +303,8 @@ def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
     command = [sys.executable, "-c", "from dare_job.training.loop import Pace; "
                "made = Pace.__init__; made.__defaults__ = (0.0, *made.__defaults__[1:]); "
                "from dare_job.cli import main; main()",
-               "train-recommender", "--data", str(world.data), "--ids", str(world.ids_file), "--to", str(to),
+               "recommender", "train", "--data", str(world.data), "--ids", str(world.ids_file), "--save",
+               str(to),
                *SMALL, "--epochs", "400", "--patience", "400"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not state.exists() and process.poll() is None:

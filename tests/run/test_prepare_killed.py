@@ -13,7 +13,7 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(spark, tmp_path):
     root, rows = tmp_path / "data", ratings()
     root.mkdir()
     path = ten_million(tmp_path, rows)
-    line = ["prepare", "movielens-10m", "--input", str(path), "--out", str(root / "out")]
+    line = ["data", "prepare", "movielens-10m", "--input", str(path), "--save", str(root / "out")]
     java = spark.sparkContext._gateway.gateway_parameters
     given = (root, command, (str(java.port), java.auth_token), line)
     for at in POINTS:

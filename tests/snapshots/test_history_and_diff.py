@@ -105,7 +105,7 @@ def test_dates_that_are_not_there_are_named(tmp_path, monkeypatch, capsys):
         code, _, err = run(monkeypatch, capsys, *command, "--out", tmp_path / "empty")
         assert code == errors.DataError.exit_code and "holds no published" in err
         code, _, err = run(monkeypatch, capsys, *command, "--out", tmp_path / "no")
-        assert code == errors.ConfigError.exit_code and "is no folder" in err
+        assert code == errors.ConfigError.exit_code and "is not a folder" in err
 
 
 def test_the_output_folder_can_come_from_the_configuration(tmp_path, monkeypatch, capsys):

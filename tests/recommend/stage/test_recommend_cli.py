@@ -1,4 +1,4 @@
-"""``dare-job recommend`` on the command line, and in ``run`` where it has a model."""
+"""The stage recommend on the command line: alone, and as a part of ``run`` if it has a model."""
 
 import pytest
 from typer.testing import CliRunner
@@ -11,12 +11,13 @@ from dare_job.errors import ConfigError
 
 def test_the_command_needs_a_recommender(tmp_path):
     (tmp_path / "c.yaml").write_text(f"out: {tmp_path / 'out'}\n")
-    asked = ["recommend", "--config", str(tmp_path / "c.yaml"), "--date", "2026-01-02"]
+    asked = ["run", "--from", "recommend", "--to", "recommend", "--config", str(tmp_path / "c.yaml"),
+             "--date", "2026-01-02"]
     ran = CliRunner().invoke(app, asked)
     assert isinstance(ran.exception, ConfigError) and "recommend.model is not set" in str(ran.exception)
     ran = CliRunner().invoke(app, [*asked, "--if-set"])
     assert ran.exit_code == 0 and ran.stdout.strip() == "{}"
-    ran = CliRunner().invoke(app, [*asked, "--model", "m", "--k", "0"])
+    ran = CliRunner().invoke(app, [*asked, "--recommender", "m", "--k", "0"])
     assert isinstance(ran.exception, ConfigError) and "recommend.k" in str(ran.exception)
 
 
