@@ -16,7 +16,7 @@ from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError, DataError
 from pools.draft import DraftSettings
 

@@ -19,7 +19,8 @@ from dare_job.bench.profiles import data, train
 from dare_job.cli import app
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
 
 TEXT_TOKENS = 40

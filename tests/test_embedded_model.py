@@ -16,7 +16,8 @@ from dare_job.data.sample_world.simulate import DAYS, item_examples, simulate, u
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.models import embedded_path
 from dare_job.training import loop
 from dare_job.training.embedded import corpus, train

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOT_FILES = {"__init__", "__main__", "errors", "job", "pipeline", "schemas", "workspace"}
 GIVEN = ("dare_job.errors", "dare_job.schemas", "dare_job.job", "dare_job.workspace")
-LAYERS = ("request", "model", "verify", "engine", "sampling", "draft", "beam", "trie_search")
+LAYERS = ("settings", "request", "model", "verify", "engine", "sampling", "draft", "beam", "trie_search")
 MATHEMATICS = ("distributions", "kseq", "random_streams", "rules", "traversal", "verify", "warp")
 
 # A folder or file, and all that it may import of this repository beside itself.
@@ -23,8 +23,8 @@ ONLY = {
     "dare_job.spark": ("dare_job.storage", "dare_job.config", "dare_job.errors"),
     "dare_job.tables": ("dare_job.storage", "dare_job.spark", "dare_job.models", *GIVEN),
     "dare_job.observe": ("dare_job.storage", "dare_job.spark", "dare_job.models", "dare_job.tables", *GIVEN),
-} | {f"dare_job.decode.sampling.{name}": ("dare_job.decode.sampling", "dare_job.errors")
-     for name in MATHEMATICS}
+} | {f"dare_job.decode.sampling.{name}": (
+        "dare_job.decode.sampling", "dare_job.decode.settings", "dare_job.errors") for name in MATHEMATICS}
 
 # A folder, and all that may import it beside itself.
 ONLY_FROM = {

@@ -18,7 +18,7 @@ from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import budgets, latency, sources, texts
 from dare_job.evaluate.replay.sources import Source

@@ -126,8 +126,7 @@ def beam(
     """
     from dare_job.bench.beam import command as beam_command
     from dare_job.bench.beam.methods import Grid
-    from dare_job.decode.beam.settings import Beams
-    from dare_job.decode.sampling.warp import Warp
+    from dare_job.decode.settings import Beams, Warp
     from dare_job.training.drafter.teacher import Settings
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -35,7 +35,8 @@ from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import RULES, EngineSettings, Request, Result
+from dare_job.decode.request import Request, Result
+from dare_job.decode.settings import RULES, EngineSettings
 from dare_job.models.files import resolve
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index

@@ -26,7 +26,8 @@ from dare_job.data.sample_world.simulate import DAYS, Example, simulate, user_ex
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request, Result
+from dare_job.decode.request import Request, Result
+from dare_job.decode.settings import EngineSettings
 from dare_job.models import embedded_path
 from dare_job.training.embedded.evaluate import Tally, tally
 from pools.draft import DraftSettings

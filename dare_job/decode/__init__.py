@@ -1,12 +1,6 @@
-"""The decode engine: drafts from old text, verified by the target model as token trees.
+"""The decode engine: drafts from earlier texts or a draft model, verified by the target model as token trees.
 
-Knows nothing of Spark, tables, prompts sets or stages. Shape letters used in this package:
-R rows decoded together, N draft nodes a row, Q = N + 1 queries a row (column 0 is the root, the last
-emitted token), L text positions, V vocabulary.
+It knows nothing of Spark, tables, prompt sets or stages. Shape letters used in this package: R rows decoded
+together, N draft nodes of a row, Q = N + 1 queries of a row (column 0 is the root, the last emitted token),
+L text positions, V vocabulary.
 """
-
-from dare_job.decode.engine.engine import Engine
-from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request, Result
-
-__all__ = ["Engine", "EngineSettings", "Request", "Result", "Target"]

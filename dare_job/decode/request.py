@@ -1,4 +1,4 @@
-"""What the engine is asked, how it is set, and what it answers."""
+"""Requests to the engine and its results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,69 +6,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
-
-RULES = ("strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy")
-SCORES = ("auto", "always", "never")
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Settings of one engine; those of drafting proper belong to the drafter.
-
-    rule            how draft tokens are verified; "strict" equals greedy decoding
-    k, p            top-k size and least probability of the relaxed rules
-    c               rule "ratio": least share of the first choice's probability
-    epsilon, delta  rule "entropy": a token passes above min(epsilon, delta exp(-H)), H the entropy in nats
-    max_new_tokens  tokens a row may get, where the model's positions do not end before (``Traits.longest``);
-                    None: as the model's generation config has it
-    min_new_tokens  no end of text before; 0: as the model's generation config has it
-    batch_size      rows decoded together
-    nodes, depth    draft nodes a row and forward, and longest draft path; 0 nodes: plain decoding. Every row
-                    has as many, whatever its company (none where ``traits.max_columns`` leave its text
-                    no room for them); where a scheduler gives them out, at most so many
-    prefill_tokens  prompt tokens in one forward, at most (one prompt may be longer), old text included
-    score           how much of a row's old text is scored behind its prompt: what ``scoring`` finds worth its
-                    cost, all of it (then a row depends on nothing but itself), or nothing
-    logit_bytes     of a prompt forward's logits in float32, at most; a row that is over it alone has less of
-                    its old text scored
-    row_timeout_s   of forwards that a row may take part in before it is ended; None: no end
-    """
-
-    rule: Literal["strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy"] = "strict"
-    k: int = 2
-    p: float = 0.1
-    c: float = 0.5
-    epsilon: float = 0.09
-    delta: float = 0.3
-    max_new_tokens: int | None = 256
-    min_new_tokens: int = 0
-    batch_size: int = 8
-    nodes: int = 16
-    depth: int = 12
-    prefill_tokens: int = 4096
-    score: Literal["auto", "always", "never"] = "auto"
-    logit_bytes: int = 2**28
-    row_timeout_s: float | None = None
-
-    def __post_init__(self):
-        if self.rule not in RULES:
-            raise ConfigError(f"verify.rule {self.rule!r} is unknown; choose from {', '.join(RULES)}")
-        if self.score not in SCORES:
-            raise ConfigError(f"decode.score {self.score!r} is unknown; choose from {', '.join(SCORES)}")
-        for name, least in (("k", 1), ("batch_size", 1), ("nodes", 0), ("depth", 1), ("min_new_tokens", 0),
-                            ("prefill_tokens", 1), ("max_new_tokens", 1), ("logit_bytes", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} is {value}; it must be at least {least}")
-        if self.row_timeout_s is not None and not self.row_timeout_s > 0:
-            raise ConfigError(f"decode.row_timeout_s is {self.row_timeout_s}; it must be above 0, or null")
-        if not 0 <= self.p < 1:
-            raise ConfigError(f"verify.p is {self.p}; it must be in [0, 1)")
-        for name in ("c", "epsilon", "delta"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"verify.{name} is {getattr(self, name)}; it must be in (0, 1]")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import latency_ms
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import DataError, ModelError
 from dare_job.models.files import resolve
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch

@@ -14,14 +14,13 @@ from pathlib import Path
 from dare_job.config.decoding import DrafterSettings
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.draft.sampled_tree import Shape
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Drafter, EngineSettings
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.request import Drafter
+from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import DeviceError, InfrastructureError, describe
 from dare_job.generate.task import Task
 from dare_job.spark import workers

@@ -16,9 +16,9 @@ from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.generate import engines
 from dare_job.generate.task import Task
 from dare_job.observe import log

@@ -45,7 +45,7 @@ def require_folder(asked: str, place: Path | None) -> None:
 
 def require_temperatures(asked: str, values: Iterable[float], greedy: bool = True) -> None:
     """Temperatures of an option; greedy: whether 0 is one. Raises ConfigError."""
-    from dare_job.decode.sampling.warp import Warp  # torch takes long to import
+    from dare_job.decode.settings import Warp
 
     for value in values:
         try:

@@ -5,9 +5,9 @@ from decode_models import tiny
 
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import Beams, EngineSettings
 
 
 def near(name: str, noise: float, scale: float = 1.0, eos=None, **changes) -> Target:

@@ -10,10 +10,10 @@ from scipy.optimize import linprog
 from dare_job.bench.beam.bound import BoundedEngine, bound
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.kernel import DISTRIBUTION_NAMES, verify
-from dare_job.decode.beam.settings import Beams
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
 from dare_job.decode.sampling.distributions import distribution_for, enumerate_candidates, sample_candidates
 from dare_job.decode.sampling.rules import normalised
+from dare_job.decode.settings import Beams, EngineSettings
 from dare_job.evaluate.acceptance.optimum import by_subsets
 
 DRAWS = 40_000

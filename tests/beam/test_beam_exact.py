@@ -15,7 +15,7 @@ from two_layers import (
 )
 
 from dare_job.decode.beam.kernel import DISTRIBUTION_NAMES, beam_distribution_for, complete, verify
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Warp
 from dare_job.errors import ConfigError
 
 EXACT = 1e-12

@@ -10,9 +10,8 @@ from transformers import AutoTokenizer
 
 from dare_job import cli
 from dare_job.config.settings import JobConfig
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.model.target import Target
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Beams, Warp
 from dare_job.generate import engines, loading
 from dare_job.models.files import resolve
 from dare_job.training.drafter.teacher import Settings

@@ -10,10 +10,10 @@ from beam_models import near, write
 from scipy.stats import chi2
 
 from dare_job.decode.beam import kernel
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.model.target import Target
 from dare_job.decode.sampling.distributions import distribution_for, enumerate_candidates
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import warp
+from dare_job.decode.settings import Beams, Warp
 
 V, NEW, ROWS, EOS = 4, 3, 2000, 3
 ODDS = 1e-6  # that a right engine fails one of these tests, over all seeds

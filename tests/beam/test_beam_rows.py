@@ -7,10 +7,8 @@ from beam_models import near, write
 from decode_models import prompts, tiny
 
 from dare_job.decode.beam.engine import BeamEngine
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import ConfigError, ModelError
 
 BEAMS = Beams(4, 4, 1, threshold=0.7, layers=3, warp=Warp(0.7, top_k=40), seed=3)

@@ -8,9 +8,8 @@ import torch
 from beam_models import near, write
 from decode_models import prompts, tiny
 
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.model.target import Target
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Beams, Warp
 
 GREEDY, PAD = Warp(temperature=0.0), 1
 

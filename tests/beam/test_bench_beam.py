@@ -16,10 +16,9 @@ from dare_job.bench.sampling import curve
 from dare_job.cli import app
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.model.cache import TreeCache
-from dare_job.decode.request import EngineSettings, Request
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.request import Request
+from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import ConfigError
 from dare_job.training.embedded.evaluate import Tally
 

@@ -14,7 +14,7 @@ from dare_job.decode.beam import kernel, layer
 from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
 from dare_job.decode.sampling.distributions import NONE, distribution_for, enumerate_candidates
 from dare_job.decode.sampling.rules import normalised
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Warp
 
 BEAMS = 2
 

@@ -6,7 +6,8 @@ import transformers as hf
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.evaluate.check import OracleDrafter
 
 VOCABULARY = 120

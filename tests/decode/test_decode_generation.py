@@ -9,7 +9,7 @@ from transformers import EncoderRepetitionPenaltyLogitsProcessor, GenerationConf
 from dare_job.decode.engine import generation_config
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ModelError
 
 MODEL = tiny("qwen2", seed=3)

@@ -9,7 +9,8 @@ from decode_models import VOCABULARY, generate, prompts, tiny
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import RULES, EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import RULES, EngineSettings
 from pools.tree import DraftBatch
 
 MODEL = tiny("llama", seed=1)

@@ -7,7 +7,8 @@ from transformers import GenerationConfig
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 
 CONTEXT, NEW = 64, 80
 TABLES = {"gpt2", "opt", "gpt_neo"}

@@ -6,7 +6,8 @@ from decode_models import VOCABULARY, assert_written, generate, oracle, prompts,
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 
 SLOTS, ROWS, MOST = 96, 110, 14
 

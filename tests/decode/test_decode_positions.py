@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from dare_job.decode.engine import admission, generation_config
 from dare_job.decode.model import support
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 
 CONTEXT, NEW = 64, 80
 SHORT = dict(max_position_embeddings=CONTEXT)

@@ -8,7 +8,8 @@ from decode_models import ARCHITECTURES, VOCABULARY, assert_written, generate, o
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.prefix_cache import MAX_PREFIXES, MAX_TOKENS, MIN_TOKENS, PrefixCache
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 
 BAD = VOCABULARY - 1  # a token that no good prompt holds
 HEAD = 20  # tokens, more than a window

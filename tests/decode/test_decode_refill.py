@@ -6,7 +6,8 @@ from decode_models import assert_written, generate, prompts, tiny, write
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 
 AHEAD = 32
 

@@ -22,7 +22,8 @@ from dare_job.decode.model import masks
 from dare_job.decode.model.support import Traits
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import PaddedLayout, build
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify.result import VerificationResult
 from dare_job.evaluate.replay import budgets, latency
 from pools.draft import DraftSettings
@@ -222,7 +223,8 @@ def test_two_workers_do_not_measure_at_the_same_time(tmp_path):
         "import sys, time, torch; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from decode_models import tiny\n"
-        "from dare_job.decode import EngineSettings, Target\n"
+        "from dare_job.decode.model.target import Target\n"
+        "from dare_job.decode.settings import EngineSettings\n"
             "from dare_job.decode.engine import latency_probe\n"
         "measure = latency_probe.measure\n"
         "def slow(*a):\n    print('measures', flush=True); time.sleep(3); return measure(*a)\n"

@@ -9,7 +9,8 @@ from transformers import GenerationConfig
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import RULES, EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import RULES, EngineSettings
 from dare_job.errors import ConfigError
 from pools.draft import DraftSettings
 from pools.index import Index

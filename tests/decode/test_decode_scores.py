@@ -8,7 +8,7 @@ from transformers import GenerationConfig, NoRepeatNGramLogitsProcessor, Repetit
 from dare_job.decode.engine import generation_config
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor, banned_tokens
 from dare_job.decode.model.tree import build
-from dare_job.decode.request import RULES, EngineSettings
+from dare_job.decode.settings import RULES, EngineSettings
 from dare_job.decode.verify import verifier
 from pools.tree import ROOT, DraftBatch
 

@@ -12,7 +12,8 @@ from dare_job.decode.model.cuda_graphs.forward import StaticForward
 from dare_job.decode.model.cuda_graphs.inputs import COLUMN_MULTIPLE, Bucket, round_up_columns, round_up_count
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from pools.tree import ROOT, DraftBatch
 
 NAMES = ("llama", "qwen2-window", "mistral-window", "gemma3", "gpt2", "phi", "mixtral")

@@ -15,7 +15,7 @@ from dare_job.decode.model.attention import NAME
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Warp
 from dare_job.errors import ConfigError, ModelError
 from dare_job.generate import baseline, loading
 

@@ -8,7 +8,8 @@ from decode_models import generate, prompts, tiny
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
 
 LIMIT_S = 1.0

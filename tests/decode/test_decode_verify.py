@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dare_job.decode.model.tree import build
-from dare_job.decode.request import RULES, EngineSettings
+from dare_job.decode.settings import RULES, EngineSettings
 from dare_job.decode.verify import relaxed_compiled, rules
 from dare_job.decode.verify import rules as verify_rules
 from dare_job.decode.verify import verifier as of_settings

@@ -10,7 +10,10 @@ import numpy as np, torch
 sys.path.insert(0, sys.argv[1])
 from numba.core.dispatcher import Dispatcher
 from decode_models import tiny
-from dare_job.decode import Engine, EngineSettings, Request, Target
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.draft_budget import DraftBudget

@@ -16,7 +16,8 @@ from dare_job.decode.request import Request
 from dare_job.decode.sampling.distributions import sample_tokens
 from dare_job.decode.sampling.random_streams import CHOICE, DRAFT, VERIFY, RowKeys, RowUniforms
 from dare_job.decode.sampling.verify import verify_trees
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import warp
+from dare_job.decode.settings import Warp
 
 VOCABULARY, ROWS, BATCH = 6, 6000, 1500
 PROMPT, WARP = np.array([3, 1, 4, 2], np.int32), Warp(temperature=1.5, top_k=5)

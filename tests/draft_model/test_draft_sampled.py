@@ -12,7 +12,8 @@ from dare_job.decode.request import Request
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, sample_candidates
 from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms, uniforms
 from dare_job.decode.sampling.verify import verify_trees
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import warp
+from dare_job.decode.settings import Warp
 from dare_job.errors import ConfigError
 
 TEXTS = prompts((5, 17, 1, 30))

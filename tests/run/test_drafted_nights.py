@@ -12,9 +12,9 @@ from dare_job import pipeline
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.models import embedded_path
 from dare_job.schemas import ENTITIES
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
-from dare_job.decode.sampling.warp import MIN_TEMPERATURE, Warp, warp
+from dare_job.decode.sampling.warp import warp
+from dare_job.decode.settings import MIN_TEMPERATURE, Warp
 from dare_job.errors import ConfigError
 
 WIDTH = 12

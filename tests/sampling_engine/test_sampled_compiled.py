@@ -7,7 +7,7 @@ import torch
 from dare_job.decode.model.tree import build
 from dare_job.decode.sampling import tree_verification
 from dare_job.decode.sampling.compiled import warp_parameters
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Warp
 from dare_job.decode.verify.penalty import NO_PENALTY
 from pools.tree import ROOT, DraftBatch
 

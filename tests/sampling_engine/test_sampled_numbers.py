@@ -16,7 +16,7 @@ from scipy.stats import chi2
 from dare_job.bench.acceptance_trees import laid_out, paths, shares
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
 from dare_job.decode.sampling import engine as sampling_engine
 from dare_job.decode.sampling import random_streams, tree_verification
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE, sample_candidates
@@ -24,6 +24,7 @@ from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms, uniforms
 from dare_job.decode.sampling.traversal import traverse
 from dare_job.decode.sampling.verify import verify_trees
+from dare_job.decode.settings import EngineSettings
 
 ROWS, ODDS = 60_000, 1e-6  # odds of a false alarm of one test, had its seed not been fixed
 RULES = [("rrs", "without_replacement"), ("greedy", "greedy"), ("priority", "iid"),

@@ -9,9 +9,9 @@ from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.errors import ConfigError, ModelError
 from pools.draft import DraftSettings
 from pools.index import Index

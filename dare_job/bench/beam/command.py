@@ -16,7 +16,7 @@ from dare_job.bench.gpu.machine import Meter
 from dare_job.bench.sampling import curve, world
 from dare_job.bench.sampling import world as sampling_world
 from dare_job.bench.sampling.world import BATCH, World
-from dare_job.decode.beam.settings import Beams
+from dare_job.decode.settings import Beams
 from dare_job.errors import ConfigError
 from dare_job.models.files import EMBEDDED, resolve
 from dare_job.training.checks import require_at_least, require_folder

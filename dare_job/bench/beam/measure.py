@@ -21,9 +21,9 @@ from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.request import BeamCounts, EngineSettings
+from dare_job.decode.request import BeamCounts
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.embedded.evaluate import Tally, tally

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from dare_job.bench.sampling.measure import Method as Drawn
-from dare_job.decode.beam.settings import Beams
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Beams, Warp
 from dare_job.errors import ConfigError
 from dare_job.training.checks import option, require_each
 

@@ -20,7 +20,7 @@ from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from pools.draft import DraftSettings, warm_up
 
 NODES = (1, 2, 4, 8, 15, 31, 63)

@@ -15,7 +15,8 @@ from dare_job.bench.pools.pools import NONE, PUBLISHED, Cell, Pools
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Drafter, EngineSettings, Request
+from dare_job.decode.request import Drafter, Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.evaluate.replay.measure import accepted
 from pools.draft import DraftSettings
 from pools.index import Index

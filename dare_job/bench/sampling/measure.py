@@ -14,9 +14,9 @@ from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.draft.sampled_tree import Shape
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.request import Drafter, EngineSettings
+from dare_job.decode.request import Drafter
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.errors import ModelError
 from pools.draft import DraftSettings
 

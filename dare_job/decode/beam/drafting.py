@@ -7,12 +7,12 @@ import torch
 
 from dare_job.decode.beam.forest import Forest
 from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.draft.model import over_vocabulary
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.target import Target
 from dare_job.decode.sampling.distributions import NONE, distribution_for, sample_candidates
 from dare_job.decode.sampling.random_streams import DRAFT, uniforms
+from dare_job.decode.settings import Beams
 
 
 class BeamDrafts(NamedTuple):

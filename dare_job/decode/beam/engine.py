@@ -10,15 +10,15 @@ from dare_job.decode.beam.descent import Descent
 from dare_job.decode.beam.drafting import BeamDrafter, BeamDrafts, forbidden_ends, gather_logits
 from dare_job.decode.beam.layer import LayerInput, LayerOutput, sample_layer, search_layer
 from dare_job.decode.beam.rows import BeamRows, text_parents
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.engine import prefill
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Result
+from dare_job.decode.request import Result
 from dare_job.decode.sampling.distributions import NONE
 from dare_job.decode.sampling.random_streams import RESIDUAL, VERIFY, RowKeys, uniforms
+from dare_job.decode.settings import Beams, EngineSettings
 from dare_job.errors import ModelError
 
 _NONFINITE = "the model's logits are not finite"

@@ -36,7 +36,8 @@ from dare_job.decode.sampling.distributions import (
     without,
 )
 from dare_job.decode.sampling.rules import acceptance_ratio, gather_at, normalised
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import warp
+from dare_job.decode.settings import Warp
 from dare_job.errors import ConfigError
 
 IID, WITHOUT_REPLACEMENT = "iid", "without_replacement"

@@ -19,9 +19,9 @@ import torch
 
 from dare_job.decode.beam import kernel
 from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.sampling.distributions import NONE
 from dare_job.decode.sampling.rules import normalised
+from dare_job.decode.settings import Beams
 
 
 def acceptance_rates(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:

@@ -10,10 +10,10 @@ ends once the best beam that goes on, scored at its present length, is no better
 import numpy as np
 
 from dare_job.decode.beam.forest import TEXT, Forest
-from dare_job.decode.beam.settings import Beams
 from dare_job.decode.engine.admission import Admission
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.request import BeamCounts, Result
+from dare_job.decode.settings import Beams
 
 
 class Finished:

@@ -14,7 +14,8 @@ from dare_job.decode.sampling.distributions import NONE, check_count, sample_can
 from dare_job.decode.sampling.distributions import distribution_for as law_of
 from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.random_streams import RowUniforms
-from dare_job.decode.sampling.warp import Constraint, Warp, warp
+from dare_job.decode.sampling.warp import Constraint, warp
+from dare_job.decode.settings import Warp
 from pools.tree import DraftBatch, empty
 
 

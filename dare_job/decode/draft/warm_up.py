@@ -10,7 +10,8 @@ from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from pools.draft import DraftSettings
 from pools.index import Index
 

@@ -12,7 +12,8 @@ from dare_job.decode.engine.generation_config import GenerationRules
 from dare_job.decode.engine.prefill import usable_previous_text
 from dare_job.decode.model.support import Traits
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import RowError
 
 _LOG = logging.getLogger("dare_job")

@@ -20,7 +20,8 @@ from dare_job.decode.model.cuda_graphs.inputs import round_up_columns
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
-from dare_job.decode.request import Drafter, EngineSettings, Request, Result
+from dare_job.decode.request import Drafter, Request, Result
+from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify import rules, verifier
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import VerificationResult, longest_accepted

@@ -17,7 +17,7 @@ from transformers import (
     LogitsProcessorList,
 )
 
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ModelError
 
 LENGTHS = {"max_length", "max_new_tokens", "min_length", "min_new_tokens", "eos_token_id"}

@@ -20,7 +20,7 @@ from dare_job.decode.model import memory
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify import rules, verifier
 from dare_job.decode.verify.result import longest_accepted
 from dare_job.errors import DataError

@@ -21,7 +21,7 @@ import numba
 import numpy as np
 
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from pools.tree import ROOT, SOURCE_OWN, DraftBatch
 
 _MAX_LOGIT_OVERHEAD = 1.5  # logits computed for those wanted, at most

@@ -17,7 +17,8 @@ from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request, Result, failed
+from dare_job.decode.request import Request, Result, failed
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import RowError
 
 _LOOKAHEAD_BATCHES, _MIN_LOOKAHEAD = 8, 32  # taken ahead: so many batches, and so many requests at least

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import Warp
 from dare_job.decode.verify.compiled import argmax
 from dare_job.decode.verify.penalty import distinct_tokens, penalise_scores
 from dare_job.decode.verify.relaxed_compiled import (

@@ -15,14 +15,15 @@ from dare_job.decode.engine.rows import Rows, StepPlan
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
-from dare_job.decode.request import Drafter, EngineSettings
+from dare_job.decode.request import Drafter
 from dare_job.decode.sampling import nonfinite, tree_verification
 from dare_job.decode.sampling.compiled import warp_parameters
 from dare_job.decode.sampling.distributions import check_count, distribution_for
 from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms
 from dare_job.decode.sampling.rules import RULES, rule_for
-from dare_job.decode.sampling.warp import Constraint, Warp
+from dare_job.decode.sampling.warp import Constraint
+from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import VerificationResult
 from dare_job.errors import ConfigError, ModelError

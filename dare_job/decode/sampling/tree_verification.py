@@ -11,7 +11,8 @@ from dare_job.decode.sampling.distributions import NONE
 from dare_job.decode.sampling.drafts import QueryProbabilities, SampledDrafts
 from dare_job.decode.sampling.traversal import traverse
 from dare_job.decode.sampling.verify import CandidateTrees, TreeOutcome, verify_trees
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import warp
+from dare_job.decode.settings import Warp
 from dare_job.decode.verify.penalty import PenaltyContext
 from dare_job.decode.verify.result import VerificationResult, empty_result
 

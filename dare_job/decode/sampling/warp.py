@@ -5,73 +5,18 @@ top-k, top-p, min-p. A constraint is -inf in the logits, before they come here.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from numbers import Integral, Real
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
+from dare_job.decode.settings import Warp
 from dare_job.errors import ConfigError
 
 # Logits (T, V), rows (T,) and number of tokens (T,) before the next one -> logits, -inf for forbidden tokens.
 Constraint = Callable[[torch.Tensor, np.ndarray, np.ndarray], torch.Tensor]
 
 _FORBIDDEN = -math.inf
-MIN_TEMPERATURE = 1e-6  # temperature
-# With these a logit of any use stays a number of float32, whatever the settings do to it one after the other.
-MAX_BIAS, MIN_PENALTY, MAX_PENALTY = 1e4, 1e-3, 1e3
-
-
-@dataclass(frozen=True)
-class Warp:
-    """Settings of sampling; the defaults change nothing.
-
-    temperature         0: the most probable token alone, of equals the first; top_k to min_p then say
-                        nothing. Else at least 1e-6: below, float32 has no numbers for what is left
-    top_k               tokens that are kept, with those that equal the last; None or 0: all
-    top_p               kept are the most probable up to this mass; None or 1: all
-    min_p               kept are those with this share of the greatest probability; None or 0: all
-    repetition_penalty  of tokens that the text holds: their logits are divided by it, multiplied if negative;
-                        from 1e-3 to 1e3
-    logit_bias          what is added to a token's logit, from -1e4 to 1e4
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check("temperature", self.temperature, lambda x: x == 0 or x >= MIN_TEMPERATURE,
-               f"0 (greedy), or {MIN_TEMPERATURE:g} or above")
-        _check("repetition_penalty", self.repetition_penalty, lambda x: MIN_PENALTY <= x <= MAX_PENALTY,
-               f"from {MIN_PENALTY:g} to {MAX_PENALTY:g}; 1 is none")
-        if self.top_k is not None:
-            whole = isinstance(self.top_k, Integral)
-            _check("top_k", self.top_k, lambda x: whole and x >= 0, "a whole number from 0 (all), or null")
-        for name in ("top_p", "min_p"):
-            if getattr(self, name) is not None:
-                _check(name, getattr(self, name), lambda x: 0 <= x <= 1, "from 0 to 1, or null")
-        for token, bias in self.logit_bias.items():
-            if not isinstance(token, Integral) or token < 0:
-                raise ConfigError(f"logit_bias is of token {token!r}: tokens are whole numbers from 0")
-            _check(f"logit_bias of token {token}", bias, lambda x: abs(x) <= MAX_BIAS,
-                   f"from {-MAX_BIAS:.0f} to {MAX_BIAS:.0f}, which forbids or forces a token well enough")
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
-
-    def of_generate(self) -> dict:
-        """The arguments by which ``generate`` writes with the same law."""
-        bias = {(int(token),): float(value) for token, value in self.logit_bias.items()}
-        drawn = {"temperature": self.temperature, "top_k": self.top_k or 0, "min_p": self.min_p,
-                 "top_p": 1.0 if self.top_p is None else self.top_p}
-        return {"do_sample": not self.greedy, "num_beams": 1, "sequence_bias": bias or None,
-                "repetition_penalty": float(self.repetition_penalty), **({} if self.greedy else drawn)}
 
 
 def warp(logits: torch.Tensor, settings: Warp,
@@ -136,9 +81,3 @@ def _truncated(scores: torch.Tensor, settings: Warp) -> torch.Tensor:
         peaks = shares.amax(-1, keepdim=True)
         scores = scores.masked_fill(shares < settings.min_p * peaks, _FORBIDDEN)
     return scores
-
-
-def _check(name: str, value: object, holds: Callable[[float], bool], needs: str) -> None:
-    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not holds(value):
-        raise ConfigError(f"{name} is {value!r}: it must be {needs}")

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify import relaxed_compiled, rules
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import (

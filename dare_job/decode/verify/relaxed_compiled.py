@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify.compiled import argmax, longest_branch
 from dare_job.decode.verify.penalty import distinct_tokens, penalise_scores
 from pools.jit import array_at, cached

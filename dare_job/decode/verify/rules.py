@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify.penalty import PenaltyContext
 from dare_job.decode.verify.relaxed_compiled import Thresholds, accept_relaxed
 from dare_job.decode.verify.result import NodeVerification, VerificationResult, argmax_finite

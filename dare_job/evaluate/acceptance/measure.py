@@ -11,7 +11,8 @@ import torch
 
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS
 from dare_job.decode.sampling.rules import RULES
-from dare_job.decode.sampling.warp import Warp, warp
+from dare_job.decode.sampling.warp import warp
+from dare_job.decode.settings import Warp
 from dare_job.evaluate.acceptance.optimum import optimum
 from dare_job.evaluate.acceptance.rates import rate
 from dare_job.evaluate.acceptance.texts import Places

@@ -10,10 +10,10 @@ import numpy as np
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.sampled_tree import Shape
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.tree_verification import TRAVERSAL
-from dare_job.decode.sampling.warp import Warp
+from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.decode.verify.result import VerificationResult
 from dare_job.errors import ConfigError, ModelError
 from dare_job.evaluate.acceptance.measure import mean

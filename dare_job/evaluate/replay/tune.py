@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.decode.engine.latency import LatencyCurve
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import latency, search, sources, texts, tuned
 from dare_job.evaluate.replay.search import Space

@@ -11,7 +11,7 @@ import yaml
 
 from dare_job.config.decoding import DecodeSettings
 from dare_job.config.settings import PoolSettings
-from dare_job.decode.request import EngineSettings
+from dare_job.decode.settings import EngineSettings
 from dare_job.evaluate.replay.search import Choice, Space, best
 from dare_job.evaluate.replay.trials import Objective, Point, Trial, Trials, ratio_interval
 from dare_job.generate.waves import wave_sizes

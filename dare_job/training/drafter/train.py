@@ -19,7 +19,8 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import EngineSettings, Request
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter.teacher import Lesson, Settings, lessons
