@@ -158,38 +158,38 @@ def test_rules_against_the_reference(by, case):
 
 def _over(base=math.e, least=torch.minimum, **changes):
     """The entropy rule with another logarithm, another choice of two bounds, or another parameter."""
-    def rule(asked, settings):
+    def rule(drafts, settings):
         settings = dataclasses.replace(settings, **changes)
-        entropy = torch.special.entr(asked.scores.softmax(-1)).sum(-1)[asked.place] / math.log(base)
+        entropy = torch.special.entr(drafts.scores.softmax(-1)).sum(-1)[drafts.parents] / math.log(base)
         bound = least(torch.tensor(settings.epsilon), settings.delta * torch.exp(-entropy))
-        return asked.first | (asked.logp.exp() > bound)
+        return drafts.is_top | (drafts.logp.exp() > bound)
     return rule
 
 
 def _shifted(rule):
     """The rule by the distribution of another node."""
-    return lambda asked, settings: rule(dataclasses.replace(
-        asked, scores=asked.scores.roll(1, 0), sums=asked.sums.roll(1)), settings)
+    return lambda drafts, settings: rule(dataclasses.replace(
+        drafts, scores=drafts.scores.roll(1, 0), sums=drafts.sums.roll(1)), settings)
 
 
-def _top(asked):
-    return asked.scores.amax(-1)[asked.place]
+def _top(drafts):
+    return drafts.scores.amax(-1)[drafts.parents]
 
 
 RATIO, TIES = EngineSettings(rule="ratio", c=0.3), EngineSettings(rule="ratio", c=1.0)
 WIDE, USUAL = (EngineSettings(rule="entropy", epsilon=0.2, delta=0.9),
                EngineSettings(rule="entropy", epsilon=0.09, delta=0.3))
 WRONG = [(case, what, rule) for case in (RATIO, WIDE, USUAL) for what, rule in {
-    "strict": lambda asked, settings: asked.first,
-    "everything": lambda asked, settings: asked.own.isfinite(),
+    "strict": lambda drafts, settings: drafts.is_top,
+    "everything": lambda drafts, settings: drafts.own.isfinite(),
     "threshold": rules.threshold,
     "another node's": _shifted(rules.RULES[case.rule]),
-    "not the first": lambda asked, settings, right=rules.RULES[case.rule]: right(asked, settings)
-    & ~asked.first}.items()]
+    "not the first": lambda drafts, settings, right=rules.RULES[case.rule]: right(drafts, settings)
+    & ~drafts.is_top}.items()]
 WRONG += [
-    (RATIO, "of scores", lambda asked, settings: asked.first | (asked.own >= settings.c * _top(asked))),
-    (TIES, "strict", lambda asked, settings: asked.first),
-    (TIES, "above, not from", lambda asked, settings: asked.first | (asked.own - _top(asked) > 0)),
+    (RATIO, "of scores", lambda drafts, settings: drafts.is_top | (drafts.own >= settings.c * _top(drafts))),
+    (TIES, "strict", lambda drafts, settings: drafts.is_top),
+    (TIES, "above, not from", lambda drafts, settings: drafts.is_top | (drafts.own - _top(drafts) > 0)),
     (WIDE, "bits", _over(base=2)), (USUAL, "bits", _over(base=2)),
     (WIDE, "larger", _over(least=torch.maximum)), (USUAL, "larger", _over(least=torch.maximum)),
     (WIDE, "no epsilon", _over(epsilon=1.0)),

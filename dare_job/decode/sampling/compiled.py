@@ -10,7 +10,7 @@ import numpy as np
 
 from dare_job.decode.settings import Warp
 from dare_job.decode.verify.compiled import argmax
-from dare_job.decode.verify.penalty import distinct_tokens, penalise_scores
+from dare_job.decode.verify.penalty import distinct_tokens, penalize_scores
 from dare_job.decode.verify.relaxed_compiled import (
     BLOCK_SCORES,
     MIN_EXPONENT,
@@ -52,7 +52,7 @@ def verify_deterministic_drafts(
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
         known = distinct_tokens(r, scores.shape[1], seen)
-        penalise_scores(scores[node], known, root, node, tokens, parents, seen)
+        penalize_scores(scores[node], known, root, node, tokens, parents, seen)
         choice, number = _sample_token(scores[node], uniforms[node], kept, weights)
         for t in range(root + 1, end):  # a node's children stand behind it
             if number and parents[t] == node and tokens[t] == choice:
@@ -60,7 +60,7 @@ def verify_deterministic_drafts(
                 node = t
                 depth += 1
                 paths[r, depth] = node - root
-                penalise_scores(scores[node], known, root, node, tokens, parents, seen)
+                penalize_scores(scores[node], known, root, node, tokens, parents, seen)
                 choice, number = _sample_token(scores[node], uniforms[node], kept, weights)
         out[r, depth] = choice
         counts[r], finite[r], sound[r] = depth, number, number or depth > 0

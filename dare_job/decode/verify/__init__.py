@@ -1,4 +1,4 @@
-"""Verification: scores (T, V) and a tree in, the branch of each row out. Pure functions of tensors."""
+"""Verification: pure functions from scores (T, V) and a draft tree to the accepted path of each row."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,24 +17,41 @@ from dare_job.decode.verify.result import (
     verify_strict_on_cpu,
 )
 
-Verifier = Callable[..., VerificationResult]  # of scores, tree, and which nodes are strict whatever the rule
+Verifier = Callable[..., VerificationResult]  # arguments as in ``verify`` below
 
 
 def verifier(settings: EngineSettings, eos: torch.Tensor) -> Verifier:
-    """The verifier of the settings' rule; ``eos`` int64 (E,) on the target's device."""
-    by_rule = settings.rule != "strict"
-    rule = partial(rules.verify_relaxed, settings=settings, eos=eos) if by_rule else rules.verify_strict
-    bounds, ends, blank = relaxed_compiled.thresholds(settings), eos.cpu().numpy(), ResultBuffers()
+    """Return the verification function of ``settings.rule``.
+
+    Parameters
+    ----------
+    settings : EngineSettings
+    eos : Tensor, int64 (E,)
+        End-of-text tokens, on the target's device.
+    """
+    relaxed = settings.rule != "strict"
+    rule = partial(rules.verify_relaxed, settings=settings, eos=eos) if relaxed else rules.verify_strict
+    thresholds, ends, buffers = relaxed_compiled.thresholds(settings), eos.cpu().numpy(), ResultBuffers()
 
     def verify(scores: torch.Tensor, tree: Tree, strict_nodes: torch.Tensor | None = None,
-               seen: PenaltyContext = NO_PENALTY) -> VerificationResult:
-        """scores float32 (T, V) and the tree on one device; strict_nodes bool (T,): nodes that pass as first
-        choices alone (None: none); seen: of a penalty that the scores have not had yet, on a CPU.
+               penalty: PenaltyContext = NO_PENALTY) -> VerificationResult:
+        """Verify the trees of one forward pass.
+
+        Parameters
+        ----------
+        scores : Tensor, float32 (T, V)
+            On the same device as the tree.
+        tree : Tree
+        strict_nodes : Tensor, bool (T,), optional
+            Nodes that are accepted only if they are the argmax, whatever the rule. None: no node.
+        penalty : PenaltyContext
+            Repetition penalty that ``scores`` do not include yet. CPU only.
         """
         if scores.device.type == "cpu":
-            if by_rule and tree.depth:
-                return rules.verify_on_cpu(scores, tree, strict_nodes, bounds, ends, seen, blank(tree))
-            return verify_strict_on_cpu(tree, scores, seen, blank(tree))
+            if relaxed and tree.depth:
+                return rules.verify_on_cpu(scores, tree, strict_nodes, thresholds, ends, penalty,
+                                           buffers(tree))
+            return verify_strict_on_cpu(tree, scores, penalty, buffers(tree))
         if not tree.depth:
             return verify_roots(scores)
         return longest_accepted(tree, rule(scores, tree, strict_nodes))

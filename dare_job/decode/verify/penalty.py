@@ -1,4 +1,4 @@
-"""The repetition penalty in compiled code, for a CPU: of the nodes that a branch reaches, of no others."""
+"""Repetition penalty in compiled code for CPUs, applied only to nodes that verification visits."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,18 @@ import numpy as np
 
 
 class PenaltyContext(NamedTuple):
-    """What the penalty needs to know of R rows.
+    """Text and repetition penalty of R rows.
 
-    context  int32 (R, L)    text so far, padded on the right
-    lengths  int64 (R,)      tokens of it, the tree's root included
-    stamps   int64 (V + 1,)  kept between calls: when a token was last seen, and the last time of all
-    penalty  float           1: none
+    Attributes
+    ----------
+    context : int32 (R, L)
+        Text so far, padded on the right.
+    lengths : int64 (R,)
+        Tokens of the text, including the tree's root.
+    stamps : int64 (V + 1,)
+        Memory kept between calls: the time at which each token was last marked, then the current time.
+    penalty : float
+        1: no penalty.
     """
 
     context: np.ndarray
@@ -25,49 +31,50 @@ NO_PENALTY = PenaltyContext(np.zeros((0, 0), np.int32), np.zeros(0, np.int64), n
 
 
 @numba.njit
-def distinct_tokens(row, vocabulary, seen):
-    """Tokens int32 (n,) of a row's text, each once; those that cannot be written (the embedding may hold
-    more) are left out.
+def distinct_tokens(row, vocabulary, context):
+    """Mark and return the distinct tokens int32 (n,) of a row's text.
+
+    Tokens without a logit are left out: the embedding may be larger than the output head.
     """
-    if seen.penalty == 1.0:
+    if context.penalty == 1.0:
         return np.empty(0, np.int32)
-    text, stamps, count = seen.context[row, : seen.lengths[row]], seen.stamps, 0
-    found = np.empty(len(text), np.int32)
+    text, stamps, count = context.context[row, : context.lengths[row]], context.stamps, 0
+    distinct = np.empty(len(text), np.int32)
     stamps[-1] += 1
     now = stamps[-1]
     for token in text:
         if token < vocabulary and stamps[token] != now:
             stamps[token] = now
-            found[count] = token
+            distinct[count] = token
             count += 1
-    return found[:count]
+    return distinct[:count]
 
 
 @numba.njit
-def penalise_scores(line, known, root, node, tokens, parents, seen):
-    """Scores float32 (V,) of a node in place: every token of its prefix once, as ``generate`` has it.
+def penalize_scores(line, text_tokens, root, node, tokens, parents, context):
+    """Penalize the scores float32 (V,) of a node in place: each token of its prefix once, as ``generate``.
 
-    known: ``distinct`` tokens of its row, the last that were asked for.
+    ``text_tokens``: ``distinct_tokens`` of the node's row, which must be the latest such call.
     """
-    if seen.penalty == 1.0:
+    if context.penalty == 1.0:
         return
-    penalty, now = np.float32(seen.penalty), seen.stamps[-1]
-    for token in known:
-        line[token] = penalised_score(line[token], penalty)
-    here = node
-    while here != root:
-        token, below, new = tokens[here], node, True
-        while below != here:
+    penalty, now = np.float32(context.penalty), context.stamps[-1]
+    for token in text_tokens:
+        line[token] = penalized_score(line[token], penalty)
+    ancestor = node
+    while ancestor != root:
+        token, below, new = tokens[ancestor], node, True
+        while below != ancestor:
             new &= tokens[below] != token
             below = parents[below]
-        if new and token < len(line) and seen.stamps[token] != now:
-            line[token] = penalised_score(line[token], penalty)
-        here = parents[here]
+        if new and token < len(line) and context.stamps[token] != now:
+            line[token] = penalized_score(line[token], penalty)
+        ancestor = parents[ancestor]
 
 
 @numba.njit
 def on_path(wanted, root, node, tokens, parents):
-    """Whether a token stands on the way from a node up to the root, which is left out."""
+    """Return whether a token is on the path from below the root to a node."""
     while node != root:
         if tokens[node] == wanted:
             return True
@@ -76,5 +83,5 @@ def on_path(wanted, root, node, tokens, parents):
 
 
 @numba.njit
-def penalised_score(score, penalty):
+def penalized_score(score, penalty):
     return score * penalty if score < 0 else score / penalty

@@ -1,4 +1,4 @@
-"""What a rule says of each node, and the longest accepted branch that follows from it."""
+"""The result of verification: which nodes pass, and the longest accepted path of each row."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,42 +15,57 @@ NO_LOGP = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class NodeVerification:
-    """A rule's answer for the T queries of a tree, on the device of the scores.
+    """Verification of each of the T queries of a tree, on the device of the scores.
 
-    choices  int64 (T,)           the model's first choice behind each node
-    passed   bool (T,)            the node alone passes, whatever its ancestors do; roots are not asked
-    finite   bool (T,)            the first choice's score is a number
-    logp     float32 (T,) | None  log probability of each node's token; None where it cannot matter
+    Nodes that no accepted path reaches may lack an argmax. They do not pass and count as finite.
 
-    Nodes that no branch reaches may have no choice; they do not pass, and are finite.
+    Attributes
+    ----------
+    argmax : Tensor, int64 (T,)
+        Token with the highest score after each node.
+    passed : Tensor, bool (T,)
+        Whether the node's token passes by itself, regardless of its ancestors. Undefined for roots.
+    finite : Tensor, bool (T,)
+        Whether the highest score is finite.
+    logp : Tensor, float32 (T,), optional
+        Log probability of each node's token. None where at most one path of a tree can pass.
     """
 
-    choices: torch.Tensor
+    argmax: torch.Tensor
     passed: torch.Tensor
     finite: torch.Tensor
     logp: torch.Tensor | None = None
 
     def numpy(self) -> tuple[np.ndarray, ...]:
-        """All as arrays, an empty one for None; from a GPU in one transfer (two with logp)."""
+        """Return all fields as arrays, ``logp`` None as an empty one. One GPU transfer, two with ``logp``."""
         logp = NO_LOGP if self.logp is None else self.logp.cpu().numpy()
-        if self.choices.device.type == "cpu":
-            return self.choices.numpy(), self.passed.numpy(), self.finite.numpy(), logp
-        choices, passed, finite = torch.stack((self.choices, self.passed, self.finite)).cpu().numpy()
-        return choices, passed.astype(np.bool_), finite.astype(np.bool_), logp
+        if self.argmax.device.type == "cpu":
+            return self.argmax.numpy(), self.passed.numpy(), self.finite.numpy(), logp
+        argmax, passed, finite = torch.stack((self.argmax, self.passed, self.finite)).cpu().numpy()
+        return argmax, passed.astype(np.bool_), finite.astype(np.bool_), logp
 
 
 class VerificationResult(NamedTuple):
-    """The branch each row goes on with, on the host. D is the depth of the deepest tree.
+    """The accepted path of each of R rows, on the host. D is the depth of the deepest tree.
 
-    counts   int64 (R,)        accepted draft tokens
-    paths    int64 (R, D + 1)  the root (0) and the accepted nodes, as numbers among the row's queries
-    tokens   int32 (R, D + 1)  the accepted tokens, then the model's own behind them
-    relaxed  bool (R, D + 1)   the token was not the model's first choice
-    finite   bool (R,)         the scores behind the branch are numbers
-    sound    bool (R,)         those behind every node of the tree are; on a CPU, every node that was reached
-    all_finite                  of all rows
+    Entries after a row's ``counts`` are undefined.
 
-    Entries behind ``counts`` mean nothing.
+    Attributes
+    ----------
+    counts : int64 (R,)
+        Accepted draft tokens.
+    paths : int64 (R, D + 1)
+        The root (0) and the accepted nodes, as indices among the row's queries.
+    tokens : int32 (R, D + 1)
+        The accepted tokens, then the token that the target itself chose after them.
+    relaxed : bool (R, D + 1)
+        Whether the token differs from the target's argmax.
+    finite : bool (R,)
+        Whether the scores after the accepted path are finite.
+    tree_finite : bool (R,)
+        Whether the scores after every node are finite; on a CPU, after every node that was visited.
+    all_finite : bool
+        ``tree_finite`` of all rows.
     """
 
     counts: np.ndarray
@@ -63,7 +78,7 @@ class VerificationResult(NamedTuple):
 
 
 def empty_result(tree: Tree) -> tuple[np.ndarray, ...]:
-    """All but the last of a verdict, not filled in."""
+    """Allocate the arrays of a ``VerificationResult``, uninitialized and without ``all_finite``."""
     rows = len(tree.starts) - 1
     shape = rows, tree.depth + 1
     return (np.empty(rows, np.int64), np.empty(shape, np.int64), np.empty(shape, np.int32),
@@ -71,53 +86,54 @@ def empty_result(tree: Tree) -> tuple[np.ndarray, ...]:
 
 
 class ResultBuffers:
-    """Memory of verdicts: one is written over by the next one of its shape. Between two forwards new arrays
-    are far from the processor, as is all that is touched first.
+    """Reusable ``empty_result`` arrays, one set for each shape; a new result overwrites the previous one.
+
+    Between two forward passes, newly allocated arrays would not be in the processor's cache.
     """
 
-    _MOST = 64  # shapes
+    _MAX_SHAPES = 64
 
     def __init__(self):
-        self._known: dict[tuple[int, int], tuple[np.ndarray, ...]] = {}
+        self._by_shape: dict[tuple[int, int], tuple[np.ndarray, ...]] = {}
 
     def __call__(self, tree: Tree) -> tuple[np.ndarray, ...]:
-        """As ``blank``."""
         shape = len(tree.starts), tree.depth
-        found = self._known.get(shape)
-        if found is None:
-            if len(self._known) == self._MOST:
-                self._known.clear()
-            found = self._known[shape] = empty_result(tree)
-        return found
+        buffers = self._by_shape.get(shape)
+        if buffers is None:
+            if len(self._by_shape) == self._MAX_SHAPES:
+                self._by_shape.clear()
+            buffers = self._by_shape[shape] = empty_result(tree)
+        return buffers
 
 
-def longest_accepted(tree: Tree, judgement: NodeVerification) -> VerificationResult:
-    """The longest branch without a node that failed; of equals the more probable one, then the first."""
-    found = empty_result(tree)
-    return VerificationResult(*found, compiled.longest_branch(*tree.host, *judgement.numpy(), *found))
+def longest_accepted(tree: Tree, nodes: NodeVerification) -> VerificationResult:
+    """Accept each row's longest path of nodes that passed; ties: the more probable path, then the first."""
+    buffers = empty_result(tree)
+    return VerificationResult(*buffers, compiled.longest_branch(*tree.host, *nodes.numpy(), *buffers))
 
 
-def verify_strict_on_cpu(tree: Tree, scores: torch.Tensor, seen: PenaltyContext,
-                         found: tuple[np.ndarray, ...]) -> VerificationResult:
-    """On a CPU: the strict verdict, which is every rule's where nothing is drafted. scores float32 (T, V);
-    found: ``blank``.
+def verify_strict_on_cpu(tree: Tree, scores: torch.Tensor, penalty: PenaltyContext,
+                         buffers: tuple[np.ndarray, ...]) -> VerificationResult:
+    """Accept the argmax path; without drafts, all rules give this result.
+
+    ``scores`` float32 (T, V) on the CPU; ``buffers`` as from ``empty_result``.
     """
     tokens, parents, _, starts = tree.host
     scores = scores.contiguous()
-    return VerificationResult(*found, compiled.accept_strict(scores.data_ptr(), scores.shape[1], tokens,
-                                                             parents, starts, seen, *found))
+    return VerificationResult(*buffers, compiled.accept_strict(scores.data_ptr(), scores.shape[1], tokens,
+                                                               parents, starts, penalty, *buffers))
 
 
 def argmax_finite(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """First choices (T,) of scores (T, V), of equals the first; ``finite``."""
-    peaks, choices = scores.max(-1)
-    return choices, peaks.isfinite()
+    """Return the argmax int64 (T,) of ``scores`` (T, V), the first of equals, and whether it is finite."""
+    peaks, argmax = scores.max(-1)
+    return argmax, peaks.isfinite()
 
 
 def verify_roots(scores: torch.Tensor) -> VerificationResult:
-    """The verdict of every rule on trees without drafts: the model's own token. scores float32 (R, V)."""
-    choices, finite = (x.cpu().numpy() for x in argmax_finite(scores))
-    rows = len(choices)
+    """Take the target's own token of each row; trees without drafts. ``scores`` float32 (R, V)."""
+    argmax, finite = (x.cpu().numpy() for x in argmax_finite(scores))
+    rows = len(argmax)
     return VerificationResult(np.zeros(rows, np.int64), np.zeros((rows, 1), np.int64),
-                              choices[:, None].astype(np.int32), np.zeros((rows, 1), np.bool_), finite,
+                              argmax[:, None].astype(np.int32), np.zeros((rows, 1), np.bool_), finite,
                               finite, bool(finite.all()))

@@ -1,26 +1,20 @@
-"""The relaxed rules: may a draft token x pass behind a node with distribution q?
+"""Verification rules: may a draft token x be accepted after a node with target distribution q?
 
-    relaxed    x is the first choice, or x in TopK(q, k) and q(x) > p
+    strict     x is the argmax of q
+    relaxed    x is the argmax, or x in TopK(q, k) and q(x) > p
     top_k      x in TopK(q, k)
-    threshold  x is the first choice, or q(x) > p
-    literal    x in TopK(q, k) and q(x) > p, the first choice too: equation 8 as it is printed
-    ratio      x is the first choice, or q(x) >= c max(q)
-    entropy    x is the first choice, or q(x) > min(epsilon, delta exp(-H(q))), H the entropy in nats
+    threshold  x is the argmax, or q(x) > p
+    literal    x in TopK(q, k) and q(x) > p, also for the argmax: equation 8 as printed
+    ratio      x is the argmax, or q(x) >= c max(q)
+    entropy    x is the argmax, or q(x) > min(epsilon, delta exp(-H(q))), with H the entropy in nats
 
-The first four are DARE's (equations 4, 7 and 8, table 8). The last one is the typical acceptance of Medusa
-(Cai et al. 2024, arXiv 2401.10774; in its code ``evaluate_posterior``, with 0.09 and its root 0.3). x is in
-TopK when fewer than k tokens are more probable. Pure functions of tensors with one entry a token, whatever
-the shape of the trees.
+strict gives the text of greedy decoding. relaxed, top_k, threshold and literal are from DARE (equations 4, 7
+and 8, table 8). entropy is the typical acceptance of Medusa (Cai et al. 2024, arXiv 2401.10774;
+``evaluate_posterior`` in its code, with epsilon 0.09 and delta sqrt(0.09)). x is in TopK if fewer than k
+tokens are more probable.
 
-Relaxed verification: a draft token passes where one of the ``rules`` lets it.
-
-An end-of-text token passes only as the first choice. A token that has an embedding but no score (the
-embedding may be the wider) does not pass.
-
-Strict verification: a draft token passes when it is the model's first choice.
-
-The accepted branch is what greedy decoding would have written, and the token behind it too. On a CPU the
-whole verdict comes from ``compiled.branch``.
+Whatever the relaxed rule, an end-of-text token is accepted only as the argmax, and a token with an embedding
+but no logit (the embedding may be larger than the output head) is not accepted.
 """
 
 import math
@@ -39,51 +33,59 @@ from dare_job.decode.verify.result import NodeVerification, VerificationResult, 
 
 @dataclass(frozen=True)
 class Candidates:
-    """N draft tokens and the P nodes behind which they stand.
+    """N draft tokens and the P nodes that precede them.
 
-    first   bool (N,)       the token is the node's first choice
-    own     float32 (N,)    its score
-    logp    float32 (N,)    the token's log probability
-    scores  float32 (P, V)  of the nodes
-    sums    float32 (P,)    their logsumexp
-    place   int64 (N,)      each token's node
+    Attributes
+    ----------
+    is_top : Tensor, bool (N,)
+        Whether the token is the argmax of its parent.
+    own : Tensor, float32 (N,)
+        Score of the token.
+    logp : Tensor, float32 (N,)
+        Log probability of the token.
+    scores : Tensor, float32 (P, V)
+        Scores of the nodes.
+    sums : Tensor, float32 (P,)
+        Log-sum-exp of ``scores``.
+    parents : Tensor, int64 (N,)
+        Node of each token.
     """
 
-    first: torch.Tensor
+    is_top: torch.Tensor
     own: torch.Tensor
     logp: torch.Tensor
     scores: torch.Tensor
     sums: torch.Tensor
-    place: torch.Tensor
+    parents: torch.Tensor
 
 
-def top_k(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
-    least = asked.scores.topk(min(settings.k, asked.scores.shape[1]), -1).values[:, -1]
-    return (asked.own >= least[asked.place]) & asked.own.isfinite()
+def top_k(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
+    kth = drafts.scores.topk(min(settings.k, drafts.scores.shape[1]), -1).values[:, -1]
+    return (drafts.own >= kth[drafts.parents]) & drafts.own.isfinite()
 
 
-def literal(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
-    return top_k(asked, settings) & (asked.logp.exp() > settings.p)
+def literal(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
+    return top_k(drafts, settings) & (drafts.logp.exp() > settings.p)
 
 
-def relaxed(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
-    return asked.first | literal(asked, settings)
+def relaxed(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
+    return drafts.is_top | literal(drafts, settings)
 
 
-def threshold(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
-    return asked.first | (asked.logp.exp() > settings.p)
+def threshold(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
+    return drafts.is_top | (drafts.logp.exp() > settings.p)
 
 
-def ratio(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
-    top = asked.scores.amax(-1)[asked.place]
-    return asked.first | (asked.own - top >= math.log(settings.c))
+def ratio(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
+    peaks = drafts.scores.amax(-1)[drafts.parents]
+    return drafts.is_top | (drafts.own - peaks >= math.log(settings.c))
 
 
-def entropy(asked: Candidates, settings: EngineSettings) -> torch.Tensor:
-    shares = (asked.scores - asked.sums[:, None]).exp_()
-    entropies = torch.special.entr(shares, out=shares).sum(-1)
-    least = (math.log(settings.delta) - entropies).clamp_max(math.log(settings.epsilon))
-    return asked.first | (asked.logp > least[asked.place])
+def entropy(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
+    q = (drafts.scores - drafts.sums[:, None]).exp_()
+    entropies = torch.special.entr(q, out=q).sum(-1)
+    min_logp = (math.log(settings.delta) - entropies).clamp_max(math.log(settings.epsilon))
+    return drafts.is_top | (drafts.logp > min_logp[drafts.parents])
 
 
 RULES: dict[str, Callable[[Candidates, EngineSettings], torch.Tensor]] = {
@@ -94,40 +96,51 @@ _NO_NODES = np.zeros(0, np.bool_)
 
 
 def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *,
-               settings: EngineSettings, eos: torch.Tensor) -> NodeVerification:
-    """By tensor operations for any device.
+                   settings: EngineSettings, eos: torch.Tensor) -> NodeVerification:
+    """Verify each node by ``settings.rule``, on any device.
 
-    scores float32 (T, V); strict bool (T,): nodes that pass as first choices alone (None: none); eos
-    int64 (E,): end-of-text tokens.
+    Parameters
+    ----------
+    scores : Tensor, float32 (T, V)
+    tree : Tree
+    strict : Tensor, bool (T,), optional
+        Nodes that are accepted only as the argmax. None: no node.
+    settings : EngineSettings
+    eos : Tensor, int64 (E,)
+        End-of-text tokens.
     """
-    choices, finite = argmax_finite(scores)
-    tokens, place, width = tree.tokens, tree.parents, scores.shape[1]
-    own, sums = scores[place, tokens.clamp_max(width - 1)], scores.logsumexp(-1)
-    first = tokens == choices[place]
-    asked = Candidates(first, own, own - sums[place], scores, sums, place)
-    passed = RULES[settings.rule](asked, settings)
-    passed = passed & (first | ~torch.isin(tokens, eos))
+    argmax, finite = argmax_finite(scores)
+    tokens, parents, width = tree.tokens, tree.parents, scores.shape[1]
+    own, sums = scores[parents, tokens.clamp_max(width - 1)], scores.logsumexp(-1)
+    is_top = tokens == argmax[parents]
+    drafts = Candidates(is_top, own, own - sums[parents], scores, sums, parents)
+    passed = RULES[settings.rule](drafts, settings)
+    passed = passed & (is_top | ~torch.isin(tokens, eos))
     if strict is not None:
-        passed = torch.where(strict, first, passed)
-    return NodeVerification(choices, passed & (tokens < width), finite, asked.logp)
+        passed = torch.where(strict, is_top, passed)
+    return NodeVerification(argmax, passed & (tokens < width), finite, drafts.logp)
 
 
-def verify_on_cpu(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None, bounds: Thresholds,
-           eos: np.ndarray, seen: PenaltyContext, found: tuple[np.ndarray, ...]) -> VerificationResult:
-    """The verdict itself, by compiled code. ``eos`` int64 (E,); found: ``blank``; the others as elsewhere."""
+def verify_on_cpu(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None, thresholds: Thresholds,
+                  eos: np.ndarray, penalty: PenaltyContext,
+                  buffers: tuple[np.ndarray, ...]) -> VerificationResult:
+    """Verify by a relaxed rule in compiled code and accept the longest path.
+
+    Arguments as in ``verify_relaxed``; ``eos`` int64 (E,); ``buffers`` as from ``empty_result``.
+    """
     scores = scores.contiguous()
     strict = _NO_NODES if strict is None else strict.numpy()
-    return VerificationResult(*found, accept_relaxed(scores.data_ptr(), scores.shape[1], *tree.host, strict,
-                                                     eos, bounds, seen, *found))
+    return VerificationResult(*buffers, accept_relaxed(scores.data_ptr(), scores.shape[1], *tree.host, strict,
+                                                       eos, thresholds, penalty, *buffers))
 
 
 def verify_strict(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> NodeVerification:
-    """scores float32 (T, V); siblings are distinct, so one branch passes at most. All nodes are strict."""
-    choices, finite = argmax_finite(scores)
-    return NodeVerification(choices, tree.tokens == choices[tree.parents], finite)
+    """Verify each node by the strict rule, on any device; ``strict`` is ignored. ``scores`` (T, V)."""
+    argmax, finite = argmax_finite(scores)
+    return NodeVerification(argmax, tree.tokens == argmax[tree.parents], finite)
 
 
-def verify_strict_argmax(tree: Tree, choices: np.ndarray, finite: np.ndarray) -> NodeVerification:
-    """The same of first choices int64 (T,) that are known already, and whether they are numbers bool (T,)."""
+def verify_strict_argmax(tree: Tree, argmax: np.ndarray, finite: np.ndarray) -> NodeVerification:
+    """Verify each node by the strict rule, from ``argmax`` int64 (T,) and ``finite`` bool (T,) of scores."""
     tokens, parents = tree.host[:2]
-    return NodeVerification(*map(torch.from_numpy, (choices, tokens == choices[parents], finite)))
+    return NodeVerification(*map(torch.from_numpy, (argmax, tokens == argmax[parents], finite)))
