@@ -49,7 +49,7 @@ def test_rotary_types_that_change_with_the_length_end_where_they_change(kind, ca
         results = write(target, texts, oracle(expected), max_new_tokens=NEW)
     reason = f"original context of its {kind} rotary positions"
     assert [record.message for record in caplog.records if record.name == "dare_job"] == [
-        f"texts end at {context + 1} tokens, prompt included: {reason} is {context}"]
+        f"texts are limited to {context + 1} tokens including the prompt: {reason} is {context}"]
     assert f"{reason} is {context}" in results[3].error
     assert_written(results, expected)
     with target.as_transformers():

@@ -7,12 +7,11 @@ once for each path. Paths keep rows in a second cache, to which only what they l
 import numba
 import numpy as np
 
-from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.engine import Engine, ForwardOutput
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.sampling.engine import SamplingEngine
-from dare_job.decode.verify.result import VerificationResult
 from pools.tree import DraftBatch
 
 
@@ -25,7 +24,7 @@ class _ByPaths:
     rows_read = queries_read = 0
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,
-                 tree: Tree) -> VerificationResult:
+                 tree: Tree) -> ForwardOutput:
         if not tree.depth:
             return super()._forward(rows, slots, cache, before, tree)
         of_row, chains, at = _paths(tree)
@@ -37,7 +36,7 @@ class _ByPaths:
         cache.reserve(int(before.max()) + tree.width)
         cache.copy_from(wide, source, (row, before[row] + np.arange(len(tree)) - tree.starts[row]))
         self.rows_read, self.queries_read = self.rows_read + len(of_row), self.queries_read + len(chains)
-        return self._verify_logits(rows, slots, tree.to(self.target.device), logits[at])
+        return ForwardOutput(tree.to(self.target.device), logits[at])
 
     def _wide(self, rows: Rows, cache: TreeCache, before: np.ndarray, of_row: np.ndarray) -> TreeCache:
         """A cache in which slot m holds the text of the row of path m, int64 (M,), up to its root."""

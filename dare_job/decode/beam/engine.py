@@ -94,7 +94,7 @@ class BeamEngine(Engine):
         rows.add_step_time(1e3 * (drafted - started), 1e3 * (ended - started))
         self.clock_s += ended - started
         results = self._conclude(rows, cache, slots, walk)
-        return results if self.clock_s < self._due_s else results + self._timed_out(rows)
+        return results if self.clock_s < self._next_timeout_s else results + self._timed_out(rows)
 
     def _drafts_of(self, rows: BeamRows, slots: np.ndarray, keys: np.ndarray,
                    ids: np.ndarray) -> list[BeamDrafts]:
@@ -180,7 +180,7 @@ class BeamEngine(Engine):
         started = time.perf_counter()
         if self.settings.row_timeout_s is not None:
             rows.admitted_s[slots] = self.clock_s
-            self._due_s = min(self._due_s, self.clock_s + self.settings.row_timeout_s)
+            self._next_timeout_s = min(self._next_timeout_s, self.clock_s + self.settings.row_timeout_s)
         lengths = rows.length[slots]
         no_drafts = prefill.chain_drafts([rows.tokens[0, :0]] * len(slots))
         ids = prefill.padded_ids(rows.tokens[slots], lengths, no_drafts)

@@ -1,4 +1,4 @@
-"""May a request start, and how long may its text become?"""
+"""Admission of requests: checks, and limits of a text's length."""
 
 import logging
 from dataclasses import dataclass
@@ -21,11 +21,16 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class Admission:
-    """A request that may start.
+    """A request that can be decoded.
 
-    longest, least  length of its text in tokens, prompt included
-    processors      its own logits processors
-    old             int32 (tokens,): what of its old text may be scored
+    Attributes
+    ----------
+    max_length, min_length : int
+        Limits of the text's length in tokens, including the prompt.
+    processors : LogitsProcessorList, optional
+        The row's own logits processors.
+    previous : ndarray, int32 (tokens,)
+        The part of the row's previous text that can be verified.
     """
 
     request: Request
@@ -37,40 +42,50 @@ class Admission:
 
 def admit(request: Request, target: Target, rules: GenerationRules, settings: EngineSettings,
           is_eos: np.ndarray) -> Admission:
-    """Check a request; is_eos bool (V,). Raises RowError saying why it cannot be decoded.
+    """Check a request and compute its limits.
 
-    A prompt must fit the model's context. Its text is as long as ``generate`` makes it, or up to where the
-    model's positions end.
+    The text may be as long as that of ``generate``, or end where the model's positions end.
+
+    Parameters
+    ----------
+    is_eos : ndarray, bool (V,)
+
+    Raises
+    ------
+    RowError
+        If the request cannot be decoded, for instance because the prompt exceeds the model's context.
     """
     prompt, traits = np.asarray(request.prompt_ids), target.traits
     if not len(prompt):
         raise RowError("the prompt is empty")
     if prompt.min() < 0 or prompt.max() >= target.vocabulary:
-        raise RowError(f"the prompt holds a token outside the model's {target.vocabulary}")
+        raise RowError(f"the prompt has a token id outside the model's vocabulary of {target.vocabulary}")
     if traits.context is not None and len(prompt) > traits.context:
         raise _prompt_too_long(prompt, traits.reason, traits.context)
     positions = getattr(target.model.config, "max_position_embeddings", None)
-    longest, least = generation_config.limits(rules, settings, len(prompt), request.max_new_tokens, positions)
-    if len(prompt) >= longest:
-        by_default = rules.config.max_length is None and longest == positions
-        raise _prompt_too_long(prompt, "max_position_embeddings" if by_default else "max_length", longest)
-    if traits.max_length is not None and longest > traits.max_length:
-        longest = traits.max_length
+    max_length, min_length = generation_config.limits(rules, settings, len(prompt),
+                                                      request.max_new_tokens, positions)
+    if len(prompt) >= max_length:
+        by_default = rules.config.max_length is None and max_length == positions
+        raise _prompt_too_long(prompt, "max_position_embeddings" if by_default else "max_length", max_length)
+    if traits.max_length is not None and max_length > traits.max_length:
+        max_length = traits.max_length
         _warn(traits)
     processors = None
     if rules.processors:
         ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
-        processors = generation_config.processors(rules, target.model, ids, longest, least)
-    room = longest if traits.max_columns is None else min(longest, traits.max_columns + 1)
-    old = usable_previous_text(request.previous_ids, target.vocabulary, is_eos, room - len(prompt) - 1)
-    return Admission(request, longest, least, processors, old)
+        processors = generation_config.processors(rules, target.model, ids, max_length, min_length)
+    limit = max_length if traits.max_columns is None else min(max_length, traits.max_columns + 1)
+    previous = usable_previous_text(request.previous_ids, target.vocabulary, is_eos,
+                                    limit - len(prompt) - 1)
+    return Admission(request, max_length, min_length, processors, previous)
 
 
 def _prompt_too_long(prompt: np.ndarray, limit: str, length: int) -> RowError:
-    return RowError(f"the prompt has {len(prompt)} tokens and {limit} is {length}: no room to write")
+    return RowError(f"the prompt has {len(prompt)} tokens and {limit} is {length}: no token can be generated")
 
 
-@lru_cache(maxsize=8)  # once for a model
+@lru_cache(maxsize=8)  # warn once per model
 def _warn(traits: Traits) -> None:
-    _LOG.warning("texts end at %d tokens, prompt included: %s is %d", traits.max_length, traits.reason,
-                 traits.context)
+    _LOG.warning("texts are limited to %d tokens including the prompt: %s is %d", traits.max_length,
+                 traits.reason, traits.context)

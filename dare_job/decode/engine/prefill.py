@@ -1,18 +1,17 @@
-"""Prompts of new rows, each with a part of its own old text behind it: what one forward reads.
+"""Prefill of new rows: prompts, each followed by part of the row's previous text, in shared forward passes.
 
-How many tokens of a row's own old text are worth a place behind its prompt.
+The prefill verifies the previous text like a draft (prefix verification). Verifying a token costs its share of
+the prompt's forward pass. It saves the cost of generating the token in a step if all tokens before it and the
+token itself are accepted. So the first n tokens are verified as long as
 
-Scoring a token costs its share of the prompt's forward, and saves what writing it in a step would have cost,
-provided that all tokens before it and itself pass. So text is scored as long as
+    survival(n) * seconds of a row's step / tokens that the step would generate >= seconds of a prompt token
 
-    survival(n) * seconds of a row's step / tokens that it would write  >=  seconds of a token of a prompt
-
-Where old text still holds, the row's own pool drafts it: a step would write its whole draft path and one
-token more. Both times are those of the running engine, and survival is that of the old text of the rows
-written so far: of those that reached a bucket of positions, the share that passed it; one that was not asked
-to the bucket's end counts by its part of it (a life table). A row tells this whether it was scored or not,
-because its text says how far it follows the old one: nothing can lock itself out. Until there are figures the
-first tokens are scored. None of this can change strict text.
+While the previous text still matches, the row's own pool drafts it, so a step would generate its whole draft
+path and one more token. Both times are measured in the running engine. ``survival`` is estimated from the
+previous texts of finished rows by a life table: for each bucket of positions, the share of rows accepted up to
+its start that were accepted up to its end. A row whose comparison ends within a bucket counts in part. Rows
+contribute whether or not their previous text was verified, because the generated text shows how far it
+matches. Before there are measurements, a fixed number of tokens is verified. Strict text is unaffected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,54 +23,76 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.settings import EngineSettings
 from pools.tree import ROOT, SOURCE_OWN, DraftBatch
 
-_MAX_LOGIT_OVERHEAD = 1.5  # logits computed for those wanted, at most
+_MAX_LOGIT_OVERHEAD = 1.5  # computed logits per needed logit
+_MAX_FORWARD_TOKENS = 2**15 - 2  # tokens that a forward pass may generate, counted in int16
 
-_MAX_FORWARD_TOKENS = 2**15 - 2  # tokens that one forward may write: counted as int16
 
+def usable_previous_text(previous: np.ndarray | None, vocabulary: int, is_eos: np.ndarray,
+                         max_tokens: int) -> np.ndarray:
+    """Return the part of a previous text that can be verified.
 
-def usable_previous_text(old: np.ndarray | None, vocabulary: int, is_eos: np.ndarray,
-                         room: int) -> np.ndarray:
-    """Old text int32 (tokens,) up to its first end of text or the first token that the model lacks.
+    Parameters
+    ----------
+    previous : ndarray, int32 (tokens,), optional
+    vocabulary : int
+        Tokens with an embedding.
+    is_eos : ndarray, bool (V,)
+        At least ``vocabulary`` entries.
+    max_tokens : int
 
-    vocabulary  tokens with an embedding; is_eos bool (V,), as many or more; room: tokens at most
+    Returns
+    -------
+    ndarray, int32 (tokens,)
+        The text up to its first end of text, or up to the first token outside the vocabulary.
     """
-    if old is None or room <= 0:
+    if previous is None or max_tokens <= 0:
         return np.zeros(0, np.int32)
-    old = np.asarray(old)[: min(room, _MAX_FORWARD_TOKENS)]
-    known = (old >= 0) & (old < vocabulary)
-    old = old[: len(old) if known.all() else int(known.argmin())].astype(np.int32)
-    ends = is_eos[old]
-    return old[: int(ends.argmax()) + 1] if ends.any() else old
+    previous = np.asarray(previous)[: min(max_tokens, _MAX_FORWARD_TOKENS)]
+    known = (previous >= 0) & (previous < vocabulary)
+    previous = previous[: len(previous) if known.all() else int(known.argmin())].astype(np.int32)
+    ends = is_eos[previous]
+    return previous[: int(ends.argmax()) + 1] if ends.any() else previous
 
 
 def max_reused_tokens(prompt: int, target: Target, settings: EngineSettings) -> int:
-    """Tokens that a row with a prompt of this length may have scored within ``logit_bytes``."""
-    return max(0, _max_logit_positions(target, settings) - (1 if target.supports_logits_to_keep else prompt))
+    """Return how many previous tokens a row with a prompt of this length can verify in ``logit_bytes``."""
+    positions = _max_logit_positions(target, settings)
+    return max(0, positions - (1 if target.supports_logits_to_keep else prompt))
 
 
-def split_forwards(prompts: np.ndarray, scored: np.ndarray, target: Target,
-           settings: EngineSettings) -> Iterator[slice]:
-    """Cut rows, shortest prompts first, into forwards of at most ``prefill_tokens`` and ``logit_bytes``.
+def split_forwards(prompts: np.ndarray, submitted: np.ndarray, target: Target,
+                   settings: EngineSettings) -> Iterator[slice]:
+    """Split rows into forward passes of at most ``prefill_tokens`` tokens and ``logit_bytes`` of logits.
 
-    prompts, scored (F,): lengths. Padding counts, and so do logits that one row needs and the others do not:
-    a model computes the same columns for all. Where old text is scored, those are at most ``_WASTE`` times
-    what is needed. One row alone may be over either limit.
+    Padding counts, and so do logits that only some rows need: a model computes the same columns for all rows.
+    With previous texts, these are limited to ``_MAX_LOGIT_OVERHEAD`` times the needed ones. A single row may
+    exceed either limit.
+
+    Parameters
+    ----------
+    prompts, submitted : ndarray, int64 (F,)
+        Lengths of prompts, ascending, and of the previous texts after them.
+
+    Yields
+    ------
+    slice
+        Rows of a forward pass.
     """
     start = 0
     for end in range(1, len(prompts) + 1):
         part = slice(start, end + 1)
-        if end == len(prompts) or not _fits(prompts[part], scored[part], target, settings):
+        if end == len(prompts) or not _fits(prompts[part], submitted[part], target, settings):
             yield slice(start, end)
             start = end
 
 
-def _fits(prompts: np.ndarray, scored: np.ndarray, target: Target, settings: EngineSettings) -> bool:
-    """Whether several rows go into one forward."""
-    rows, longest = len(prompts), int((prompts + scored).max())
-    wanted, columns = int(scored.sum()) + rows, longest
+def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target, settings: EngineSettings) -> bool:
+    """Return whether several rows can share a forward pass."""
+    rows, longest = len(prompts), int((prompts + submitted).max())
+    needed, columns = int(submitted.sum()) + rows, longest
     if target.supports_logits_to_keep:
-        columns = min(longest - int(prompts[0]) + 1, wanted)
-        if wanted > rows and rows * columns > _MAX_LOGIT_OVERHEAD * wanted:
+        columns = min(longest - int(prompts[0]) + 1, needed)
+        if needed > rows and rows * columns > _MAX_LOGIT_OVERHEAD * needed:
             return False
     if rows * longest > settings.prefill_tokens:
         return False
@@ -79,12 +100,12 @@ def _fits(prompts: np.ndarray, scored: np.ndarray, target: Target, settings: Eng
 
 
 def _max_logit_positions(target: Target, settings: EngineSettings) -> int:
-    """Positions whose logits fit into ``logit_bytes``."""
+    """Return the number of positions whose float32 logits fit into ``logit_bytes``."""
     return settings.logit_bytes // (4 * target.vocabulary)
 
 
 def chain_drafts(texts: Sequence[np.ndarray]) -> DraftBatch:
-    """Each row's text (its own, int32) as a tree with one branch."""
+    """Return each row's text, int32 (tokens,), as a draft tree with a single path."""
     sizes = np.array([len(text) for text in texts], np.int32)
     shape = (len(texts), int(sizes.max(initial=0)))
     tokens = np.zeros(shape, np.int32)
@@ -96,10 +117,10 @@ def chain_drafts(texts: Sequence[np.ndarray]) -> DraftBatch:
 
 
 def padded_ids(tokens: np.ndarray, lengths: np.ndarray, drafts: DraftBatch) -> np.ndarray:
-    """Prompts and the chains behind them, int64 (F, P).
+    """Return prompts followed by their chains, padded on the right, int64 (F, P).
 
-    tokens int32 (F, L) with prompts of ``lengths`` (F,). Padded with the prompt's last token: another row's
-    keys and values could be no numbers.
+    ``tokens`` int32 (F, L) with prompts of ``lengths`` (F,). Padding repeats the prompt's last token, because
+    another token's keys and values might be non-finite.
     """
     width = int((lengths + drafts.sizes).max())
     columns = np.arange(width)
@@ -108,54 +129,53 @@ def padded_ids(tokens: np.ndarray, lengths: np.ndarray, drafts: DraftBatch) -> n
         ids[row, length : length + size] = drafts.tokens[row, :size]
     return ids
 
-_BUCKET_STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # of buckets of positions: 0, 1, 2-3, 4-7, ...
 
+_BUCKET_STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # positions 0, 1, 2-3, 4-7, ...
 _BUCKET_WIDTHS = np.diff(_BUCKET_STARTS, append=2**15)
-
-_PRIOR = (0.5, 4.0)  # texts that failed in each bucket, of those that reached it, before anything was seen
-
-_INITIAL_TOKENS = 32  # tokens scored before anything was seen
-
-_ROW_DECAY = 0.99  # weight of what was known, at each new row: nights change, and users differ from items
-
-_TIME_DECAY = 0.95  # the same at each forward
+_PRIOR = (0.5, 4.0)  # pseudo-counts of each bucket: texts rejected in it, texts that reached it
+_INITIAL_TOKENS = 32  # tokens verified before there are measurements
+_ROW_DECAY = 0.99  # of the life table, per row: runs change, and users differ from items
+_TIME_DECAY = 0.95  # of times, per forward pass
 
 
 class ReuseEstimator:
-    """What was seen so far; engines with the same model and settings may share it."""
+    """Estimates how many tokens of a previous text are worth verifying in the prefill.
+
+    Engines with the same model and settings may share one.
+    """
 
     def __init__(self):
-        self._died, self._reached = np.zeros(len(_BUCKET_STARTS)), np.zeros(len(_BUCKET_STARTS))
-        self._step = _MovingRate()  # of a row's step
-        self._prompt = _MovingRate()  # of a token of a prompt's forward
+        self._rejected, self._reached = np.zeros(len(_BUCKET_STARTS)), np.zeros(len(_BUCKET_STARTS))
+        self._step = _MovingRate()  # per row and step
+        self._prompt = _MovingRate()  # per token of a prefill
 
-    def tokens(self, most: int, drafted: int) -> int:
-        """How many of the first ``most`` tokens of an old text to score; a step drafts up to ``drafted``."""
+    def tokens(self, max_tokens: int, drafted: int) -> int:
+        """Return how many of the first ``max_tokens`` to verify if a step drafts up to ``drafted`` tokens."""
         step_s, prompt_s = self._step.seconds, self._prompt.seconds
         if step_s is None or prompt_s is None:
-            return min(most, _INITIAL_TOKENS)
-        return int(np.count_nonzero(self.survival(most) * step_s / (drafted + 1) >= prompt_s))
+            return min(max_tokens, _INITIAL_TOKENS)
+        return int(np.count_nonzero(self.survival(max_tokens) * step_s / (drafted + 1) >= prompt_s))
 
-    def survival(self, most: int) -> np.ndarray:
-        """Probability (most,) that the first n + 1 tokens of an old text pass."""
-        passed = 1 - (self._died + _PRIOR[0]) / (self._reached + _PRIOR[1])
-        return np.cumprod(np.repeat(passed ** (1 / _BUCKET_WIDTHS), _BUCKET_WIDTHS)[:most])
+    def survival(self, max_tokens: int) -> np.ndarray:
+        """Return the probability (max_tokens,) that the first n + 1 tokens of a text are all accepted."""
+        passed = 1 - (self._rejected + _PRIOR[0]) / (self._reached + _PRIOR[1])
+        return np.cumprod(np.repeat(passed ** (1 / _BUCKET_WIDTHS), _BUCKET_WIDTHS)[:max_tokens])
 
-    def record_row(self, kept: int, died: bool) -> None:
-        """A row was written: its old text passed up to ``kept``, and there it failed or was not asked on."""
-        _update_life_table(self._died, self._reached, kept, died)
+    def record_row(self, matched: int, rejected: bool) -> None:
+        """Record a finished row: its previous text matched for ``matched`` tokens, then differed or ended."""
+        _update_life_table(self._rejected, self._reached, matched, rejected)
 
     def record_step(self, seconds: float, rows: int) -> None:
-        """A step of so many rows."""
+        """Record the time of a decoding step."""
         self._step.add(seconds, rows)
 
     def record_prefill(self, seconds: float, tokens: int) -> None:
-        """A forward read so many tokens of prompts and old text, padding included."""
+        """Record the time of a prefill forward pass over ``tokens`` tokens, padding included."""
         self._prompt.add(seconds, tokens)
 
 
 class _MovingRate:
-    """Seconds of one, of late. The first forward is left out: it sets up what later ones find ready."""
+    """Moving average of seconds per item. The first forward pass is left out: it includes setup."""
 
     def __init__(self):
         self._seconds, self._count = None, 0.0
@@ -171,9 +191,10 @@ class _MovingRate:
 
 
 @numba.njit(cache=True)
-def _update_life_table(died, reached, kept, failed):
-    bucket = np.searchsorted(_BUCKET_STARTS, kept, side="right") - 1 if failed else -1
-    for b in range(len(died)):
-        part = 1.0 if b == bucket else min(max((kept - _BUCKET_STARTS[b]) / _BUCKET_WIDTHS[b], 0.0), 1.0)
-        died[b] = _ROW_DECAY * died[b] + (b == bucket)
-        reached[b] = _ROW_DECAY * reached[b] + part
+def _update_life_table(rejected, reached, matched, ended_by_rejection):
+    bucket = np.searchsorted(_BUCKET_STARTS, matched, side="right") - 1 if ended_by_rejection else -1
+    for b in range(len(rejected)):
+        exposure = min(max((matched - _BUCKET_STARTS[b]) / _BUCKET_WIDTHS[b], 0.0), 1.0)
+        exposure = 1.0 if b == bucket else exposure
+        rejected[b] = _ROW_DECAY * rejected[b] + (b == bucket)
+        reached[b] = _ROW_DECAY * reached[b] + exposure

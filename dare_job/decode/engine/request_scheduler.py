@@ -1,8 +1,8 @@
-"""Which waiting rows start next, and together: requests are taken ahead, so that texts of a length meet.
+"""Scheduler of waiting requests: which rows start next, and which prompts share a forward pass.
 
-A forward reads as many columns as its longest row has, and a night ends when its last row does: of the
-requests taken ahead those with the longest texts start first. All of them start before more are taken, so
-none waits for longer than that.
+Every row of a forward pass takes as many columns as the longest one, and a run ends with its last row.
+So requests are read ahead, and those with the longest texts start first. All of them start before more are
+read, so no request waits for long.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,76 +21,87 @@ from dare_job.decode.request import Request, Result, failed
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import RowError
 
-_LOOKAHEAD_BATCHES, _MIN_LOOKAHEAD = 8, 32  # taken ahead: so many batches, and so many requests at least
+_LOOKAHEAD_BATCHES, _MIN_LOOKAHEAD = 8, 32  # read ahead: batches, but at least this many requests
 
 
 class RequestScheduler:
-    """Gives the free slots of one run to its requests."""
+    """Assigns requests to the free slots of one run.
+
+    Parameters
+    ----------
+    admit : callable
+        Returns the ``Admission`` of a request; may raise RowError.
+    """
 
     def __init__(self, requests: Iterable[Request], admit: Callable[[Request], Admission], target: Target,
                  settings: EngineSettings, reuse_estimator: ReuseEstimator, rows: Rows, cache: TreeCache):
-        """admit may raise RowError."""
         self._queue, self._admit = iter(requests), admit
         self._target, self._settings, self._reuse_estimator = target, settings, reuse_estimator
         self._rows, self._cache = rows, cache
-        self._ahead = max(_LOOKAHEAD_BATCHES * settings.batch_size, _MIN_LOOKAHEAD)
-        self._waiting: list[Admission] = []  # the longest last
+        self._lookahead = max(_LOOKAHEAD_BATCHES * settings.batch_size, _MIN_LOOKAHEAD)
+        self._waiting: list[Admission] = []  # ascending by expected length
         self._failed: list[Result] = []
 
     def schedule(self) -> list[tuple[np.ndarray, Prefix | None]]:
-        """Put waiting rows into free slots: the slots of each forward, and what its prompts begin with."""
+        """Assign waiting requests to free slots.
+
+        Returns
+        -------
+        list of (ndarray, Prefix or None)
+            For each prefill forward pass: its slots int64 (F,), and the cached prefix of its prompts.
+        """
         rows, free, admitted = self._rows, self._rows.free(), []
-        while len(admitted) < len(free) and (self._waiting or self._more()):
+        while len(admitted) < len(free) and (self._waiting or self._read_ahead()):
             admitted.append(self._waiting.pop())
         if not admitted:
             return []
         admitted.sort(key=lambda row: len(row.request.prompt_ids))
         for slot, row in zip(free, admitted, strict=False):
             rows.admit(slot, row)
-            rows.submitted[slot] = self._offered(row)
+            rows.submitted[slot] = self._submitted_tokens(row)
         forwards = []
         for prefix, members in self._target.prefix_cache.group([row.request.prompt_ids for row in admitted]):
             slots = free[members]
-            rest = rows.prompt[slots] - (len(prefix) if prefix else 0)
-            parts = prefill.split_forwards(rest, rows.submitted[slots], self._target, self._settings)
+            uncached = rows.prompt[slots] - (len(prefix) if prefix else 0)
+            parts = prefill.split_forwards(uncached, rows.submitted[slots], self._target, self._settings)
             forwards += [(slots[part], prefix) for part in parts]
         return forwards
 
     def failed(self) -> list[Result]:
-        """Requests that cannot start, each given once."""
+        """Return the results of requests that were not admitted since the last call."""
         failed, self._failed = self._failed, []
         return failed
 
-    def _more(self) -> bool:
-        """Take requests ahead; False where none was left."""
-        while len(self._waiting) < self._ahead and (request := next(self._queue, None)) is not None:
+    def _read_ahead(self) -> bool:
+        """Admit requests ahead of time; return False if there are none."""
+        while len(self._waiting) < self._lookahead and (request := next(self._queue, None)) is not None:
             try:
                 self._waiting.append(self._admit(request))
             except RowError as error:
                 self._failed.append(failed(request, str(error)))
         self._waiting.sort(key=_expected_length)
-        self._target.prefix_cache.update([row.request.prompt_ids for row in self._waiting], self._read)
+        self._target.prefix_cache.update([row.request.prompt_ids for row in self._waiting], self._read_prefix)
         return bool(self._waiting)
 
-    def _read(self, tokens: np.ndarray) -> list[torch.Tensor]:
-        """Keys and values of what prompts begin with, read in a free slot."""
+    def _read_prefix(self, tokens: np.ndarray) -> list[torch.Tensor]:
+        """Return the keys and values of a prefix, computed in a free slot."""
         slot = self._rows.free()[:1]
         self._target.prefill(self._cache, slot, tokens.astype(np.int64)[None], np.array([len(tokens)]))
         entries = self._cache.entries(slot[0], len(tokens))
-        self._cache.clear(slot[0])  # they may be no numbers
+        self._cache.clear(slot[0])  # entries may be non-finite
         return entries
 
-    def _offered(self, row: Admission) -> int:
-        """How much of a row's old text is scored behind its prompt."""
+    def _submitted_tokens(self, row: Admission) -> int:
+        """Return how many tokens of a row's previous text the prefill verifies."""
         if not len(row.previous) or self._settings.score == "never":
             return 0
-        most = min(len(row.previous), prefill.max_reused_tokens(len(row.request.prompt_ids), self._target,
-                                                           self._settings))
+        limit = prefill.max_reused_tokens(len(row.request.prompt_ids), self._target, self._settings)
+        limit = min(len(row.previous), limit)
         if self._settings.score == "always":
-            return most
-        return self._reuse_estimator.tokens(most, min(self._settings.nodes, self._settings.depth))
+            return limit
+        return self._reuse_estimator.tokens(limit, min(self._settings.nodes, self._settings.depth))
 
 
 def _expected_length(row: Admission) -> int:
-    """Length of a row's text: as it was; where that is not known, as it may become."""
+    """Length of the row's previous text if there is one, else its maximum length; with the prompt."""
     return len(row.request.prompt_ids) + len(row.previous) if len(row.previous) else row.max_length

@@ -99,7 +99,7 @@ class SamplingEngine(Engine):
         config = copy.deepcopy(self.rules.config)
         config.repetition_penalty = None  # warping has it
         self.rules = replace(self.rules, config=config, penalty=1.0)
-        self._scorer = TreeLogitsProcessor(self.rules, target.vocabulary)
+        self._processor = TreeLogitsProcessor(self.rules, target.vocabulary)
         self._stamps = np.zeros(target.vocabulary + 1, np.int64)
         self._compiled = (
             None if self._warp.logit_bias or target.device.type != "cpu" else warp_parameters(self._warp)
@@ -140,13 +140,13 @@ class SamplingEngine(Engine):
     def _needs_argmax_only(self, rows: Rows, slots: np.ndarray) -> bool:
         return False
 
-    def _verify_finite(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
-                        drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> VerificationResult:
+    def _verify_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
+                      drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> VerificationResult:
         """What was drawn is judged as it was drawn, nodes without numbers among it: the forward does without
         these alone. Which they are is seen by leaving out others.
         """
         if self._drawn is None:
-            return super()._verify_finite(rows, slots, cache, plan, drafts, tree, sound)
+            return super()._verify_again(rows, slots, cache, plan, drafts, tree, sound)
 
         def forward(keep: np.ndarray) -> tuple[Tree, torch.Tensor]:
             some = build(plan.roots, nonfinite.select_nodes(drafts, keep), plan.depths).to(self.target.device)
