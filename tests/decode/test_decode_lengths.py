@@ -59,7 +59,7 @@ def test_a_prompt_must_fit_the_context(name):
     results = write(Target(model, check=False), texts, None, max_new_tokens=1)
     assert results[1].finish_reason == "error" and not len(results[1].token_ids)
     assert results[1].error == (
-        f"the prompt has 65 tokens and max_position_embeddings is {CONTEXT}: no token can be generated")
+        f"the prompt has 65 tokens and max_position_embeddings is {CONTEXT}: no room to generate")
     expected = [generate(model, texts[row], max_new_tokens=1) for row in (0, 2)]
     assert_written([results[0], results[2]], expected)
 
@@ -100,7 +100,7 @@ def test_lengths_of_the_generation_config(name, fields):
     expected = []
     for text in texts:
         if new is None and len(text) >= most:
-            expected.append(f"the prompt has {len(text)} tokens and {limit} is {most}: no token can be generated")
+            expected.append(f"the prompt has {len(text)} tokens and {limit} is {most}: no room to generate")
             with pytest.raises(ValueError, match="Input length"):
                 generate(model, text, max_new_tokens=None)
             continue

@@ -82,7 +82,7 @@ def admit(request: Request, target: Target, rules: GenerationRules, settings: En
 
 
 def _prompt_too_long(prompt: np.ndarray, limit: str, length: int) -> RowError:
-    return RowError(f"the prompt has {len(prompt)} tokens and {limit} is {length}: no token can be generated")
+    return RowError(f"the prompt has {len(prompt)} tokens and {limit} is {length}: no room to generate")
 
 
 @lru_cache(maxsize=8)  # warn once per model

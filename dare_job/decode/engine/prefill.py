@@ -1,17 +1,18 @@
 """Prefill of new rows: prompts, each followed by part of the row's previous text, in shared forward passes.
 
-The prefill verifies the previous text like a draft (prefix verification). Verifying a token costs its share of
-the prompt's forward pass. It saves the cost of generating the token in a step if all tokens before it and the
-token itself are accepted. So the first n tokens are verified as long as
+The prefill verifies the previous text like a draft (prefix verification). Verifying a token costs its share
+of the prompt's forward pass. It saves the cost of generating the token in a step if all tokens before it
+and the token itself are accepted. So the first n tokens are verified as long as
 
     survival(n) * seconds of a row's step / tokens that the step would generate >= seconds of a prompt token
 
-While the previous text still matches, the row's own pool drafts it, so a step would generate its whole draft
-path and one more token. Both times are measured in the running engine. ``survival`` is estimated from the
-previous texts of finished rows by a life table: for each bucket of positions, the share of rows accepted up to
-its start that were accepted up to its end. A row whose comparison ends within a bucket counts in part. Rows
-contribute whether or not their previous text was verified, because the generated text shows how far it
-matches. Before there are measurements, a fixed number of tokens is verified. Strict text is unaffected.
+While the previous text still matches, the row's own pool drafts it, so a step would generate its whole
+draft path and one more token. Both times are measured in the running engine. ``survival`` is estimated from
+the previous texts of finished rows by a life table: for each bucket of positions, the share of rows
+accepted up to its start that were accepted up to its end. A row whose comparison ends within a bucket
+counts in part. Rows contribute whether or not their previous text was verified, because the generated text
+shows how far it matches. Before there are measurements, a fixed number of tokens is verified. Strict text
+is unaffected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -194,7 +195,7 @@ class _MovingRate:
 def _update_life_table(rejected, reached, matched, ended_by_rejection):
     bucket = np.searchsorted(_BUCKET_STARTS, matched, side="right") - 1 if ended_by_rejection else -1
     for b in range(len(rejected)):
-        exposure = min(max((matched - _BUCKET_STARTS[b]) / _BUCKET_WIDTHS[b], 0.0), 1.0)
-        exposure = 1.0 if b == bucket else exposure
+        width = _BUCKET_WIDTHS[b]
+        exposure = 1.0 if b == bucket else min(max((matched - _BUCKET_STARTS[b]) / width, 0.0), 1.0)
         rejected[b] = _ROW_DECAY * rejected[b] + (b == bucket)
         reached[b] = _ROW_DECAY * reached[b] + exposure
