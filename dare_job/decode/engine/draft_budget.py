@@ -17,7 +17,7 @@ import math
 import numba
 import numpy as np
 
-from dare_job.decode.engine.meanncy import LatencyCurve
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.tree import Tree
 from dare_job.decode.verify.result import VerificationResult
 from pools.tree import DraftBatch
