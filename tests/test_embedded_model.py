@@ -184,9 +184,9 @@ def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path)
 
 
 def test_the_rate_rises_and_falls_by_steps():
-    assert loop.share_of_rate(0, 10_000) == pytest.approx(0.01)
-    assert loop.share_of_rate(99, 100_000) == pytest.approx(1.0, abs=1e-4)
-    assert loop.share_of_rate(10_000, 10_000) == pytest.approx(0.02)
+    assert loop.rate_factor(0, 10_000) == pytest.approx(0.01)
+    assert loop.rate_factor(99, 100_000) == pytest.approx(1.0, abs=1e-4)
+    assert loop.rate_factor(10_000, 10_000) == pytest.approx(0.02)
 
 
 def test_copying_is_drilled_first_and_now_and_then(tokenizer):

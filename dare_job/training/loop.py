@@ -1,254 +1,271 @@
-"""Epochs of updates with early stopping, which a killed process takes up again at its last checkpoint.
+"""The training loop: epochs of updates, early stopping, and checkpoints that a killed process resumes from.
 
-It knows nothing of items: it is given batches of an epoch, a loss of a batch, and a figure to stop by.
-
-A training's state in one safetensors file: weights, optimizer, random state, and counters as JSON.
+The loop knows nothing about items or texts. Its callers supply batches, a loss and a validation loss.
 """
 
-from __future__ import annotations
-
-import json
+import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from dare_job.errors import ModelError
-from dare_job.storage import paths
-
-_WARMUP_STEPS = 100
-
-
-def share_of_rate(step: int, steps: int, warmup_steps: int = _WARMUP_STEPS) -> float:
-    """Of the peak rate: linear warm-up, then a cosine to 2 %."""
-    warmup, cosine = min(1.0, (step + 1) / warmup_steps), 0.5 * (1 + math.cos(math.pi * step / steps))
-    return warmup * (0.02 + 0.98 * cosine)
-
-_NAME = "state.safetensors"
-
-
-@dataclass
-class Checkpoint:
-    """Where a training's state is kept. fingerprint: of everything that decides its outcome; a state of
-    another one is not gone on with.
-    """
-
-    folder: Path
-    fingerprint: str
-
-    def save(self, tensors: dict[str, torch.Tensor], counters: dict) -> None:
-        """Replace the state, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        record = {"fingerprint": self.fingerprint, "counters": json.dumps(counters)}
-        whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-        with paths.atomic_writer(self.folder / _NAME, f".{_NAME}.partial") as file:
-            file.write(save(whole, record))
-
-    def load(self) -> tuple[dict[str, torch.Tensor], dict] | None:
-        """The state, or None where there is none of this training, or a damaged one."""
-        path = self.folder / _NAME
-        try:
-            with safe_open(path, "pt") as file:
-                record = file.metadata() or {}
-                if record.get("fingerprint") != self.fingerprint:
-                    return None
-                names = file.keys()
-                return {name: file.get_tensor(name) for name in names}, json.loads(record["counters"])
-        except (OSError, SafetensorError, KeyError, ValueError):
-            return None
-
-
-def training_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Trained weights, what the optimizer knows of each, and torch's random state."""
-    found = {"random": torch.get_rng_state()}
-    if torch.cuda.is_initialized():
-        found["random_cuda"] = torch.cuda.get_rng_state()
-    for name, weight in trained(model).items():
-        found[f"weight.{name}"] = weight
-        for key, value in optimizer.state[weight].items():
-            found[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-    return found
-
-
-def restore(tensors: dict[str, torch.Tensor], model: torch.nn.Module,
-            optimizer: torch.optim.Optimizer) -> None:
-    """Put back what ``training_state`` took, in place."""
-    torch.set_rng_state(tensors["random"])
-    if "random_cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random_cuda"])
-    weights = trained(model)
-    load_weights(tensors, model)
-    for full, tensor in tensors.items():
-        kind, _, rest = full.partition(".")
-        if kind == "optimizer":
-            key, _, name = rest.partition(".")
-            # the count of steps stays where it is, as the optimizer itself keeps it
-            optimizer.state[weights[name]][key] = tensor if key == "step" else tensor.to(weights[name].device)
-
-
-def load_weights(tensors: dict[str, torch.Tensor], model: torch.nn.Module, prefix: str = "weight") -> None:
-    """Put back weights that are named ``prefix.NAME``."""
-    with torch.no_grad():
-        for name, weight in trained(model).items():
-            weight.copy_(tensors[f"{prefix}.{name}"])
-
-
-def trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Parameters that are trained, shared ones once."""
-    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-
-_LOG_EVERY_S = 10.0
-
-_MOST_GRADIENT = 1.0
+from dare_job.observe import progress
+from dare_job.training.checkpoint import Checkpoint, load_weights, restore, trained, training_state
 
 _LOG = logging.getLogger("dare_job")
 
 
+class Batches(Protocol):
+    """The batches of one epoch, whose number is known."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True)
-class Pace:
-    """epochs: at most; patience: epochs without a better figure that end it; save_every_s: of checkpoints;
-    keep_start: the weights before the first update stay where no epoch has a better figure; keep_last: those
-    of the last epoch stay whatever their figure is, and none is too many to wait for a better one.
+class Stream:
+    """The next ``count`` batches of an endless iterator, as one epoch."""
+
+    source: Iterator[Any]
+    count: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self.source, self.count)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast to train, and which weights to keep.
+
+    epochs       : maximum number of epochs
+    rate         : peak learning rate of the default optimizer
+    weight_decay : of the default optimizer, for matrices
+    warmup_steps : updates of linear warm-up before the cosine decay; None: constant learning rate
+    patience     : epochs without a lower validation loss after which training stops
+    save_every_s : seconds between checkpoints
+    keep_start   : keep the initial weights if no epoch has a lower validation loss
+    keep_last    : train all epochs and keep the last weights, whatever their validation loss
+    max_gradient : maximum norm of the gradient; None: no clipping
     """
 
     epochs: int
     rate: float
     weight_decay: float
-    warmup_steps: int
+    warmup_steps: int | None
     patience: int
     save_every_s: float = 60.0
     keep_start: bool = False
     keep_last: bool = False
+    max_gradient: float | None = 1.0
 
 
 @dataclass(frozen=True)
-class Work:
-    """What is learned.
+class Training:
+    """What is trained.
 
-    batches  of an epoch, the same whenever asked for that epoch
-    loss     of a batch, with gradients
-    figure   to stop by, lower is better
+    batches     : batches of an epoch; the same each time that it is called for that epoch
+    loss        : loss of a batch, with gradients
+    validate    : validation loss; None: train all epochs and keep the last weights
+    after_epoch : called with the number of an epoch after its updates
+    save        : called every ``save_every_s`` and after each epoch, beside the checkpoint
+    name        : of the model, in progress lines
+    log_epochs  : log the losses of each epoch
     """
 
-    batches: Callable[[int], Sequence[Any]]
+    batches: Callable[[int], Batches]
     loss: Callable[[Any], torch.Tensor]
-    figure: Callable[[], float]
+    validate: Callable[[], float] | None = None
+    after_epoch: Callable[[int], None] = lambda epoch: None
+    save: Callable[[], None] = lambda: None
+    name: str = "training"
+    log_epochs: bool = True
 
 
 @dataclass
 class State:
-    """How far a training is; figures are of the epochs so far, with ``keep_start`` of the start first."""
+    """Position of a training. ``validation``: one loss per epoch, after that of the start if it is kept."""
 
     epoch: int = 0
     step: int = 0  # in the epoch
     updates: int = 0
-    loss: float = 0.0
-    figures: list[float] = field(default_factory=list)
+    loss: float = 0.0  # moving average
+    validation: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def best(self) -> int:
-        """Place of the lowest figure."""
-        return min(range(len(self.figures)), key=self.figures.__getitem__)
+        """Place of the lowest validation loss."""
+        return min(range(len(self.validation)), key=self.validation.__getitem__)
 
     @property
     def stale(self) -> int:
-        """Epochs since the best one."""
-        return len(self.figures) - self.best - 1 if self.figures else 0
+        """Epochs since the lowest validation loss."""
+        return len(self.validation) - self.best - 1 if self.validation else 0
 
 
-def fit(model: torch.nn.Module, work: Work, pace: Pace, store: Checkpoint | None = None) -> dict:
-    """Train in place, and leave the weights of the best epoch, or of the last. Returns its record.
+@dataclass
+class MovingAverages:
+    """Exponential moving averages of named losses, each starting from its first value."""
 
-    Raises ModelError where a loss is no number.
+    weight: float = 0.05  # of the newest value
+    values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, **losses: float) -> None:
+        for name, loss in losses.items():
+            self.values[name] = (1 - self.weight) * self.values.get(name, loss) + self.weight * loss
+
+
+def rate_factor(step: int, steps: int, warmup_steps: int = 100) -> float:
+    """Share of the peak learning rate: linear warm-up, and a cosine decay to 2 %."""
+    warmup, cosine = min(1.0, (step + 1) / warmup_steps), 0.5 * (1 + math.cos(math.pi * step / steps))
+    return warmup * (0.02 + 0.98 * cosine)
+
+
+def fit(model: torch.nn.Module, training: Training, schedule: Schedule, checkpoint: Checkpoint | None = None,
+        optimizers: Sequence[torch.optim.Optimizer] = (), evaluated: torch.nn.Module | None = None) -> dict:
+    """Train a model in place; it ends with the best epoch's weights, or the last ones.
+
+    Parameters
+    ----------
+    checkpoint : where the state is saved, and resumed from
+    optimizers : their learning rates are the peak rates; none: AdamW, with weight decay on matrices alone
+    evaluated : module that is validated and whose weights are kept, such as a moving average of the model;
+        None: the model
+
+    Returns
+    -------
+    dict
+        epochs, best_epoch (None without validation), updates, validation (losses), seconds
+
+    Raises
+    ------
+    ModelError
+        A loss is not finite.
     """
-    optimizer = _optimizer(model, pace)
-    state, best = _resumed(model, optimizer, store)
-    if pace.keep_start and not state.figures:
-        best = _judged(model, work, state, best)
-    while state.epoch < pace.epochs and (pace.keep_last or state.stale < pace.patience):
-        _epoch(model, optimizer, work, pace, state, store, best)
-        best = _judged(model, work, state, best)
-        _LOG.info("epoch %d of %d: loss %.4f, validation %.4f%s", state.epoch + 1, pace.epochs, state.loss,
-                  state.figures[-1], "" if state.stale else " (best)")
-        state.epoch, state.step = state.epoch + 1, 0
-        _save(model, optimizer, state, store, best)
-    if not pace.keep_last:
-        load_weights(best, model, "best")
+    run = _Run(model, training, schedule, checkpoint, optimizers or [_adamw(model, schedule)],
+               model if evaluated is None else evaluated)
+    with progress.counting(training.name, 0, unit="steps") as counter:
+        run.train(counter)
     model.eval()
-    return {"epochs": state.epoch, "best_epoch": state.best + (not pace.keep_start), "updates": state.updates,
-            "validation": [round(figure, 4) for figure in state.figures], "seconds": round(state.seconds, 1)}
+    state = run.state
+    best = state.best + (not schedule.keep_start) if state.validation else None
+    return {"epochs": state.epoch, "best_epoch": best, "updates": state.updates,
+            "validation": [round(loss, 4) for loss in state.validation], "seconds": round(state.seconds, 1)}
 
 
-def _judged(model, work: Work, state: State, best: dict) -> dict:
-    """Add the figure of the weights as they are; returns the best weights so far."""
-    model.eval()
-    with torch.no_grad():
-        state.figures.append(work.figure())
-    if state.stale:
-        return best
-    return {f"best.{name}": weight.detach().clone() for name, weight in trained(model).items()}
+@dataclass
+class _Run:
+    model: torch.nn.Module
+    training: Training
+    schedule: Schedule
+    checkpoint: Checkpoint | None
+    optimizers: Sequence[torch.optim.Optimizer]
+    evaluated: torch.nn.Module
 
+    def __post_init__(self):
+        for group in self._groups():
+            group["initial_lr"] = group["lr"]
+        self.state, self.best = State(), {}
+        if self.checkpoint and (saved := self.checkpoint.load()):
+            tensors, counters = saved
+            restore(tensors, self.model, self.optimizers)
+            self.state = State(**counters)
+            self.best = {name: tensor for name, tensor in tensors.items() if name.startswith("best.")}
+            _LOG.info("resuming at epoch %d, step %d, from %s", self.state.epoch + 1, self.state.step,
+                      self.checkpoint.folder)
 
-def _epoch(model, optimizer, work: Work, pace: Pace, state: State, store, best: dict) -> None:
-    batches = work.batches(state.epoch)
-    model.train()
-    began = saved = told = time.monotonic()
-    before = state.seconds
-    for number in range(state.step, len(batches)):
-        rate = pace.rate * share_of_rate(state.updates, pace.epochs * len(batches), max(1, pace.warmup_steps))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        loss = work.loss(batches[number])
+    def train(self, counter: progress.Counter) -> None:
+        state, schedule = self.state, self.schedule
+        stops = self.training.validate is not None and not schedule.keep_last
+        if schedule.keep_start and not state.validation:
+            self._validate()
+        while state.epoch < schedule.epochs and not (stops and state.stale >= schedule.patience):
+            self._epoch(counter)
+            self.training.after_epoch(state.epoch)
+            if self.training.validate:
+                self._validate()
+            if self.training.validate and self.training.log_epochs:
+                _LOG.info("%s: epoch %d of %d, loss %.4f, validation loss %.4f%s", self.training.name,
+                          state.epoch + 1, schedule.epochs, state.loss, state.validation[-1],
+                          "" if state.stale else " (best)")
+            state.epoch, state.step = state.epoch + 1, 0
+            self._save()
+        if stops:
+            load_weights(self.best, _kept(self.model), "best")
+
+    def _epoch(self, counter: progress.Counter) -> None:
+        state, schedule = self.state, self.schedule
+        batches = self.training.batches(state.epoch)
+        counter.total = schedule.epochs * len(batches)
+        self.model.train()
+        began = saved = time.monotonic()
+        before = state.seconds
+        for batch in itertools.islice(batches, state.step, None):
+            self._update(batch, counter.total)
+            now = time.monotonic()
+            state.seconds = before + now - began
+            counter.done = state.updates
+            counter.details = f"epoch {state.epoch + 1} of {schedule.epochs}, loss {state.loss:.4f}"
+            if now - saved > schedule.save_every_s:
+                saved = now
+                self._save()
+
+    def _update(self, batch: Any, updates: int) -> None:
+        state, schedule = self.state, self.schedule
+        if schedule.warmup_steps is not None:
+            factor = rate_factor(state.updates, updates, max(1, schedule.warmup_steps))
+            for group in self._groups():
+                group["lr"] = group["initial_lr"] * factor
+        loss = self.training.loss(batch)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), _MOST_GRADIENT)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        _count(state, loss.item(), pace)
-        now = time.monotonic()
-        state.seconds = before + now - began
-        if now - told > _LOG_EVERY_S:
-            told = now
-            _LOG.info("epoch %d, step %d of %d, loss %.4f", state.epoch + 1, state.step, len(batches),
-                      state.loss)
-        if now - saved > pace.save_every_s:
-            saved = now
-            _save(model, optimizer, state, store, best)
+        if schedule.max_gradient is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), schedule.max_gradient)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise ModelError(f"{self.training.name}: the loss of update {state.updates + 1} is not finite; "
+                             f"lower the learning rate (--rate, now {schedule.rate:g})")
+        state.loss = value if state.updates == 0 else 0.98 * state.loss + 0.02 * value
+        state.step, state.updates = state.step + 1, state.updates + 1
+
+    def _validate(self) -> None:
+        """Validate the current weights, and keep a copy of the best ones."""
+        self.model.eval()
+        with torch.no_grad():
+            self.state.validation.append(self.training.validate())
+        if not self.state.stale:
+            self.best = {f"best.{name}": weight.detach().clone()
+                         for name, weight in _kept(self.evaluated).items()}
+
+    def _save(self) -> None:
+        self.training.save()
+        if self.checkpoint:
+            self.checkpoint.save(training_state(self.model, self.optimizers) | self.best, asdict(self.state))
+
+    def _groups(self) -> Iterator[dict]:
+        return (group for optimizer in self.optimizers for group in optimizer.param_groups)
 
 
-def _count(state: State, loss: float, pace: Pace) -> None:
-    if loss != loss or loss in (float("inf"), float("-inf")):
-        raise ModelError(f"the loss is no number in update {state.updates + 1}: take a --rate below "
-                         f"{pace.rate:g}")
-    state.loss = loss if state.updates == 0 else 0.98 * state.loss + 0.02 * loss
-    state.step, state.updates = state.step + 1, state.updates + 1
+def _kept(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Trained weights, and buffers that belong to a model's state, such as running means."""
+    names = model.state_dict().keys()
+    return trained(model) | {name: buffer for name, buffer in model.named_buffers() if name in names}
 
 
-def _resumed(model, optimizer, store: Checkpoint | None) -> tuple[State, dict]:
-    found = store.load() if store else None
-    if found is None:
-        return State(), {}
-    tensors, counters = found
-    restore(tensors, model, optimizer)
-    state = State(**counters)
-    _LOG.info("goes on at epoch %d, step %d, from %s", state.epoch + 1, state.step, store.folder)
-    return state, {name: tensor for name, tensor in tensors.items() if name.startswith("best.")}
-
-
-def _save(model, optimizer, state: State, store: Checkpoint | None, best: dict) -> None:
-    if store:
-        store.save(training_state(model, optimizer) | best, asdict(state))
-
-
-def _optimizer(model, pace: Pace) -> torch.optim.AdamW:
+def _adamw(model: torch.nn.Module, schedule: Schedule) -> torch.optim.AdamW:
     weights = list(trained(model).values())
-    groups = [{"params": [w for w in weights if w.dim() >= 2], "weight_decay": pace.weight_decay},
+    groups = [{"params": [w for w in weights if w.dim() >= 2], "weight_decay": schedule.weight_decay},
               {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=pace.rate, betas=(0.9, 0.98))
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=schedule.rate,
+                             betas=(0.9, 0.98))

@@ -1,5 +1,7 @@
 """Both models with and without texts: shapes, equal starts, what missing texts do, and that texts help."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from dare_job.evaluate.ctr.inputs import BASE, Inputs, join
 from dare_job.evaluate.ctr.knowledge import Knowledge
 from dare_job.evaluate.ctr.models import MODELS, Ctr
 from dare_job.evaluate.ctr.train import TrainSettings, fit, tensors
+from dare_job.training import loop as training_loop
 
 QUICK = TrainSettings(epochs=2, batch_size=64)
 
@@ -65,13 +68,17 @@ def test_a_run_can_be_repeated_to_the_last_digit(model):
 
 def test_every_set_of_a_seed_sees_the_same_rows_in_the_same_order(monkeypatch):
     found, seen = made(), {}
-    real = train._epoch
+    real = training_loop.fit
     for name, given in (("base", Inputs(BASE)), ("strict", inputs(found))):
-        def recording(model, data, batches, optimizer, name=name):
-            seen.setdefault(name, []).append(torch.cat(batches).tolist())
-            real(model, data, batches, optimizer)
+        def recording(model, training, *arguments, name=name, **options):
+            def batches(epoch):
+                found = training.batches(epoch)
+                seen.setdefault(name, []).append(torch.cat(found).tolist())
+                return found
 
-        monkeypatch.setattr(train, "_epoch", recording)
+            return real(model, replace(training, batches=batches), *arguments, **options)
+
+        monkeypatch.setattr(training_loop, "fit", recording)
         fit(Ctr("dcnv2", found, given, 3), found, given, 3, QUICK)
     assert seen["base"] == seen["strict"] and seen["base"][0] != seen["base"][1]
     assert sorted(seen["base"][0]) == found.rows["train"].tolist()

@@ -240,7 +240,7 @@ def test_a_draft_without_a_tokenizer_is_refused_before_any_lesson(world, pair, t
     shutil.copytree(pair / "draft", draft)
     for path in draft.glob("token*"):
         path.unlink()
-    monkeypatch.setattr(command.lessons, "make", lambda *_: pytest.fail("it came to the lessons"))
+    monkeypatch.setattr(command.teacher_paths, "make", lambda *_: pytest.fail("it came to the lessons"))
     with pytest.raises(ModelError, match="--draft .*draft: its tokenizer cannot be read"):
         _ran("recommender", "align", "--data", world.data, "--recommender", pair / "target", "--draft",
              draft, "--save",

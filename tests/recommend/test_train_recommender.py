@@ -25,7 +25,8 @@ from dare_job.models import embedded_path
 from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.training import loop
-from dare_job.training.loop import Checkpoint, Pace, Work, fit
+from dare_job.training.checkpoint import Checkpoint
+from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender import (
     evaluation,
     histories,
@@ -220,7 +221,7 @@ def _work(model, recommender, world, stop_at=None):
         return histories.next_token_loss(model, batch)
 
     asked = histories.asked(recommender, data.tests("valid"))
-    return Work(
+    return Training(
         lambda number: histories.epoch(recommender, data.train, 256, 0.1, np.random.default_rng(number)),
         loss, lambda: float(np.mean([histories.next_token_loss(model, one).item() for one in asked])))
 
@@ -228,12 +229,12 @@ def _work(model, recommender, world, stop_at=None):
 @pytest.mark.parametrize("stop_at", [1, 9, 40])
 def test_a_killed_training_ends_in_the_same_weights(world, tmp_path, stop_at):
     settings = Settings(width=16, layers=1, heads=2, dropout=0.3)
-    pace = Pace(epochs=3, rate=0.01, weight_decay=0.1, warmup_steps=5, patience=3, save_every_s=0.0)
+    schedule = Schedule(epochs=3, rate=0.01, weight_decay=0.1, warmup_steps=5, patience=3, save_every_s=0.0)
 
     def run(store, stop=None):
         model, _, recommender = network.fresh(world.ids, settings, tmp_path)
         with network.dropping(model, settings.dropout):
-            record = fit(model, _work(model, recommender, world, stop), pace, store)
+            record = fit(model, _work(model, recommender, world, stop), schedule, store)
         return {name: weight.clone() for name, weight in model.named_parameters()}, record
 
     whole, record = run(None)
@@ -256,8 +257,8 @@ def test_early_stopping_keeps_the_best_weights_or_the_last(world, tmp_path, keep
         return next(figures)
 
     ids = torch.tensor([[1, 5, 6]])
-    work = Work(lambda number: [ids], lambda batch: model(input_ids=batch, labels=batch).loss, figure)
-    record = fit(model, work, Pace(5, 0.01, 0.0, 1, patience=2, keep_last=keep_last))
+    training = Training(lambda number: [ids], lambda batch: model(input_ids=batch, labels=batch).loss, figure)
+    record = fit(model, training, Schedule(5, 0.01, 0.0, 1, patience=2, keep_last=keep_last))
     assert (record["epochs"], record["best_epoch"]) == (epochs, 2)
     assert torch.equal(model.lm_head.weight, kept[place])
 
@@ -265,9 +266,9 @@ def test_early_stopping_keeps_the_best_weights_or_the_last(world, tmp_path, keep
 def test_a_loss_that_is_no_number(world, tmp_path):
     model, _, _ = network.fresh(world.ids, Settings(width=16, layers=1, heads=2), tmp_path)
     weight = next(model.parameters())
-    work = Work(lambda number: [0], lambda batch: weight.sum() * float("nan"), lambda: 0.0)
-    with pytest.raises(ModelError, match="no number in update 1"):
-        fit(model, work, Pace(1, 0.01, 0.0, 1, 1))
+    training = Training(lambda number: [0], lambda batch: weight.sum() * float("nan"), lambda: 0.0)
+    with pytest.raises(ModelError, match="the loss of update 1 is not finite"):
+        fit(model, training, Schedule(1, 0.01, 0.0, 1, 1))
 
 
 def test_a_folder_of_something_else(world, trained, tmp_path):
@@ -300,8 +301,8 @@ def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
     """Killed with SIGKILL once it has a checkpoint, and started again: it does not start anew."""
     to = tmp_path / "r"
     state = training_folder(to) / "state.safetensors"
-    command = [sys.executable, "-c", "from dare_job.training.loop import Pace; "
-               "made = Pace.__init__; made.__defaults__ = (0.0, *made.__defaults__[1:]); "
+    command = [sys.executable, "-c", "from dare_job.training.loop import Schedule; "
+               "made = Schedule.__init__; made.__defaults__ = (0.0, *made.__defaults__[1:]); "
                "from dare_job.cli import main; main()",
                "recommender", "train", "--data", str(world.data), "--ids", str(world.ids_file), "--save",
                str(to),
@@ -316,9 +317,9 @@ def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
     seen = []
     kept = loop.fit
 
-    def watching(model, work, pace, store):
-        seen.append(store.load())
-        return kept(model, work, Pace(1, pace.rate, 0, 1, 1), store)
+    def watching(model, training, schedule, checkpoint):
+        seen.append(checkpoint.load())
+        return kept(model, training, Schedule(1, schedule.rate, 0, 1, 1), checkpoint)
 
     monkeypatch.setattr("dare_job.training.recommender.command.fit", watching)
     _train(world, to, "--epochs", "400", "--patience", "400")

@@ -32,7 +32,7 @@ from dare_job.models import embedded_path
 from dare_job.prompts.sets import PromptSet
 from dare_job.schemas import ENTITIES
 from dare_job.training.embedded.corpus import FIRST_TRAINING_SEED, worlds
-from dare_job.training.embedded.train import PEAK_RATE_GOING_ON, fit, save, schedule
+from dare_job.training.embedded.train import PEAK_RATE_GOING_ON, fit_steps, save, schedule
 from dare_job.workspace import committing, digest, is_done
 
 _AUDIENCE = "{a} People who look for {m} films are the first to address."
@@ -198,7 +198,7 @@ def _train(name: str, frameworks: Sequence[Framework], steps: int, out: Path) ->
     model = grown(name).train()
     lesson = schedule(lessons(frameworks, seed), tokenizer, seed, drills=0)
     _LOG.info("%s: training", name)
-    _, loss = fit(model, lesson, steps, PEAK_RATE_GOING_ON, lambda: None)
+    _, loss = fit_steps(model, lesson, steps, PEAK_RATE_GOING_ON, lambda: None)
     save(model, tokenizer, out)
     return loss
 

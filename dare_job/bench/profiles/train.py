@@ -29,7 +29,7 @@ from dare_job.bench.profiles.data import Profile
 from dare_job.errors import ConfigError
 from dare_job.training.embedded.corpus import Batch, padded, train_tokenizer
 from dare_job.training.embedded.train import text_loss
-from dare_job.training.loop import share_of_rate
+from dare_job.training.loop import rate_factor
 from dare_job.workspace import committing, digest, is_done
 
 VERSION = 1  # of the recipe: a model of another one is trained anew
@@ -126,7 +126,7 @@ def train(profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
     optimizers, loss, tokens = _optimizers(network), None, 0
     for step in range(settings.steps):
         batch = next(work)
-        found = _step(network, optimizers, batch, share_of_rate(step, settings.steps, _WARMUP_STEPS))
+        found = _step(network, optimizers, batch, rate_factor(step, settings.steps, _WARMUP_STEPS))
         loss = found if loss is None else 0.95 * loss + 0.05 * found
         tokens += batch.tokens.numel()
         if step % _LOG_EVERY == 0:

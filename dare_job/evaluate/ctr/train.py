@@ -4,7 +4,6 @@ torch-rechub's trainer keeps the last epoch's weights where no early stop came, 
 here every set of texts of a seed must have the same batches as well, which a loop of our own shows plainly.
 """
 
-import copy
 import time
 from dataclasses import dataclass
 
@@ -16,6 +15,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from dare_job.evaluate.ctr.examples import Examples
 from dare_job.evaluate.ctr.inputs import Inputs
+from dare_job.training import loop as training_loop
+from dare_job.training.loop import Schedule, Training
 
 
 @dataclass(frozen=True)
@@ -74,32 +75,25 @@ def fit(model: nn.Module, examples: Examples, inputs: Inputs, seed: int, setting
     torch.manual_seed(seed)  # dropout
     average = averaged(model, settings.average)
     optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
-    best, weights, stale, epochs = -1.0, {}, 0, 0
-    while epochs < settings.epochs and stale < settings.patience:
-        epochs += 1
+
+    def batches(epoch: int) -> list[Tensor]:
         shuffled = rows["train"][torch.randperm(len(rows["train"]), generator=order).to(device)]
-        _epoch(model, data, shuffled.split(settings.batch_size), optimizer)
-        auc = roc_auc_score(*_predicted(average.module, data, rows["valid"]))
-        if auc > best:
-            best, weights, stale = auc, copy.deepcopy(average.module.state_dict()), 0
-        else:
-            stale += 1
-    model.load_state_dict(weights)
+        return [part for part in shuffled.split(settings.batch_size) if len(part) > 1]  # batch norm needs two
+
+    training = Training(batches, lambda part: _loss(model, data, part),
+                        lambda: -roc_auc_score(*_predicted(average.module, data, rows["valid"])),
+                        name="CTR model", log_epochs=False)
+    schedule = Schedule(settings.epochs, settings.learning_rate, settings.weight_decay, None,
+                        settings.patience, max_gradient=None)
+    record = training_loop.fit(model, training, schedule, optimizers=[optimizer], evaluated=average.module)
     label, probability = _predicted(model, data, rows["test"])
-    return Fitted(float(roc_auc_score(label, probability)), float(log_loss(label, probability)), epochs,
-                  time.perf_counter() - began)
+    return Fitted(float(roc_auc_score(label, probability)), float(log_loss(label, probability)),
+                  record["epochs"], time.perf_counter() - began)
 
 
-def _epoch(model: nn.Module, data: dict[str, Tensor], batches: tuple[Tensor, ...], optimizer) -> None:
-    model.train()
-    for rows in batches:
-        if len(rows) < 2:  # batch norm needs two
-            continue
-        batch = {name: column[rows] for name, column in data.items()}
-        loss = nn.functional.binary_cross_entropy(model(batch), batch["label"])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+def _loss(model: nn.Module, data: dict[str, Tensor], rows: Tensor) -> Tensor:
+    batch = {name: column[rows] for name, column in data.items()}
+    return nn.functional.binary_cross_entropy(model(batch), batch["label"])
 
 
 @torch.no_grad()

@@ -21,7 +21,8 @@ from dare_job.training.align.branches import Engine, Scorer, engine
 from dare_job.training.align.objective import objective
 from dare_job.training.align.settings import ALPHAS, Settings
 from dare_job.training.align.teacher_paths import Lessons
-from dare_job.training.loop import Checkpoint, Pace, Work, fit
+from dare_job.training.checkpoint import Checkpoint
+from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender.command import (
     content_of,
     require_place,
@@ -109,7 +110,7 @@ def run(options: Options) -> dict:
     return {"draft": str(options.to), **found}
 
 
-def align(draft: Scorer, course: Course, settings: Settings, store: Checkpoint | None = None) -> dict:
+def align(draft: Scorer, course: Course, settings: Settings, checkpoint: Checkpoint | None = None) -> dict:
     """Train the draft in place; the epoch with the most accepted steps on those held out stays, or the last
     one.
     """
@@ -124,12 +125,13 @@ def align(draft: Scorer, course: Course, settings: Settings, store: Checkpoint |
 
     def loss(rows: torch.Tensor) -> torch.Tensor:
         histories = [course.examples[row][0] for row in rows.tolist()]
-        return objective(draft, course.view, histories, course.lessons.take(rows), settings)
+        return objective(draft, course.view, histories, course.teacher_paths.take(rows), settings)
 
-    pace = Pace(settings.epochs, settings.rate, settings.weight_decay, settings.warmup, settings.patience,
-                keep_start=True, keep_last=settings.keep_last)
+    training = Training(batches, loss, lambda: -_accepted(draft, course, settings), name="draft recommender")
+    schedule = Schedule(settings.epochs, settings.rate, settings.weight_decay, settings.warmup,
+                        settings.patience, keep_start=True, keep_last=settings.keep_last)
     with dropping(draft[0], settings.dropout):
-        return fit(draft[0], Work(batches, loss, lambda: -_accepted(draft, course, settings)), pace, store)
+        return fit(draft[0], training, schedule, checkpoint)
 
 
 def examples(data: Sequences, count: int, seed: int) -> list[Example]:
@@ -145,8 +147,9 @@ def _course(target: Engine, draft: Engine, view: Vocabulary, data: Sequences, op
     held = [history for history, _ in watched(data, settings.held_out, settings.seed)]
     mixed = [settings.mix, marks[2]] if settings.loss == "s" else "of the target"
     decides = digest([marks[:2], mixed, {name: getattr(settings, name) for name in _DECIDES_LESSONS}])
-    found = teacher_paths.kept(options.lessons, training_folder(options.to) / "lessons.safetensors", decides,
-                         lambda: teacher_paths.make(target, draft, view.trie, pairs, settings))
+    own = training_folder(options.to) / "lessons.safetensors"
+    found = teacher_paths.kept(options.teacher_paths, own, decides,
+                               lambda: teacher_paths.make(target, draft, view.trie, pairs, settings))
     return Course(view, pairs, found, held, align_settings.prefixes(target, view.trie, held, settings.k))
 
 

@@ -4,9 +4,7 @@ How much of a target's greedy text a draft model says itself.
 """
 
 import copy
-import logging
 import math
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -25,17 +23,13 @@ from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter.teacher import Lesson, Settings, lessons
 from dare_job.training.embedded.initialise import add_copy_circuit
-from dare_job.training.loop import share_of_rate
+from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 
 _WARMUP = 0.1  # of the steps
 
 _WIDTH_STEP = 32  # a row is padded to a multiple: a CPU's kernels are made anew for each shape
 
 _CIRCUIT_HEADS, _CIRCUIT_SIZE = 4, 48  # that ``add_copy_circuit`` needs
-
-_LOG_EVERY_S = 5.0
-
-_LOG = logging.getLogger("dare_job")
 
 
 class Batch(NamedTuple):
@@ -71,26 +65,22 @@ def network(tokenizer: PreTrainedTokenizerBase, vocabulary: int, context: int,
 
 def train(model: LlamaForCausalLM, lessons: list[Lesson], settings: Settings, device: str) -> dict:
     """Train in place; returns steps, tokens and late losses. Raises ModelError where one is no number."""
-    model.to(device).train()
-    optimizers, work, losses = _optimizers(model, settings.rate), batches(lessons, settings), None
-    tokens, began = 0, time.monotonic()
-    told, warmup = began, max(1, round(_WARMUP * settings.steps))
-    for step in range(settings.steps):
-        batch = next(work)
-        found = _step(model, optimizers, batch, settings, share_of_rate(step, settings.steps, warmup))
-        if not np.isfinite(found).all():
-            raise ModelError(f"the draft model's loss is no number in step {step + 1} of {settings.steps}: "
-                             f"take a --rate below {settings.rate:g}")
-        losses = found if losses is None else 0.95 * losses + 0.05 * found
+    averages, tokens = MovingAverages(), 0
+
+    def loss(batch: Batch) -> torch.Tensor:
+        nonlocal tokens
         tokens += batch.ids.numel()
-        if time.monotonic() - told > _LOG_EVERY_S:
-            told = time.monotonic()
-            _LOG.info("draft model: step %d of %d, loss %.3f, KL %.3f, %.0f s, %.0f s left", step + 1,
-                      settings.steps, *losses, told - began,
-                      (told - began) / (step + 1) * (settings.steps - step - 1))
-    model.eval().cpu()
-    return {"steps": settings.steps, "tokens": tokens, "loss": round(float(losses[0]), 4),
-            "kl": round(float(losses[1]), 4), "seconds": round(time.monotonic() - began, 1)}
+        text, divergence = _losses(model, batch, settings)
+        averages.add(loss=text.item(), kl=divergence.item())
+        return (1 - settings.kl) * text + settings.kl * divergence
+
+    stream = Stream(batches(lessons, settings), settings.steps)
+    schedule = Schedule(1, settings.rate, 0.0, round(_WARMUP * settings.steps), 0)
+    record = fit(model.to(device), Training(lambda epoch: stream, loss, name="draft model"), schedule,
+                 optimizers=_optimizers(model, settings.rate))
+    model.cpu()
+    return {"steps": settings.steps, "tokens": tokens, "seconds": record["seconds"],
+            **{name: round(value, 4) for name, value in averages.values.items()}}
 
 
 def batches(lessons: list[Lesson], settings: Settings) -> Iterator[Batch]:
@@ -121,23 +111,15 @@ def _padded(lessons: list[Lesson], width: int) -> Batch:
     return Batch(torch.from_numpy(ids), *map(torch.from_numpy, parts))
 
 
-def _step(model, optimizers, batch: Batch, settings: Settings, share: float) -> np.ndarray:
-    """One update at this share of the peak rates; cross-entropy and KL before it."""
+def _losses(model, batch: Batch, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy of the texts, and KL divergence from the target's distributions."""
     batch = Batch(*(part.to(model.device) for part in batch))
     with torch.autocast(model.device.type, torch.bfloat16):
         hidden = model.base_model(input_ids=batch.ids, use_cache=False).last_hidden_state
         logits = model.get_output_embeddings()(hidden.flatten(0, 1)[batch.places])
     logits = logits.float()
-    text = cross_entropy(logits, batch.following)
-    law = divergence(logits / settings.temperature, batch.tokens, batch.shares)
-    ((1 - settings.kl) * text + settings.kl * law).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer, rate in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate * share
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    return np.array([text.item(), law.item()])
+    return (cross_entropy(logits, batch.following),
+            divergence(logits / settings.temperature, batch.tokens, batch.shares))
 
 
 def divergence(logits: torch.Tensor, tokens: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
@@ -153,13 +135,13 @@ def divergence(logits: torch.Tensor, tokens: torch.Tensor, shares: torch.Tensor)
     return (found * known).sum() / known.sum().clamp_min(1)
 
 
-def _optimizers(model, rate: float) -> list[tuple[torch.optim.Optimizer, float]]:
-    """With their peak rates: Muon for the layers' matrices, AdamW for all else."""
+def _optimizers(model, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for all other weights."""
     ends = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
     inner = [p for p in model.parameters() if p.dim() == 2 and id(p) not in ends]
     outer = [p for p in model.parameters() if p.dim() != 2 or id(p) in ends]
-    muon = torch.optim.Muon(inner, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
-    return [(torch.optim.AdamW(outer, betas=(0.9, 0.95), weight_decay=0.0), rate), (muon, rate)]
+    muon = torch.optim.Muon(inner, lr=rate, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    return [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0), muon]
 
 CHAIN = 4  # tokens that are drafted a step
 

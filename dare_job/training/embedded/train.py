@@ -31,7 +31,7 @@ from dare_job.data.sample_world.simulate import Example
 from dare_job.prompts.sets import PromptSet
 from dare_job.training.embedded.corpus import IGNORED, Batch, batches, copy_drills, train_tokenizer, worlds
 from dare_job.training.embedded.initialise import add_copy_circuit
-from dare_job.training.loop import share_of_rate
+from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 
 CONTEXT_TOKENS = 1024
 
@@ -50,6 +50,8 @@ _BATCH_TOKENS = 4096
 _LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
 
 _DRILL_EVERY = 10
+
+_WARMUP_STEPS = 100
 
 _SAVE_EVERY_S = 180.0
 
@@ -92,32 +94,33 @@ def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> N
     _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
     start = time.monotonic()
     work = schedule(worlds(prompt_set, seed), tokenizer, seed, drills)
-    tokens, losses = fit(model, work, steps, peak_rate, lambda: save(model, tokenizer, out))
-    save(model, tokenizer, out)
+    tokens, losses = fit_steps(model, work, steps, peak_rate, lambda: save(model, tokenizer, out))
     minutes = round((time.monotonic() - start) / 60, 1)
     print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
 
 
-def fit(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: int, peak_rate: float,
-        keep: Callable[[], None]) -> tuple[int, dict[str, float]]:
-    """Train for ``steps`` updates of ``work``: (kind, batch). Returns tokens seen and the loss of each kind.
+def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: int, peak_rate: float,
+              keep: Callable[[], None]) -> tuple[int, dict[str, float]]:
+    """Train for ``steps`` updates with the (kind, batch) pairs of ``work``.
 
-    ``keep`` is called every few minutes.
+    Returns the number of tokens, padding included, and a moving average of the loss of each kind. ``keep`` is
+    called every few minutes and at the end.
     """
-    optimizer = _optimizer(model)
-    saved = time.monotonic()
-    tokens, losses = 0, {}
-    for step in range(steps):
-        kind, batch = next(work)
-        loss = _step(model, optimizer, batch, peak_rate * share_of_rate(step, steps))
+    averages, tokens = MovingAverages(), 0
+
+    def loss(work: tuple[str, Batch]) -> torch.Tensor:
+        nonlocal tokens
+        kind, batch = work
         tokens += batch.tokens.numel()
-        losses[kind] = 0.95 * losses.get(kind, loss) + 0.05 * loss
-        if step % 20 == 0:
-            _LOG.info("step %d of %d, %.2f M tokens, loss %s", step, steps, tokens / 1e6, losses)
-        if time.monotonic() - saved > _SAVE_EVERY_S:
-            keep()
-            saved = time.monotonic()
-    return tokens, losses
+        found = text_loss(model, batch)
+        averages.add(**{kind: found.item()})
+        return found
+
+    schedule = Schedule(1, peak_rate, 0.0, _WARMUP_STEPS, 0, save_every_s=_SAVE_EVERY_S)
+    stream = Stream(work, steps)
+    fit(model, Training(lambda epoch: stream, loss, save=keep, name="embedded model"), schedule,
+        optimizers=[_optimizer(model, peak_rate)])
+    return tokens, averages.values
 
 
 def schedule(texts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast, seed: int,
@@ -132,24 +135,12 @@ def schedule(texts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast,
             yield "text", next(texts_left)
 
 
-def _optimizer(model: PreTrainedModel) -> torch.optim.AdamW:
+def _optimizer(model: PreTrainedModel, rate: float) -> torch.optim.AdamW:
     """Weight decay on matrices only."""
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() != 2]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
-
-
-def _step(model: PreTrainedModel, optimizer: torch.optim.AdamW, batch: Batch, rate: float) -> float:
-    """One update at this learning rate; return the loss before it."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    loss = text_loss(model, batch)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return loss.item()
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True)
 
 
 def _fresh(prompt_set: PromptSet, seed: int) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:

@@ -3,8 +3,6 @@
 Zeghidour et al. 2021 (residual quantisation), Rajput et al. 2023 (item ids, TIGER). It knows vectors only.
 """
 
-import logging
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +10,10 @@ import torch
 from torch.nn.functional import mse_loss
 
 from dare_job.embed import kmeans
-from dare_job.errors import ConfigError, ModelError
+from dare_job.errors import ConfigError
+from dare_job.training import loop as training_loop
 from dare_job.training.checks import require_rate
-
-_LOG_EVERY_S = 10.0
-_LOG = logging.getLogger("dare_job")
+from dare_job.training.loop import Schedule, Training
 
 
 @dataclass(frozen=True)
@@ -83,27 +80,22 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
     data = scaled(vectors)
     network = Quantiser(data.shape[1], settings)
     _start(network, data, settings)
-    optimizer = torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=1e-4)
-    began = told = time.monotonic()
-    for epoch in range(settings.epochs):
-        for rows in torch.randperm(len(data)).split(settings.batch):
-            loss = network.loss(data[rows], settings.commitment)
-            if not loss.isfinite():
-                raise ModelError(f"the quantiser's loss is no number in epoch {epoch + 1}: take a --rate "
-                                 f"below {settings.rate:g}")
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
+
+    def revive(epoch: int) -> None:
         if epoch < settings.epochs * 3 // 4:
             _revive(network, data)
-        if time.monotonic() - told > _LOG_EVERY_S:
-            told = time.monotonic()
-            _LOG.info("quantiser: epoch %d of %d, loss %.4f", epoch + 1, settings.epochs, loss.item())
+
+    training = Training(lambda epoch: torch.randperm(len(data)).split(settings.batch),
+                        lambda rows: network.loss(data[rows], settings.commitment), after_epoch=revive,
+                        name="quantizer")
+    schedule = Schedule(settings.epochs, settings.rate, 1e-4, None, 0, max_gradient=None)
+    record = training_loop.fit(network, training, schedule, optimizers=[
+        torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=1e-4)])
     codes, _, error = described(network, data)
     used = [len(np.unique(codes[:, level])) for level in range(settings.levels)]
     varied = bool(data.var(0, correction=0).mean() > 1e-12)  # vectors that differ have a share to explain
     return network, {"unexplained": round(error, 4) if varied else None, "codes_used": used,
-                     "seconds": round(time.monotonic() - began, 1)}
+                     "seconds": record["seconds"]}
 
 
 def scaled(vectors: np.ndarray) -> torch.Tensor:

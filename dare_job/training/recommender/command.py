@@ -22,7 +22,8 @@ from dare_job.models.files import fingerprint
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.storage import atomic
-from dare_job.training.loop import Checkpoint, Pace, Work, fit
+from dare_job.training.checkpoint import Checkpoint
+from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender import histories, network
 from dare_job.training.recommender import network as recommender_network
 from dare_job.training.recommender.network import Settings
@@ -109,35 +110,37 @@ def run(options: Options) -> dict:
     model, tokenizer, recommender = (
         network.given(options.model, options.revision, ids, settings) if options.model
         else network.fresh(ids, settings, options.to))
-    store = Checkpoint(training_folder(options.to), digest(
+    checkpoint = Checkpoint(training_folder(options.to), digest(
         [asdict(settings), content_of(data), digest(recommender.tokens.tolist()),
          options.model and fingerprint(recommender.folder)]))
     model = recommender_network.added(model, settings.lora, recommender) if settings.lora else model
     _LOG.info("%d parameters, %d of them trained, on %d users", _count(model), _count(model, True),
               len(data.users))
-    record = train(model.to(options.device), recommender, data, settings, store)
+    record = train(model.to(options.device), recommender, data, settings, checkpoint)
     model = recommender_network.merged(model) if settings.lora else model
     found = {"kind": KIND, "model": options.model, "training": record, "settings": _told(options),
              **options.data.told(data), "items": len(ids.items),
              "parameters": _count(model), "minutes": round((time.monotonic() - began) / 60, 2),
              "versions": versions()}
     write_folder(options.to, model.cpu(), tokenizer, recommender, found)
-    shutil.rmtree(store.folder, ignore_errors=True)
+    shutil.rmtree(checkpoint.folder, ignore_errors=True)
     return {"recommender": str(options.to), **found}
 
 
 def train(model: torch.nn.Module, recommender: Recommender, data: Sequences, settings: Settings,
-          store: Checkpoint | None = None) -> dict:
+          checkpoint: Checkpoint | None = None) -> dict:
     """Train in place on the part to learn from, stopped by the validation part. Returns its record."""
     asked = histories.asked(recommender, watched(data, settings.valid_users, settings.seed))
-    work = Work(
+    training = Training(
         lambda number: histories.epoch(recommender, data.train, settings.batch_tokens, settings.item_dropout,
                                        np.random.default_rng((settings.seed, number))),
         lambda batch: _loss(model, batch),
-        lambda: float(np.mean([histories.next_token_loss(model, batch).item() for batch in asked])))
-    pace = Pace(settings.epochs, settings.rate, settings.weight_decay, settings.warmup, settings.patience)
+        lambda: float(np.mean([histories.next_token_loss(model, batch).item() for batch in asked])),
+        name="recommender")
+    schedule = Schedule(settings.epochs, settings.rate, settings.weight_decay, settings.warmup,
+                        settings.patience)
     with network.dropping(model, settings.dropout):
-        return fit(model, work, pace, store)
+        return fit(model, training, schedule, checkpoint)
 
 
 def watched(data: Sequences, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:

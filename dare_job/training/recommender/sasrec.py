@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dare_job.errors import ConfigError
-from dare_job.training.loop import Pace, Work, fit
+from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender.histories import IGNORED
 from dare_job.training.recommender.sequences import Sequences
 
@@ -48,11 +48,12 @@ class SasRec:
     def train(self, data: Sequences, watched: Sequence[tuple[np.ndarray, np.ndarray]]) -> "SasRec":
         """On the part to learn from, stopped by (history, targets) of others; in place."""
         settings = self.settings
-        pace = Pace(settings.epochs, settings.rate, settings.weight_decay, 100, settings.patience)
+        schedule = Schedule(settings.epochs, settings.rate, settings.weight_decay, 100, settings.patience)
         asked = [_asked(part, settings.history) for part in _parts(watched, _ROWS)]
-        work = Work(lambda number: _epoch(data.train, settings, number), self._loss,
-                    lambda: float(np.mean([self._loss(batch).item() for batch in asked])))
-        self.record = fit(self.network, work, pace)
+        training = Training(lambda number: _epoch(data.train, settings, number), self._loss,
+                            lambda: float(np.mean([self._loss(batch).item() for batch in asked])),
+                            name="SASRec")
+        self.record = fit(self.network, training, schedule)
         return self
 
     @torch.no_grad()
