@@ -79,7 +79,7 @@ def node(law: str, p: torch.Tensor, q: torch.Tensor, n: int) -> list[dict]:
               "ms": milliseconds(lambda: sample_candidates(DISTRIBUTIONS[law], q, n, uniforms))}]
     print(found[-1], flush=True)
     for rule in RULES.values():
-        if law in rule.laws and rule.only is None and rule.name != "mcss":
+        if law in rule.distributions and rule.count is None and rule.name != "mcss":
             verifier = Verifier(rule.name, law, n)
             spent = milliseconds(lambda verifier=verifier: verifier.verify(p, q, drawn, own))
             found.append({"what": "verify", "law": law, "rule": rule.name, "ms": spent})

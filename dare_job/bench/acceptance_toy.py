@@ -44,13 +44,13 @@ def main(
 
 def one_node(law: str, n: int, noise: float, vocabulary: int, pairs: int) -> list[dict]:
     """The optimum of a law and the rates of its rules, means over pairs."""
-    if DISTRIBUTIONS[law].only not in (None, n):
+    if DISTRIBUTIONS[law].count not in (None, n):
         return []
     laws = [pair(vocabulary, noise, seed) for seed in range(pairs)]
     best = float(np.mean([optimum(law, p, q, n) for p, q in laws]))
     rows = []
     for rule in RULES.values():
-        if law in rule.laws and rule.only in (None, n) and rule.name != "mcss":
+        if law in rule.distributions and rule.count in (None, n) and rule.name != "mcss":
             found = [rate(rule.name, law, p, q, n, draws=200) for p, q in laws]
             error = float(np.sqrt(np.mean([each.error**2 for each in found]) / pairs))
             rows.append({"noise": noise, "n": n, "law": law, "optimum": round(best, 4), "rule": rule.name,
@@ -69,7 +69,7 @@ def pair(vocabulary: int, noise: float, seed: int) -> tuple[torch.Tensor, torch.
 def two_levels(law: str, widths: tuple[int, int], noise: float, trees: int) -> list[dict]:
     """Mean accepted tokens a step of every rule node by node, and of traversal."""
     names = [rule.name for rule in RULES.values()
-             if law in rule.laws and rule.only in (None, widths[0]) and rule.name != "mcss"]
+             if law in rule.distributions and rule.count in (None, widths[0]) and rule.name != "mcss"]
     found = {name: [] for name in (*names, "traversal")}
     for seed in range(trees):
         world = random_world(noise, seed)

@@ -148,7 +148,7 @@ class Warp:
     def greedy(self) -> bool:
         return self.temperature == 0
 
-    def of_generate(self) -> dict:
+    def generate_arguments(self) -> dict:
         """The arguments with which ``generate`` samples from the same distribution."""
         bias = {(int(token),): float(value) for token, value in self.logit_bias.items()}
         drawn = {"temperature": self.temperature, "top_k": self.top_k or 0, "min_p": self.min_p,

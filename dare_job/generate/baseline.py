@@ -204,7 +204,7 @@ def count_generated_tokens(requests, task: Task, **options) -> int:
 
 def _drawn(sampling) -> dict:
     """``generate``'s arguments for a ``Sampling``; a penalty that it leaves to the model is left to it."""
-    found = sampling.warp.of_generate()
+    found = sampling.warp.generate_arguments()
     if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
         del found["repetition_penalty"]
     return found

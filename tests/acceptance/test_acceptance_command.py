@@ -51,7 +51,7 @@ def places(models):
 def test_every_rule_and_law_once(found):
     ways = [(row["law"], row["verifier"], row["drafts"], row["temperature"]) for row in found["rows"]]
     expected = {(law, rule, n, t) for law, n, t in itertools.product(DISTRIBUTIONS, DRAFTS, TEMPERATURES)
-                if DISTRIBUTIONS[law].only in (None, n) for rule in measure.verifiers(law, n)}
+                if DISTRIBUTIONS[law].count in (None, n) for rule in measure.verifiers(law, n)}
     assert len(ways) == len(expected) and set(ways) == expected
     assert {("distinct", "rrs", 2, 1.0), ("without_replacement", "greedy", 3, 0.3), ("iid", "k_seq", 2, 1.0),
             ("spechub", "spechub", 2, 1.0), ("iid", "speculative", 1, 1.0)} <= expected

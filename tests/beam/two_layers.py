@@ -66,14 +66,14 @@ def verdicts(p, q, drafts, chances, widths, outputs, drawn):
                                                       indexing="ij"))
     forced = bits[which]
     judged = kernel.verify(p[rows], q[rows], drafts[rows], (~forced).double(), widths[rows], outputs, drawn)
-    chances = chances[rows] * torch.where(forced, judged.chances, 1 - judged.chances).prod(-1)
+    chances = chances[rows] * torch.where(forced, judged.probabilities, 1 - judged.probabilities).prod(-1)
     return completed(p, rows, drafts, judged, chances, widths, outputs)
 
 
 def completed(p, rows, drafts, judged, chances, widths, outputs):
     """Every way in which outputs that no draft gave are drawn."""
     kept = chances > 0
-    rows, chances, accepted, owed = rows[kept], chances[kept], judged.accepted[kept], judged.owed[kept]
+    rows, chances, accepted, owed = rows[kept], chances[kept], judged.accepted[kept], judged.residual[kept]
     counts, most = accepted.sum(-1), int(widths.max())
     found = kernel.compact(torch.where(accepted, drafts[rows], NONE), most)
     for place in range(most):

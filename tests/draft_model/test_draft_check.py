@@ -46,9 +46,9 @@ SAMPLED = {"mode": "sample"}
     ({"drafter": {"tree": "999x9"}}, ConfigError, "draft tree 999x9 has 9990 nodes per row, more than 512"),
     ({"decode": SAMPLED, "sample": {"rule": "k_seq"}}, ConfigError,
      "sample.law = without_replacement, sample.rule = k_seq, drafter.tree = 4x2x1x1: .*not exact for draft "
-     "law 'without_replacement'.*rrs"),
-    ({"decode": SAMPLED, "sample": {"law": "iid", "rule": "traversal"}}, ConfigError, "draw a token twice"),
-    ({"decode": SAMPLED, "sample": {"law": "spechub"}}, ConfigError, "exactly 2 candidates, not of 4"),
+     "distribution 'without_replacement'.*rrs"),
+    ({"decode": SAMPLED, "sample": {"law": "iid", "rule": "traversal"}}, ConfigError, "sample a token twice"),
+    ({"decode": SAMPLED, "sample": {"law": "spechub"}}, ConfigError, "exactly 2 candidates, not 4"),
     ({"decode": SAMPLED, "sample": {"logit_bias": {999999: 1.0}}}, ConfigError,
      r"sample.logit_bias = {999999: 1.0}: embedded has token ids up to \d+; leave 999999 out")])
 def test_what_cannot_be_is_refused_before_anything_is_written(job_of, tmp_path, sections, error, said):

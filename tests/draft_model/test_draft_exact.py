@@ -50,7 +50,7 @@ def _two_tokens(target, draft, law, rule, shape, budget, ids, swapped=False):
     before, cache = lengths.astype(np.int64) - 1, target.new_cache(rows)
     target.prefill(cache, np.arange(rows), context.astype(np.int64), lengths.astype(np.int64))
     p, _ = warp(target.forward(cache, tree, before).float(), WARP)
-    candidates, q = found.on(tree)
+    candidates, q = found.on_tree(tree)
     if swapped:  # a verifier that takes the draft's warped law for another
         q = torch.softmax(q[torch.arange(len(q))], -1)
     row = np.repeat(np.arange(rows), np.diff(tree.starts))

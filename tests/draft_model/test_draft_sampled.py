@@ -59,11 +59,11 @@ def test_candidates_are_drawn_by_their_law_from_the_models_own_words(target, law
             depths[i + 1] = depths[found.drafts.parents[row, i] + 1] + 1
         for node, depth in depths.items():
             if depth == len(widths):
-                assert found.asked[row, node] == 0 and found.places[row, node] == -1
+                assert found.requested[row, node] == 0 and found.q_rows[row, node] == -1
                 continue
-            path, q = _path(found.drafts, row, node), found.q[found.places[row, node]]
+            path, q = _path(found.drafts, row, node), found.q[found.q_rows[row, node]]
             assert torch.allclose(q, _said(target, np.concatenate((text, path))), atol=1e-5)
-            assert found.asked[row, node] == widths[depth]
+            assert found.requested[row, node] == widths[depth]
             numbers = uniforms(KEYS[[row]], LENGTHS[[row]], DRAFT, np.array([node]), widths[depth])
             expected = sample_candidates(
                 DISTRIBUTIONS[law], q[None], widths[depth], torch.from_numpy(numbers)
@@ -105,7 +105,7 @@ def test_a_smaller_budget_leaves_whole_nodes_without_candidates(target):
         if sizes == 7:  # the likelier two of three
             for row in range(4):
                 wanted = np.sort(np.argsort(-whole.drafts.scores[row, :3], kind="stable")[:2])
-                assert np.flatnonzero(part.asked[row]).tolist() == [0, *(wanted + 1)]
+                assert np.flatnonzero(part.requested[row]).tolist() == [0, *(wanted + 1)]
                 tokens = [part.tokens(np.array([row]), np.array([node])) for node in (0, *(wanted + 1))]
                 same = [whole.tokens(np.array([row]), np.array([node])) for node in (0, *(wanted + 1))]
                 assert np.array_equal(tokens, same)
@@ -119,12 +119,12 @@ def test_what_warping_leaves_out_is_not_drawn(target):
     found = _drawn(target, "3x2", "without_replacement", settings=narrow)
     assert found.drafts.sizes.tolist() == [2] * 4
     assert found.columns[0].tolist() == [[0, -1, -1], [1, -1, -1], [-1, -1, -1]]
-    assert found.asked[0].tolist() == [3, 2, 0]
+    assert found.requested[0].tolist() == [3, 2, 0]
     for row, text in enumerate(TEXTS):
         for node in (0, 1):
             path = np.concatenate((text, _path(found.drafts, row, node)))
             q = _said(target, path, narrow, torch.from_numpy(path.astype(np.int64))[None])
-            assert torch.equal(found.q[found.places[row, node]], q) and q.max() == 1
+            assert torch.equal(found.q[found.q_rows[row, node]], q) and q.max() == 1
 
 
 def test_a_constraint_forbids_tokens_by_row_and_place(target):
@@ -138,7 +138,7 @@ def test_a_constraint_forbids_tokens_by_row_and_place(target):
         first = found.tokens(np.array([row]), np.array([0]))
         second = found.tokens(np.full(3, row), np.array([1, 2, 3]))
         assert (first >= 100).all() == (row % 2 == 1) and (second[second >= 0] < 100).any()
-        assert (found.q[found.places[row, 0], :100] == 0).all() == (row % 2 == 1)
+        assert (found.q[found.q_rows[row, 0], :100] == 0).all() == (row % 2 == 1)
 
 
 def test_logits_that_are_no_numbers_draw_nothing(target):
@@ -146,7 +146,7 @@ def test_logits_that_are_no_numbers_draw_nothing(target):
     with torch.no_grad():
         copy.model.embed_tokens.weight[int(TEXTS[1][2])] = torch.nan
     found, whole = (_drawn(one, "2x2", "iid") for one in (Target(copy, check=False), target))
-    assert found.drafts.sizes[1] == 0 and not found.asked[1].any()
+    assert found.drafts.sizes[1] == 0 and not found.requested[1].any()
     for row in (0, 2, 3):
         assert np.array_equal(found.columns[row], whole.columns[row]) or TEXTS[1][2] in TEXTS[row]
 
@@ -155,7 +155,7 @@ def test_an_accepted_path_is_one_of_the_tree(target):
     """Where the target is the draft model each first candidate is right: the walk ends at a leaf."""
     found = _drawn(target, "2x2", "iid")
     tree = build(np.array([text[-1] for text in TEXTS]), found.drafts, np.full(4, 9))
-    candidates, q = found.on(tree)
+    candidates, q = found.on_tree(tree)
     row = np.repeat(np.arange(4), np.diff(tree.starts))
     node = np.arange(len(row)) - tree.starts[row]
     coins = torch.from_numpy(RowUniforms(KEYS, LENGTHS, VERIFY)(row, node, 3))
@@ -164,12 +164,12 @@ def test_an_accepted_path_is_one_of_the_tree(target):
         first = found.columns[r, 0, 0] + 1
         second = found.columns[r, first, 0] + 1
         assert ends.nodes[r] == tree.starts[r] + second
-    with pytest.raises(ValueError, match="without some of the nodes"):
-        found.on(build(np.zeros(4, np.int64), found.drafts, np.full(4, 1)))
+    with pytest.raises(ValueError, match="lacks sampled nodes"):
+        found.on_tree(build(np.zeros(4, np.int64), found.drafts, np.full(4, 1)))
 
 
 def test_a_law_that_cannot_have_the_shape_is_refused(target):
     with pytest.raises(ConfigError, match="spechub"):
         _drawn(target, "2x3", "spechub")
-    with pytest.raises(ConfigError, match="no draft law 'idd'"):
+    with pytest.raises(ConfigError, match="unknown draft distribution 'idd'"):
         _drawn(target, "2x3", "idd")

@@ -10,8 +10,8 @@ from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE, enumerat
 from dare_job.decode.sampling.rules import RULES
 from dare_job.decode.sampling.verify import Verifier
 
-NODE_RULES = [(rule.name, law) for rule in RULES.values() for law in rule.laws
-              if None in (rule.only, DISTRIBUTIONS[law].only) or rule.only == DISTRIBUTIONS[law].only]
+NODE_RULES = [(rule.name, law) for rule in RULES.values() for law in rule.distributions
+              if None in (rule.count, DISTRIBUTIONS[law].count) or rule.count == DISTRIBUTIONS[law].count]
 SIZES = ((1, 2), (2, 1), (3, 2), (4, 3), (6, 4), (3, 4), (5, 1))  # tokens, candidates
 
 
@@ -57,23 +57,23 @@ def worlds(tokens: int) -> list[World]:
 
 def takes(rule: str | None, law: str, widths: tuple[int, ...]) -> bool:
     """Whether a rule of NODE_RULES, or the traversal (None), judges a tree of the law with these widths."""
-    only = DISTRIBUTIONS[law].only or (RULES[rule].only if rule else None)
+    only = DISTRIBUTIONS[law].count or (RULES[rule].count if rule else None)
     return only is None or set(widths) == {only}
 
 
 def exact_ways():
     """Every rule with every law that it is exact for, and every size that both take."""
     for rule in RULES.values():
-        for name in rule.laws:
+        for name in rule.distributions:
             for tokens, n in SIZES:
-                if rule.only in (None, n) and DISTRIBUTIONS[name].only in (None, n):
+                if rule.count in (None, n) and DISTRIBUTIONS[name].count in (None, n):
                     yield rule.name, name, tokens, n
 
 
 def judged(verifier: Verifier, p, q, law=None):
     """Law float64 (V,) of the emitted token and the acceptance rate, over all that the law may draft."""
-    tuples, chances = enumerate_candidates(law or verifier.law, q, verifier.n)
-    output = verifier.law_of_output(p.expand(len(tuples), -1), q.expand(len(tuples), -1), tuples)
+    tuples, chances = enumerate_candidates(law or verifier.distribution, q, verifier.n)
+    output = verifier.output_distribution(p.expand(len(tuples), -1), q.expand(len(tuples), -1), tuples)
     return chances @ output.tokens, float(chances @ output.places.sum(-1))
 
 

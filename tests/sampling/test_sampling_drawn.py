@@ -26,7 +26,7 @@ def test_thresholds(rule, law):
         for p, q in pairs(tokens):
             tuples, _ = enumerate_candidates(DISTRIBUTIONS[law], q, n)
             p, q = (x.expand(len(tuples), -1) for x in (p, q))
-            state = verifier.rule.start(verifier.law, _shares(p), _shares(q), tuples)
+            state = verifier.rule.start(verifier.distribution, _shares(p), _shares(q), tuples)
             uniforms = torch.full((len(tuples), n + 1), 1 - 2**-53, dtype=torch.float64)
             reached = torch.ones(len(tuples), dtype=torch.bool)
             for j in range(n):
@@ -40,7 +40,7 @@ def test_thresholds(rule, law):
                     token = verifier.verify(p, q, tuples, uniforms).token
                     assert ((token == state.candidates[:, j]) == (shift < 0))[asked].all()
                 uniforms[:, j] = 1 - 2**-53
-                state = verifier.rule.reject(verifier.law, state, j)
+                state = verifier.rule.reject(verifier.distribution, state, j)
 
 
 def _shares(weights):
@@ -51,7 +51,7 @@ def _shares(weights):
 def test_draws_follow_the_law(law):
     """By a G-test; never a token of probability zero, and nothing behind the support."""
     for seed, (tokens, n) in enumerate(((4, 2), (5, 3), (3, 4))):
-        if DISTRIBUTIONS[law].only not in (None, n):
+        if DISTRIBUTIONS[law].count not in (None, n):
             continue
         for _, q in pairs(tokens):
             rng = torch.Generator().manual_seed(seed)

@@ -45,7 +45,7 @@ def test_optimum_of_every_size(law, tokens, n):
 
 
 def _three_optima_are_one(law, tokens, n, both):
-    if DISTRIBUTIONS[law].only not in (None, n):
+    if DISTRIBUTIONS[law].count not in (None, n):
         return
     for p, q in both:
         tuples, chances = enumerate_candidates(DISTRIBUTIONS[law], q, n)
@@ -60,7 +60,7 @@ def _three_optima_are_one(law, tokens, n, both):
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
 def test_law_of_output_of_every_size(rule, law, tokens):
     for n in (1, 2, 3, 4):
-        if RULES[rule].only not in (None, n) or DISTRIBUTIONS[law].only not in (None, n):
+        if RULES[rule].count not in (None, n) or DISTRIBUTIONS[law].count not in (None, n):
             continue
         verifier = Verifier(rule, law, n)
         for p, q in pairs(tokens, seed=4):
@@ -71,18 +71,18 @@ def test_law_of_output_of_every_size(rule, law, tokens):
 def test_refusals():
     """A rule refuses a law that it is not exact for, and says which rules fit."""
     for rule in RULES.values():
-        for law in set(DISTRIBUTIONS) - set(rule.laws):
+        for law in set(DISTRIBUTIONS) - set(rule.distributions):
             with pytest.raises(ConfigError, match=f"{rule.name}.*{law}.*naive"):
-                Verifier(rule.name, law, rule.only or DISTRIBUTIONS[law].only or 3)
-    with pytest.raises(ConfigError, match="speculative.* takes 1 candidates, not 2"):
+                Verifier(rule.name, law, rule.count or DISTRIBUTIONS[law].count or 3)
+    with pytest.raises(ConfigError, match="speculative.* needs exactly 1 candidates, not 2"):
         Verifier("speculative", "iid", 2)
-    with pytest.raises(ConfigError, match="spechub.*exactly 2 candidates, not of 3"):
+    with pytest.raises(ConfigError, match="spechub.*exactly 2 candidates, not 3"):
         Verifier("rrs", "spechub", 3)
     with pytest.raises(ConfigError, match="at least one candidate"):
         Verifier("rrs", "iid", 0)
-    with pytest.raises(ConfigError, match="no verification rule 'best': use speculative"):
+    with pytest.raises(ConfigError, match="unknown verification rule 'best': use speculative"):
         Verifier("best", "iid", 2)
-    with pytest.raises(ConfigError, match="no draft law 'sorted': use iid"):
+    with pytest.raises(ConfigError, match="unknown draft distribution 'sorted': use iid"):
         Verifier("rrs", "sorted", 2)
 
 
@@ -90,7 +90,7 @@ def test_one_hot_target():
     """Where p is one-hot, as at temperature 0, nothing but its token comes out, whatever the chance."""
     grid = torch.cartesian_prod(*[torch.tensor([0.0, 0.3, 1 - 2**-53], dtype=torch.float64)] * 3)
     for rule, law in WAYS:
-        n = 2 if 2 in (RULES[rule].only, DISTRIBUTIONS[law].only) or not RULES[rule].only else 1
+        n = 2 if 2 in (RULES[rule].count, DISTRIBUTIONS[law].count) or not RULES[rule].count else 1
         for target in range(3):
             p = torch.eye(3)[target]
             for _, q in pairs(3):

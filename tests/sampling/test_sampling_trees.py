@@ -89,7 +89,7 @@ def test_text_that_was_found():
     expected = torch.stack([first[1], first[2] * deeper[2, 0], first[0] * deeper[0, 2],
                             first[2] * deeper[2, 1], first[2] * deeper[2, 2], *(first[0] * deeper[0, :2])])
     _g_test(taken, expected * rows)
-    with pytest.raises(ConfigError, match="rule 'rrs' needs the q"):
+    with pytest.raises(ConfigError, match="rule 'rrs' needs the draft probabilities"):
         verify_trees("rrs", "top_k", tree, p, None, uniforms)
 
 
@@ -100,7 +100,7 @@ def test_bad_trees():
     tree, p, q = laid_out(world, first, second)
     uniforms = torch.full((len(p), 3), 1 - 2**-53, dtype=torch.float64)
     shared = tree._replace(children=torch.where(tree.children == 2, 1, tree.children))
-    with pytest.raises(ConfigError, match="node 1 stands for two draws"):
+    with pytest.raises(ConfigError, match="node 1 holds two candidates"):
         traverse("iid", shared, p, q, uniforms)
     assert verify_trees("rrs", "iid", shared, p, q, uniforms).token >= 0
     p[0] = torch.nan

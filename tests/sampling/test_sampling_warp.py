@@ -18,7 +18,7 @@ MODEL = GPT2LMHeadModel(GPT2Config(vocab_size=WIDTH, n_embd=8, n_layer=1, n_head
 
 def processors(wanted: Warp):
     """What ``generate`` itself makes of the settings, in its order."""
-    config = GenerationConfig(**wanted.of_generate(), pad_token_id=0)
+    config = GenerationConfig(**wanted.generate_arguments(), pad_token_id=0)
     return MODEL._get_logits_processor(config, input_ids_seq_length=4)
 
 
@@ -94,7 +94,7 @@ def test_the_most_that_is_allowed_leaves_numbers(penalty, bias):
 
 
 def test_bad_inputs():
-    with pytest.raises(ConfigError, match="logit_bias is of token 12: the vocabulary has 12"):
+    with pytest.raises(ConfigError, match="logit_bias names token 12, but the vocabulary has 12"):
         warp(torch.zeros((1, WIDTH)), Warp(logit_bias={12: 1.0}))
     with pytest.raises(ConfigError, match="repetition_penalty needs"):
         warp(torch.zeros((1, WIDTH)), Warp(repetition_penalty=1.1))

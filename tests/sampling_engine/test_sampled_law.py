@@ -168,7 +168,7 @@ def test_a_rule_that_is_told_another_law_would_be_caught(target, law):
 def test_generate_draws_by_the_same_law(target, law):
     """What plain decoding is timed by in mode sample."""
     torch.manual_seed(0)
-    found = generate_texts(target, requests("none", ROWS), 500, NEW, **WARP.of_generate())
+    found = generate_texts(target, requests("none", ROWS), 500, NEW, **WARP.generate_arguments())
     how_far, degrees = distance([SimpleNamespace(token_ids=text) for text in found], law)
     assert how_far < chi2.isf(ODDS, degrees)
 

@@ -110,9 +110,9 @@ def test_a_draft_model_of_another_width_drafts_what_it_can(pair, vocabulary):
 
 
 def test_names_that_are_none_are_refused():
-    with pytest.raises(ConfigError, match="no verification rule 'best': use speculative"):
+    with pytest.raises(ConfigError, match="unknown verification rule 'best': use speculative"):
         Sampling(rule="best")
-    with pytest.raises(ConfigError, match="no draft law 'best': use iid"):
+    with pytest.raises(ConfigError, match="unknown draft distribution 'best': use iid"):
         Sampling(law="best")
 
 
@@ -138,14 +138,28 @@ def test_a_token_without_numbers_behind_it_ends_its_row_whoever_drafts(pair, rul
         assert result.step_tokens.sum() == len(told)
 
 
-@pytest.mark.parametrize(("sampling", "shape", "rule", "message"), [
-    (Sampling(rule="k_seq"), "2x2", "strict", "'k_seq' is not exact for draft law 'without_replacement'"),
-    (Sampling(rule="spechub", law="spechub"), "3x2", "strict", "takes 2 candidates, not 3"),
-    (Sampling(rule="traversal", law="iid"), "3x2", "strict", "may draw a token twice"),
-    (Sampling(rule="traversal", law="spechub"), "3x2", "strict", "of exactly 2 candidates, not of 3"),
-    (Sampling(), "4x4", "strict", "draft tree 4x4 has 20 nodes a row, more than decode.nodes = 12"),
-    (Sampling(), "2x2", "relaxed", "relaxed rules change it; use verify.rule = strict"),
-    (Sampling(seed=-1), "2x2", "strict", "sample.seed is -1")])
+@pytest.mark.parametrize(
+    ("sampling", "shape", "rule", "message"),
+    [
+        (
+            Sampling(rule="k_seq"),
+            "2x2",
+            "strict",
+            "'k_seq' is not exact for draft distribution 'without_replacement'",
+        ),
+        (Sampling(rule="spechub", law="spechub"), "3x2", "strict", "needs exactly 2 candidates, not 3"),
+        (Sampling(rule="traversal", law="iid"), "3x2", "strict", "may sample a token twice"),
+        (Sampling(rule="traversal", law="spechub"), "3x2", "strict", "needs exactly 2 candidates, not 3"),
+        (Sampling(), "4x4", "strict", "draft tree 4x4 has 20 nodes a row, more than decode.nodes = 12"),
+        (
+            Sampling(),
+            "2x2",
+            "relaxed",
+            "would change the sampled distribution; with sampling, use verify.rule = strict",
+        ),
+        (Sampling(seed=-1), "2x2", "strict", "sample.seed is -1"),
+    ],
+)
 def test_what_cannot_be_exact_is_refused(pair, sampling, shape, rule, message):
     target, draft = pair
     with pytest.raises(ConfigError, match=message):

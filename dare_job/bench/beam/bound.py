@@ -37,10 +37,10 @@ class BoundedEngine(BeamEngine):
         found = super()._layer(rows, walk, logits, given)
         if given is None:
             return found
-        for place in np.flatnonzero((given.pairs[walk.going] >= 0).any(-1).cpu().numpy()):
+        for place in np.flatnonzero((given.pairs[walk.active] >= 0).any(-1).cpu().numpy()):
             self._judged += 1
             if self._judged % EVERY == 1:
-                row = walk.going[place]
+                row = walk.active[place]
                 scores = log_likelihoods(torch.from_numpy(walk.likelihoods[[row]]), logits[[place]].cpu())
                 p, _ = beam_distribution(scores, self.beams.warp)
                 q, width = given.q[row].cpu(), int(found.widths[place])

@@ -1,4 +1,4 @@
-"""Rows on their way down the layers of one forward: what they accept, what ends, what they go on with."""
+"""The state of rows while one forward pass is verified layer by layer."""
 
 import numpy as np
 
@@ -8,69 +8,73 @@ from dare_job.decode.beam.rows import STATISTICS, BeamRows
 
 
 class Descent:
-    """R rows on their way down their layers; ``going`` (A,) are those that have not stopped yet.
+    """R rows on their way down the layers of one forward pass.
 
-    ids, likelihoods  (R, B): nodes and log P of the beams of the present layer
-    out_above, out_leaf, out_likelihoods  (R, W): the beams that a row goes on with
-    layers  int64 (R,): layers so far; seen: what is summed over them, ``SEEN``
-    over, unsound     bool (R,): rows that ended, and those whose scores are no numbers
+    Attributes
+    ----------
+    active : int64 (A,), rows that have not stopped yet
+    ids, likelihoods : (R, B), forest nodes and log P of the current layer's beams
+    out_parents, out_tokens, out_likelihoods : (R, W), the beams with which a row continues
+    layers : int64 (R,), layers verified so far
+    statistics : float64 (R, 5), sums over them, as named by ``STATISTICS``
+    over, nonfinite : bool (R,), rows that finished, and those with non-finite scores
     """
 
     def __init__(self, rows: BeamRows, slots: np.ndarray, keys: np.ndarray, ids: np.ndarray,
                  likelihoods: np.ndarray):
         count, width = len(slots), rows.beams.width
         self.rows, self.slots, self.keys, self.ids, self.likelihoods = rows, slots, keys, ids, likelihoods
-        self.going = np.arange(count)
-        self.out_above, self.out_leaf = np.zeros((2, count, width), np.int64)
+        self.active = np.arange(count)
+        self.out_parents, self.out_tokens = np.zeros((2, count, width), np.int64)
         self.out_likelihoods = np.full((count, width), -np.inf)
-        self.layers, self.seen = np.zeros(count, np.int64), np.zeros((count, len(STATISTICS)))
-        self.over, self.unsound = np.zeros((2, count), np.bool_)
+        self.layers, self.statistics = np.zeros(count, np.int64), np.zeros((count, len(STATISTICS)))
+        self.over, self.nonfinite = np.zeros((2, count), np.bool_)
 
-    def follow(self, output: LayerOutput, given: BeamDrafts | None) -> None:
-        """Take a layer's outcome for the rows that go."""
+    def follow(self, output: LayerOutput, drafts: BeamDrafts | None) -> None:
+        """Apply the outcome of a layer to the active rows."""
         running, ended = (Beam(*(field.cpu().numpy() for field in beam)) for beam in output[:2])
-        passed, sound = output.passed.cpu().numpy(), output.sound.cpu().numpy()
-        going, slots = self.going, self.slots[self.going]
+        passed, finite = output.passed.cpu().numpy(), output.finite.cpu().numpy()
+        active, slots = self.active, self.slots[self.active]
         self.rows.written[slots] += 1
-        self.layers[going] += 1
-        self._count(output, given, passed)
+        self.layers[active] += 1
+        self._count(output, drafts, passed)
         self._note_ended(ended)
-        self.unsound[going] = ~sound
+        self.nonfinite[active] = ~finite
         best = running.likelihoods.max(-1)
-        for place in range(len(going)):
-            row, slot = going[place], slots[place]
+        for index in range(len(active)):
+            row, slot = active[index], slots[index]
             tokens = int(self.rows.written[slot] - self.rows.prompt[slot])
-            self.over[row] = not sound[place] or self.rows.finished[slot].settled(best[place], tokens)
-        stops = ~passed & ~self.over[going]
-        self._stop(going[stops], Beam(*(field[stops] for field in running)))
-        onward = passed & ~self.over[going]
-        self.going = going[onward]
-        if given is None:
+            self.over[row] = not finite[index] or self.rows.finished[slot].is_done(best[index], tokens)
+        stops = ~passed & ~self.over[active]
+        self._stop(active[stops], Beam(*(field[stops] for field in running)))
+        continues = passed & ~self.over[active]
+        self.active = active[continues]
+        if drafts is None:
             return
-        self.ids = given.ids
-        self.likelihoods = np.full(given.ids.shape, -np.inf)
-        self.likelihoods[self.going] = output.accepted.cpu().numpy()[onward]
+        self.ids = drafts.ids
+        self.likelihoods = np.full(drafts.ids.shape, -np.inf)
+        self.likelihoods[self.active] = output.accepted.cpu().numpy()[continues]
 
-    def _count(self, output: LayerOutput, given: BeamDrafts | None, passed: np.ndarray) -> None:
+    def _count(self, output: LayerOutput, drafts: BeamDrafts | None, passed: np.ndarray) -> None:
         widths = output.widths.cpu().numpy()
-        self.seen[self.going, 0] += widths
-        if given is not None:
-            drafted = (given.pairs >= 0).any(-1).cpu().numpy()[self.going]
-            self.seen[self.going, 1:] += np.stack(
+        self.statistics[self.active, 0] += widths
+        if drafts is not None:
+            drafted = (drafts.pairs >= 0).any(-1).cpu().numpy()[self.active]
+            self.statistics[self.active, 1:] += np.stack(
                 (drafted, passed, widths * passed, output.beta.cpu().numpy() * drafted), -1)
 
     def _note_ended(self, ended: Beam) -> None:
-        for place, beam in np.argwhere(ended.likelihoods > -np.inf):
-            row = self.going[place]
-            slot, likelihood = self.slots[row], float(ended.likelihoods[place, beam])
+        for index, beam in np.argwhere(ended.likelihoods > -np.inf):
+            row = self.active[index]
+            slot, likelihood = self.slots[row], float(ended.likelihoods[index, beam])
             tokens = int(self.rows.written[slot] - self.rows.prompt[slot])
-            if self.rows.finished[slot].wanted(likelihood, tokens):
-                node = self.ids[row, ended.parents[place, beam]]
+            if self.rows.finished[slot].would_keep(likelihood, tokens):
+                node = self.ids[row, ended.parents[index, beam]]
                 self.rows.finished[slot].add(likelihood,
-                                             self.rows.text(slot, node, ended.tokens[place, beam]))
+                                             self.rows.beam_text(slot, node, ended.tokens[index, beam]))
 
     def _stop(self, rows: np.ndarray, running: Beam) -> None:
         wide = running.parents.shape[1]
-        self.out_above[rows, :wide] = np.take_along_axis(self.ids[rows], running.parents, 1)
-        self.out_leaf[rows, :wide] = running.tokens
+        self.out_parents[rows, :wide] = np.take_along_axis(self.ids[rows], running.parents, 1)
+        self.out_tokens[rows, :wide] = running.tokens
         self.out_likelihoods[rows, :wide] = running.likelihoods

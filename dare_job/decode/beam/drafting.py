@@ -1,4 +1,4 @@
-"""Draft forests: a draft model's own beam sampling, layer by layer behind the rows' beams."""
+"""Draft forests: a draft model's own beam sampling, layer by layer after the rows' beams."""
 
 from typing import NamedTuple
 
@@ -16,11 +16,13 @@ from dare_job.decode.settings import Beams
 
 
 class BeamDrafts(NamedTuple):
-    """One layer of R rows.
+    """One drafted layer of R rows.
 
-    pairs  int64 (R, n): beam * V + token, NONE where there is none
-    q      float64 (R, B * V): the law that drew them; None: the most probable
-    ids    int64 (R, n): nodes of those that may go on
+    Attributes
+    ----------
+    pairs : int64 (R, n), beam * V + token, NONE where there is none
+    q : float64 (R, B * V), distribution that the pairs were sampled from; None for the deterministic top n
+    ids : int64 (R, n), forest nodes of the pairs that may continue
     """
 
     pairs: torch.Tensor
@@ -29,30 +31,32 @@ class BeamDrafts(NamedTuple):
 
 
 class BeamDrafter:
-    """A draft model and its cache, whose rows hold the nodes that the engine's forest says it has read."""
+    """A draft model with its cache, whose contents the engine's forest tracks (``Forest.read``)."""
 
     def __init__(self, model: Target):
         self.model = model
         self.cache = model.new_cache(0)
         self.columns = 0  # of the target's vocabulary
-        self._last = model.vocabulary - 1
+        self._max_token = model.vocabulary - 1
 
     def begin(self, slots: int) -> None:
-        """An empty cache for a run."""
+        """Start a run with an empty cache."""
         self.cache = self.model.new_cache(slots)
 
     def fits(self, lengths: np.ndarray) -> np.ndarray:
-        """int64 (R,): layers that may be drafted behind texts of these lengths, by the model's positions."""
+        """Return how many layers int64 (R,) the model's positions allow after texts of these lengths."""
         limit = self.model.traits.context
         return np.full(len(lengths), 2**31) if limit is None else np.maximum(limit - lengths + 1, 0)
 
     def read_prompts(self, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Prompts int64 (F, P), padded on the right, into these slots (F,): those with numbers, bool (F,)."""
-        logits = self.model.prefill(self.cache, slots, np.minimum(ids, self._last), lengths)
-        sound = logits.amax(-1).isfinite().cpu().numpy()
-        for slot in slots[~sound]:
+        """Read prompts int64 (F, P), padded on the right, into slots (F,); return whether logits are finite,
+        bool (F,).
+        """
+        logits = self.model.prefill(self.cache, slots, np.minimum(ids, self._max_token), lengths)
+        finite = logits.amax(-1).isfinite().cpu().numpy()
+        for slot in slots[~finite]:
             self.cache.clear(slot)
-        return sound
+        return finite
 
     def keep(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         self.model.commit(self.cache, lengths, paths, counts)
@@ -63,53 +67,73 @@ class BeamDrafter:
     def grow(self, beams: Beams, forest: Forest, likelihoods: np.ndarray, ids: np.ndarray,
              lengths: np.ndarray, layers: np.ndarray, keys: np.ndarray, written: np.ndarray,
              ends: torch.Tensor, banned: np.ndarray) -> tuple[list[BeamDrafts], np.ndarray]:
-        """Layers of drafts behind beams (R, B), given by log P, -inf where there is none, and nodes ids.
+        """Draft layers after the beams (R, B), and add their nodes to the forest.
 
-        lengths (R,) of texts, layers (R,) to draft, keys and written (R,) of the rows' random numbers, ends
-        bool (V,), banned (R,): layers in which no text may end. Adds the drafts' nodes to the forest. Says of
-        each row, too, whether the draft model's numbers are some, bool (R,): else it has no use for the row.
+        Parameters
+        ----------
+        likelihoods : float64 (R, B), log P of the beams, -inf where there is none
+        ids : int64 (R, B), forest nodes of the beams
+        lengths : (R,), text lengths
+        layers : (R,), number of layers to draft
+        keys, written : (R,), random-stream keys and positions
+        ends : bool (V,), tokens that end a text
+        banned : (R,), number of layers in which no text may end
+
+        Returns
+        -------
+        drafts : the layers
+        finite : bool (R,), False if the draft model's logits are non-finite, so that it cannot draft for the
+            row
         """
-        found, state = [], torch.from_numpy(likelihoods).to(ends.device)
-        sound = np.ones(len(lengths), np.bool_)
+        layers_drafted, likelihoods_now = [], torch.from_numpy(likelihoods).to(ends.device)
+        finite = np.ones(len(lengths), np.bool_)
         for depth in range(int(layers.max(initial=0))):
-            going = layers > depth
-            state = torch.where(torch.from_numpy(going).to(ends.device)[:, None], state, -torch.inf)
-            logits = self._logits(forest, lengths, going, ids)
+            active = layers > depth
+            likelihoods_now = torch.where(
+                torch.from_numpy(active).to(ends.device)[:, None], likelihoods_now, -torch.inf
+            )
+            logits = self._logits(forest, lengths, active, ids)
             if logits is None:
                 break
-            numbers = uniforms(keys, written + depth, DRAFT, np.zeros(len(keys), np.int64), beams.draft_width)
-            asked = (state > -torch.inf).any(-1)
-            pairs, q, state = _sample_layer(
+            row_uniforms = uniforms(
+                keys, written + depth, DRAFT, np.zeros(len(keys), np.int64), beams.draft_width
+            )
+            has_beams = (likelihoods_now > -torch.inf).any(-1)
+            pairs, q, likelihoods_now = _sample_layer(
                 beams,
-                state,
+                likelihoods_now,
                 logits,
                 ends,
                 forbidden_ends(ends, banned > depth),
-                torch.from_numpy(numbers).to(ends.device),
+                torch.from_numpy(row_uniforms).to(ends.device),
             )
-            sound &= (~asked | (pairs >= 0).any(-1)).cpu().numpy()
+            finite &= (~has_beams | (pairs >= 0).any(-1)).cpu().numpy()
             beam, tokens = np.divmod(pairs.clamp_min(0).cpu().numpy(), logits.shape[-1])
-            there = (state > -torch.inf).cpu().numpy()
-            ids = forest.add(np.take_along_axis(ids, beam, 1), tokens, there)
-            found.append(BeamDrafts(pairs, q, ids))
-        for row in np.flatnonzero(~sound):
-            self.cache.clear(row)  # for the rows that come after
-        return found, sound
+            continues = (likelihoods_now > -torch.inf).cpu().numpy()
+            ids = forest.add(np.take_along_axis(ids, beam, 1), tokens, continues)
+            layers_drafted.append(BeamDrafts(pairs, q, ids))
+        for row in np.flatnonzero(~finite):
+            self.cache.clear(row)  # NaN in the cache would affect later rows in this slot
+        return layers_drafted, finite
 
-    def _logits(self, forest: Forest, lengths: np.ndarray, going: np.ndarray, ids: np.ndarray):
-        """float32 (R, B, V) behind nodes ids (R, B), of rows that go on; None where no row does."""
+    def _logits(self, forest: Forest, lengths: np.ndarray, active: np.ndarray, ids: np.ndarray):
+        """Return logits float32 (R, B, V) after nodes ids (R, B) of the active rows, or None if there are
+        none.
+        """
         counts = forest.counts[: len(lengths)].copy()
-        level = forest.level(lengths, np.where(going, forest.read[: len(lengths)], counts), self._last)
+        level = forest.level(lengths, np.where(active, forest.read[: len(lengths)], counts), self._max_token)
         if level is None:
             return None
         logits = self.model.extend(self.cache, level).float()
-        forest.read[: len(lengths)] = np.where(going, counts, forest.read[: len(lengths)])
+        forest.read[: len(lengths)] = np.where(active, counts, forest.read[: len(lengths)])
         return gather_logits(over_vocabulary(logits, self.columns), level, ids, np.arange(len(lengths)))
 
 
 def _sample_layer(beams: Beams, likelihoods: torch.Tensor, logits: torch.Tensor, ends: torch.Tensor,
-           banned: torch.Tensor | None, numbers: torch.Tensor) -> tuple:
-    """Pairs (R, n) behind beams of log P (R, B), their law, and log P of those that go on."""
+           banned: torch.Tensor | None, row_uniforms: torch.Tensor) -> tuple:
+    """Return pairs (R, n) after beams of log P (R, B), their distribution, and log P of those that may
+    continue.
+    """
     scores = log_likelihoods(likelihoods.float() if beams.deterministic else likelihoods, logits, banned)
     flat, n = scores.flatten(1), beams.draft_width
     if beams.deterministic:
@@ -117,18 +141,22 @@ def _sample_layer(beams: Beams, likelihoods: torch.Tensor, logits: torch.Tensor,
         pairs, q = torch.where(values > -torch.inf, pairs, NONE), None
     else:
         q, _ = beam_distribution(scores, beams.warp)
-        pairs = sample_candidates(distribution_for(beams.draft_law), q, n, numbers)
-    known = pairs.clamp_min(0)
-    goes_on = (pairs >= 0) & ~ends[known % logits.shape[-1]]
-    return pairs, q, torch.where(goes_on, flat.gather(1, known).double(), -torch.inf)
+        pairs = sample_candidates(distribution_for(beams.draft_law), q, n, row_uniforms)
+    clamped = pairs.clamp_min(0)
+    continues = (pairs >= 0) & ~ends[clamped % logits.shape[-1]]
+    return pairs, q, torch.where(continues, flat.gather(1, clamped).double(), -torch.inf)
 
 
 def gather_logits(logits: torch.Tensor, level: Level, ids: np.ndarray, rows: np.ndarray) -> torch.Tensor:
-    """Logits (A, B, V) of nodes ids (R, B) of rows (A,), of those (T, V) that a level read; of others any."""
+    """Return logits (A, B, V) of nodes ids (R, B) of rows (A,), from the logits (T, V) of a level.
+
+    Entries of nodes that the level did not read are arbitrary.
+    """
     places = (level.starts[:-1] - level.first)[rows, None] + ids[rows]
     return logits[torch.from_numpy(np.clip(places, 0, len(level.tokens) - 1)).to(logits.device)]
 
 
 def forbidden_ends(ends: torch.Tensor, rows: np.ndarray) -> torch.Tensor | None:
-    """Bool (R, V): no text may end in these rows, bool (R,). ends bool (V,)."""
+    """Return bool (R, V), the end tokens that are forbidden in these rows, bool (R,); None if there are none.
+    """
     return torch.from_numpy(rows).to(ends.device)[:, None] & ends if rows.any() else None

@@ -1,4 +1,6 @@
-"""The engine that writes beams: a draft forest, one forward of the target over it, layer by layer."""
+"""The beam engine: per step a draft forest and one forward pass of the target over it, verified layer by
+layer.
+"""
 
 import time
 from dataclasses import replace
@@ -25,20 +27,24 @@ _NONFINITE = "the model's logits are not finite"
 
 
 class BeamEngine(Engine):
-    """Writes each row's most probable finished beam.
+    """Generates each row's most probable finished beam.
 
-    A row's text hangs on the seed, its id, its prompt, both models and the settings, and not on what shares
-    its batch. Under beam search (temperature 0) it hangs on neither the draft model nor the seed.
+    A row's text depends on the seed, its id, its prompt, both models and the settings, not on the batch.
+    Under beam search (temperature 0) it depends neither on the draft model nor on the seed.
     """
 
     def __init__(self, target: Target, settings: EngineSettings, beams: Beams,
                  drafter: BeamDrafter | None = None):
-        """drafter: None, or ``beams.layers`` 0: plain beam sampling, or beam search.
+        """Set up the engine; without a drafter, or with ``beams.layers`` 0, it is beam sampling or beam
+        search.
 
-        Raises ModelError where the model's generation config changes scores in a way that beams do not know.
+        Raises
+        ------
+        ModelError
+            The model's generation config changes scores in a way that beams do not support.
         """
         super().__init__(target, replace(settings, score="never"))
-        self.beams, self._seeds = beams, RowKeys(beams.seed)
+        self.beams, self._row_keys = beams, RowKeys(beams.seed)
         self._drafter = drafter if beams.layers else None
         if self._drafter:
             head = target.model.get_output_embeddings()
@@ -47,15 +53,15 @@ class BeamEngine(Engine):
         self._ends: torch.Tensor | None = None
 
     def _check(self) -> None:
-        rules, traits = self.rules, self.target.traits
-        native = {"repetition_penalty": rules.penalty != 1, "no_repeat_ngram_size": rules.ngram}
-        refused = [*rules.processors, *(name for name, there in native.items() if there)]
+        generation, traits = self.rules, self.target.traits
+        native = {"repetition_penalty": generation.penalty != 1, "no_repeat_ngram_size": generation.ngram}
+        refused = [*generation.processors, *(name for name, there in native.items() if there)]
         if refused:
-            raise ModelError(f"generation_config.{refused[0]} is set, which decode.mode = beam lacks: "
+            raise ModelError(f"decode.mode = beam does not support generation_config.{refused[0]}: "
                              "remove it from the model's generation_config.json, or use another mode")
         if traits.max_columns is not None:
-            raise ModelError(f"{type(self.target.model).__name__} has a causal mask of its own, under which "
-                             "beams cannot share a cache; use another mode")
+            raise ModelError(f"{type(self.target.model).__name__} builds its own causal mask, so its beams "
+                             "cannot share a cache; use another decode.mode")
 
     def _new_rows(self) -> BeamRows:
         if self._drafter:
@@ -69,105 +75,113 @@ class BeamEngine(Engine):
         rows.move(source, target)
 
     def _step(self, rows: BeamRows, cache: TreeCache) -> list[Result]:
-        """One forward over the beams and drafts of all rows, which stand in the first slots."""
+        """Run one forward pass over the beams and drafts of all rows, which occupy the first slots."""
         started = time.perf_counter()
         slots, forest = np.arange(rows.active), rows.forest
         lengths = rows.length[slots]
         first = forest.counts[slots].copy()
-        there = rows.likelihoods[slots] > -np.inf
-        ids = forest.add(rows.above[slots], rows.leaf[slots], there)
-        keys = self._seeds.keys(rows.active_requests)
+        present = rows.likelihoods[slots] > -np.inf
+        ids = forest.add(rows.parents[slots], rows.last_tokens[slots], present)
+        keys = self._row_keys.keys(rows.active_requests)
         drafts = self._drafts_of(rows, slots, keys, ids)
         drafted = time.perf_counter()
         level = forest.level(lengths, first, self.target.vocabulary - 1)
         rows.queries[slots] += np.diff(level.starts)
         logits = self.target.extend(cache, level).float()
-        walk = Descent(rows, slots, keys, ids, rows.likelihoods[slots])
+        descent = Descent(rows, slots, keys, ids, rows.likelihoods[slots])
         for depth in range(len(drafts) + 1):
-            given = drafts[depth] if depth < len(drafts) else None
-            found = self._layer(rows, walk, gather_logits(logits, level, walk.ids, walk.going), given)
-            walk.follow(found, given)
-            if not len(walk.going):
+            layer_drafts = drafts[depth] if depth < len(drafts) else None
+            output = self._layer(
+                rows, descent, gather_logits(logits, level, descent.ids, descent.active), layer_drafts
+            )
+            descent.follow(output, layer_drafts)
+            if not len(descent.active):
                 break
-        self._commit(rows, cache, slots, walk)
+        self._commit(rows, cache, slots, descent)
         ended = time.perf_counter()
         rows.add_step_time(1e3 * (drafted - started), 1e3 * (ended - started))
         self.clock_s += ended - started
-        results = self._conclude(rows, cache, slots, walk)
+        results = self._conclude(rows, cache, slots, descent)
         return results if self.clock_s < self._next_timeout_s else results + self._timed_out(rows)
 
     def _drafts_of(self, rows: BeamRows, slots: np.ndarray, keys: np.ndarray,
                    ids: np.ndarray) -> list[BeamDrafts]:
-        """A step's layers of drafts; its last layer is the target's own, up to the row's limit."""
+        """Draft the layers of a step. The step's last layer is the target's own, up to the row's length
+        limit.
+        """
         if self._drafter is None:
             return []
         written = rows.written[slots]
-        room = np.minimum(rows.max_length[slots] - written - 1, self._drafter.fits(written))
-        layers = np.where(rows.drafted[slots], np.clip(room, 0, self.beams.layers), 0)
-        drafts, sound = self._drafter.grow(
+        capacity = np.minimum(rows.max_length[slots] - written - 1, self._drafter.fits(written))
+        layers = np.where(rows.drafted[slots], np.clip(capacity, 0, self.beams.layers), 0)
+        drafts, finite = self._drafter.grow(
             self.beams, rows.forest, rows.likelihoods[slots], ids, rows.length[slots], layers, keys, written,
             self._ending(self._drafter.columns), rows.min_length[slots] - written)
-        rows.drafted[slots] &= sound & (self._drafter.fits(written) > 0)
+        rows.drafted[slots] &= finite & (self._drafter.fits(written) > 0)
         return drafts
 
     def _layer(
-        self, rows: BeamRows, walk: Descent, logits: torch.Tensor, given: BeamDrafts | None
+        self, rows: BeamRows, descent: Descent, logits: torch.Tensor, drafts_here: BeamDrafts | None
     ) -> LayerOutput:
-        """The layer behind the beams of the walk's rows, by logits (A, B, V)."""
-        slots, device = walk.slots[walk.going], logits.device
+        """Verify the layer after the beams of the active rows, from logits (A, B, V)."""
+        slots, device = descent.slots[descent.active], logits.device
         written = rows.written[slots]
         ends = self._ending(logits.shape[-1])
         banned = forbidden_ends(ends, rows.min_length[slots] > written)
-        limit = torch.from_numpy(written + 1 >= rows.max_length[slots]).to(device)
-        ends = ends | limit[:, None]
-        likelihoods = torch.from_numpy(walk.likelihoods[walk.going]).to(device)
+        at_limit = torch.from_numpy(written + 1 >= rows.max_length[slots]).to(device)
+        ends = ends | at_limit[:, None]
+        likelihoods = torch.from_numpy(descent.likelihoods[descent.active]).to(device)
         none = torch.full((len(slots), self.beams.draft_width if self._drafter else 0), NONE, device=device)
-        going = torch.from_numpy(walk.going).to(device)
-        drafts, q = (none, None) if given is None else (given.pairs[going], given.q)
+        active = torch.from_numpy(descent.active).to(device)
+        drafts, q = (none, None) if drafts_here is None else (drafts_here.pairs[active], drafts_here.q)
         if self.beams.deterministic:
-            found = LayerInput(likelihoods, logits, banned, ends, drafts, None, None, None)
-            return search_layer(self.beams, found, len(self._eos()))
-        keys, zeros = walk.keys[walk.going], np.zeros(len(slots), np.int64)
-        numbers = (torch.from_numpy(uniforms(keys, written, purpose, zeros, count)).to(device)
+            layer_input = LayerInput(likelihoods, logits, banned, ends, drafts, None, None, None)
+            return search_layer(self.beams, layer_input, len(self._eos()))
+        keys, zeros = descent.keys[descent.active], np.zeros(len(slots), np.int64)
+        row_uniforms = (torch.from_numpy(uniforms(keys, written, purpose, zeros, count)).to(device)
                    for purpose, count in ((VERIFY, drafts.shape[1]), (RESIDUAL, self.beams.width)))
-        q = None if q is None else q[going]
-        return sample_layer(self.beams, LayerInput(likelihoods, logits, banned, ends, drafts, q, *numbers))
+        q = None if q is None else q[active]
+        return sample_layer(
+            self.beams, LayerInput(likelihoods, logits, banned, ends, drafts, q, *row_uniforms)
+        )
 
     def _eos(self) -> list[int]:
         return [token for token in self.rules.eos if token < self.target.vocabulary]
 
     def _ending(self, columns: int | None = None) -> torch.Tensor:
-        """bool (V,): tokens that end a text."""
+        """Return the tokens that end a text, bool (V,)."""
         if self._ends is None or columns not in (None, len(self._ends)):
             self._ends = torch.zeros(columns or self.target.vocabulary, dtype=torch.bool,
                                      device=self.target.device)
             self._ends[[token for token in self._eos() if token < len(self._ends)]] = True
         return self._ends
 
-    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Descent) -> None:
-        """What goes on takes its place in the rows and in both caches."""
+    def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, descent: Descent) -> None:
+        """Store the beams that continue in the rows and in both caches."""
         if self.beams.single_cache:
-            best = walk.out_likelihoods.argmax(-1)[:, None]
+            best = descent.out_likelihoods.argmax(-1)[:, None]
             others = np.arange(self.beams.width) != best
-            walk.out_likelihoods[others] = -np.inf
-        there = walk.out_likelihoods > -np.inf
+            descent.out_likelihoods[others] = -np.inf
+        present = descent.out_likelihoods > -np.inf
         before = rows.length[slots] - 1
-        pruned = rows.forest.prune(walk.out_above, there, rows.drafted[slots])
+        pruned = rows.forest.prune(descent.out_parents, present, rows.drafted[slots])
         self.target.commit(cache, before, pruned.paths, pruned.counts)
         if self._drafter:
             self._drafter.keep(before, pruned.paths, np.where(rows.drafted[slots], pruned.of_draft, 0))
         for slot in slots[pruned.shared > 0]:
             rows.extend(slot, pruned.text[slot, : pruned.shared[slot]])
-        rows.above[slots], rows.leaf[slots] = walk.out_above, walk.out_leaf
-        rows.likelihoods[slots] = walk.out_likelihoods
-        rows.stepped(slots, walk.layers, len(rows.used) / len(slots))
-        rows.seen[slots] += walk.seen
+        rows.parents[slots], rows.last_tokens[slots] = descent.out_parents, descent.out_tokens
+        rows.likelihoods[slots] = descent.out_likelihoods
+        rows.stepped(slots, descent.layers, len(rows.used) / len(slots))
+        rows.statistics[slots] += descent.statistics
 
-    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, walk: Descent) -> list[Result]:
+    def _conclude(
+        self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, descent: Descent
+    ) -> list[Result]:
         results = []
-        for place in np.flatnonzero(walk.over):
+        for place in np.flatnonzero(descent.over):
             slot = slots[place]
-            if walk.unsound[place]:
+            if descent.nonfinite[place]:
                 cache.clear(slot)
                 results.append(rows.finish(slot, "error", _NONFINITE))
             else:
@@ -176,7 +190,9 @@ class BeamEngine(Engine):
 
     def _prefill(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray,
                  prefix: Prefix | None) -> list[Result]:
-        """Prompts of newly admitted rows, and the first layer of each, which is the target's own."""
+        """Read the prompts of newly admitted rows and sample the first layer of each, which the target does
+        alone.
+        """
         started = time.perf_counter()
         if self.settings.row_timeout_s is not None:
             rows.admitted_s[slots] = self.clock_s
@@ -188,16 +204,18 @@ class BeamEngine(Engine):
         if self._drafter:
             reads = np.flatnonzero(self._drafter.fits(lengths) > 1)
             if len(reads):
-                shown = ids[reads, : lengths[reads].max()]
-                rows.drafted[slots[reads]] = self._drafter.read_prompts(slots[reads], shown, lengths[reads])
-        keys = self._seeds.keys_of(rows.requests[slot].id for slot in slots)
-        walk = Descent(rows, slots, keys, text_parents(len(slots), 1), np.zeros((len(slots), 1)))
-        walk.follow(self._layer(rows, walk, logits[:, None], None), None)
-        rows.above[slots], rows.leaf[slots] = walk.out_above, walk.out_leaf
-        rows.likelihoods[slots] = walk.out_likelihoods
-        rows.stepped(slots, walk.layers, 0.0)
-        rows.seen[slots] += walk.seen
+                prompt_ids = ids[reads, : lengths[reads].max()]
+                rows.drafted[slots[reads]] = self._drafter.read_prompts(
+                    slots[reads], prompt_ids, lengths[reads]
+                )
+        keys = self._row_keys.keys_of(rows.requests[slot].id for slot in slots)
+        descent = Descent(rows, slots, keys, text_parents(len(slots), 1), np.zeros((len(slots), 1)))
+        descent.follow(self._layer(rows, descent, logits[:, None], None), None)
+        rows.parents[slots], rows.last_tokens[slots] = descent.out_parents, descent.out_tokens
+        rows.likelihoods[slots] = descent.out_likelihoods
+        rows.stepped(slots, descent.layers, 0.0)
+        rows.statistics[slots] += descent.statistics
         seconds = time.perf_counter() - started
         self.clock_s += seconds
         rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
-        return self._conclude(rows, cache, slots, walk)
+        return self._conclude(rows, cache, slots, descent)

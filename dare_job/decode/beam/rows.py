@@ -1,10 +1,8 @@
-"""The rows of beams that are being decoded: their forests, beams, finished beams and counts.
+"""The rows of beams being decoded: their forests, beams, finished beams and statistics.
 
-Beams that ended: the best are kept, and a row ends when none that goes on can be better.
-
-Scores and the end are those of beam search in ``generate`` of transformers with ``early_stopping`` false: a
-finished beam's score is log P / tokens ** length_penalty, and a row with as many finished beams as its width
-ends once the best beam that goes on, scored at its present length, is no better than the worst of them.
+Scores and the end of a row are those of beam search in ``generate`` of transformers with ``early_stopping``
+false. A finished beam's score is log P / tokens ** length_penalty. A row with as many finished beams as its
+width ends once the best unfinished beam, scored at its current length, is no better than the worst of them.
 """
 
 import numpy as np
@@ -26,8 +24,8 @@ class Finished:
     def score(self, likelihood: float, tokens: int) -> float:
         return likelihood / tokens**self.length_penalty
 
-    def wanted(self, likelihood: float, tokens: int) -> bool:
-        """Whether a beam that ends now is among the best."""
+    def would_keep(self, likelihood: float, tokens: int) -> bool:
+        """Return whether a beam that ends now is among the best."""
         return len(self.beams) < self.width or self.score(likelihood, tokens) > self.beams[-1][0]
 
     def add(self, likelihood: float, tokens: np.ndarray) -> None:
@@ -35,34 +33,41 @@ class Finished:
         self.beams.sort(key=lambda beam: -beam[0])
         del self.beams[self.width :]
 
-    def settled(self, likelihood: float, tokens: int) -> bool:
-        """Whether nothing is gained by going on: likelihood of the best beam that could, -inf: none."""
+    def is_done(self, likelihood: float, tokens: int) -> bool:
+        """Return whether continuing cannot improve the result; likelihood is that of the best unfinished
+        beam, or -inf.
+        """
         if likelihood == -np.inf:
             return True
         full = len(self.beams) == self.width
         return full and self.score(likelihood, tokens) <= self.beams[-1][0]
 
-# Sums over layers: beams; layers whose drafts were judged; those that passed, and their beams; beta.
-STATISTICS = ("beams", "judged", "passed", "passed_beams", "beta")
+# Sums over layers: beams; layers whose drafts were verified; those that passed, and their beams; beta.
+STATISTICS = ("beams", "verified", "passed", "passed_beams", "beta")
 
 
 class BeamRows(Rows):
-    """``length`` counts what all beams of a row share and the caches hold; W beams stand behind it.
+    """Decoding state of the slots. ``length`` counts the text that all beams of a row share; W beams follow
+    it.
 
-    above, leaf  int64 (S, W): node of each beam's last but one token, and its last one, not read yet
-    likelihoods  float64 (S, W): log P of each, -inf where there is none
-    written      int64 (S,): tokens of every beam, the prompt counted
-    drafted      bool (S,): whether the draft model has read the row
-    layers, queries  int64 (S,): layers written and queries read so far; seen (S, 5): sums of ``SEEN``
+    Attributes
+    ----------
+    parents, last_tokens : int64 (S, W), node before each beam's last token, and that token, which is not read
+        yet
+    likelihoods : float64 (S, W), log P of each beam, -inf where there is none
+    written : int64 (S,), tokens of every beam, the prompt included
+    drafted : bool (S,), whether the draft model has read the row
+    layers, queries : int64 (S,), layers generated and queries read so far
+    statistics : float64 (S, 5), sums over layers, as named by ``STATISTICS``
     """
 
     def __init__(self, slots: int, beams: Beams):
         super().__init__(slots)
         self.beams, self.forest = beams, Forest(slots)
-        self.above, self.leaf = np.zeros((2, slots, beams.width), np.int64)
+        self.parents, self.last_tokens = np.zeros((2, slots, beams.width), np.int64)
         self.likelihoods = np.full((slots, beams.width), -np.inf)
         self.written, self.layers, self.queries = np.zeros((3, slots), np.int64)
-        self.seen = np.zeros((slots, len(STATISTICS)))
+        self.statistics = np.zeros((slots, len(STATISTICS)))
         self.drafted = np.zeros(slots, np.bool_)
         self.finished: list[Finished | None] = [None] * slots
 
@@ -70,37 +75,40 @@ class BeamRows(Rows):
         super().admit(slot, row)
         self.forest.clear(slot)
         self.written[slot], self.drafted[slot] = self.length[slot], False
-        self.layers[slot] = self.queries[slot] = self.seen[slot] = 0
+        self.layers[slot] = self.queries[slot] = self.statistics[slot] = 0
         self.finished[slot] = Finished(self.beams.width, self.beams.length_penalty)
 
     def entries(self, slot: int) -> int:
         return int(self.length[slot] + self.forest.counts[slot])
 
-    def text(self, slot: int, node: int, token: int) -> np.ndarray:
-        """Tokens int32 of a beam, the prompt left out, by the node before its last token."""
+    def beam_text(self, slot: int, node: int, token: int) -> np.ndarray:
+        """Return the tokens int32 of a beam without the prompt, from the node before its last token."""
         shared = self.tokens[slot, self.prompt[slot] : self.length[slot]]
         return np.concatenate((shared, self.forest.path(slot, node), [token])).astype(np.int32)
 
     def extend(self, slot: int, tokens: np.ndarray) -> None:
-        """Text that all beams share."""
+        """Append tokens to the text that all beams share."""
         end = self.length[slot] + len(tokens)
         self.tokens[slot, self.length[slot] : end] = tokens
         self.length[slot] = end
 
     def stepped(self, slots: np.ndarray, layers: np.ndarray, share: float) -> None:
-        """Count a forward of rows (R,): layers that it wrote, and its share of all slots."""
+        """Count a forward pass of rows (R,): its layers, and each row's share of the slots."""
         self.step_tokens[slots, self.forwards[slots]] = layers
         self.forwards[slots] += 1
         self.layers[slots] += layers
         self.slot_steps[slots] += share
 
     def conclude(self, slot: int, is_eos: np.ndarray) -> Result:
-        """Take a row that ended out of its slot: its best finished beam is its text."""
+        """Remove a finished row from its slot; its best finished beam is its text."""
         scores, texts, likelihoods = zip(*self.finished[slot].beams, strict=True)
         tokens = texts[0]
-        layers, (beams, judged, passed, wide, beta) = int(self.layers[slot]), self.seen[slot].tolist()
-        counts = BeamCounts(layers, beams / layers, int(judged), int(passed), wide / max(1, passed),
-                            beta / max(1, judged), int(self.step_tokens[slot, self.forwards[slot] - 1]),
+        layers, (beams, verified, passed, passed_beams, beta) = (
+            int(self.layers[slot]),
+            self.statistics[slot].tolist(),
+        )
+        counts = BeamCounts(layers, beams / layers, int(verified), int(passed), passed_beams / max(1, passed),
+                            beta / max(1, verified), int(self.step_tokens[slot, self.forwards[slot] - 1]),
                             int(self.queries[slot]), likelihoods, scores, texts)
         self.length[slot] = self.prompt[slot]
         self.extend(slot, tokens)
@@ -111,13 +119,21 @@ class BeamRows(Rows):
 
     def move(self, source: int, target: int) -> None:
         super().move(source, target)
-        for one in (self.above, self.leaf, self.likelihoods, self.written, self.layers, self.queries,
-                    self.drafted, self.seen):
-            one[target] = one[source]
+        for array in (
+            self.parents,
+            self.last_tokens,
+            self.likelihoods,
+            self.written,
+            self.layers,
+            self.queries,
+            self.drafted,
+            self.statistics,
+        ):
+            array[target] = array[source]
         self.finished[target], self.finished[source] = self.finished[source], None
         self.forest.move(source, target)
 
 
 def text_parents(rows: int, beams: int) -> np.ndarray:
-    """Parents int64 (R, B) of what stands directly behind the text."""
+    """Return parents int64 (R, B) of beams directly after the text."""
     return np.full((rows, beams), TEXT, np.int64)

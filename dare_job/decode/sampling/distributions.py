@@ -1,7 +1,7 @@
-"""The laws that a node's candidates are drawn from, each given by the law of the next candidate.
+"""Draft distributions: how the candidates of a node are sampled from the draft probabilities q.
 
-Drawing, enumerating and the recursive rule all go by that one function, so that they cannot disagree.
-Everything is computed in float64 from the float32 numbers that it is given.
+Each distribution is defined by one function, the weights of the next candidate given the earlier ones.
+Sampling, enumeration and recursive rejection all use that function. All arithmetic is in float64.
 """
 
 from collections.abc import Callable
@@ -11,34 +11,43 @@ import torch
 
 from dare_job.errors import ConfigError
 
-NONE = -1  # in place of a candidate: the support holds no more
+NONE = -1  # fills candidate places once the support of q is exhausted
 
 
 @dataclass(frozen=True)
 class DraftDistribution:
-    """A law of n candidates, first to last.
+    """The joint distribution of n candidates of a node, first to last.
 
-    after    of q float64 (R, V), earlier candidates int64 (R, j) and n: weights float64 (R, V) of candidate
-             j, not normalised; all zero where there is none
-    only     the one number of candidates that it is defined for; None: any
-    what     how the candidates are drawn, for messages and documents
+    Attributes
+    ----------
+    name : name in settings and messages
+    next_weights : maps q float64 (R, V), earlier candidates int64 (R, j) and n to weights float64 (R, V) of
+        candidate j; not normalised; all zero where the support is exhausted
+    description : how candidates are sampled, for messages and documents
+    count : the only number of candidates it is defined for; None for any
     """
 
     name: str
-    after: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-    what: str
-    only: int | None = None
+    next_weights: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+    description: str
+    count: int | None = None
 
 
 def distribution_for(name: str) -> DraftDistribution:
-    """By name; ConfigError where there is none."""
+    """Return the draft distribution of this name.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown.
+    """
     if name not in DISTRIBUTIONS:
-        raise ConfigError(f"no draft law {name!r}: use {', '.join(DISTRIBUTIONS)}")
+        raise ConfigError(f"unknown draft distribution {name!r}: use {', '.join(DISTRIBUTIONS)}")
     return DISTRIBUTIONS[name]
 
 
 def without(q: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """A copy of q (R, V) in which the tokens int64 (R, j) have no weight; NONE is skipped."""
+    """Return a copy of q (R, V) with zero weight at tokens int64 (R, j); NONE entries are ignored."""
     q = q.clone()
     for column in tokens.split(1, 1):
         at = column.clamp_min(0)
@@ -47,16 +56,24 @@ def without(q: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def one_hot_argmax(q: torch.Tensor) -> torch.Tensor:
-    """One-hot float64 (R, V) of the most probable token, of equals the first; zeros where q has no mass."""
+    """Return one-hot float64 (R, V) of the argmax of q, the first of ties; zeros where q has no mass."""
     peaks, tokens = q.max(-1, keepdim=True)
     return torch.zeros_like(q).scatter_(1, tokens, (peaks > 0).to(q.dtype))
 
 
 def sample_tokens(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """Tokens int64 (R,) by inverse distribution function; NONE where a row has no mass, or no numbers.
+    """Sample one token per row by the inverse cumulative distribution function.
 
-    weights float64 (R, V), not normalised; uniforms (R,) in [0, 1), best float64: float32 has no numbers for
-    what is rarer than 6e-8. A token without weight is never taken.
+    A token of weight 0 is never sampled.
+
+    Parameters
+    ----------
+    weights : float64 (R, V), not normalised
+    uniforms : (R,) in [0, 1); use float64, since float32 cannot represent probabilities below 6e-8
+
+    Returns
+    -------
+    tokens : int64 (R,); NONE where a row has no mass or is non-finite
     """
     sums = weights.cumsum(-1)
     totals = sums[:, -1]
@@ -67,41 +84,56 @@ def sample_tokens(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor
 
 
 def sample_candidates(
-    law: DraftDistribution, q: torch.Tensor, n: int, uniforms: torch.Tensor
+    distribution: DraftDistribution, q: torch.Tensor, n: int, uniforms: torch.Tensor
 ) -> torch.Tensor:
-    """Candidates int64 (R, n) of q float32 (R, V) by uniforms (R, n): a row by its own numbers alone.
+    """Sample n candidates per row.
 
-    NONE fills places behind the support.
+    Parameters
+    ----------
+    distribution : how candidates are sampled
+    q : float32 (R, V), draft probabilities
+    n : number of candidates
+    uniforms : (R, n) in [0, 1); a row uses its own only
+
+    Returns
+    -------
+    candidates : int64 (R, n); NONE once the support is exhausted
     """
-    check_count(law, n)
-    q, drawn = q.double(), q.new_empty((len(q), 0), dtype=torch.int64)
+    check_count(distribution, n)
+    q, sampled = q.double(), q.new_empty((len(q), 0), dtype=torch.int64)
     for j in range(n):
-        drawn = torch.cat((drawn, sample_tokens(law.after(q, drawn, n), uniforms[:, j])[:, None]), 1)
-    return drawn
+        sampled = torch.cat(
+            (sampled, sample_tokens(distribution.next_weights(q, sampled, n), uniforms[:, j])[:, None]), 1
+        )
+    return sampled
 
 
 def enumerate_candidates(
-    law: DraftDistribution, q: torch.Tensor, n: int
+    distribution: DraftDistribution, q: torch.Tensor, n: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every tuple int64 (M, n) of candidates of q (V,) and its probability float64 (M,)."""
-    check_count(law, n)
+    """Return every tuple of n candidates int64 (M, n) under q (V,), and its probability float64 (M,)."""
+    check_count(distribution, n)
     q = q.double()
-    tuples, chances = torch.empty((1, 0), dtype=torch.int64), torch.ones(1, dtype=torch.float64)
+    tuples, probabilities = torch.empty((1, 0), dtype=torch.int64), torch.ones(1, dtype=torch.float64)
     for _ in range(n):
-        weights = law.after(q.expand(len(tuples), -1), tuples, n)
+        weights = distribution.next_weights(q.expand(len(tuples), -1), tuples, n)
         weights = torch.cat((weights, (weights.sum(-1, keepdim=True) == 0).double()), 1)  # the last is NONE
-        shares = weights / weights.sum(-1, keepdim=True)
-        rows, tokens = shares.nonzero(as_tuple=True)
-        chances = chances[rows] * shares[rows, tokens]
+        row_probabilities = weights / weights.sum(-1, keepdim=True)
+        rows, tokens = row_probabilities.nonzero(as_tuple=True)
+        probabilities = probabilities[rows] * row_probabilities[rows, tokens]
         tuples = torch.cat((tuples[rows], torch.where(tokens < len(q), tokens, NONE)[:, None]), 1)
-    return tuples, chances
+    return tuples, probabilities
 
 
-def check_count(law: DraftDistribution, n: int) -> None:
-    """ConfigError where the law has no n candidates."""
-    if n < 1 or law.only not in (None, n):
-        needs = "at least one candidate" if law.only is None else f"exactly {law.only} candidates"
-        raise ConfigError(f"draft law {law.name!r} is of {needs}, not of {n}")
+def check_count(distribution: DraftDistribution, n: int) -> None:
+    """Raise ConfigError if the distribution is not defined for n candidates."""
+    if n < 1 or distribution.count not in (None, n):
+        needs = (
+            "at least one candidate"
+            if distribution.count is None
+            else f"exactly {distribution.count} candidates"
+        )
+        raise ConfigError(f"draft distribution {distribution.name!r} needs {needs}, not {n}")
 
 
 def _iid(q, earlier, n):
@@ -113,16 +145,21 @@ def _without_replacement(q, earlier, n):
 
 
 def _distinct(q, earlier, n):
-    """q times the elementary symmetric polynomial of what may follow: sums of positive terms alone."""
+    """Weight q(x) times the elementary symmetric polynomial of the tokens that may follow x.
+
+    Only positive terms are added, so no precision is lost.
+    """
     rest = without(q, earlier)
-    width, more = rest.shape[-1], (rest > 0).sum(-1).clamp_max(n - earlier.shape[1]) - 1
-    before, behind = [torch.ones_like(rest)], [torch.ones_like(rest)]
+    width, positions = rest.shape[-1], (rest > 0).sum(-1).clamp_max(n - earlier.shape[1]) - 1
+    prefixes, suffixes = [torch.ones_like(rest)], [torch.ones_like(rest)]
     for _ in range(n - earlier.shape[1] - 1):
-        before.append(_shifted((rest * before[-1]).cumsum(-1), width))
-        flipped = (rest * behind[-1]).flip(-1).cumsum(-1)
-        behind.append(_shifted(flipped, width).flip(-1))
-    others = torch.stack([sum(before[a] * behind[k - a] for a in range(k + 1)) for k in range(len(before))])
-    return rest * others.gather(0, more.clamp_min(0)[None, :, None].expand(1, -1, width))[0]
+        prefixes.append(_shifted((rest * prefixes[-1]).cumsum(-1), width))
+        flipped = (rest * suffixes[-1]).flip(-1).cumsum(-1)
+        suffixes.append(_shifted(flipped, width).flip(-1))
+    polynomials = torch.stack(
+        [sum(prefixes[a] * suffixes[k - a] for a in range(k + 1)) for k in range(len(prefixes))]
+    )
+    return rest * polynomials.gather(0, positions.clamp_min(0)[None, :, None].expand(1, -1, width))[0]
 
 
 def _shifted(sums, width):
@@ -149,20 +186,24 @@ def _spechub(q, earlier, n):
 DISTRIBUTIONS = {
     entry.name: entry
     for entry in (
-        DraftDistribution("iid", _iid, "n independent draws from q; one may come twice"),
+        DraftDistribution("iid", _iid, "n independent samples from q; a token may repeat"),
         DraftDistribution(
-            "without_replacement", _without_replacement, "one after the other, each from what is left of q"
+            "without_replacement",
+            _without_replacement,
+            "n samples from q, one after the other, without replacement",
         ),
-        DraftDistribution("distinct", _distinct, "n independent draws from q, given that no two are equal"),
         DraftDistribution(
-            "top_k", _top_k, "the n most probable under q: no chance in it, so of one-hot laws"
+            "distinct", _distinct, "n independent samples from q, conditioned on being distinct"
         ),
-        DraftDistribution("greedy", _greedy, "the n-1 most probable under q, then a draw from the rest"),
+        DraftDistribution("top_k", _top_k, "the n most probable tokens under q; deterministic"),
+        DraftDistribution(
+            "greedy", _greedy, "the n - 1 most probable tokens under q, then a sample from the rest"
+        ),
         DraftDistribution(
             "spechub",
             _spechub,
-            "a draw from q and the most probable; where they are one, a draw from the rest",
-            only=2,
+            "a sample from q and the argmax of q; if they are equal, a sample from the rest",
+            count=2,
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""Drafts with the law that they were drawn by: what an exact verifier has to be told."""
+"""Draft trees together with the distributions that their candidates were sampled from."""
 
 from typing import NamedTuple
 
@@ -12,71 +12,85 @@ from pools.tree import DraftBatch
 
 
 class SampledDrafts(NamedTuple):
-    """Trees of R rows with N nodes at most, and how each node's children were drawn.
+    """Draft trees of R rows with at most N nodes each, and how each node's children were sampled.
 
-    drafts   the trees: parents before children, siblings distinct. Its scores are paths' probabilities under
-             q, in no order. A verifier must have all candidates of a node or none: which of them are left
-             out may not depend on what was drawn
-    laws     name of the law (``sampling.laws``) of the candidates of every node of a row, for each of R rows
-    columns  int32 (R, N + 1, K): of the root (0) and of the node in column i (i + 1), the columns of its
-             candidates in the order in which they were drawn; a column is there twice where a token was
-             drawn twice. NONE behind the last
-    asked    int32 (R, N + 1): how many candidates the law was asked for: more than there are where the
-             support has fewer; 0: the node has no children
-    places   int32 (R, N + 1): line of ``q`` of a node that has children, NONE of the others
-    q        float32 (M, V): probabilities after warping that the candidates were drawn from
+    Exact verification needs all candidates of a node or none of them. Which nodes are left out must not
+    depend on the sampled tokens.
+
+    Attributes
+    ----------
+    drafts : the trees; parents before children, siblings distinct; scores are path probabilities under q
+    distributions : name of the draft distribution (``sampling.distributions``) of each of the R rows
+    columns : int32 (R, N + 1, K), for the root (0) and for the node in column i (i + 1) the columns of its
+        candidates in sampling order; a token sampled twice is listed twice; NONE after the last
+    requested : int32 (R, N + 1), number of candidates requested, more than sampled where the support is
+        smaller; 0 for a leaf
+    q_rows : int32 (R, N + 1), row of ``q`` of a node with children, else NONE
+    q : float32 (M, V), warped probabilities that the candidates were sampled from
     """
 
     drafts: DraftBatch
-    laws: tuple[str, ...]
+    distributions: tuple[str, ...]
     columns: np.ndarray
-    asked: np.ndarray
-    places: np.ndarray
+    requested: np.ndarray
+    q_rows: np.ndarray
     q: torch.Tensor
 
-    def by_law(self) -> dict[str, np.ndarray]:
-        """Rows int64 (M,) of each law: as many walks, with the ``Candidates.roots`` of these rows alone."""
-        return {law: np.flatnonzero([one == law for one in self.laws]) for law in dict.fromkeys(self.laws)}
+    def rows_by_distribution(self) -> dict[str, np.ndarray]:
+        """Return the rows int64 (M,) of each distribution; rows of different distributions are verified
+        separately.
+        """
+        return {
+            distribution: np.flatnonzero([name == distribution for name in self.distributions])
+            for distribution in dict.fromkeys(self.distributions)
+        }
 
     def tokens(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """Candidates int64 (M, K) of nodes (M,), the root being 0, of rows (M,); NONE behind the last."""
+        """Return the candidates int64 (M, K) of nodes (M,) of rows (M,), the root being node 0; NONE after
+        the last.
+        """
         columns = self.columns[rows, nodes]
         if not self.drafts.nodes:
             return columns.astype(np.int64)
-        found = self.drafts.tokens[rows[:, None], np.maximum(columns, 0)]
-        return np.where(columns >= 0, found, NONE).astype(np.int64)
+        tokens = self.drafts.tokens[rows[:, None], np.maximum(columns, 0)]
+        return np.where(columns >= 0, tokens, NONE).astype(np.int64)
 
-    def on(self, tree: Tree) -> tuple[CandidateTrees, "QueryProbabilities"]:
-        """The same as the T queries of the ``Tree`` that was built of ``drafts``, for ``walk`` and
-        ``traverse``, with q behind each query; of leaves it says nothing.
+    def on_tree(self, tree: Tree) -> tuple[CandidateTrees, "QueryProbabilities"]:
+        """Return candidates and q for the T queries of the tree built from ``drafts``, as ``verify_trees``
+        reads them.
 
-        Nodes that were too deep for the tree are not there: their parents must have none of them either.
+        q of leaves is undefined.
+
+        Raises
+        ------
+        ValueError
+            The tree lacks some of the nodes, such as those that are too deep.
         """
         starts, counts = tree.starts[:-1], np.diff(tree.starts)
         if (counts != self.drafts.sizes + 1).any():
-            raise ValueError("a tree without some of the nodes that were drawn cannot be verified exactly")
+            raise ValueError("the tree lacks sampled nodes, so it cannot be verified exactly")
         row = np.repeat(np.arange(len(counts)), counts)
         node = np.arange(len(row)) - np.repeat(starts, counts)
         columns, device = self.columns[row, node].astype(np.int64), self.q.device
         children = np.where(columns >= 0, columns + 1 + starts[row, None], NONE)
         parts = (torch.from_numpy(part).to(device) for part in
-                 (starts.astype(np.int64), children, self.asked[row, node].astype(np.int64)))
+                 (starts.astype(np.int64), children, self.requested[row, node].astype(np.int64)))
         roots, children, draws = parts
-        places = torch.from_numpy(np.maximum(self.places[row, node], 0).astype(np.int64)).to(device)
+        q_rows = torch.from_numpy(np.maximum(self.q_rows[row, node], 0).astype(np.int64)).to(device)
         return CandidateTrees(roots, tree.tokens.to(device), children, draws), QueryProbabilities(
-            self.q, places
+            self.q, q_rows
         )
 
 
 class QueryProbabilities:
-    """q behind the queries that are asked for: ``q[queries]`` is float32 (M, V)."""
+    """Draft probabilities by query: ``q[queries]`` is float32 (M, V)."""
 
-    def __init__(self, q: torch.Tensor, places: torch.Tensor):
-        """q as in ``SampledDrafts``; places int64 (T,): its line for each query."""
-        self._q, self._places = q if len(q) else q.new_zeros((1, q.shape[1])), places
+    def __init__(self, q: torch.Tensor, q_rows: torch.Tensor):
+        """Take q as in ``SampledDrafts`` and q_rows int64 (T,), the row of q for each query."""
+        self._q, self._q_rows = q if len(q) else q.new_zeros((1, q.shape[1])), q_rows
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._q_rows)
 
     def __getitem__(self, queries: torch.Tensor) -> torch.Tensor:
-        return self._q[self._places[queries]]
+        return self._q[self._q_rows[queries]]

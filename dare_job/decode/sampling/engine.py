@@ -1,4 +1,4 @@
-"""The engine that samples: texts of the target's own law, whatever drafts them."""
+"""The sampling engine: generates texts with the target model's own distribution, whatever drafts them."""
 
 import copy
 from collections.abc import Sequence
@@ -30,18 +30,25 @@ from dare_job.errors import ConfigError, ModelError
 from pools.tree import DraftBatch
 
 KNOWN_RULES = *RULES, tree_verification.TRAVERSAL
-_REPEATING = ("iid",)  # laws that may draw a token twice
+_REPEATING = ("iid",)  # distributions that may sample a token twice
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """warp  what is sampled: temperature and so on, of target and draft alike
-    seed  with a row's key (``Request.random_key``) it decides the row's text
-    model_penalty  the repetition penalty of the model's generation config holds, where warp has none
-    law   how a draft model's candidates are drawn; drafts of retrieval have no law, and no rule is asked
-    rule  verifies them: one of ``sampling.RULES``, or "traversal" of whole trees
+    """How to sample.
 
-    Raises ConfigError where the rule is not exact for the law.
+    Attributes
+    ----------
+    warp : temperature and truncation, of target and draft model alike
+    seed : decides a row's text together with the row's key (``Request.random_key``)
+    law : draft distribution of a draft model's candidates; retrieval drafts are deterministic and need none
+    rule : verification rule, one of ``rules.RULES``, or "traversal" of whole trees
+    model_penalty : use the repetition penalty of the model's generation config if warp has none
+
+    Raises
+    ------
+    ConfigError
+        The distribution or the rule is unknown.
     """
 
     warp: Warp = field(default_factory=Warp)
@@ -53,14 +60,14 @@ class Sampling:
     def __post_init__(self):
         distribution_for(self.law)
         if self.rule not in KNOWN_RULES:
-            raise ConfigError(f"no verification rule {self.rule!r}: use {', '.join(KNOWN_RULES)}")
+            raise ConfigError(f"unknown verification rule {self.rule!r}: use {', '.join(KNOWN_RULES)}")
 
     def require(self, widths: Sequence[int]) -> None:
-        """ConfigError where the rule cannot judge as many candidates of the law as a tree's levels have."""
+        """Raise ConfigError if the rule is not exact for as many candidates as the levels of a tree have."""
         if self.rule == tree_verification.TRAVERSAL:
             if distribution_for(self.law).name in _REPEATING and max(widths) > 1:
-                raise ConfigError(f"rule {self.rule!r} judges a tree whose siblings differ, and draft law "
-                                  f"{self.law!r} may draw a token twice: use without_replacement")
+                raise ConfigError(f"rule {self.rule!r} needs distinct siblings, but draft distribution "
+                                  f"{self.law!r} may sample a token twice: use without_replacement")
             for width in widths:
                 check_count(distribution_for(self.law), width)
             return
@@ -69,23 +76,36 @@ class Sampling:
 
 
 class SamplingEngine(Engine):
-    """Writes texts that are samples of the target model's distribution after warping.
+    """Generates texts that are samples of the target model's distribution after warping.
 
-    A row's text hangs on the seed, its key, its prompt, model and drafts, and not on what shares its batch:
-    it has ``settings.nodes``, or none by its own length alone (``Traits.columns``), whatever its company, and
-    random numbers of its own.
+    A row's text depends on the seed, its key, prompt, model and drafts, not on the batch: its number of draft
+    nodes is ``settings.nodes``, or none because of its own length (``Traits.columns``), and its uniforms are
+    its own.
     """
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
                  drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None):
-        """drafter: one whose ``sampled`` draws candidates by a law, or one whose drafts hold no chance."""
+        """Set up the engine.
+
+        Parameters
+        ----------
+        drafter : samples candidates (``sampled``) from a draft distribution, or returns deterministic drafts
+        scoring : reuses the previous text
+
+        Raises
+        ------
+        ConfigError
+            Verification is relaxed, or the rule is not exact for the drafter's tree shape.
+        ModelError
+            The repetition penalty of the model's generation config is out of range.
+        """
         if settings.rule != "strict":
-            raise ConfigError(f"verify.rule = {settings.rule!r}: what is sampled has the model's own "
-                              "law, and relaxed rules change it; use verify.rule = strict")
-        if settings.score == "auto":  # by what other rows have seen: a row's text would hang on its company
+            raise ConfigError(f"verify.rule = {settings.rule!r} would change the sampled distribution; with "
+                              "sampling, use verify.rule = strict")
+        if settings.score == "auto":  # depends on other rows, and a row's text must not
             settings = replace(settings, score="never")
         super().__init__(target, settings, drafter, reuse_estimator)
-        self.sampling, self._seeds = sampling, RowKeys(sampling.seed)
+        self.sampling, self._row_keys = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             sampling.require(drafter.shape.widths)
             drafter.vocabulary = _logit_columns(target)
@@ -97,44 +117,44 @@ class SamplingEngine(Engine):
             except ConfigError as error:
                 raise ModelError(f"generation_config.{error}: set sample.repetition_penalty") from error
         config = copy.deepcopy(self.rules.config)
-        config.repetition_penalty = None  # warping has it
+        config.repetition_penalty = None  # warping applies it
         self.rules = replace(self.rules, config=config, penalty=1.0)
         self._processor = TreeLogitsProcessor(self.rules, target.vocabulary)
         self._stamps = np.zeros(target.vocabulary + 1, np.int64)
         self._compiled = (
             None if self._warp.logit_bias or target.device.type != "cpu" else warp_parameters(self._warp)
         )
-        self._drawn: SampledDrafts | None = None  # of the forward under way, and its rows' keys
-        self._keys = self._seeds.keys_of(())
+        self._sampled: SampledDrafts | None = None  # of the current forward pass
+        self._keys = self._row_keys.keys_of(())
 
     def _draft(self, rows: Rows, plan: StepPlan) -> DraftBatch:
-        self._drawn, self._keys = None, self._seeds.keys(rows.active_requests)
+        self._sampled, self._keys = None, self._row_keys.keys(rows.active_requests)
         if not hasattr(self.drafter, "sampled") or not plan.budgets.any():
             return super()._draft(rows, plan)
         draws = RowUniforms(self._keys, plan.lengths, DRAFT)
-        self._drawn = self.drafter.sampled(
+        self._sampled = self.drafter.sampled(
             rows.active_requests, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
             self.sampling.law, self._warp, draws, self._constraint(rows))
-        return self._drawn.drafts
+        return self._sampled.drafts
 
     def _constraint(self, rows: Rows) -> Constraint | None:
-        """Forbids drafts of an end of text before a row's least length."""
-        ends = [token for token in self.rules.eos if token < self.target.vocabulary]
-        if not rows.any_min_length or not ends:
+        """Forbid drafting an end-of-text token before a row's minimum length."""
+        eos = [token for token in self.rules.eos if token < self.target.vocabulary]
+        if not rows.any_min_length or not eos:
             return None
-        least = rows.min_length[: rows.active]
+        min_lengths = rows.min_length[: rows.active]
 
-        def constrain(logits: torch.Tensor, of: np.ndarray, before: np.ndarray) -> torch.Tensor:
-            early = torch.from_numpy(before < least[of]).to(logits.device)
+        def constrain(logits: torch.Tensor, rows_of: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+            too_short = torch.from_numpy(lengths < min_lengths[rows_of]).to(logits.device)
             logits = logits.clone()
-            logits[:, ends] = logits[:, ends].masked_fill(early[:, None], -torch.inf)
+            logits[:, eos] = logits[:, eos].masked_fill(too_short[:, None], -torch.inf)
             return logits
 
         return constrain
 
     def _verify_prefill(self, rows: Rows, cache, slots: np.ndarray, prefix) -> tuple[VerificationResult, int]:
-        self._drawn = None  # what is offered of old text was not drawn
-        self._keys = self._seeds.keys_of(rows.requests[slot].random_key for slot in slots)
+        self._sampled = None  # previous text is a deterministic draft
+        self._keys = self._row_keys.keys_of(rows.requests[slot].random_key for slot in slots)
         return super()._verify_prefill(rows, cache, slots, prefix)
 
     def _needs_argmax_only(self, rows: Rows, slots: np.ndarray) -> bool:
@@ -142,48 +162,54 @@ class SamplingEngine(Engine):
 
     def _verify_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
                       drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> VerificationResult:
-        """What was drawn is judged as it was drawn, nodes without numbers among it: the forward does without
-        these alone. Which they are is seen by leaving out others.
+        """Verify the sampled trees as they were sampled, although some nodes are non-finite.
+
+        The forward pass leaves out only these nodes. A search over forward passes with fewer nodes finds
+        them.
         """
-        if self._drawn is None:
+        if self._sampled is None:
             return super()._verify_again(rows, slots, cache, plan, drafts, tree, sound)
 
         def forward(keep: np.ndarray) -> tuple[Tree, torch.Tensor]:
-            some = build(plan.roots, nonfinite.select_nodes(drafts, keep), plan.depths).to(self.target.device)
-            logits = self.target.forward(cache, some, plan.before)
-            return some, self._process_logits(rows, slots, some, logits)[0]
+            subtree = build(plan.roots, nonfinite.select_nodes(drafts, keep), plan.depths).to(
+                self.target.device
+            )
+            logits = self.target.forward(cache, subtree, plan.before)
+            return subtree, self._process_logits(rows, slots, subtree, logits)[0]
 
-        def has_numbers(keep: np.ndarray) -> np.ndarray:
-            some, scores = forward(keep)
-            roots = torch.from_numpy(some.starts[:-1]).to(scores.device)
-            found = (self._p(rows, slots, some, scores)[roots].sum(-1) > 0).cpu().numpy()
-            for slot in np.flatnonzero(~found):
+        def is_finite(keep: np.ndarray) -> np.ndarray:
+            subtree, scores = forward(keep)
+            roots = torch.from_numpy(subtree.starts[:-1]).to(scores.device)
+            finite = (self._p(rows, slots, subtree, scores)[roots].sum(-1) > 0).cpu().numpy()
+            for slot in np.flatnonzero(~finite):
                 cache.clear(slot, plan.before[slot])
-            return found
+            return finite
 
-        keep = nonfinite.finite_nodes(drafts, ~sound, has_numbers)
-        there = nonfinite.kept_queries(tree, keep)
-        some, scores = forward(keep)
-        whole = scores.new_full((len(tree), scores.shape[1]), torch.nan)
-        whole[torch.from_numpy(there).to(scores.device)] = scores
+        keep = nonfinite.finite_nodes(drafts, ~sound, is_finite)
+        present = nonfinite.kept_queries(tree, keep)
+        subtree, scores = forward(keep)
+        full = scores.new_full((len(tree), scores.shape[1]), torch.nan)
+        full[torch.from_numpy(present).to(scores.device)] = scores
         return nonfinite.restrict_to_queries(
-            self._judged(rows, slots, tree.to(scores.device), whole), tree, there
+            self._verify_scores(rows, slots, tree.to(scores.device), full), tree, present
         )
 
     def _verify_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
                        logits: torch.Tensor) -> VerificationResult:
-        return self._judged(rows, slots, tree, self._process_logits(rows, slots, tree, logits)[0])
+        return self._verify_scores(rows, slots, tree, self._process_logits(rows, slots, tree, logits)[0])
 
-    def _judged(self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor) -> VerificationResult:
-        numbers = RowUniforms(self._keys, rows.length[slots], VERIFY)
-        if self._drawn is None and self._compiled:
+    def _verify_scores(
+        self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor
+    ) -> VerificationResult:
+        uniforms = RowUniforms(self._keys, rows.length[slots], VERIFY)
+        if self._sampled is None and self._compiled:
             return tree_verification.verify_deterministic_on_cpu(
-                tree, scores, self._compiled, self._seen(rows, slots, scores), numbers
+                tree, scores, self._compiled, self._seen(rows, slots, scores), uniforms
             )
         p = self._p(rows, slots, tree, scores)
-        if self._drawn is None:
-            return tree_verification.verify_deterministic(tree, p, numbers)
-        return tree_verification.verify_sampled(tree, self._drawn, p, self.sampling.rule, numbers)
+        if self._sampled is None:
+            return tree_verification.verify_deterministic(tree, p, uniforms)
+        return tree_verification.verify_sampled(tree, self._sampled, p, self.sampling.rule, uniforms)
 
     def _p(
         self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor
@@ -191,32 +217,32 @@ class SamplingEngine(Engine):
         return tree_verification.Probabilities(scores, self._warp, partial(_query_texts, rows, slots, tree))
 
     def _seen(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> PenaltyContext:
-        """Of the penalty, which compiled code applies to the nodes that it reads."""
+        """Return the tokens of each row's text, to which compiled code applies the repetition penalty."""
         if self._warp.repetition_penalty == 1.0:
             return NO_PENALTY
-        if len(self._stamps) <= scores.shape[1]:  # a head that is wider than the embedding
+        if len(self._stamps) <= scores.shape[1]:  # the output head may be wider than the embedding
             self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
         return PenaltyContext(rows.tokens[slots], rows.length[slots], self._stamps,
                               self._warp.repetition_penalty)
 
 
 def _logit_columns(target: Target) -> int:
-    """Tokens that have a logit: the head may be wider than the embedding."""
-    head = target.model.get_output_embeddings()
-    return target.vocabulary if head is None else head.weight.shape[0]
+    """Return the number of logits: the output head may be wider than the embedding."""
+    output = target.model.get_output_embeddings()
+    return target.vocabulary if output is None else output.weight.shape[0]
 
 
 def _query_texts(rows: Rows, slots: np.ndarray, tree: Tree, queries: torch.Tensor) -> torch.Tensor:
-    """int64 (M, L): the text that ends with each query, padded with -1."""
+    """Return the text int64 (M, L) that ends with each query, padded with -1."""
     tokens, parents, depths, starts = tree.host
     nodes = queries.cpu().numpy()
-    of = np.searchsorted(starts, nodes, side="right") - 1
-    lengths = rows.length[slots][of]
+    rows_of = np.searchsorted(starts, nodes, side="right") - 1
+    lengths = rows.length[slots][rows_of]
     longest = int(lengths.max(initial=0))
-    known = rows.tokens[slots[of], :longest].astype(np.int64)
-    found = np.full((len(nodes), longest + tree.depth), -1, np.int64)
-    found[:, :longest] = np.where(np.arange(longest) < lengths[:, None], known, -1)
+    texts = rows.tokens[slots[rows_of], :longest].astype(np.int64)
+    out = np.full((len(nodes), longest + tree.depth), -1, np.int64)
+    out[:, :longest] = np.where(np.arange(longest) < lengths[:, None], texts, -1)
     for place in range(tree.depth):
-        found[:, longest + place] = np.where(depths[nodes] > 0, tokens[nodes], -1)
+        out[:, longest + place] = np.where(depths[nodes] > 0, tokens[nodes], -1)
         nodes = parents[nodes]
-    return torch.from_numpy(found).to(queries.device)
+    return torch.from_numpy(out).to(queries.device)

@@ -1,8 +1,8 @@
-"""Random numbers that a row has to itself: of a seed, its key, a place in its text and a purpose, no more.
+"""Counter-based random streams: uniforms that depend only on seed, row key, text position and purpose.
 
-So a row's numbers are the same whatever shares its batch, in whichever order rows come, and however many were
-asked for before. Counter-based: Philox4x64 with ten rounds (Salmon et al., "Parallel random numbers: as easy
-as 1, 2, 3", SC 2011), keyed by a hash of seed and key.
+A row's uniforms are the same whatever shares its batch, in whichever order rows come, and however many were
+drawn before. The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+2011), keyed by a hash of seed and row key.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import numpy as np
 
 from dare_job.errors import ConfigError
 
-# Purposes. Numbers of one purpose are independent of those of any other.
+# Purposes. Uniforms of different purposes are independent.
 DRAFT, VERIFY, RESIDUAL, CHOICE = range(4)
 
 _MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
@@ -24,72 +24,85 @@ _SPARE, _UNIT = np.uint64(11), 2.0**-53
 
 
 class RowKeys:
-    """Keys of rows under one seed."""
+    """Derives the Philox key of each row from one seed."""
 
     def __init__(self, seed: int):
-        """Raises ConfigError for what is no whole number from 0 to 2**63 - 1."""
+        """Raise ConfigError if the seed is not an integer from 0 to 2**63 - 1."""
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-            raise ConfigError(f"sample.seed is {seed!r}; it must be a whole number from 0 to 2**63 - 1")
+            raise ConfigError(f"sample.seed is {seed!r}; it must be an integer from 0 to 2**63 - 1")
         self._seed = seed
         self._last: tuple[Sequence, np.ndarray] = ((), np.empty((0, 2), np.uint64))
 
     def keys(self, requests: Sequence) -> np.ndarray:
-        """uint64 (R, 2) of requests, by ``Request.random_key``; remembered while they are the same object."""
-        known, keys = self._last
-        if requests is not known:
+        """Return keys uint64 (R, 2) of requests, by ``Request.random_key``; cached by sequence object."""
+        cached_for, keys = self._last
+        if requests is not cached_for:
             keys = self.keys_of(request.random_key for request in requests)
             self._last = requests, keys
         return keys
 
     def keys_of(self, ids: Iterable) -> np.ndarray:
-        """uint64 (R, 2). An id is text, bytes, a whole number, or a tuple of these; else ConfigError."""
+        """Return keys uint64 (R, 2) of ids.
+
+        Raises
+        ------
+        ConfigError
+            An id is neither text, bytes, an integer nor a tuple of these.
+        """
         digests = [hashlib.blake2b(_encoded((self._seed, name)), digest_size=16).digest() for name in ids]
         return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2).astype(np.uint64)
 
 
 class RowUniforms(NamedTuple):
-    """Numbers of R rows at one place each, for one purpose: keys uint64 (R, 2), places int (R,)."""
+    """Uniforms of R rows at one text position each, for one purpose: keys uint64 (R, 2), places int (R,)."""
 
     keys: np.ndarray
     places: np.ndarray
     purpose: int
 
-    def __call__(self, rows: np.ndarray, numbers: np.ndarray, count: int) -> np.ndarray:
-        """float64 (M, count) of rows (M,), as ``uniforms``."""
-        return uniforms(self.keys[rows], self.places[rows], self.purpose, numbers, count)
+    def __call__(self, rows: np.ndarray, counters: np.ndarray, count: int) -> np.ndarray:
+        """Return uniforms float64 (M, count) of rows (M,), as ``uniforms``."""
+        return uniforms(self.keys[rows], self.places[rows], self.purpose, counters, count)
 
 
-def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, numbers: np.ndarray,
+def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, counters: np.ndarray,
              count: int) -> np.ndarray:
-    """float64 (M, count) in [0, 1), multiples of 2**-53, independent for different arguments.
+    """Return uniforms float64 (M, count) in [0, 1), multiples of 2**-53, independent for different arguments.
 
-    keys     uint64 (M, 2): of each one's row
-    places   int (M,): place in its text, prompt included
-    numbers  int (M,): which of several at that place, such as a tree's nodes
-    The first numbers are the same whatever the count.
+    The first values do not depend on the count.
+
+    Parameters
+    ----------
+    keys : uint64 (M, 2), Philox key of each entry's row
+    places : int (M,), position in the row's text, prompt included
+    purpose : DRAFT, VERIFY, RESIDUAL or CHOICE
+    counters : int (M,), index of one of several draws at the position, such as a tree node
+    count : uniforms per entry
     """
-    found = np.empty((len(keys), count))
-    _fill(keys, places.astype(np.uint64), np.uint64(purpose), numbers.astype(np.uint64), found)
-    return found
+    out = np.empty((len(keys), count))
+    _fill(keys, places.astype(np.uint64), np.uint64(purpose), counters.astype(np.uint64), out)
+    return out
 
 
 def _encoded(value: Any) -> bytes:
-    """Bytes that no other value has, whatever the process or machine."""
+    """Encode a value as bytes injectively, the same in every process and on every machine."""
     if isinstance(value, tuple):
         return b"(" + b"".join(map(_encoded, value)) + b")"
     if isinstance(value, np.integer):
         value = int(value)
     if not isinstance(value, str | bytes | int):
-        raise ConfigError(f"row id {value!r} is {type(value).__name__}; a row that is sampled needs an id of "
-                          "text or whole numbers, which names it on every machine")
+        raise ConfigError(
+            f"row id {value!r} is {type(value).__name__}; sampling needs row ids that are text or "
+            "integers, so that they are the same on every machine"
+        )
     kind = b"b" if isinstance(value, bytes) else b"s" if isinstance(value, str) else b"i"
-    told = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-    return kind + str(len(told)).encode() + b":" + told
+    encoded = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+    return kind + str(len(encoded)).encode() + b":" + encoded
 
 
 @numba.njit
 def _multiply(a, b):
-    """The upper and the lower half of a product of two numbers of 64 bits."""
+    """Return the high and the low 64 bits of the 128-bit product."""
     a_low, a_high, b_low, b_high = a & _LOW, a >> _HALF, b & _LOW, b >> _HALF
     low, middle = a_low * b_low, a_high * b_low
     carry = (low >> _HALF) + (middle & _LOW)
@@ -109,10 +122,10 @@ def _philox(c0, c1, c2, c3, key0, key1):
 
 
 @numba.njit(cache=True)
-def _fill(keys, places, purpose, numbers, found):
-    rows, count = found.shape
+def _fill(keys, places, purpose, counters, out):
+    rows, count = out.shape
     for r in range(rows):
         for block in range((count + 3) // 4):
-            four = _philox(np.uint64(block), places[r], numbers[r], purpose, keys[r, 0], keys[r, 1])
+            four = _philox(np.uint64(block), places[r], counters[r], purpose, keys[r, 0], keys[r, 1])
             for i in range(min(4, count - 4 * block)):
-                found[r, 4 * block + i] = (four[i] >> _SPARE) * _UNIT
+                out[r, 4 * block + i] = (four[i] >> _SPARE) * _UNIT

@@ -1,15 +1,11 @@
-"""The rules, and which draft laws each is exact for: its output then has the target's law, whatever q is.
+"""Verification rules of one node's candidates, and the draft distributions for which each rule is exact.
 
-Leviathan et al., arXiv 2211.17192 (speculative); Yang et al., arXiv 2401.06706 (MCSD: naive and recursive);
-Sun et al., arXiv 2310.15141 (SpecTr: K-SEQ); Hu et al., arXiv 2502.18779 (greedy); Sun et al., arXiv
-2411.05289 (SpecHub).
+A rule is a sequence of steps: accept the next candidate with some probability, or reject it and update the
+residual. ``verify.py`` runs the steps with uniforms, or exactly over all outcomes.
 
-What a rule is made of: steps that accept the next candidate, or reject it and go on.
-
-A rule says with what probability each candidate is accepted when all before it were rejected, and which law
-the emitted token has when all were. ``verify.py`` runs these steps by chance, or along both ways at once.
-
-The threshold of K-SEQ (Sun et al., arXiv 2310.15141).
+Sources: Leviathan et al., arXiv 2211.17192 (speculative); Yang et al., arXiv 2401.06706 (MCSD: naive,
+recursive); Sun et al., arXiv 2310.15141 (SpecTr: K-SEQ); Hu et al., arXiv 2502.18779 (greedy); Sun et al.,
+arXiv 2411.05289 (SpecHub).
 """
 
 from collections.abc import Callable
@@ -30,14 +26,16 @@ from dare_job.errors import ConfigError
 
 
 class State(NamedTuple):
-    """R rows in which all candidates so far were rejected. Tensors on one device.
+    """R rows in which all candidates so far were rejected.
 
-    p           float64 (R, V): law of the token that is still owed
-    q           float64 (R, V): for the rule itself
-    s           float64 (R, V): law of the next candidate, or of the one that counts; zeros: none. Or what the
-                rule says of each token
-    candidates  int64 (R, n), NONE behind the support; in the order in which the rule asks them
-    extra       float64 (R,): a number of the rule's own
+    Attributes
+    ----------
+    p : float64 (R, V), the residual distribution
+    q : float64 (R, V), draft probabilities, or what the rule stores in their place
+    s : float64 (R, V), distribution of the next verified candidate, zeros for none; or per-token values of
+        the rule
+    candidates : int64 (R, n), in verification order; NONE once the support is exhausted
+    extra : float64 (R,), a value private to the rule
     """
 
     p: torch.Tensor
@@ -52,59 +50,70 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """A verifier of one node's candidates.
+    """A verification rule of one node's candidates.
 
-    laws      names of the draft laws that it is exact for: its output is of the law p
-    start     of law, p, q (normalised float64) and candidates: the first ``State``
-    accept    of a state and a place j: probability (R,) of accepting candidate j
-    reject    of law, state and j: the state behind its rejection
-    residual  of the last state: weights (R, V) of the token that is emitted then, not normalised
-    only      the one number of candidates that it takes; None: any
-    reads_q   or it does as well without
+    Attributes
+    ----------
+    distributions : names of the draft distributions for which the rule's output has distribution p
+    start : maps distribution, p, q (normalised float64) and candidates to the first ``State``
+    accept : maps a state and j to the acceptance probability (R,) of candidate j
+    reject : maps distribution, state and j to the state after rejecting candidate j
+    residual : maps the last state to weights (R, V) of the emitted token; not normalised
+    count : the only number of candidates it supports; None for any
+    reads_q : whether the rule needs q
     """
 
     name: str
-    laws: tuple[str, ...]
+    distributions: tuple[str, ...]
     start: Callable[[DraftDistribution, torch.Tensor, torch.Tensor, torch.Tensor], State]
     accept: Callable[[State, int], torch.Tensor]
     reject: Callable[[DraftDistribution, State, int], State]
     residual: Callable[[State], torch.Tensor]
-    only: int | None = None
+    count: int | None = None
     reads_q: bool = True
 
 
 def normalised(weights: torch.Tensor, otherwise: torch.Tensor | None = None) -> torch.Tensor:
-    """Rows (R, V) that sum to 1. Those without mass are taken from ``otherwise``, or stay as they are."""
+    """Scale rows (R, V) to sum 1. Rows without mass become those of ``otherwise``, or stay unchanged."""
     totals = weights.sum(-1, keepdim=True)
     shares = weights / torch.where(totals == 0, 1.0, totals)
     return shares if otherwise is None else torch.where(totals == 0, otherwise, shares)
 
 
 def gather_at(weights: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Entries (R,) of (R, V) at tokens int64 (R,); 0 where there is no token."""
+    """Return the entries (R,) of weights (R, V) at tokens int64 (R,); 0 where the token is NONE."""
     return weights.gather(1, tokens.clamp_min(0)[:, None])[:, 0] * (tokens >= 0)
 
 
 def acceptance_ratio(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """min(1, p / q); 0 where q is 0, as such a candidate was never drawn."""
+    """Return min(1, p / q), and 0 where q is 0."""
     return torch.where(q > 0, p / torch.where(q > 0, q, 1.0), 0.0).clamp_max(1.0)
 
 
 def kseq_threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
-    """rho (R,) in [1, n] with 1 - (1 - beta)^n = rho beta, beta the sum of min(p / rho, q).
+    """Solve the K-SEQ threshold equation 1 - (1 - beta)^n = rho beta with beta = sum min(p / rho, q).
 
-    By Newton's steps, halving where they leave the bracket. Both sides are taken from 1, where they are sums
-    of what is left and lose no digits.
+    Newton steps, with bisection where a step leaves the bracket. Both sides are computed as their difference
+    from 1, which keeps full precision (Sun et al., arXiv 2310.15141).
+
+    Parameters
+    ----------
+    p, q : float64 (R, V)
+    n : number of candidates
+
+    Returns
+    -------
+    rho : float64 (R,) in [1, n]
     """
     rho, low, high = p.new_ones(len(p)), p.new_ones(len(p)), p.new_full((len(p),), n)
     for _ in range(100):
         over, under = p > q * rho[:, None], q > p / rho[:, None]
         heavy, light = (p * over).sum(-1), (q * over).sum(-1)
-        covered, drawn = (p * under).sum(-1), (q * under).sum(-1)
-        missed = (drawn - covered / rho).clamp_min(0)  # 1 - beta
-        excess = (heavy - rho * light).clamp_min(0) - missed**n
+        covered, proposed = (p * under).sum(-1), (q * under).sum(-1)
+        rejected = (proposed - covered / rho).clamp_min(0)  # 1 - beta
+        excess = (heavy - rho * light).clamp_min(0) - rejected**n
         low, high = torch.where(excess >= 0, rho, low), torch.where(excess < 0, rho, high)
-        slope = light + n * missed ** (n - 1) * covered / rho**2
+        slope = light + n * rejected ** (n - 1) * covered / rho**2
         step = rho + excess / torch.where(slope > 0, slope, 1.0)
         step = torch.where((step >= low) & (step <= high), step, (low + high) / 2)
         moved, rho = (step - rho).abs(), step
@@ -113,18 +122,30 @@ def kseq_threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
     return rho
 
 
-def rule_for(name: str, law: DraftDistribution, n: int) -> Rule:
-    """By name, for n candidates of a law; ConfigError where it is not exact for them."""
+def rule_for(name: str, distribution: DraftDistribution, n: int) -> Rule:
+    """Return the rule of this name.
+
+    Raises
+    ------
+    ConfigError
+        The rule is unknown, or not exact for n candidates of the distribution.
+    """
     if name not in RULES:
-        raise ConfigError(f"no verification rule {name!r}: use {', '.join(RULES)}")
+        raise ConfigError(f"unknown verification rule {name!r}: use {', '.join(RULES)}")
     rule = RULES[name]
-    if law.name not in rule.laws:
-        fit = ", ".join(other.name for other in RULES.values() if law.name in other.laws)
-        raise ConfigError(f"rule {name!r} is not exact for draft law {law.name!r}: it takes "
-                          f"{', '.join(rule.laws)}; for {law.name} use one of {fit}")
-    if rule.only not in (None, n):
-        raise ConfigError(f"rule {name!r} takes {rule.only} candidates, not {n}: draw as many, or use rrs")
-    check_count(law, n)
+    if distribution.name not in rule.distributions:
+        alternatives = ", ".join(
+            other.name for other in RULES.values() if distribution.name in other.distributions
+        )
+        raise ConfigError(
+            f"rule {name!r} is not exact for draft distribution {distribution.name!r}: it supports "
+            f"{', '.join(rule.distributions)}; for {distribution.name} use one of {alternatives}"
+        )
+    if rule.count not in (None, n):
+        raise ConfigError(
+            f"rule {name!r} needs exactly {rule.count} candidates, not {n}; use rrs for other counts"
+        )
+    check_count(distribution, n)
     return rule
 
 
@@ -132,26 +153,28 @@ def _never_accept(state, j):
     return state.extra.new_zeros(len(state.extra))
 
 
-def _unchanged(law, state, j):
+def _unchanged(distribution, state, j):
     return state
 
 
 def _residual_of_p(state):
-    """p less the law of the candidate that counts. Where rounding leaves nothing a rejection has a
-    probability of that size, and p itself is right up to it."""
-    rest = (state.p - state.s).clamp_min(0)
-    return torch.where(rest.sum(-1, keepdim=True) == 0, state.p, rest)
+    """Return (p - s)+, or p where rounding leaves nothing.
+
+    There a rejection has a probability of the order of rounding, and p is right up to rounding.
+    """
+    residual = (state.p - state.s).clamp_min(0)
+    return torch.where(residual.sum(-1, keepdim=True) == 0, state.p, residual)
 
 
 def _zeros(p):
     return p.new_zeros(len(p))
 
 
-# Recursive rejection: any law, as it asks the law itself what the next candidate was drawn from.
+# Recursive rejection (MCSD): exact for every distribution, as it uses the distribution's own next weights.
 
 
-def _start_recursive(law, p, q, candidates):
-    first = normalised(law.after(q, candidates[:, :0], candidates.shape[1]))
+def _start_recursive(distribution, p, q, candidates):
+    first = normalised(distribution.next_weights(q, candidates[:, :0], candidates.shape[1]))
     return State(p, q, first, candidates, _zeros(p))
 
 
@@ -160,34 +183,44 @@ def _accept_recursive(state, j):
     return acceptance_ratio(gather_at(state.p, token), gather_at(state.s, token))
 
 
-def _reject_recursive(law, state, j):
-    drawn = gather_at(state.s, state.candidates[:, j]) > 0
-    p = torch.where(drawn[:, None], normalised((state.p - state.s).clamp_min(0), state.p), state.p)
+def _reject_recursive(distribution, state, j):
+    possible = gather_at(state.s, state.candidates[:, j]) > 0
+    p = torch.where(possible[:, None], normalised((state.p - state.s).clamp_min(0), state.p), state.p)
     n = state.candidates.shape[1]
     if j + 1 == n:
         return state._replace(p=p)
-    return state._replace(p=p, s=normalised(law.after(state.q, state.candidates[:, : j + 1], n)))
+    return state._replace(
+        p=p, s=normalised(distribution.next_weights(state.q, state.candidates[:, : j + 1], n))
+    )
 
 
 def _recursive_residual(state):
     return state.p
 
 
-def _recursive(name, laws, only=None):
-    return Rule(name, laws, _start_recursive, _accept_recursive, _reject_recursive, _recursive_residual, only)
+def _recursive(name, distributions, count=None):
+    return Rule(
+        name,
+        distributions,
+        _start_recursive,
+        _accept_recursive,
+        _reject_recursive,
+        _recursive_residual,
+        count,
+    )
 
 
-# Naive: a token of p; it is accepted if it is among the candidates.
+# Naive: sample a token from p and accept it if it is among the candidates.
 
 
-def _start_naive(law, p, q, candidates):
+def _start_naive(distribution, p, q, candidates):
     return State(p, q, p.new_zeros(p.shape), candidates, _zeros(p))
 
 
-# K-SEQ: one threshold for all candidates.
+# K-SEQ: the same threshold rho for all candidates.
 
 
-def _start_k_seq(law, p, q, candidates):
+def _start_k_seq(distribution, p, q, candidates):
     scale = kseq_threshold(p, q, candidates.shape[1])
     return State(p, q, q * scale[:, None], candidates, scale)
 
@@ -197,12 +230,12 @@ def _accept_k_seq(state, j):
     return acceptance_ratio(gather_at(state.p, token), gather_at(state.s, token))
 
 
-# K-SEQ by classes of p / q.
+# Priority: K-SEQ with one threshold per class of p / q.
 
 
-def _start_priority(law, p, q, candidates):
-    made = priority_plan(p, q, candidates.shape[1])
-    return State(p - made.accepted, p, made.passes, by_priority(candidates, made), _zeros(p))
+def _start_priority(distribution, p, q, candidates):
+    plan = priority_plan(p, q, candidates.shape[1])
+    return State(p - plan.accepted, p, plan.passes, by_priority(candidates, plan), _zeros(p))
 
 
 def _accept_priority(state, j):
@@ -210,15 +243,17 @@ def _accept_priority(state, j):
 
 
 def _priority_residual(state):
-    """As ``_rest_of_p``; ``q`` holds p itself."""
-    left = state.p.clamp_min(0)
-    return torch.where(left.sum(-1, keepdim=True) == 0, state.q, left)
+    """Return (p - accepted)+, or p (stored in ``q``) where rounding leaves nothing."""
+    residual = state.p.clamp_min(0)
+    return torch.where(residual.sum(-1, keepdim=True) == 0, state.q, residual)
 
 
-# Greedy: the last candidate is judged, drawn from q without the others; these come from the residual.
+# Greedy: only the last candidate is verified, with q restricted to the other tokens; the deterministic
+# candidates are emitted through the residual.
+# candidates are emitted through the residual.
 
 
-def _start_greedy(law, p, q, candidates):
+def _start_greedy(distribution, p, q, candidates):
     return State(p, q, normalised(without(q, candidates[:, :-1])), candidates, _zeros(p))
 
 
@@ -228,21 +263,21 @@ def _accept_greedy(state, j):
     return _accept_recursive(state, j)
 
 
-# SpecHub: the most probable token is always there, and comes from the residual; the other one counts.
+# SpecHub: the argmax of q is always a candidate and is emitted through the residual; the other is verified.
 
 
-def _start_spechub(law, p, q, candidates):
+def _start_spechub(distribution, p, q, candidates):
     first = one_hot_argmax(q)
     return State(p, q, normalised(q * (1 - first)), candidates, (q * first).sum(-1))
 
 
 def _accept_spechub(state, j):
     token = state.candidates[:, j]
-    drawn, other = gather_at(state.q, token), gather_at(state.s, token)  # other: 0 of the most probable token
-    owed = gather_at(state.p, token)
+    q, other = gather_at(state.q, token), gather_at(state.s, token)  # other is 0 for the argmax of q
+    residual = gather_at(state.p, token)
     if j == 0:
-        return torch.where(other > 0, acceptance_ratio(owed, drawn), 0.0)
-    return acceptance_ratio((owed - drawn).clamp_min(0), state.extra * other)
+        return torch.where(other > 0, acceptance_ratio(residual, q), 0.0)
+    return acceptance_ratio((residual - q).clamp_min(0), state.extra * other)
 
 
 _ALL_DISTRIBUTIONS = tuple(DISTRIBUTIONS)
@@ -252,8 +287,8 @@ RULES = {
     for rule in (
         _recursive(
             "speculative",
-            tuple(name for name in DISTRIBUTIONS if DISTRIBUTIONS[name].only in (None, 1)),
-            only=1,
+            tuple(name for name in DISTRIBUTIONS if DISTRIBUTIONS[name].count in (None, 1)),
+            count=1,
         ),
         _recursive("rrs", _ALL_DISTRIBUTIONS),
         _recursive("mcss", ("iid", "without_replacement")),
@@ -276,6 +311,6 @@ RULES = {
             _unchanged,
             _residual_of_p,
         ),
-        Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _unchanged, _residual_of_p, only=2),
+        Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _unchanged, _residual_of_p, count=2),
     )
 }

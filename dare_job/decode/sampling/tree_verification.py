@@ -1,4 +1,4 @@
-"""Verdicts on the trees of a forward: the path each row goes on with, and the token drawn behind it."""
+"""Verification of the trees of one forward pass: each row's accepted path and the token after it."""
 
 from collections.abc import Callable
 
@@ -16,88 +16,108 @@ from dare_job.decode.settings import Warp
 from dare_job.decode.verify.penalty import PenaltyContext
 from dare_job.decode.verify.result import VerificationResult, empty_result
 
-TRAVERSAL = "traversal"  # a rule of whole trees, where the others are of one node's candidates
-DETERMINISTIC = "top_k"  # the law that has no chance in it
+TRAVERSAL = "traversal"  # verifies whole trees; all other rules verify one node's candidates
+DETERMINISTIC = "top_k"  # the deterministic draft distribution
 
-Uniforms = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # rows, nodes of the row, how many -> uniforms
+UniformSource = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # rows, nodes, count -> (M, count)
 
 
 class Probabilities:
-    """Of the target behind the queries that are asked for, warped; ``p[queries]`` is float32 (M, V)."""
+    """Warped target probabilities, computed on demand: ``p[queries]`` is float32 (M, V)."""
 
     def __init__(self, scores: torch.Tensor, settings: Warp, texts: Callable[[torch.Tensor], torch.Tensor]):
-        """scores float32 (T, V); texts: int64 (M, L) that queries stand behind, padded with -1."""
+        """Take scores float32 (T, V); ``texts`` returns the texts int64 (M, L) before queries, padded with
+        -1.
+        """
         self._scores, self._settings, self._texts = scores, settings, texts
-        self._asked: torch.Tensor | None = None
+        self._cached_queries: torch.Tensor | None = None
 
     def __getitem__(self, queries: torch.Tensor) -> torch.Tensor:
-        if queries is not self._asked:
+        if queries is not self._cached_queries:
             seen = self._texts(queries) if self._settings.repetition_penalty != 1 else None
-            self._found, _ = warp(self._scores[queries], self._settings, seen)
-            self._asked = queries
-        return self._found
+            self._cached, _ = warp(self._scores[queries], self._settings, seen)
+            self._cached_queries = queries
+        return self._cached
 
 
-def verify_deterministic(tree: Tree, p: Probabilities, numbers: Uniforms) -> VerificationResult:
-    """Where there was no chance in the drafts: a token of the target is drawn, and is accepted where it is
-    one of the node's children. No rule accepts more of them.
+def verify_deterministic(tree: Tree, p: Probabilities, draw: UniformSource) -> VerificationResult:
+    """Verify deterministic drafts: sample target tokens and accept those that are children of their node.
+
+    This has the highest acceptance of all exact rules for such drafts.
     """
     tokens, parents, _, starts = tree.host
     children = _children(parents, starts)
     width = children.shape[1]
     candidates = _candidates(tree, children, np.full(len(tree), width))
-    uniforms = _query_uniforms(tree, numbers, 1).expand(-1, width + 1)
-    return _verdict(
+    uniforms = _query_uniforms(tree, draw, 1).expand(-1, width + 1)
+    return _verification_result(
         tree, verify_trees("naive", DETERMINISTIC, candidates, p, p, uniforms)
     )  # which reads no q
 
 
 def verify_deterministic_on_cpu(
-    tree: Tree, scores: torch.Tensor, settings: WarpParameters, seen: PenaltyContext, numbers: Uniforms
+    tree: Tree, scores: torch.Tensor, settings: WarpParameters, seen: PenaltyContext, draw: UniformSource
 ) -> VerificationResult:
-    """The same by compiled code. scores float32 (T, V); seen: of a penalty that they have not had yet."""
-    found = empty_result(tree)
+    """Do the same in compiled code.
+
+    Parameters
+    ----------
+    scores : float32 (T, V), before the repetition penalty
+    settings : warping parameters
+    seen : tokens of each row's text, for the penalty
+    """
+    arrays = empty_result(tree)
     tokens, parents, _, starts = tree.host
-    uniforms = _query_uniforms(tree, numbers, 1).numpy()[:, 0]
+    uniforms = _query_uniforms(tree, draw, 1).numpy()[:, 0]
     return VerificationResult(
-        *found,
+        *arrays,
         verify_deterministic_drafts(
-            scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings, seen, *found
+            scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings, seen, *arrays
         ),
     )
 
 
 def verify_sampled(
-    tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, numbers: Uniforms
+    tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, draw: UniformSource
 ) -> VerificationResult:
-    """Where candidates were drawn by laws, all of which the tree has.
+    """Verify sampled drafts, whose trees must be complete.
 
-    rule  judges what was drawn; what is certain needs none (``of_certain``)
+    Rows with deterministic drafts are verified by rule "naive", all others by ``rule``.
     """
-    candidates, q = drafts.on(tree)
-    uniforms = _query_uniforms(tree, numbers, max(2, candidates.children.shape[1] + 1))
-    found = TreeOutcome(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
-    for law, rows in drafts.by_law().items():
+    candidates, q = drafts.on_tree(tree)
+    uniforms = _query_uniforms(tree, draw, max(2, candidates.children.shape[1] + 1))
+    outcome = TreeOutcome(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
+    for distribution, rows in drafts.rows_by_distribution().items():
         rows = torch.from_numpy(rows).to(candidates.roots.device)
-        ends = _accepted_paths(rule, law, candidates._replace(roots=candidates.roots[rows]), p, q, uniforms)
-        found.nodes[rows], found.token[rows] = ends
-    return _verdict(tree, found)
+        ends = _accepted_paths(
+            rule, distribution, candidates._replace(roots=candidates.roots[rows]), p, q, uniforms
+        )
+        outcome.nodes[rows], outcome.token[rows] = ends
+    return _verification_result(tree, outcome)
 
 
-def _accepted_paths(rule: str, law: str, candidates: CandidateTrees, p: Probabilities, q: QueryProbabilities,
-          uniforms: torch.Tensor) -> TreeOutcome:
-    if law == DETERMINISTIC:
-        return verify_trees("naive", law, candidates, p, p, uniforms)
+def _accepted_paths(
+    rule: str,
+    distribution: str,
+    candidates: CandidateTrees,
+    p: Probabilities,
+    q: QueryProbabilities,
+    uniforms: torch.Tensor,
+) -> TreeOutcome:
+    if distribution == DETERMINISTIC:
+        return verify_trees("naive", distribution, candidates, p, p, uniforms)
     if rule == TRAVERSAL:
         every = p[torch.arange(len(q), device=uniforms.device)]
-        return traverse(law, _cut_at_nonfinite(candidates, every.sum(-1) > 0), every, q, uniforms[:, [0, -1]])
-    return verify_trees(rule, law, candidates, p, q, uniforms)
+        return traverse(
+            distribution, _cut_at_nonfinite(candidates, every.sum(-1) > 0), every, q, uniforms[:, [0, -1]]
+        )
+    return verify_trees(rule, distribution, candidates, p, q, uniforms)
 
 
-def _cut_at_nonfinite(candidates: CandidateTrees, numbers: torch.Tensor) -> CandidateTrees:
-    """Without what is behind nodes that have no numbers: their text ends there, so they are leaves."""
-    return candidates._replace(children=torch.where(numbers[:, None], candidates.children, NONE),
-                               draws=torch.where(numbers, candidates.draws, 0))
+def _cut_at_nonfinite(candidates: CandidateTrees, finite: torch.Tensor) -> CandidateTrees:
+    """Remove the descendants of nodes with non-finite logits: the text ends there, so they are leaves."""
+    return candidates._replace(children=torch.where(finite[:, None], candidates.children, NONE),
+                               draws=torch.where(finite, candidates.draws, 0))
 
 
 def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> CandidateTrees:
@@ -107,37 +127,38 @@ def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> Candidat
 
 
 def _children(parents: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """int64 (T, K): queries behind each query, in their order, NONE behind the last; K is at least 1."""
+    """Return the children int64 (T, K) of each query in order, NONE after the last; K is at least 1."""
     nodes = np.setdiff1d(np.arange(len(parents)), starts[:-1], assume_unique=True)
     order = nodes[np.argsort(parents[nodes], kind="stable")]
     above = parents[order]
     first = np.searchsorted(above, above)  # where its siblings begin
-    place = np.arange(len(order)) - first
-    found = np.full((len(parents), 1 + int(place.max(initial=0))), NONE)
-    found[above, place] = order
-    return found
+    index = np.arange(len(order)) - first
+    children = np.full((len(parents), 1 + int(index.max(initial=0))), NONE)
+    children[above, index] = order
+    return children
 
 
-def _query_uniforms(tree: Tree, numbers: Uniforms, count: int) -> torch.Tensor:
-    """float64 (T, count): of each query by its row and its place among the row's.
+def _query_uniforms(tree: Tree, draw: UniformSource, count: int) -> torch.Tensor:
+    """Return uniforms float64 (T, count) for each query, by its row and its index within the row.
 
-    The last one comes first from the row's numbers: how many there are may hang on the batch.
+    The last column takes the row's first uniform: ``count`` may depend on the batch, the first uniform does
+    not.
     """
     starts = tree.host[3]
     rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    found = numbers(rows, np.arange(len(tree)) - starts[:-1][rows], count)
-    return torch.from_numpy(np.roll(found, -1, 1)).to(tree.tokens.device)
+    values = draw(rows, np.arange(len(tree)) - starts[:-1][rows], count)
+    return torch.from_numpy(np.roll(values, -1, 1)).to(tree.tokens.device)
 
 
-def _verdict(tree: Tree, found: TreeOutcome) -> VerificationResult:
+def _verification_result(tree: Tree, outcome: TreeOutcome) -> VerificationResult:
     tokens, parents, depths, starts = tree.host
-    nodes, token = found.nodes.cpu().numpy(), found.token.cpu().numpy()
+    nodes, token = outcome.nodes.cpu().numpy(), outcome.token.cpu().numpy()
     counts, paths, out, relaxed, finite, sound = empty_result(tree)
     counts[:], finite[:], relaxed[:] = depths[nodes], token != NONE, False
-    sound[:] = finite | (counts > 0)  # a node behind one that was accepted spoiled nothing before it
+    sound[:] = finite | (counts > 0)  # non-finite logits after an accepted node leave the path up to it valid
     rows = np.arange(len(nodes))
     out[:], paths[:] = 0, 0
-    out[rows, counts] = np.where(finite, token, 0)  # 0: nobody writes it
+    out[rows, counts] = np.where(finite, token, 0)  # 0 is a placeholder that is never emitted
     for _ in range(tree.depth):
         deep = depths[nodes] > 0
         here, row = nodes[deep], rows[deep]

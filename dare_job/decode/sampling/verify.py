@@ -1,6 +1,7 @@
-"""Verification of one node's candidates, R rows at a time: by chance, or exactly over all that may happen.
+"""Exact verification of multi-candidate drafts, at one node or down a tree from its root.
 
-Verification of trees of candidates, node by node from the root on: the path that is accepted.
+The same rule code runs in two ways: with uniforms, sampling one outcome per row, or exactly, with the
+probability of every outcome (for tests and acceptance statistics).
 """
 
 from typing import NamedTuple
@@ -13,10 +14,12 @@ from dare_job.errors import ConfigError
 
 
 class Outcome(NamedTuple):
-    """What happened to R rows.
+    """The sampled outcome of R rows.
 
-    place  int64 (R,): of the accepted candidate, the first of equals; NONE where the token is none of them
-    token  int64 (R,): what is emitted, NONE where p or q of the row are no probabilities
+    Attributes
+    ----------
+    place : int64 (R,), first candidate equal to the token; NONE if the token is none of the candidates
+    token : int64 (R,), emitted token; NONE where p or q of the row are not probabilities
     """
 
     place: torch.Tensor
@@ -24,10 +27,13 @@ class Outcome(NamedTuple):
 
 
 class OutputDistribution(NamedTuple):
-    """What may happen to R rows.
+    """The exact output distribution of R rows.
 
-    tokens  float64 (R, V): probability that each is emitted
-    places  float64 (R, n): that each candidate is accepted, the first of equals
+    Attributes
+    ----------
+    tokens : float64 (R, V), probability that a token is emitted
+    places : float64 (R, n), probability that a candidate is accepted; repeated candidates count at their
+        first place
     """
 
     tokens: torch.Tensor
@@ -35,60 +41,71 @@ class OutputDistribution(NamedTuple):
 
 
 class Verifier:
-    """A rule for n candidates of a law that it is exact for.
+    """Verifies n candidates of one node with a rule that is exact for their draft distribution.
 
-    p and q are float32 (R, V), what the target and the draft say of the next token after the same warping;
-    they are normalised in float64. candidates int64 (R, n) were drawn by the law from this q. The rule naive
-    takes None for q: of text that was found and not drawn, with the law ``top_k``.
+    p and q are float32 (R, V): the warped next-token probabilities of target and draft; they are normalised
+    in float64. candidates int64 (R, n) were sampled from q. Rule "naive" accepts q = None, for deterministic
+    drafts under the distribution "top_k".
+
+    Raises
+    ------
+    ConfigError
+        The rule is not exact for n candidates of the distribution.
     """
 
-    def __init__(self, rule: str | Rule, law_name: str, n: int):
-        self.law, self.n = distribution_for(law_name), n
-        self.rule = rule_for(rule, self.law, n) if isinstance(rule, str) else rule
+    def __init__(self, rule: str | Rule, distribution: str, n: int):
+        self.distribution, self.n = distribution_for(distribution), n
+        self.rule = rule_for(rule, self.distribution, n) if isinstance(rule, str) else rule
 
     def verify(self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor,
                uniforms: torch.Tensor) -> Outcome:
-        """uniforms (R, n + 1) in [0, 1), not those that drew: one of each candidate, and the residual's."""
-        chance = _Sampled(uniforms)
-        self._run(p, q, candidates, chance)
-        return Outcome(_first_place(candidates, chance.token), chance.token)
+        """Sample an outcome per row; uniforms (R, n + 1) in [0, 1) are one per candidate and one for the
+        residual.
 
-    def law_of_output(
+        They must be independent of the uniforms that sampled the candidates.
+        """
+        outcomes = _SampledOutcomes(uniforms)
+        self._run(p, q, candidates, outcomes)
+        return Outcome(_first_place(candidates, outcomes.token), outcomes.token)
+
+    def output_distribution(
         self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor
     ) -> OutputDistribution:
-        """Exactly, of given candidates."""
-        chance = _Exact(p)
-        self._run(p, q, candidates, chance)
-        new = [(column >= 0) & (candidates[:, :j] != column).all(-1, keepdim=True)
+        """Return the exact output distribution given the candidates."""
+        outcomes = _ExactOutcomes(p)
+        self._run(p, q, candidates, outcomes)
+        first = [(column >= 0) & (candidates[:, :j] != column).all(-1, keepdim=True)
                for j, column in enumerate(candidates.split(1, 1))]
         return OutputDistribution(
-            chance.tokens, chance.tokens.gather(1, candidates.clamp_min(0)) * torch.cat(new, 1)
+            outcomes.tokens, outcomes.tokens.gather(1, candidates.clamp_min(0)) * torch.cat(first, 1)
         )
 
-    def _run(self, p, q, candidates, chance) -> None:
+    def _run(self, p, q, candidates, outcomes) -> None:
         if q is None and self.rule.reads_q:
-            raise ConfigError(f"rule {self.rule.name!r} needs the q of its candidates; naive does not")
+            raise ConfigError(
+                f"rule {self.rule.name!r} needs the draft probabilities q; only rule 'naive' does not"
+            )
         p = normalised(p.double())
         q = p if q is None else normalised(q.double())
-        state = self.rule.start(self.law, p, q, candidates)
+        state = self.rule.start(self.distribution, p, q, candidates)
         for j in range(self.n):
-            left = chance.step(j, state.candidates[:, j], self.rule.accept(state, j))
-            if left is not None:
-                state = state.rows(left)
-                if not len(left):
+            alive = outcomes.step(j, state.candidates[:, j], self.rule.accept(state, j))
+            if alive is not None:
+                state = state.rows(alive)
+                if not len(alive):
                     return
-            state = self.rule.reject(self.law, state, j)
-        chance.end(self.rule.residual(state))
+            state = self.rule.reject(self.distribution, state, j)
+        outcomes.end(self.rule.residual(state))
 
 
 def _first_place(candidates: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-    """Where each row's token (R,) stands first among its candidates (R, n), or NONE."""
+    """Return the first place (R,) of each row's token (R,) among its candidates (R, n), or NONE."""
     equal = (candidates == token[:, None]) & (token >= 0)[:, None]
     return torch.where(equal.any(-1), equal.int().argmax(-1), NONE)
 
 
-class _Sampled:
-    """One thing happens to each row; rows whose candidate is accepted leave."""
+class _SampledOutcomes:
+    """Samples one outcome per row; a row leaves once a candidate is accepted."""
 
     def __init__(self, uniforms: torch.Tensor):
         self.uniforms = uniforms
@@ -96,7 +113,7 @@ class _Sampled:
         self.token = torch.full_like(self.alive, NONE)
 
     def step(self, j: int, tokens: torch.Tensor, accept: torch.Tensor) -> torch.Tensor:
-        """Numbers of the rows that go on, among those that came."""
+        """Return which of the remaining rows rejected candidate j, as indices into them."""
         passed = self.uniforms[self.alive, j] < accept
         self.token[self.alive[passed]] = tokens[passed]
         left = (~passed).nonzero()[:, 0]
@@ -107,8 +124,8 @@ class _Sampled:
         self.token[self.alive] = sample_tokens(weights, self.uniforms[self.alive, -1])
 
 
-class _Exact:
-    """All happens, with its probability."""
+class _ExactOutcomes:
+    """Follows both outcomes of every step with their probabilities."""
 
     def __init__(self, p: torch.Tensor):
         self.weight = p.new_ones(len(p), dtype=torch.float64)
@@ -123,14 +140,17 @@ class _Exact:
 
 
 class CandidateTrees(NamedTuple):
-    """Trees of R rows, N nodes in all; a node's candidates were drawn by one law from q behind the node.
+    """Candidate trees of R rows with N nodes in all.
 
-    roots     int64 (R,)     node of each row's root
-    tokens    int64 (N,)     of each node; a root's says nothing
-    children  int64 (N, n)   nodes of the candidates in the order of drawing, NONE behind the support and
-                             behind ``draws``. A token drawn twice is one node twice, or two nodes with draws
-                             of their own
-    draws     int64 (N,)     how many candidates the law was asked for; 0: a leaf
+    The candidates of a node were sampled from one distribution with the draft probabilities q after the node.
+
+    Attributes
+    ----------
+    roots : int64 (R,), root node of each row
+    tokens : int64 (N,), token of each node; undefined for roots
+    children : int64 (N, n), nodes of the candidates in sampling order, NONE beyond ``draws`` or the support;
+        a token sampled twice is one node listed twice, or two nodes with draws of their own
+    draws : int64 (N,), number of candidates requested from the distribution; 0 for a leaf
     """
 
     roots: torch.Tensor
@@ -138,69 +158,82 @@ class CandidateTrees(NamedTuple):
     children: torch.Tensor
     draws: torch.Tensor
 
-    def drawn(self, nodes: torch.Tensor, n: int) -> torch.Tensor:
-        """Candidates int64 (M, n) of nodes (M,)."""
+    def candidate_tokens(self, nodes: torch.Tensor, n: int) -> torch.Tensor:
+        """Return the candidates int64 (M, n) of nodes (M,)."""
         places = self.children[nodes, :n]
         return torch.where(places == NONE, NONE, self.tokens[places.clamp_min(0)])
 
 
 class TreeOutcome(NamedTuple):
-    """What happened to R rows.
+    """The verification outcome of R trees.
 
-    nodes  int64 (R,): where the accepted path ends
-    token  int64 (R,): what is emitted behind it, NONE where p or q there are no probabilities
+    Attributes
+    ----------
+    nodes : int64 (R,), last node of the accepted path
+    token : int64 (R,), token emitted after it; NONE where p or q there are not probabilities
     """
 
     nodes: torch.Tensor
     token: torch.Tensor
 
 
-def verify_trees(rule: str, law: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor | None,
+def verify_trees(rule: str, distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor | None,
          uniforms: torch.Tensor) -> TreeOutcome:
-    """p and q float32 (N, V), behind each node (q of leaves is not read, nor any by the rule naive: None);
-    uniforms (N, n + 1) in [0, 1), not those that drew the candidates: of these, and of the token behind.
+    """Verify trees from the root down, node by node, with a rule of ``RULES``.
+
+    Parameters
+    ----------
+    rule, distribution : names of the rule and of the draft distribution
+    tree : candidate trees of R rows
+    p, q : float32 (N, V) after each node; q of leaves is not read, and q may be None for rule "naive"
+    uniforms : (N, n + 1) in [0, 1), independent of those that sampled the candidates: one per candidate and
+        one for the token after the path
     """
     nodes, token = tree.roots.clone(), torch.full_like(tree.roots, NONE)
-    going = torch.arange(len(nodes), device=nodes.device)
-    while len(going):
-        draws, onward = tree.draws[nodes[going]], []
+    active = torch.arange(len(nodes), device=nodes.device)
+    while len(active):
+        draws, continuing = tree.draws[nodes[active]], []
         for n in draws.unique().tolist():
-            rows = going[draws == n]
-            here = nodes[rows]
+            rows = active[draws == n]
+            nodes_here = nodes[rows]
             if n == 0:
-                token[rows] = sample_tokens(p[here].double(), uniforms[here, -1])
+                token[rows] = sample_tokens(p[nodes_here].double(), uniforms[nodes_here, -1])
                 continue
-            own = torch.cat((uniforms[here, :n], uniforms[here, -1:]), 1)
-            place, token[rows] = Verifier(rule, law, n).verify(p[here], None if q is None else q[here],
-                                                               tree.drawn(here, n), own)
+            own = torch.cat((uniforms[nodes_here, :n], uniforms[nodes_here, -1:]), 1)
+            place, token[rows] = Verifier(rule, distribution, n).verify(
+                p[nodes_here], None if q is None else q[nodes_here], tree.candidate_tokens(nodes_here, n), own
+            )
             passed = place != NONE
-            nodes[rows[passed]] = tree.children[here[passed], place[passed]]
-            onward.append(rows[passed])
-        going = torch.cat(onward) if onward else going[:0]
+            nodes[rows[passed]] = tree.children[nodes_here[passed], place[passed]]
+            continuing.append(rows[passed])
+        active = torch.cat(continuing) if continuing else active[:0]
     return TreeOutcome(nodes, token)
 
 
 def tree_distribution(
-    rule: str, law: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor
+    rule: str, distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor
 ) -> torch.Tensor:
-    """Probability float64 (N, V) that a row's path ends at a node with a token behind it, exactly."""
+    """Return the exact probability float64 (N, V) that a path ends at a node with a token after it.
+
+    Parameters as in ``verify_trees``.
+    """
     reached, ends = p.new_zeros(len(p), dtype=torch.float64), p.new_zeros(p.shape, dtype=torch.float64)
     reached[tree.roots] = 1
-    going = tree.roots
-    while len(going):
-        draws, onward = tree.draws[going], []
+    active = tree.roots
+    while len(active):
+        draws, continuing = tree.draws[active], []
         for n in draws.unique().tolist():
-            here = going[draws == n]
+            here = active[draws == n]
             weight = reached[here, None]
             if n == 0:
                 ends[here] = weight * p[here] / p[here].double().sum(-1, keepdim=True)
                 continue
-            drawn, children = tree.drawn(here, n), tree.children[here, :n]
-            tokens, places = Verifier(rule, law, n).law_of_output(p[here], q[here], drawn)
-            taken = torch.zeros_like(tokens).scatter_add_(1, drawn.clamp_min(0), places)
-            ends[here] = weight * (tokens - taken).clamp_min(0)
-            there = children >= 0
-            reached.index_add_(0, children[there], (weight * places)[there])
-            onward.append(children[there].unique())
-        going = torch.cat(onward) if onward else going[:0]
+            candidates, children = tree.candidate_tokens(here, n), tree.children[here, :n]
+            tokens, places = Verifier(rule, distribution, n).output_distribution(p[here], q[here], candidates)
+            accepted = torch.zeros_like(tokens).scatter_add_(1, candidates.clamp_min(0), places)
+            ends[here] = weight * (tokens - accepted).clamp_min(0)
+            present = children >= 0
+            reached.index_add_(0, children[present], (weight * places)[present])
+            continuing.append(children[present].unique())
+        active = torch.cat(continuing) if continuing else active[:0]
     return ends

@@ -1,7 +1,7 @@
-"""Warping: logits to the probabilities that are sampled, of the target and of the draft alike.
+"""Warping: turns logits into the probabilities to sample from, for target and draft model alike.
 
-Order, meaning and ties are those of ``generate`` of transformers: bias, repetition penalty, temperature,
-top-k, top-p, min-p. A constraint is -inf in the logits, before they come here.
+Order, meaning and ties are those of ``generate`` in transformers: logit bias, repetition penalty,
+temperature, top-k, top-p, min-p. A constraint is applied before, as -inf in the logits.
 """
 
 import math
@@ -20,27 +20,39 @@ _FORBIDDEN = -math.inf
 
 
 def warp(logits: torch.Tensor, settings: Warp,
-         seen: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities float32 (N, V) of logits float32 (N, V), and whether a node has any, bool (N,).
+         text_tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return warped probabilities and whether the logits of each node are finite.
 
-    seen    int64 (N, L): the tokens of each node's text, -1 where it is shorter; for the penalty alone
+    Parameters
+    ----------
+    logits : float32 (N, V)
+    settings : how to warp
+    text_tokens : int64 (N, L), tokens of each node's text padded with -1; needed for the repetition penalty
+        only
 
-    A node with a NaN, with infinity, or with nothing but -inf has the probabilities 0: nothing can be drawn
-    from it. ConfigError where a bias is of a token that the vocabulary does not hold, or ``seen`` is missing.
+    Returns
+    -------
+    probabilities : float32 (N, V); zeros for a node whose logits hold NaN, +inf or only -inf
+    finite : bool (N,), whether the node can be sampled from
+
+    Raises
+    ------
+    ConfigError
+        A bias is for a token outside the vocabulary, or text_tokens is missing.
     """
-    scores = _penalised(_biased(logits, settings), settings, seen)
+    scores = _penalised(_biased(logits, settings), settings, text_tokens)
     if settings.greedy:
-        peaks, sound = scores.argmax(-1, keepdim=True), _finite(scores)
-        return torch.zeros_like(scores).scatter_(1, peaks, 1.0) * sound[:, None], sound
+        peaks, finite = scores.argmax(-1, keepdim=True), _finite(scores)
+        return torch.zeros_like(scores).scatter_(1, peaks, 1.0) * finite[:, None], finite
     if settings.temperature != 1:
         scores = scores / settings.temperature
-    sound = _finite(scores)
-    scores = _truncated(torch.where(sound[:, None], scores, 0.0), settings)
-    return torch.softmax(scores, -1) * sound[:, None], sound
+    finite = _finite(scores)
+    scores = _truncated(torch.where(finite[:, None], scores, 0.0), settings)
+    return torch.softmax(scores, -1) * finite[:, None], finite
 
 
 def _finite(scores: torch.Tensor) -> torch.Tensor:
-    return scores.amax(-1).isfinite()  # a NaN is the greatest
+    return scores.amax(-1).isfinite()  # amax returns NaN if there is one
 
 
 def _biased(scores: torch.Tensor, settings: Warp) -> torch.Tensor:
@@ -49,19 +61,20 @@ def _biased(scores: torch.Tensor, settings: Warp) -> torch.Tensor:
     bias = scores.new_zeros(scores.shape[-1])
     tokens = list(settings.logit_bias)
     if max(tokens) >= len(bias):
-        raise ConfigError(f"logit_bias is of token {max(tokens)}: the vocabulary has {len(bias)}")
+        raise ConfigError(f"logit_bias names token {max(tokens)}, but the vocabulary has {len(bias)} tokens")
     bias[tokens] = torch.tensor([float(settings.logit_bias[token]) for token in tokens], device=scores.device)
     return scores + bias
 
 
-def _penalised(scores: torch.Tensor, settings: Warp, seen: torch.Tensor | None) -> torch.Tensor:
+def _penalised(scores: torch.Tensor, settings: Warp, text_tokens: torch.Tensor | None) -> torch.Tensor:
     if settings.repetition_penalty == 1:
         return scores
-    if seen is None:
-        raise ConfigError("repetition_penalty needs the tokens of each node's text")
+    if text_tokens is None:
+        raise ConfigError("repetition_penalty needs the tokens of each node's text; pass text_tokens")
     width = scores.shape[-1]
-    known = torch.where((seen >= 0) & (seen < width), seen, width)  # some tokens have an embedding alone
-    marks = scores.new_zeros((len(scores), width + 1), dtype=torch.bool).scatter_(1, known, True)[:, :width]
+    has_logit = (text_tokens >= 0) & (text_tokens < width)  # tokens may have an embedding but no logit
+    present = torch.where(has_logit, text_tokens, width)
+    marks = scores.new_zeros((len(scores), width + 1), dtype=torch.bool).scatter_(1, present, True)[:, :width]
     changed = torch.where(scores < 0, scores * settings.repetition_penalty,
                           scores / settings.repetition_penalty)
     return torch.where(marks, changed, scores)
@@ -69,15 +82,15 @@ def _penalised(scores: torch.Tensor, settings: Warp, seen: torch.Tensor | None) 
 
 def _truncated(scores: torch.Tensor, settings: Warp) -> torch.Tensor:
     if settings.top_k:
-        least = scores.topk(min(settings.top_k, scores.shape[-1])).values[:, -1:]
-        scores = scores.masked_fill(scores < least, _FORBIDDEN)
+        threshold = scores.topk(min(settings.top_k, scores.shape[-1])).values[:, -1:]
+        scores = scores.masked_fill(scores < threshold, _FORBIDDEN)
     if settings.top_p is not None and settings.top_p < 1:
-        rising, order = scores.sort(-1)
-        dropped = rising.softmax(-1).cumsum(-1) <= 1 - settings.top_p
+        ascending, order = scores.sort(-1)
+        dropped = ascending.softmax(-1).cumsum(-1) <= 1 - settings.top_p
         dropped[:, -1] = False
         scores = scores.masked_fill(dropped.scatter(1, order, dropped), _FORBIDDEN)
     if settings.min_p:
-        shares = scores.softmax(-1)
-        peaks = shares.amax(-1, keepdim=True)
-        scores = scores.masked_fill(shares < settings.min_p * peaks, _FORBIDDEN)
+        probabilities = scores.softmax(-1)
+        peaks = probabilities.amax(-1, keepdim=True)
+        scores = scores.masked_fill(probabilities < settings.min_p * peaks, _FORBIDDEN)
     return scores

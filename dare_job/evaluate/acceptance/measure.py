@@ -47,14 +47,14 @@ def cells(temperatures: Sequence[float], drafts: Sequence[int]) -> list[Cell]:
         for temperature in temperatures
         for n in drafts
         for law in DISTRIBUTIONS.values()
-        if law.only in (None, n)
+        if law.count in (None, n)
     ]
 
 
 def verifiers(law: str, n: int) -> list[str]:
     """The rules that are exact for n candidates of a law."""
     return [rule.name for rule in RULES.values()
-            if law in rule.laws and rule.only in (None, n) and rule.name not in _ALIASES]
+            if law in rule.distributions and rule.count in (None, n) and rule.name not in _ALIASES]
 
 
 def fill(found: Sequence[Cell], places: Iterable[Places], total: int, draws: int, seed: int) -> None:

@@ -54,7 +54,7 @@ def rate(rule: str, law_name: str, p: torch.Tensor, q: torch.Tensor, n: int, dra
         return Rate(known)
     verifier, support = Verifier(rule, law_name, n), int((q > 0).sum())
     if support ** n <= _MAX_TUPLES:
-        tuples, chances = enumerate_candidates(verifier.law, q, n)
+        tuples, chances = enumerate_candidates(verifier.distribution, q, n)
         return Rate(float(chances @ _accepted(verifier, p, q, tuples)))
     if law_name == "without_replacement" and _rest_mass(*_normalised(q), n) > _MIN_REST:
         found = rejection.estimates("rrs" if rule == "mcss" else rule, *_normalised(p, q), n, PATHS, seed)
@@ -123,7 +123,7 @@ def _accepted(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, tuples: torc
     """Probability float64 (M,) that one of each tuple is accepted."""
     found = []
     for part in tuples.split(max(1, _BATCH_VALUES // len(p))):
-        output = verifier.law_of_output(p.expand(len(part), -1), q.expand(len(part), -1), part)
+        output = verifier.output_distribution(p.expand(len(part), -1), q.expand(len(part), -1), part)
         found.append(output.places.sum(-1))
     return torch.cat(found)
 
@@ -138,7 +138,7 @@ def _estimated(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, draws: int,
             found.append(1 - _rejected(verifier, *rows, part))
         else:
             found.append(
-                _accepted(verifier, p, q, sample_candidates(verifier.law, rows[1], verifier.n, part))
+                _accepted(verifier, p, q, sample_candidates(verifier.distribution, rows[1], verifier.n, part))
             )
     return torch.cat(found).numpy()
 
@@ -147,11 +147,13 @@ def _rejected(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, uniforms: to
     """Probability (R,) that all candidates are rejected, each given those before, which are drawn as rejected
     ones are: p, q (R, V)."""
     candidates = torch.full(uniforms.shape, NONE)
-    state = verifier.rule.start(verifier.law, normalised(p.double()), normalised(q.double()), candidates)
+    state = verifier.rule.start(
+        verifier.distribution, normalised(p.double()), normalised(q.double()), candidates
+    )
     found = state.p.new_ones(len(p))
     for j in range(verifier.n):
         missed = (state.s - state.p).clamp_min(0)
         found *= missed.sum(-1)
         candidates[:, j] = sample_tokens(missed, uniforms[:, j])
-        state = verifier.rule.reject(verifier.law, state, j)
+        state = verifier.rule.reject(verifier.distribution, state, j)
     return found

@@ -65,9 +65,9 @@ class CountingEngine(SamplingEngine):
         super().__init__(*args)
         self.judged = self.passed = 0
 
-    def _judged(self, rows, slots, tree, scores) -> VerificationResult:
-        verdict = super()._judged(rows, slots, tree, scores)
-        if self._drawn is not None:
+    def _verify_scores(self, rows, slots, tree, scores) -> VerificationResult:
+        verdict = super()._verify_scores(rows, slots, tree, scores)
+        if self._sampled is not None:
             _, parents, depths, starts = tree.host
             inner = np.zeros(len(parents), np.bool_)
             inner[parents[depths > 0]] = True
