@@ -45,7 +45,7 @@ class Task:
     cut: str
     dt: str
     run_id: str
-    task_threads: int
+    threads: int
     wave_pools: WavePools = ()
     model_hash: str = ""
     archives: tuple[Archive, ...] = ()
