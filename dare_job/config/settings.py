@@ -193,8 +193,8 @@ class EncodeSettings(Section):
 
 
 class LogSettings(Section):
-    format: Literal["auto", "text", "json"] = Field(
-        "auto", description="auto: lines for people on a terminal, JSON lines elsewhere")
+    format: Literal["text", "json"] = Field(
+        "text", description="format of the log on standard error; json: one object per line, for machines")
     every_s: float = Field(15, ge=0.5, description="seconds between two lines, or metrics, of progress")
     file: bool = Field(True, description="all records also in OUT/_work/dt=D/logs/RUN_ID.jsonl")
 

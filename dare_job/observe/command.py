@@ -1,4 +1,4 @@
-"""Around a command that works on a date: log records with its run id, and metrics at its end, good or bad."""
+"""Logging and metrics of a command that works on a date, from its start to its success or failure."""
 
 import logging
 import signal
@@ -18,9 +18,10 @@ _LOG = logging.getLogger("dare_job")
 
 @contextmanager
 def observed(job: Job, command: str, counted: bool = True) -> Iterator[None]:
-    """Log the block with the run's id to standard error and its file; ``counted``: and tell Prometheus.
+    """Log the block with the run's id to standard error and the run's file; report its end to Prometheus.
 
-    A SIGTERM ends the block with exit code 143, after a last record, and with the date's lock given back.
+    ``counted=False`` leaves out the metrics of finished commands. SIGTERM ends the block with exit code 143,
+    after a last log record and after the date's lock is released.
     """
     settings = job.config.log
     log.to_stderr(settings.format)
@@ -35,7 +36,7 @@ def observed(job: Job, command: str, counted: bool = True) -> Iterator[None]:
             _failed(error, code, time.monotonic() - began)
             raise
         finally:
-            _tell(job, command, code if counted else None)
+            _report(job, command, code if counted else None)
         _LOG.info("%s finished", command, extra={
             "exit_code": 0, "seconds": round(time.monotonic() - began, 1), "printed": True})
 
@@ -48,20 +49,20 @@ def _failed(error: BaseException, code: int, seconds: float) -> None:
         "exit_code": code, "error": type(error).__name__, "seconds": round(seconds, 1), "printed": True})
 
 
-def _tell(job: Job, command: str, code: int | None) -> None:
-    """``code``: None where the command is not counted, and has shown its progress alone."""
+def _report(job: Job, command: str, code: int | None) -> None:
+    """Report the end of a command to Prometheus; ``code=None``: only reset its progress metrics."""
     try:
         if code is None:
             Metrics(job).idle()
         else:
             Metrics(job).ended(command, code)
-    except Exception as error:  # of figures, which must not hide how the command ended
-        _LOG.warning("no metrics of this run: %s: %s", type(error).__name__, error)
+    except Exception as error:  # metrics must not hide how the command ended
+        _LOG.warning("the metrics of this run were not written: %s: %s", type(error).__name__, error)
 
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Turn a SIGTERM into SystemExit, so that the lock is given back and the end is told."""
+    """Turn SIGTERM into SystemExit, so that locks are released and the end is logged."""
     def end(number, frame):
         sys.exit(128 + number)
 

@@ -1,7 +1,7 @@
-"""Log records of the job: lines for people on a terminal, JSON lines elsewhere, and a file of each run.
+"""Log records of the job: human-readable lines or JSON lines on standard error, and a JSON file for each run.
 
-Modules log by ``logging.getLogger("dare_job")``; fields of a record are given as ``extra``. Every record has
-the fields that are bound while it is made: run_id, date, command, stage, shard.
+Modules log with ``logging.getLogger("dare_job")`` and pass the fields of a record as ``extra``. Fields bound
+with ``bound`` (run_id, date, command, stage, shard) are added to every record.
 """
 
 import logging
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
-from structlog.contextvars import bound_contextvars as bound  # noqa: F401  (fields of all records in a block)
+from structlog.contextvars import bound_contextvars as bound  # noqa: F401  (fields of a block's records)
 
 from dare_job.observe import redact
 from dare_job.storage import errors
@@ -26,12 +26,12 @@ _LOG = _LOGGERS[0]
 _FIRST = ("timestamp", "level", "event", "run_id", "date", "command", "stage", "entity")
 _PUT_EVERY_S = 60.0
 _LOST = "%s cannot be written (%s): the run goes on without a log file"
-_MARKS = ("ended", "printed")  # of records for ``_text`` and ``_Stderr``: no fields
-_OTHERS = ("message", "asctime")  # left on a record by any other formatter that came first
+_MARKS = ("ended", "printed")  # flags for ``_text`` and ``_Stderr``, which are not logged
+_LEFTOVERS = ("message", "asctime")  # attributes that another formatter may have set before
 
 
-def to_stderr(form: str = "auto", level: int = logging.INFO) -> None:
-    """Log lines of the job on standard error, once; ``form`` is the setting ``log.format``."""
+def to_stderr(form: str = "text", level: int = logging.INFO) -> None:
+    """Send the log to standard error, also if called more than once. ``form``: the setting ``log.format``."""
     found = [handler for handler in _LOG.handlers if isinstance(handler, _Stderr)]
     (found[0] if found else _attach(_Stderr(), level)).shape(form)
     for logger in _LOGGERS:
@@ -41,7 +41,7 @@ def to_stderr(form: str = "auto", level: int = logging.INFO) -> None:
 
 @contextmanager
 def to_file(path: AnyPath | None) -> Iterator[None]:
-    """Append the records of the block to a file as JSON lines; None: to no file. At a URL: ``_RunObject``."""
+    """Append the records of the block to a file as JSON lines; None: no file. URLs: see ``_RunObject``."""
     handler = path and _attach(_run_file(path))
     try:
         yield
@@ -54,9 +54,13 @@ _worker_file: AnyPath | None = None
 
 
 def in_worker(settings, folder: AnyPath, run_id: str, **fields) -> None:
-    """Set up the log of a Spark worker: warnings on its standard error, all records in a file of its own.
+    """Set up the log of a Spark worker: warnings on standard error, all records in a file of its own.
 
-    settings  LogSettings; folder: where the run's file is; fields: bound to the records from here on
+    Parameters
+    ----------
+    settings : LogSettings
+    folder : folder of the run's log files
+    fields : fields of all further records
     """
     global _worker_file
     to_stderr(settings.format, logging.WARNING)
@@ -71,7 +75,7 @@ def in_worker(settings, folder: AnyPath, run_id: str, **fields) -> None:
 
 
 def flush() -> None:
-    """Let what was logged so far be read, where that waits: at a URL. For the end of a worker's task."""
+    """Write out records that are still buffered (at a URL). Called at the end of a worker's task."""
     for handler in _run_files():
         handler.flush()
 
@@ -85,13 +89,13 @@ def _run_files() -> list[logging.Handler]:
 
 
 class _Stderr(logging.StreamHandler):
-    """Whatever standard error is when a record comes: a progress bar puts lines above itself that way."""
+    """Writes to the current ``sys.stderr``, which a progress bar replaces to print lines above itself."""
 
     def __init__(self):
         logging.Handler.__init__(self)
 
     def shape(self, form: str) -> None:
-        self.as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+        self.as_text = form == "text"
         self.setFormatter(_formatter(_text if self.as_text else _json()))
 
     @property
@@ -99,12 +103,12 @@ class _Stderr(logging.StreamHandler):
         return sys.stderr
 
     def filter(self, record: logging.LogRecord):
-        """Without what the command itself prints, in another form, where that is for people."""
+        """Drop records whose content the command prints itself, unless the output is JSON."""
         return not (self.as_text and getattr(record, "printed", False)) and super().filter(record)
 
 
 class _RunFile(logging.FileHandler):
-    """A disk that refuses lines costs the file, never the run."""
+    """A log file on disk. If the disk refuses a line, logging to the file ends; the run continues."""
 
     def __init__(self, path: Path):
         super().__init__(path, encoding="utf-8", delay=True)
@@ -123,16 +127,16 @@ class _RunFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         _detach(self)
-        if getattr(record, "printed", False):  # a command's last one: what ended it is why, as a rule
+        if getattr(record, "printed", False):  # the command itself failed, usually for this reason
             return
         _LOG.warning(_LOST, self.baseFilename, error)
 
 
 class _RunObject(logging.Handler):
-    """The same at a URL, where nothing can be appended to: all lines are put again, at most every minute.
+    """A log file at a URL, which cannot be appended to: it is written whole, at most every minute.
 
-    At once after a warning and at the end of a stage, of a worker's shard and of the command. A kill loses
-    the last minute. A store that refuses them costs the file, never the run.
+    It is written immediately after a warning and at the end of a stage, of a worker's shard and of the
+    command. A kill loses the last minute. If the store refuses the file, the run continues without it.
     """
 
     def __init__(self, path: AnyPath):
@@ -164,7 +168,7 @@ class _RunObject(logging.Handler):
             try:
                 with atomic_writer(self._path, "") as file:
                     file.write("".join(f"{line}\n" for line in self._lines).encode())
-            except Exception as error:  # whatever the store's client raises
+            except Exception as error:  # store clients raise errors of their own
                 _detach(self)
                 if not last:
                     _LOG.warning(_LOST, self._path, errors.store_message(error) or error)
@@ -180,26 +184,26 @@ def _attach(handler: logging.Handler, level: int = logging.INFO) -> logging.Hand
 def _detach(handler: logging.Handler) -> None:
     for logger in _LOGGERS:
         logger.removeHandler(handler)
-    with suppress(OSError):  # a full disk, once more
+    with suppress(OSError):  # the disk may still be full
         handler.close()
 
 
 def _formatter(renderer) -> logging.Formatter:
     before = [structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level,
-              structlog.stdlib.ExtraAdder(), _without_others, _stamped]
+              structlog.stdlib.ExtraAdder(), _without_leftovers, _stamped]
     after = [structlog.stdlib.ProcessorFormatter.remove_processors_meta,
              structlog.processors.format_exc_info, _without_secrets, renderer]
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=after)
 
 
 def _stamped(logger, method: str, event: dict) -> dict:
-    """With the record's own time, which is then the same wherever the record goes."""
+    """Add the record's creation time, so that it is the same in all outputs."""
     made = datetime.fromtimestamp(event["_record"].created, UTC)
     return event | {"timestamp": made.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
 
 
-def _without_others(logger, method: str, event: dict) -> dict:
-    return {name: value for name, value in event.items() if name not in _OTHERS}
+def _without_leftovers(logger, method: str, event: dict) -> dict:
+    return {name: value for name, value in event.items() if name not in _LEFTOVERS}
 
 
 def _without_secrets(logger, method: str, event: dict) -> dict:
@@ -216,7 +220,7 @@ def _json():
 
 
 def _text(logger, method: str, event: dict) -> str:
-    """A line for people: a stage's last line, or a level's letter and the message."""
+    """A human-readable line: the result of a stage, or the first letter of the level and the message."""
     bold, dim, red, end = ("\033[1m", "\033[2m", "\033[31m", "\033[0m") if sys.stderr.isatty() else ("",) * 4
     if event.get("ended"):
         return f"{bold}{event['stage']:<9}{end} {event['event']}  {dim}{event['seconds']:.1f} s{end}"

@@ -1,4 +1,4 @@
-"""Log records: JSON lines with the run's fields, lines for people, a file of each run, and no secret."""
+"""Log records: JSON lines with the run's fields, text lines, a file for each run, and no secrets."""
 
 import io
 import json
@@ -30,13 +30,11 @@ def records(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("form", ["auto", "json"])
-def test_elsewhere_than_on_a_terminal_lines_are_json_with_the_runs_fields(
-        fresh_loggers, capsys, tmp_path, form):
+def test_json_lines_have_the_fields_of_the_run(fresh_loggers, capsys, tmp_path):
     other = logging.StreamHandler(io.StringIO())  # which leaves its own attributes on each record
     other.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     LOG.addHandler(other)
-    with observed(job_of(tmp_path, format=form), "plan", counted=False), log.bound(stage="plan"):
+    with observed(job_of(tmp_path, format="json"), "plan", counted=False), log.bound(stage="plan"):
         LOG.warning("%d rows at %s", 3, "https://bob:hunter2@host", extra={"rows": 3, "entity": "user"})
         logging.getLogger("pools.store").warning("another model")
     first, pool, last = records(capsys.readouterr().err)
@@ -51,8 +49,8 @@ def test_elsewhere_than_on_a_terminal_lines_are_json_with_the_runs_fields(
     assert records(file.read_text()) == [first, pool, last]
 
 
-def test_lines_for_people_say_a_failure_once_and_the_file_says_all_of_it(fresh_loggers, capsys, tmp_path):
-    job = job_of(tmp_path, format="text")
+def test_text_lines_are_the_default_and_the_file_has_the_failure_too(fresh_loggers, capsys, tmp_path):
+    job = job_of(tmp_path)
     with pytest.raises(DataError), observed(job, "plan", counted=False):
         LOG.info("read", extra={"rows": 3})
         raise DataError("no such\nfile")
@@ -66,14 +64,14 @@ def test_lines_for_people_say_a_failure_once_and_the_file_says_all_of_it(fresh_l
 
 
 def test_no_file_where_none_is_wanted(fresh_loggers, capsys, tmp_path):
-    with observed(job_of(tmp_path, file=False), "plan", counted=False):
+    with observed(job_of(tmp_path, file=False, format="json"), "plan", counted=False):
         LOG.info("read")
     assert not list(tmp_path.iterdir()) and len(records(capsys.readouterr().err)) == 2
 
 
 def test_a_place_that_takes_no_log_file_costs_the_file_alone(fresh_loggers, capsys, tmp_path):
     (tmp_path / "_work").write_text("a file where a folder should be")
-    with observed(job_of(tmp_path), "plan", counted=False):
+    with observed(job_of(tmp_path, format="json"), "plan", counted=False):
         LOG.info("one")
         LOG.info("two")
     assert [record["event"].rpartition(": ")[2] for record in records(capsys.readouterr().err)] == [
@@ -89,7 +87,7 @@ def test_where_nothing_can_be_written_only_the_command_says_so(fresh_loggers, ca
 
 def test_a_worker_warns_on_standard_error_and_writes_a_file_of_its_own(fresh_loggers, capsys, tmp_path):
     for run_id in ("run-1", "run-2"):  # a worker may outlive a run
-        log.in_worker(LogSettings(), tmp_path, run_id, stage="generate", shard=7)
+        log.in_worker(LogSettings(format="json"), tmp_path, run_id, stage="generate", shard=7)
         LOG.info("committed")
         LOG.warning("a batch failed")
     assert [record["event"] for record in records(capsys.readouterr().err)] == ["a batch failed"] * 2

@@ -55,5 +55,5 @@ def test_what_the_gate_found_is_told(nights):
 def test_the_last_screen_names_the_gates(nights, job_of, fresh_loggers, capsys):
     pipeline.run(job_of(nights.out, NIGHT_2, run_id="again", log={"format": "text"}))
     shown = capsys.readouterr()
-    assert "quality gates passed: " in shown.out and "cut off" in shown.out
-    assert "gate " in shown.err and "texts passed: " in shown.err
+    assert "Quality gate passed: " in shown.out and "cut off" in shown.out
+    assert "gate " in shown.err and "texts passed the quality gate: " in shown.err

@@ -208,7 +208,7 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     found = pipeline.dry_run(job_of(tmp_path / "out", NIGHT_2, limit=10))
     assert (found["users"], found["items"]) == (10, 10)
     assert found["tokens"] > 20 and found["seconds"] > 0
-    assert "10 users and 10 items would be written" in capsys.readouterr().out
+    assert "10 users and 10 items need text" in capsys.readouterr().out
     assert not (tmp_path / "out" / "knowledge").exists()
     again = pipeline.dry_run(job_of(nights.out, NIGHT_3))
     assert again["users"] == 0 and again["items"] == 1

@@ -3,9 +3,9 @@
 import pytest
 from run_helpers import text
 
-from dare_job import pipeline
 from dare_job.generate import worker_stats
 from dare_job.generate.shard_plan import ShardPlan
+from dare_job.publish.report import screen
 from dare_job.tables import chunk_files
 from dare_job.tables.chunk_files import Maker
 
@@ -46,8 +46,9 @@ def test_files_that_do_not_say_who_wrote_them_tell_nothing(work):
 
 def test_the_last_screen_tells_of_workers_that_waited_where_it_cost_time():
     workers = {"workers": 8, "imbalance": 1.34, "waited_s": 3700.0, "batch_size": 8, "busy_s": {}}
-    line = pipeline._uneven(workers)
-    assert "busiest of 8 workers wrote 1.34 times" in line and "1 h 1 min" in line and "spark.shards" in line
-    assert pipeline._uneven(workers | {"imbalance": 1.1}) is None
-    assert pipeline._uneven(workers | {"waited_s": 5.0}) is None
-    assert pipeline._uneven(workers | {"imbalance": None}) is None and pipeline._uneven(None) is None
+    line = screen.uneven(workers)
+    assert "busiest of 8 workers decoded 1.34 times" in line
+    assert "1 h 1 min" in line and "spark.shards" in line
+    assert screen.uneven(workers | {"imbalance": 1.1}) is None
+    assert screen.uneven(workers | {"waited_s": 5.0}) is None
+    assert screen.uneven(workers | {"imbalance": None}) is None and screen.uneven(None) is None
