@@ -1,4 +1,4 @@
-"""Groups of entities by attributes: a trie of attribute paths, deeper where a group is too large."""
+"""Groups of entities by attributes: a trie of attribute paths that splits groups above a maximum size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +9,16 @@ from pools.errors import PoolError
 
 Row = tuple[str, Mapping[str, str | None] | None]  # entity id and its attributes
 
-OTHER = "~other"  # values too rare for a group of their own, and values never seen
+OTHER = "~other"  # values below the minimum group size
 NONE = "~none"  # the attribute is missing or empty
-WHOLE = "all"  # name of the group of everybody, where no attribute divides them
+WHOLE = "all"  # name of the only group if no attribute divides the entities
 
 
 class AttributeTree:
-    """Group of an entity: a path such as ``genre=Drama/age=25-34``.
+    """Maps attributes to a group, a path such as ``genre=Drama/age=25-34``.
 
-    The trie maps a path (tuple of components) to its size and to the place in ``order`` of the attribute that
-    divides it; None where it is a group.
+    The trie maps a path (tuple of components) to its size and the position in ``order`` of the attribute that
+    splits it; None if the path is a group.
     """
 
     def __init__(self, order: Sequence[str], trie: pygtrie.Trie):
@@ -30,14 +30,23 @@ class AttributeTree:
     def build(
         cls, rows: Iterable[Row], order: Sequence[str], max_size: int, min_size: int = 10
     ) -> "AttributeTree":
-        """Divide everybody by the first attribute that tells them apart, then each group of more than
-        ``max_size`` entities by the next one, and so on; what the last attribute leaves stays large.
+        """Split the entities by the first attribute that distinguishes them, then each group that is too
+        large by the next attribute, and so on. After the last attribute, groups may exceed ``max_size``.
 
-        order     attribute names, the most telling first
-        min_size  smaller siblings become one group, ``name=~other``
+        Entities without any of the attributes are skipped. The result does not depend on the order of
+        ``rows``.
 
-        Entities that have none of the attributes are left out. Deterministic, whatever the order of rows.
-        Raises PoolError for an empty ``order`` or an impossible size.
+        Parameters
+        ----------
+        rows : entity ids with their attributes
+        order : attribute names, the most informative first
+        max_size : number of entities above which a group is split
+        min_size : smaller siblings are merged into one group, ``name=~other``
+
+        Raises
+        ------
+        PoolError
+            ``order`` is empty or a size is invalid.
         """
         return cls.build_counted(((attributes, 1) for _, attributes in rows), order, max_size, min_size)
 
@@ -46,28 +55,28 @@ class AttributeTree:
         cls, counted: Iterable[tuple[Mapping[str, str | None] | None, int]], order: Sequence[str],
         max_size: int, min_size: int = 10
     ) -> "AttributeTree":
-        """The same of combinations of attributes, each with the number of entities that have it."""
+        """As ``build``, from combinations of attributes with the number of entities of each."""
         if not order or isinstance(order, str):
             raise PoolError("an attribute tree needs a list of attribute names: set group.*_attributes")
         if max_size < 1 or min_size < 0:
-            raise PoolError(f"max_size {max_size} and min_size {min_size} must be positive")
+            raise PoolError(f"max_size {max_size} must be at least 1, and min_size {min_size} at least 0")
         counts: Counter[tuple] = Counter()
         for attributes, count in counted:
             counts[_values(attributes, order)] += count
         members = [(values, count) for values, count in counts.items() if any(v is not None for v in values)]
         tree = cls(order, pygtrie.Trie())
-        tree._divide((), members, 0, max_size, min_size)
+        tree._split((), members, 0, max_size, min_size)
         return tree
 
     @property
     def groups(self) -> dict[str, int]:
-        """Size of each group, by its path."""
+        """Size of each group by its path."""
         return {_name(path): size for path, (size, split) in sorted(self._trie.items()) if split is None}
 
     def group_of(self, attributes: Mapping[str, str | None] | None) -> str | None:
-        """Group of an entity, known or new; None without any of the tree's attributes.
+        """Group of an entity, which may be new; None if it has none of the tree's attributes.
 
-        A value that the tree has not seen goes to its rare siblings, else to the largest sibling.
+        An unknown value is assigned to the group of rare siblings, else to the largest sibling.
         """
         values = _values(attributes, self.order)
         if values not in self._cache:
@@ -75,7 +84,7 @@ class AttributeTree:
         return self._cache[values]
 
     def assign(self, rows: Iterable[Row]) -> dict[str, str | None]:
-        """Group of each entity id, as ``group_of``."""
+        """Group of each entity id, by ``group_of``."""
         return {identifier: self.group_of(attributes) for identifier, attributes in rows}
 
     def _find(self, values: tuple) -> str | None:
@@ -98,14 +107,14 @@ class AttributeTree:
         children = [(-size, key) for key, (size, _) in self._trie.items(path) if len(key) == len(path) + 1]
         return min(children)[1]
 
-    def _divide(self, path: tuple, members: list, place: int, max_size: int, min_size: int) -> None:
+    def _split(self, path: tuple, members: list, place: int, max_size: int, min_size: int) -> None:
         size = sum(count for _, count in members)
         while size and (not path or size > max_size) and place < len(self.order):
             parts = _parts(self.order[place], members, place, min_size)
             if len(parts) > 1:
                 self._trie[path] = (size, place)
                 for component in sorted(parts):
-                    self._divide((*path, component), parts[component], place + 1, max_size, min_size)
+                    self._split((*path, component), parts[component], place + 1, max_size, min_size)
                 return
             place += 1
         if size:
@@ -113,13 +122,20 @@ class AttributeTree:
 
 
 def learn_order(rows: Sequence[Row], labels: Mapping[str, str], max_rows: int = 50_000) -> list[str]:
-    """Attribute names by how much a decision tree that predicts ``labels`` uses them, the most used first.
+    """Order attribute names by their importance in a decision tree that predicts ``labels``.
 
-    labels    entity id -> its class, for example the collaborative group; ids without one are not used
-    max_rows  rows learned from, at even distances in the order of ids
+    Attributes with more distinct values than half of their entities (titles, for example) are left out,
+    because they cannot form groups. Ties are ordered by name.
 
-    Attributes with a value of its own for more than half of their entities (titles, say) are left out: they
-    cannot group anything. Attributes that the tree does not use follow by name. Empty without a labelled row.
+    Parameters
+    ----------
+    rows : entity ids with their attributes
+    labels : class by entity id, for example the collaborative group; ids without a label are not used
+    max_rows : maximum number of rows to learn from, at even distances in the order of ids
+
+    Returns
+    -------
+    list of str : attribute names, most important first; empty if no row has a label
     """
     import numpy as np
     from sklearn.tree import DecisionTreeClassifier
@@ -160,7 +176,7 @@ def _values(attributes: Mapping[str, str | None] | None, order: Sequence[str]) -
 
 
 def _parts(name: str, members: list, place: int, min_size: int) -> dict[str, list]:
-    """Members by their value of one attribute; values of fewer than ``min_size`` entities together."""
+    """Members by their value of one attribute; values with fewer than ``min_size`` entities are merged."""
     parts: dict[str, list] = {}
     for values, count in members:
         parts.setdefault(_component(name, values[place]), []).append((values, count))
@@ -172,7 +188,9 @@ def _parts(name: str, members: list, place: int, min_size: int) -> dict[str, lis
 
 
 def _component(name: str, value: str | None) -> str:
-    """One step of a path. Values are escaped, so that no value looks like a border or a special one."""
+    """One component of a path. Values are escaped, so that none contains a separator or equals a special
+    value.
+    """
     if value is None:
         return f"{name}={NONE}"
     text = str(value).replace("%", "%25").replace("/", "%2F").replace("~", "%7E")

@@ -1,13 +1,11 @@
-"""Draft trees for a whole batch from several pools and the rows' own text, in one compiled call.
+"""Draft trees for a whole batch from several pools and the rows' texts so far, in one compiled call.
 
-A node's probability is blended over context orders n = N ... 1 and, within an order, over sources from the
-nearest (prediction by partial matching): an order's and source's share of the weight that is left depends
-on how often the last n tokens occur there and how much differs behind them (``pools.blend``, with weights
-from ``pools.learn``), and goes to what followed them. Trees grow best first, so a tree holds the most
-probable paths with all their ancestors. How much is read grows with the budget, and so the scores
-change a little with it.
+Node probabilities are blended over context orders n = N ... 1 and, within an order, over sources from the
+nearest (prediction by partial matching, ``pools.blend``, with weights from ``pools.learn``). Trees grow best
+first: a tree holds the most probable paths with all their ancestors. Larger budgets read more suffixes, which
+changes the scores slightly.
 
-Rows depend on nothing but themselves: same tokens, pools, settings and budget give the same tree.
+Rows are independent: the same tokens, pools, settings and budget give the same tree in any batch.
 """
 
 import os
@@ -20,31 +18,35 @@ import numpy as np
 
 from pools.errors import PoolError
 from pools.index import Index
-from pools.kernel import draft_rows
+from pools.kernel import draft_rows, scratch
 from pools.live import MAX_WINDOW
-from pools.scratch import scratch
 from pools.tree import SOURCE_MODEL, SOURCE_OWN, SOURCE_PROMPT, DraftBatch
 
 MAX_CONTEXT = 32
-NODES_A_THREAD = 512  # under it, starting a thread costs more than it saves
+NODES_PER_THREAD = 512  # below it, starting a thread costs more than it saves
 
 
 @dataclass(frozen=True)
 class DraftSettings:
-    """depth    longest path
-    context  longest context looked up; a pool limits it to its own depth - 1
-    lam      None: as each pool learned. Else lambda of the blend, how many occurrences a context needs to be
-             trusted by half: one number, or one for each context order from 1
-    lam_of   (SOURCE_*, lambda) pairs for sources that differ from ``lam``
-    live     whether the row's own tokens are a source
-    window   how many of them, at most MAX_WINDOW
-    threads  threads for a large batch; 0: the processors this process may use
+    """Settings of retrieval drafting.
+
+    Attributes
+    ----------
+    depth : maximum path length
+    context : maximum context length; a pool limits it to its depth - 1
+    pseudo_count : number of occurrences at which a context gets weight 0.5: one number, or one per context
+        order from 1. None: the weights that each pool learned
+    pseudo_count_of : (SOURCE_*, pseudo-count) pairs for sources that differ from ``pseudo_count``
+    live : whether the row's prompt and text so far are a source
+    window : number of these tokens searched, at most MAX_WINDOW
+    threads : threads for a large batch; 0: the processors available to this process
     """
 
     depth: int = 12
     context: int = 31
-    lam: float | tuple[float, ...] | None = None
-    lam_of: tuple[tuple[int, float | tuple[float, ...]], ...] = ((SOURCE_PROMPT, 2.0), (SOURCE_OWN, 1.5))
+    pseudo_count: float | tuple[float, ...] | None = None
+    pseudo_count_of: tuple[tuple[int, float | tuple[float, ...]], ...] = (
+        (SOURCE_PROMPT, 2.0), (SOURCE_OWN, 1.5))
     live: bool = True
     window: int = 2048
     threads: int = 0
@@ -52,10 +54,12 @@ class DraftSettings:
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """The pools of R rows as the compiled drafter takes them; for many calls with the same rows.
+    """The pools of R rows in the form that the compiled drafter reads, for repeated calls with the same rows.
 
-    owner      keeps the indexes open
-    row_pools  int64 (R, S)  ``Index.address`` of each row's pools, nearest first; 0: none
+    Attributes
+    ----------
+    owner : object that keeps the indexes open
+    row_pools : int64 (R, S), ``Index.address`` of each row's pools, nearest first; 0: none
     """
 
     owner: object
@@ -65,47 +69,55 @@ class Sources:
         return len(self.row_pools)
 
     @staticmethod
-    def of(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
+    def from_indexes(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
         slots = max(1, max(map(len, pools), default=0))
-        none = [0] * slots
-        rows = [[index.address for index in row] + none[len(row):] for row in pools]
+        rows = [[index.address for index in row] + [0] * (slots - len(row)) for row in pools]
         return Sources(pools, np.array(rows, np.int64).reshape(len(pools), slots))
 
 
-class Prepared:
-    """Drafts for many calls with the same rows, without looking at anything twice that does not change."""
+class BatchDrafter:
+    """Drafts trees in repeated calls with the same rows.
+
+    Parameters
+    ----------
+    sources : pools of the R rows
+    settings : settings of drafting
+    prompts : int32 (R,), number of prompt tokens of each row; None: 0
+
+    Raises
+    ------
+    PoolError
+        The settings are invalid.
+    """
 
     def __init__(self, sources: Sources, settings: DraftSettings, prompts: np.ndarray | None = None):
-        """prompts int32 (R,): tokens of each row that are its prompt's; None: none.
-
-        Raises PoolError where settings are impossible.
-        """
         self._sources = sources
-        self._deepest, self._window = settings.depth, settings.window if settings.live else 0
-        self._lambdas = _lambdas(settings)
+        self._max_depth, self._window = settings.depth, settings.window if settings.live else 0
+        self._pseudo_counts = _pseudo_counts(settings)
         self._threads = settings.threads or _processors()
         self._batch: DraftBatch | None = None
         self._prompts = (np.zeros(len(sources), np.int32) if prompts is None
                          else np.ascontiguousarray(prompts, np.int32))
 
     def __call__(self, context: np.ndarray, lengths: np.ndarray, budgets: np.ndarray, depths: np.ndarray,
-                 least: float) -> DraftBatch:
-        """As ``draft``, which looks whether the shapes fit; all C-ordered int32. The next call of the same
-        shape writes over the answer: arrays that are new are not in the processor's caches.
+                 min_score: float) -> DraftBatch:
+        """As ``draft``, without its checks of shapes; all arrays are C-ordered int32.
+
+        The next call of the same shape overwrites the result: reused arrays are in the CPU caches, new ones
+        are not.
         """
-        each = budgets.tolist()  # Python's max and sum: numpy's cost microseconds on a few rows
-        rows, nodes = shape = len(each), max(0, *each) if each else 0
+        row_budgets = budgets.tolist()  # max and sum of numpy take microseconds longer on a few rows
+        rows, nodes = shape = len(row_budgets), max(0, *row_budgets) if row_budgets else 0
         batch = self._batch
         if batch is None or batch.tokens.shape != shape:
             batch = self._batch = DraftBatch(
                 np.empty(shape, np.int32), np.empty(shape, np.int32), np.zeros(rows, np.int32),
                 np.empty(shape, np.float32), np.empty(shape, np.uint8))
         if rows and nodes:
-            known = self._sources
-            arguments = (context, lengths, self._prompts, budgets, depths, self._deepest, least,
-                         known.row_pools, self._lambdas, self._window,
+            arguments = (context, lengths, self._prompts, budgets, depths, self._max_depth, min_score,
+                         self._sources.row_pools, self._pseudo_counts, self._window,
                          batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
-            _run(rows, sum(each), self._threads, arguments)
+            _run(rows, sum(row_budgets), self._threads, arguments)
         return batch
 
 
@@ -117,19 +129,29 @@ def draft(
     settings: DraftSettings = DraftSettings(),  # noqa: B008 (frozen)
     max_depth: np.ndarray | None = None,
     prompts: np.ndarray | None = None,
-    least: float = 0.0,
+    min_score: float = 0.0,
 ) -> DraftBatch:
-    """One tree a row, at most ``budgets[r]`` nodes each; N of the result is the largest budget.
+    """Draft one token tree per row from its pools and its text so far.
 
-    context    int32 (R, L)  prompt and text so far, from column 0
-    lengths    int32 (R,)    tokens in use; the tree grows behind the last
-    budgets    int32 (R,)    0: an empty tree
-    pools      R sequences of Index, nearest first; may be empty and may differ. Or ``Sources`` of them
-    max_depth  int32 (R,)    tokens that the row may still emit; also limited by settings.depth
-    prompts    int32 (R,)    tokens of each row that are its prompt's; None: none
-    least      nodes with a lower score are left out
+    Parameters
+    ----------
+    context : int32 (R, L), prompt and text so far, from column 0
+    lengths : int32 (R,), number of tokens in use; the tree continues after the last one
+    budgets : int32 (R,), maximum number of nodes; 0: an empty tree
+    pools : R sequences of Index, nearest first, which may be empty; or ``Sources`` of them
+    settings : settings of drafting
+    max_depth : int32 (R,), number of tokens that the row may still emit; ``settings.depth`` also applies
+    prompts : int32 (R,), number of prompt tokens of each row; None: 0
+    min_score : nodes with a lower score are left out
 
-    Raises PoolError where shapes or settings are impossible.
+    Returns
+    -------
+    DraftBatch : R trees, padded to the largest budget
+
+    Raises
+    ------
+    PoolError
+        Shapes or settings are invalid.
     """
     rows = _check(context, lengths, budgets, pools)
     for name, value in (("max_depth", max_depth), ("prompts", prompts)):
@@ -138,20 +160,20 @@ def draft(
     if not isinstance(pools, Sources):
         pools = _sources(tuple(map(tuple, pools)))
     depths = np.full(rows, settings.depth) if max_depth is None else max_depth
-    given = (np.ascontiguousarray(x, np.int32) for x in (context, lengths, budgets, depths))
-    return Prepared(pools, settings, prompts)(*given, least)
+    arrays = (np.ascontiguousarray(x, np.int32) for x in (context, lengths, budgets, depths))
+    return BatchDrafter(pools, settings, prompts)(*arrays, min_score)
 
 
 def warm_up() -> None:
-    """Compile, or load from the cache on disk, everything that ``draft`` runs."""
+    """Compile everything that ``draft`` runs, or load it from the on-disk cache."""
     index = Index.build([np.arange(4, dtype=np.int32)])
     row = np.array([[0, 1]], np.int32)
-    one = np.ones(1, np.int32)
-    draft(row, one * 2, one * 2, [[index]])
+    two = np.full(1, 2, np.int32)
+    draft(row, two, two, [[index]])
 
 
 def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
-    threads = min(threads, rows, 1 + nodes // NODES_A_THREAD)
+    threads = min(threads, rows, 1 + nodes // NODES_PER_THREAD)
     if threads <= 1:
         _slice(0, rows, arguments)
         return
@@ -163,44 +185,47 @@ def _run(rows: int, nodes: int, threads: int, arguments: tuple) -> None:
 
 
 def _slice(begin: int, end: int, arguments: tuple) -> None:
-    row_pools, lambdas, tokens = arguments[7], arguments[8], arguments[10]
-    memory = scratch(tokens.shape[1], row_pools.shape[1], lambdas.shape[1] - 1)
+    row_pools, pseudo_counts, tokens = arguments[7], arguments[8], arguments[10]
+    memory = scratch(tokens.shape[1], row_pools.shape[1], pseudo_counts.shape[1] - 1)
     draft_rows(begin, end, memory, *arguments)
 
 
 @lru_cache(maxsize=4)
 def _sources(pools: tuple[tuple[Index, ...], ...]) -> Sources:
-    return Sources.of(pools)
+    return Sources.from_indexes(pools)
 
 
 @lru_cache(maxsize=1)
 def _executor(process: int, threads: int) -> ThreadPoolExecutor:
-    """Plain threads, as the kernel releases the lock: numba's own layers do not survive a fork."""
+    """Python threads, as the kernel releases the GIL: numba's threading layers do not survive a fork."""
     return ThreadPoolExecutor(threads, thread_name_prefix="draft")
 
 
 @lru_cache(maxsize=1)
 def _processors() -> int:
-    """Those that this process may use, as they were at the first call."""
+    """Number of processors that this process may use, as of the first call."""
     return len(os.sched_getaffinity(0))
 
 
 @lru_cache(maxsize=64)
-def _lambdas(settings: DraftSettings) -> np.ndarray:
-    """float64 (kinds, context + 1): by SOURCE_* and order; -1: as the pool learned. Checks the settings."""
+def _pseudo_counts(settings: DraftSettings) -> np.ndarray:
+    """Check the settings and return pseudo-counts by SOURCE_* and order, float64 (kinds, context + 1).
+
+    -1: use the weights that the pool learned.
+    """
     if not 1 <= settings.context <= MAX_CONTEXT:
         raise PoolError(f"context {settings.context} must be from 1 to {MAX_CONTEXT}")
     if not 0 <= settings.window <= MAX_WINDOW:
         raise PoolError(f"window {settings.window} must be from 0 to {MAX_WINDOW}")
     table = np.full((SOURCE_MODEL, settings.context + 1), -1.0)
-    for rows, value in [(slice(None), settings.lam), *settings.lam_of]:
+    for rows, value in [(slice(None), settings.pseudo_count), *settings.pseudo_count_of]:
         if value is None:
             continue
         values = np.asarray(value, np.float64)
         if values.ndim and values.shape != (settings.context,):
-            raise PoolError(f"lam has {values.size} values, there are {settings.context} context orders")
+            raise PoolError(f"pseudo_count has {values.size} values for {settings.context} context orders")
         if not (values > 0).all():
-            raise PoolError(f"lam {value} must be above 0")
+            raise PoolError(f"pseudo_count {value} must be above 0")
         table[rows, 1:] = values
     return table
 
@@ -211,8 +236,8 @@ def _check(context, lengths, budgets, pools) -> int:
     rows = context.shape[0]
     if not len(lengths) == len(budgets) == len(pools) == rows:
         raise PoolError(f"context has {rows} rows, lengths {len(lengths)}, budgets {len(budgets)} and pools "
-                        f"{len(pools)}: there must be as many of each")
+                        f"{len(pools)}: the numbers must be equal")
     longest = max(lengths.tolist(), default=0)
     if longest > context.shape[1]:
-        raise PoolError(f"a length is {longest}, context holds {context.shape[1]} tokens a row")
+        raise PoolError(f"a length is {longest}, but context holds {context.shape[1]} tokens per row")
     return rows

@@ -1,34 +1,37 @@
-"""The best candidates of one growing tree, and the table that adds up one node's continuations."""
+"""The best candidates of a growing tree, and the hash table that sums the continuations of one node."""
 
 from collections import namedtuple
 
 import numpy as np
 
-from pools.jit import array_at, inlined, part
+from pools.jit import array_at, helper, inlined
 
 _BITS = 11
-MOST = 1 << _BITS  # continuations of one node
-SLOTS = 2 * MOST
+MAX_CONTINUATIONS = 1 << _BITS  # per node
+SLOTS = 2 * MAX_CONTINUATIONS
 
-# places             int64 (SLOTS,)  table: a token's place in the arrays below, under the node's stamp
-# tokens, shares, sources (MOST,)    a continuation, its probability, its nearest source
-# at, orders         int32 (MOST, S) of each pool a suffix that begins with the last ``orders`` tokens
+# Continuations of one node, C = MAX_CONTINUATIONS, S pools per row:
+# places             int64 (SLOTS,)  hash table: node stamp and the token's position in the arrays below
+# tokens, shares, sources (C,)       token of the continuation, its probability, its nearest source
+# at, orders         int32 (C, S)    per pool, a suffix that begins with the last ``orders`` tokens
 Table = namedtuple("Table", "places tokens shares sources at orders")
 
-# queue              int32 (K,)      places of the open candidates, best first, in [head, tail)
-# scores, parents, tokens, sources (K,)  the candidate in a place
+# Candidates of one tree, K = nodes + 1:
+# queue              int32 (K,)      positions in the arrays below, best candidate first, in [head, tail)
+# scores, parents, tokens, sources (K,)  the candidate
 # at, orders         int32 (K, S)    as in the table
 Frontier = namedtuple("Frontier", "queue scores parents tokens sources at orders")
 
 
-@part
+@helper
 def table(at, pools):
-    return Table(array_at(at[0], SLOTS, np.int64), array_at(at[1], MOST, np.int32),
-                 array_at(at[2], MOST, np.float64), array_at(at[3], MOST, np.uint8),
-                 array_at(at[4], (MOST, pools), np.int32), array_at(at[5], (MOST, pools), np.int32))
+    n = MAX_CONTINUATIONS
+    return Table(array_at(at[0], SLOTS, np.int64), array_at(at[1], n, np.int32),
+                 array_at(at[2], n, np.float64), array_at(at[3], n, np.uint8),
+                 array_at(at[4], (n, pools), np.int32), array_at(at[5], (n, pools), np.int32))
 
 
-@part
+@helper
 def frontier(at, nodes, pools):
     n = nodes + 1
     return Frontier(array_at(at[0], n, np.int32), array_at(at[1], n, np.float64),
@@ -38,19 +41,19 @@ def frontier(at, nodes, pools):
 
 @inlined
 def add(t, stamp, size, token, share, source):
-    """Add ``share`` to a continuation's probability; return how many continuations there are, and its place.
+    """Add ``share`` to a continuation's probability. Returns the number of continuations and its position.
 
-    Past ``MOST`` new ones are dropped (place -1): that many cannot all matter.
+    New continuations beyond ``MAX_CONTINUATIONS`` are dropped (position -1).
     """
     slot = (token * 2654435761 >> 7) & (SLOTS - 1)
-    while t.places[slot] >> _BITS == stamp and t.tokens[t.places[slot] & (MOST - 1)] != token:
+    while t.places[slot] >> _BITS == stamp and t.tokens[t.places[slot] & (MAX_CONTINUATIONS - 1)] != token:
         slot = (slot + 1) & (SLOTS - 1)
     if t.places[slot] >> _BITS == stamp:
-        place = t.places[slot] & (MOST - 1)
+        place = t.places[slot] & (MAX_CONTINUATIONS - 1)
         t.shares[place] += share
         t.sources[place] = min(t.sources[place], source)
         return size, place
-    if size >= MOST:
+    if size >= MAX_CONTINUATIONS:
         return size, -1
     t.places[slot] = stamp << _BITS | size
     t.tokens[size] = token
@@ -60,9 +63,9 @@ def add(t, stamp, size, token, share, source):
     return size + 1, size
 
 
-@part
+@helper
 def _before(f, place, score, parent, token):
-    """Whether a candidate comes before the one in ``place``: higher score, earlier parent, smaller token."""
+    """Whether a candidate precedes the one at ``place``: by higher score, earlier parent, smaller token."""
     if score != f.scores[place]:
         return score > f.scores[place]
     if parent != f.parents[place]:
@@ -71,9 +74,11 @@ def _before(f, place, score, parent, token):
 
 
 @inlined
-def offer(f, head, tail, free, room, score, parent, token, source):
-    """Keep a candidate if it is among the best ``room``; return new tail, free place, its own place or -1."""
-    if tail - head >= room:
+def offer(f, head, tail, free, capacity, score, parent, token, source):
+    """Queue a candidate if it is among the best ``capacity``. Returns the new tail and free position, and the
+    candidate's position or -1.
+    """
+    if tail - head >= capacity:
         place = f.queue[tail - 1]
         if not _before(f, place, score, parent, token):
             return tail, free, -1

@@ -1,18 +1,19 @@
-"""Frozen index of permanent branches: a suffix array over a pool's texts, memory-mapped.
+"""Read-only index of a pool's texts (the permanent branches of DARE): a memory-mapped suffix array.
 
-Files, for N tokens in T texts with V distinct tokens (11 bytes a token, 13 where V > 65,535):
+Files, for N tokens in T texts with V distinct tokens (11 bytes per token, 13 if V > 65,535):
 
-tokens    uint16 or int32 (N + T,)  codes: place in ``vocab`` plus 1; 0 ends a text
-suffixes  int32 (N,)                positions in ``tokens``, sorted by what follows
-ranks     int32 (N + T,)            place of a position in ``suffixes``; -1 at the end of a text
-shared    uint8 (N,)                codes that a suffix shares with the one before it, at most ``depth``
-least     uint8 (ceil(N / 64),)     smallest ``shared`` of each block of 64
+tokens    uint16 or int32 (N + T,)  codes: position in ``vocab`` plus 1; 0 ends a text
+suffixes  int32 (N,)                suffix array: positions in ``tokens``, sorted by the codes that follow
+ranks     int32 (N + T,)            inverse suffix array: rank of a position; -1 at the end of a text
+shared    uint8 (N,)                LCP array: codes shared with the previous suffix, up to ``depth``
+least     uint8 (ceil(N / 64),)     minimum of ``shared`` in each block of 64
 vocab     int32 (V,)                token ids, ascending
-starts    int32 (V + 2,)            starts[c] : starts[c + 1] are the suffixes that begin with code c
-weights   float64 (3, depth)        of the blend, by context order: see ``pools.learn``
+starts    int32 (V + 2,)            suffixes starts[c] : starts[c + 1] begin with code c
+weights   float64 (3, depth)        blend weights by context order, see ``pools.learn``
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,16 +27,21 @@ from pools.intervals import BLOCK
 from pools.suffix import common_prefixes, inverse, sort_suffixes
 from pools.tree import SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_OWN
 
-DEPTH = 32  # tokens on which suffixes are sorted: contexts of up to 31 and the token after
+DEPTH = 32  # tokens compared when sorting: contexts of up to 31 tokens and the next token
 KINDS = {"own": SOURCE_OWN, "collaborative": SOURCE_GROUP, "attribute": SOURCE_GROUP, "global": SOURCE_GLOBAL}
 _ARRAYS = ("tokens", "suffixes", "ranks", "shared", "least", "vocab", "starts", "weights")
 _MAX_TOKENS = 2**31 - 2**24
 _MAX_ID = 2**31 - 1
+_MIN_TEXTS = 20  # for a quantile of their lengths
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Arrays as in the module's text; ``manifest`` is empty for an index that was never saved."""
+    """Suffix-array index of one pool.
+
+    The arrays are those of the module docstring. ``depth`` is the number of tokens compared when sorting,
+    ``kind`` one of KINDS, and ``manifest`` is empty for an index that was not opened from a folder.
+    """
 
     tokens: np.ndarray
     suffixes: np.ndarray
@@ -51,72 +57,100 @@ class Index:
 
     @classmethod
     def build(cls, texts: Sequence[np.ndarray], *, kind: str = "global", depth: int = DEPTH) -> "Index":
-        """Index ``texts``, each a sequence of token ids >= 0; empty ones are left out.
+        """Build an index in memory and learn its blend weights.
 
-        An end-of-text token is an ordinary token here: include it where it should be drafted.
-        kind is one of KINDS: how near the texts are to the rows that will read them.
-        Raises PoolError for ids that are no integers from 0 to 2**31 - 1, naming the text's place; an unknown
-        kind; an impossible depth; or more tokens than 32 bits address.
+        Parameters
+        ----------
+        texts : integer (tokens,) arrays of token ids. Empty texts are skipped. The end-of-text token is an
+            ordinary token: include it if it should be drafted
+        kind : own (the row's previous text), collaborative, attribute or global
+        depth : tokens compared when sorting, 2 to 127; contexts have up to depth - 1 tokens
+
+        Raises
+        ------ PoolError
+            A text has ids that are not integers from 0 to 2**31 - 1 (the message names its position), the
+            kind or depth is invalid, or there are more tokens than 32 bits address.
         """
         if problem := _problem(kind, depth):
             raise PoolError(problem)
         parts = [part for i, text in enumerate(texts) if (part := _ids(text, i)).size]
         flat = np.concatenate(parts) if parts else np.zeros(0, np.int32)
         if flat.size + len(parts) > _MAX_TOKENS:
-            raise PoolError(f"{flat.size} tokens are too many for one pool: lower pools.max_texts")
+            raise PoolError(f"{flat.size} tokens are too many for one pool: reduce pools.max_texts")
         vocab, codes = _encode(flat)
         codes = _with_ends(codes, np.array([part.size for part in parts], np.int64))
         suffixes = sort_suffixes(codes, depth)
         starts = np.zeros(vocab.size + 2, np.int32)
         np.cumsum(np.bincount(codes, minlength=vocab.size + 1)[1:], out=starts[2:])
         shared = common_prefixes(codes, suffixes, depth)
-        least = np.minimum.reduceat(shared, np.arange(0, shared.size, BLOCK)) if shared.size else shared
-        index = cls(codes, suffixes, inverse(codes, suffixes), shared, least, vocab, starts,
-                    learn.fixed(depth, kind), depth, kind)
+        block_min = np.minimum.reduceat(shared, np.arange(0, shared.size, BLOCK)) if shared.size else shared
+        index = cls(codes, suffixes, inverse(codes, suffixes), shared, block_min, vocab, starts,
+                    learn.initial_weights(depth, kind), depth, kind)
         if kind != "own":
-            learn.learn(index)
+            learn.fit_weights(index)
         return index
 
     def save(self, folder: str | Path, meta: dict | None = None) -> dict:
-        """Write the pool atomically; return its manifest.
+        """Write the pool atomically.
 
-        meta  JSON values to keep, by custom ``tokenizer``, ``model`` and ``prompt`` (hashes), ``entity``,
-              ``name``, ``dt``; keys of the format itself are refused.
+        Parameters
+        ----------
+        folder : path of the pool; an existing pool is replaced
+        meta : JSON values for the manifest, usually ``tokenizer``, ``model`` and ``prompt`` (hashes),
+            ``entity``, ``name`` and ``dt``
+
+        Returns
+        -------
+        dict : the manifest
+
+        Raises
+        ------
+        PoolError
+            ``meta`` contains a key that the format sets.
         """
         own = {"kind": self.kind, "depth": self.depth, "texts": self.texts, "token_count": self.token_count,
                "array_bytes": self.array_bytes}
         clash = ({*own, "format", "version", "files", "manifest_sha256"} & set(meta or {})) - {"kind"}
         if clash:
-            raise PoolError(f"meta may not set {', '.join(sorted(clash))}: the format does")
+            raise PoolError(f"meta must not contain {', '.join(sorted(clash))}: the format sets these keys")
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return manifests.write(folder, arrays, {**(meta or {}), **own})
 
     @classmethod
     def open(cls, folder: str | Path, expect_tokenizer: str | None = None, verify: bool = True) -> "Index":
-        """Map a saved pool. ``verify`` reads every byte once to compare checksums; sizes always are.
+        """Memory-map a saved pool.
 
-        Raises PoolError when it is damaged, unfinished, of another version or of another tokenizer, or when
-        its manifest holds an impossible kind or depth, or with ``verify`` another depth than its arrays.
+        Parameters
+        ----------
+        folder : path of the pool
+        expect_tokenizer : hash of the tokenizer that the pool must have been built with; None: not compared
+        verify : whether to read every byte to compare checksums; sizes are always compared
+
+        Raises
+        ------ PoolError
+            The pool is incomplete, damaged, of another format version or tokenizer; its manifest holds an
+            invalid kind or depth; or, with ``verify``, its arrays are not sorted to the depth in the
+            manifest.
         """
         manifest = manifests.read(folder, verify=verify)
         if problem := _problem(manifest.get("kind"), manifest.get("depth")):
             raise PoolError(f"{folder}: {problem}; remove the folder and run the pools stage again")
         if expect_tokenizer is not None and manifest.get("tokenizer") != expect_tokenizer:
-            raise PoolError(f"{folder} was built with tokenizer {manifest.get('tokenizer')}, the model has "
+            raise PoolError(f"{folder} has tokenizer {manifest.get('tokenizer')}, but the model has "
                             f"{expect_tokenizer}: run the pools stage again with this model")
         arrays = {name: manifests.array(folder, name) for name in _ARRAYS}
         weights = arrays["weights"]
         if weights.shape != (3, manifest["depth"]) or not (np.isfinite(weights) & (weights >= 0)).all():
-            raise PoolError(f"{folder}: its weights are not those of a pool of depth {manifest['depth']}: "
+            raise PoolError(f"{folder}: the weights do not fit a pool of depth {manifest['depth']}: "
                             "remove the folder and run the pools stage again")
         if verify and not _sorted_to(manifest["depth"], **arrays):
-            raise PoolError(f"{folder} is not sorted to depth {manifest['depth']}, which its manifest names: "
+            raise PoolError(f"{folder} is not sorted to its manifest's depth {manifest['depth']}: "
                             "remove the folder and run the pools stage again")
         return cls(**arrays, depth=manifest["depth"], kind=manifest["kind"], manifest=manifest)
 
     @property
     def source(self) -> int:
-        """SOURCE_* that draft nodes from this pool carry."""
+        """SOURCE_* of draft nodes from this pool."""
         return KINDS[self.kind]
 
     @property
@@ -125,7 +159,7 @@ class Index:
 
     @property
     def texts(self) -> int:
-        """Texts with at least one token."""
+        """Number of non-empty texts."""
         return int(self.tokens.size - self.suffixes.size)
 
     @property
@@ -134,24 +168,24 @@ class Index:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """int64 (texts,): tokens of each text, ascending."""
+        """int64 (texts,): length in tokens of each text, ascending."""
         return np.sort(np.diff(np.flatnonzero(self.tokens == 0), prepend=-1) - 1)
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """int64 (13,): where the arrays are and how long, as ``pools.lookup`` takes them, and SOURCE_*."""
-        where = [getattr(self, name).ctypes.data for name in _ARRAYS]
+        """int64 (13,): addresses and sizes of the arrays in the layout of ``pools.lookup``, and SOURCE_*."""
+        data = [getattr(self, name).ctypes.data for name in _ARRAYS]
         sizes = [self.vocab.size, self.depth, self.token_count]
-        return np.array([where[0], self.tokens.itemsize, *where[1:], *sizes, self.source], np.int64)
+        return np.array([data[0], self.tokens.itemsize, *data[1:], *sizes, self.source], np.int64)
 
     @cached_property
     def address(self) -> int:
-        """Where ``addresses`` are, while the index is open."""
+        """Address of ``addresses``, valid while the index is referenced."""
         return self.addresses.ctypes.data
 
 
 def _problem(kind, depth) -> str | None:
-    """What is wrong with a pool's kind or depth, if anything."""
+    """Describe what is invalid about a pool's kind or depth; None if both are valid."""
     if not isinstance(kind, str) or kind not in KINDS:
         return f"pool kind {kind!r} is unknown: use one of {', '.join(KINDS)}"
     if not isinstance(depth, int | np.integer) or not 2 <= depth <= 127:
@@ -160,17 +194,18 @@ def _problem(kind, depth) -> str | None:
 
 
 def _sorted_to(depth: int, tokens: np.ndarray, suffixes: np.ndarray, shared: np.ndarray, **_) -> bool:
-    """Whether ``shared`` was counted to ``depth``: no further, and where it stops before, to the end."""
-    most = int(shared.max(initial=0))
-    if most >= depth:
-        return most == depth
-    pairs = np.flatnonzero(shared[1:] == most) + 1
-    after = tokens[suffixes[pairs] + most]
-    return not ((after == tokens[suffixes[pairs - 1] + most]) & (after != 0)).any()
+    """Whether ``shared`` was counted to ``depth``: never more, and less only at a difference or a text's end.
+    """
+    longest = int(shared.max(initial=0))
+    if longest >= depth:
+        return longest == depth
+    pairs = np.flatnonzero(shared[1:] == longest) + 1
+    following = tokens[suffixes[pairs] + longest]
+    return not ((following == tokens[suffixes[pairs - 1] + longest]) & (following != 0)).any()
 
 
-def _ids(text, place: int) -> np.ndarray:
-    """Token ids int32 (tokens,) of the text in ``place``. Raises PoolError naming it."""
+def _ids(text, position: int) -> np.ndarray:
+    """Token ids of a text, int32 (tokens,). Raises PoolError with the text's position."""
     try:
         ids = np.asarray(text)
     except ValueError:  # rows of different lengths
@@ -178,16 +213,16 @@ def _ids(text, place: int) -> np.ndarray:
     if not ids.size:
         return np.zeros(0, np.int32)
     if ids.dtype.kind not in "iu":
-        raise PoolError(f"text {place} (the first is 0) must hold integer token ids, not {ids.dtype}")
-    if (least := ids.min()) < 0:
-        raise PoolError(f"text {place} (the first is 0) has token id {least}, which is negative")
-    if (most := ids.max()) > _MAX_ID:
-        raise PoolError(f"text {place} (the first is 0) has token id {most}: more than {_MAX_ID}")
+        raise PoolError(f"text {position} (counting from 0) must hold integer token ids, not {ids.dtype}")
+    if (smallest := ids.min()) < 0:
+        raise PoolError(f"text {position} (counting from 0) has the negative token id {smallest}")
+    if (largest := ids.max()) > _MAX_ID:
+        raise PoolError(f"text {position} (counting from 0) has token id {largest}: the maximum is {_MAX_ID}")
     return ids.astype(np.int32, copy=False).ravel()
 
 
 def _encode(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ascending distinct ids, and codes (place + 1) in the smallest type."""
+    """Distinct ids, ascending, and the codes of all tokens (position in these ids plus 1)."""
     present = np.zeros(int(flat.max(initial=0)) + 1, bool)
     present[flat] = True
     vocab = np.flatnonzero(present).astype(np.int32) if flat.size else np.zeros(0, np.int32)
@@ -197,7 +232,28 @@ def _encode(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_ends(codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Append code 0 to each text."""
     ended = np.zeros(codes.size + lengths.size, codes.dtype)
     starts = np.arange(codes.size) + np.repeat(np.arange(lengths.size), lengths)
     ended[starts] = codes
     return ended
+
+def length_quantile(pools: Iterable[Index], quantile: float) -> int | None:
+    """Quantile of the text lengths of the nearest pool that has enough texts.
+
+    A pool has enough texts if there are at least 20, and at least one ranks above the quantile.
+
+    Parameters
+    ----------
+    pools : pools of a row, nearest first
+    quantile : share of texts that are not longer, in (0, 1)
+
+    Returns
+    -------
+    int or None : length in tokens; None if no pool has enough texts
+    """
+    min_texts = max(_MIN_TEXTS, math.ceil(round(1 / (1 - quantile), 6)))
+    for pool in pools:
+        if pool.texts >= min_texts:
+            return int(pool.lengths[math.ceil(round(quantile * pool.texts, 6)) - 1])
+    return None

@@ -1,83 +1,74 @@
-"""Intervals of the suffix array by what neighbours share, and what follows them: eight suffixes at a time.
+"""Intervals of the suffix array from its LCP array, eight suffixes at a time, and the codes that follow them.
 
-``a`` is as in ``pools.lookup``.
+``a`` is ``Index.addresses``, as in ``pools.lookup``.
 """
 
 import numpy as np
 from numba.cpython.unsafe.numbers import leading_zeros, trailing_zeros
 
-from pools.jit import load_i32, load_i64, load_u8, part
-from pools.lookup import (
-    COUNT,
-    LEAST,
-    RANKS,
-    SHARED,
-    SUFFIXES,
-    code,
-    code_at,
-    first,
-    shared_before,
-)
+from pools.jit import helper, load_i32, load_i64, load_u8
+from pools.lookup import BLOCK_MIN, COUNT, RANKS, SHARED, SUFFIXES, code, code_at, first, lcp
 
-BLOCK = 64  # suffixes to one entry of LEAST
-MOST_RUNS = 256  # runs that are read of one interval, at most
-_TOPS = np.int64(-0x7F7F7F7F7F7F7F80)  # 0x80 in each byte
+BLOCK = 64  # suffixes per entry of BLOCK_MIN
+MAX_RUNS = 256  # runs read per interval
+_TOP_BITS = np.int64(-0x7F7F7F7F7F7F7F80)  # 0x80 in each byte
 
 
-@part
-def _sharing(a, suffix, least):
-    """The top bit of each of eight bytes: whether suffixes from ``suffix`` on share ``least`` codes with the
-    one before (SHARED < 128)."""
-    return ((load_i64(a[SHARED] + suffix) | _TOPS) - least * 0x0101010101010101) & _TOPS
+@helper
+def _lcp_at_least(a, suffix, length):
+    """For the eight suffixes from ``suffix``, the top bit of each byte: whether the LCP (< 128) is at length
+    ``length``.
+    """
+    return ((load_i64(a[SHARED] + suffix) | _TOP_BITS) - length * 0x0101010101010101) & _TOP_BITS
 
 
-@part
-def interval(a, suffix, order, least):
-    """Interval of the last ``least`` of the ``order`` codes that a suffix begins with."""
-    if least == 1:
+@helper
+def interval(a, suffix, order, length):
+    """Interval of the last ``length`` of the first ``order`` codes of a suffix."""
+    if length == 1:
         return first(a, code(a, load_i32(a[SUFFIXES] + 4 * suffix) + order - 1))
-    if least < order:
-        suffix = load_i32(a[RANKS] + 4 * (load_i32(a[SUFFIXES] + 4 * suffix) + order - least))
-    begin = _begin(a, suffix, least)
-    return begin, _end(a, suffix + 1, least) - begin
+    if length < order:
+        suffix = load_i32(a[RANKS] + 4 * (load_i32(a[SUFFIXES] + 4 * suffix) + order - length))
+    begin = _begin(a, suffix, length)
+    return begin, _end(a, suffix + 1, length) - begin
 
 
-@part
-def _begin(a, at, least):
-    """First of the suffixes up to ``at`` of which all share ``least`` codes with it."""
+@helper
+def _begin(a, at, length):
+    """First suffix of the run that ends at ``at`` and shares ``length`` codes with it."""
     while at >= 7:
-        bits = ~_sharing(a, at - 7, least) & _TOPS
+        bits = ~_lcp_at_least(a, at - 7, length) & _TOP_BITS
         if bits != 0:
             return at - (leading_zeros(bits) >> 3)
-        at = (at - 8) | 7  # those above are known to share
-        while at & (BLOCK - 1) == BLOCK - 1 and load_u8(a[LEAST] + at // BLOCK) >= least:
+        at = (at - 8) | 7  # the suffixes above are known to share
+        while at & (BLOCK - 1) == BLOCK - 1 and load_u8(a[BLOCK_MIN] + at // BLOCK) >= length:
             at -= BLOCK
-    while shared_before(a, at) >= least:
+    while lcp(a, at) >= length:
         at -= 1
     return at
 
 
-@part
-def _end(a, at, least):
-    """First suffix from ``at`` on that does not share ``least`` codes with the one before."""
+@helper
+def _end(a, at, length):
+    """First suffix from ``at`` that does not share ``length`` codes with the previous one."""
     last_block = a[COUNT] // BLOCK * BLOCK
     while at + 8 <= a[COUNT]:
-        bits = ~_sharing(a, at, least) & _TOPS
+        bits = ~_lcp_at_least(a, at, length) & _TOP_BITS
         if bits != 0:
             return at + (trailing_zeros(bits) >> 3)
         at = (at + 8) & ~7
-        while at & (BLOCK - 1) == 0 and at < last_block and load_u8(a[LEAST] + at // BLOCK) >= least:
+        while at & (BLOCK - 1) == 0 and at < last_block and load_u8(a[BLOCK_MIN] + at // BLOCK) >= length:
             at += BLOCK
-    while at < a[COUNT] and shared_before(a, at) >= least:
+    while at < a[COUNT] and lcp(a, at) >= length:
         at += 1
     return at
 
 
-@part
+@helper
 def locate(a, codes, order):
-    """Interval of the context ``codes[order - 1], ..., codes[0]`` (nearest first, none of them 0).
+    """Interval of the context ``codes[order - 1], ..., codes[0]`` (``codes`` nearest first, all above 0).
 
-    One suffix that begins with it is searched for; how far the interval reaches stands beside it in SHARED.
+    A binary search finds one suffix that begins with the context; the LCP array then gives the interval.
     """
     left, count = first(a, codes[order - 1])
     if order == 1:
@@ -96,9 +87,9 @@ def locate(a, codes, order):
     return left, 0
 
 
-@part
+@helper
 def _compare(a, suffix, codes, order):
-    """Sign of the suffix's codes against the context's, the first of which is the same."""
+    """Compare a suffix with a context whose first code is equal: negative, 0 or positive."""
     position = load_i32(a[SUFFIXES] + 4 * suffix)
     for offset in range(1, order):
         difference = code(a, position + offset) - codes[order - 1 - offset]
@@ -107,19 +98,20 @@ def _compare(a, suffix, codes, order):
     return 0
 
 
-@part
-def runs(a, low, count, order, most, codes, hits, firsts):
-    """Read what follows an interval of ``order`` equal codes: each code, how often, one suffix that has it.
+@helper
+def runs(a, low, count, order, max_suffixes, codes, hits, firsts):
+    """Read the codes that follow an interval of ``order`` equal codes, as runs.
 
-    Of more than ``most`` suffixes half as many are read, at even distances. Returns how many runs and how
-    many suffixes were read; codes, hits and firsts (MOST_RUNS,) are filled. Code 0 is the end of a text.
+    If the interval has more than ``max_suffixes`` suffixes, half of ``max_suffixes`` are read at even
+    distances. Fills per run, (MAX_RUNS,) each: ``codes`` (0: the end of a text), ``hits`` (its number of
+    suffixes) and ``firsts`` (one of its suffixes). Returns the numbers of runs and of suffixes read.
     """
-    if count > most:
-        return _sampled(a, low, count, order, most // 2, codes, hits, firsts)
+    if count > max_suffixes:
+        return _sampled_runs(a, low, count, order, max_suffixes // 2, codes, hits, firsts)
     size, start, at, end = 0, low, low + 1, low + count
     while at < end:
         if at + 8 <= a[COUNT]:
-            bits = ~_sharing(a, at, order + 1) & _TOPS
+            bits = ~_lcp_at_least(a, at, order + 1) & _TOP_BITS
             if end - at < 8:
                 bits &= (np.int64(1) << (8 * (end - at))) - 1
             while bits != 0:
@@ -130,7 +122,7 @@ def runs(a, low, count, order, most, codes, hits, firsts):
                 size += 1
             at += 8
         else:
-            if shared_before(a, at) <= order:
+            if lcp(a, at) <= order:
                 codes[size], hits[size], firsts[size] = code_at(a, start, order), at - start, start
                 start = at
                 size += 1
@@ -139,8 +131,8 @@ def runs(a, low, count, order, most, codes, hits, firsts):
     return size + 1, count
 
 
-@part
-def _sampled(a, low, count, order, samples, codes, hits, firsts):
+@helper
+def _sampled_runs(a, low, count, order, samples, codes, hits, firsts):
     size, last = 0, -1
     for i in range(samples):
         suffix = low + count * (2 * i + 1) // (2 * samples)

@@ -1,8 +1,8 @@
-"""Numba helpers: cached compilation, loads from an address, arrays at an address.
+"""Numba helpers: compilation with an on-disk cache, loads from an address, array views of an address.
 
-Kernels read memory-mapped files through addresses, so that rows of one batch may use different pools in
-one call without a Python loop. Scratch space is viewed through addresses as well: such arrays own nothing,
-so that numba counts no references where they are passed on (its atomic counters were half of the run time).
+Kernels read memory-mapped files through addresses, so that the rows of a batch can use different pools in one
+call without a Python loop. Scratch memory is also viewed through addresses: such arrays own no memory, and
+numba does no reference counting on them (its atomic counters took half of the run time).
 """
 
 import hashlib
@@ -16,31 +16,39 @@ from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
-_COMPILED = ("blend", "entry", "frontier", "intervals", "jit", "kernel", "learn", "live", "lookup",
-             "published", "suffix", "tree")
+_COMPILED = ("blend", "frequency", "frontier", "intervals", "jit", "kernel", "learn", "live", "lookup",
+             "match", "suffix", "tree")
 
 
-def part(function):
-    """A function that compiled ones call.
+def helper(function):
+    """Compile a function that only compiled functions call.
 
-    Never cached by itself: what was loaded from a cache cannot be inlined into what is compiled later, which
-    made drafting half as slow again.
+    It has no cache of its own: numba cannot inline a function loaded from a cache, which made drafting 50 %
+    slower.
     """
     return njit(nogil=True, error_model="numpy")(function)
 
 
 def inlined(function):
-    """A part of a compiled function, where passing the scratch arrays would cost more than the work."""
+    """Compile a function that is always inlined, for when passing the scratch arrays costs more than the
+    work.
+    """
     return njit(nogil=True, error_model="numpy", inline="always")(function)
 
 
 def cached(function, sources: Iterable[Path] | None = None, **options):
-    """``numba.njit`` cached on disk where any cache folder is writable, for as long as the ``sources`` stay
-    as they are; None: the function's own file and those of the compiled functions that it can call.
+    """``numba.njit`` with an on-disk cache that is invalidated when a source file changes.
 
-    Numba looks at the function's own file only, and would run stale code after a change in another one. It
-    caches beside the source, else in the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both. With none
-    of them writable every process compiles once itself.
+    Numba itself checks only the function's own file and would run stale code after a change in another file.
+    It caches next to the source, else in the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both. If none
+    is writable, every process compiles the function itself.
+
+    Parameters
+    ----------
+    function : function to compile
+    sources : files that invalidate the cache; None: the function's own file and those of the compiled
+        functions that it can call
+    options : options of ``numba.njit``
     """
     try:
         dispatcher = njit(cache=True, **options)(function)
@@ -52,25 +60,25 @@ def cached(function, sources: Iterable[Path] | None = None, **options):
 
 
 def compiled(function):
-    """``cached`` without the interpreter lock: for what Python calls; what compiled functions call is a
-    ``part``.
-    """
+    """``cached`` without the GIL, for functions that Python calls. Use ``helper`` for their callees."""
     here = Path(__file__).parent
     return cached(function, (here / f"{name}.py" for name in _COMPILED), nogil=True, error_model="numpy")
 
 
 def _files(function) -> list[Path]:
-    """Of a function and of all compiled ones that its module has so far, and theirs in turn: imports come
-    before the functions that call them.
+    """Files of a function and, recursively, of the compiled functions in its module's namespace so far.
+
+    Imports precede the functions that call them, so no callee is missed.
     """
-    found, waiting = set(), [function]
-    while waiting:
-        one = waiting.pop()
-        file = Path(one.__code__.co_filename)
-        if file not in found:
-            found.add(file)
-            waiting += [value.py_func for value in one.__globals__.values() if isinstance(value, Dispatcher)]
-    return sorted(found)
+    files, pending = set(), [function]
+    while pending:
+        current = pending.pop()
+        file = Path(current.__code__.co_filename)
+        if file not in files:
+            files.add(file)
+            pending += [value.py_func for value in current.__globals__.values()
+                        if isinstance(value, Dispatcher)]
+    return sorted(files)
 
 
 @lru_cache(maxsize=32)
@@ -81,28 +89,28 @@ def _digest(sources: tuple[Path, ...]) -> str:
     return digest.hexdigest()
 
 
-def _loader(kind, wide=types.int64):
+def _loader(kind, result=types.int64):
     @intrinsic
     def load(typing_context, address):
         def codegen(context, builder, signature, args):
             pointer = builder.inttoptr(args[0], context.get_value_type(kind).as_pointer())
-            return context.cast(builder, builder.load(pointer, align=1), kind, wide)
+            return context.cast(builder, builder.load(pointer, align=1), kind, result)
 
-        return wide(types.int64), codegen
+        return result(types.int64), codegen
 
     return load
 
 
 @intrinsic
 def prefetch(typing_context, address):
-    """Ask for the cache line at an address, and go on; the address may be any number."""
+    """Prefetch the cache line at an address without waiting. The address need not be valid."""
     def codegen(context, builder, signature, args):
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        asked = cgutils.get_or_insert_function(
+        intrinsic_function = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(ir.VoidType(), [pointer, number, number, number]),
             "llvm.prefetch.p0i8")
-        read, keep, data = number(0), number(3), number(1)
-        builder.call(asked, [builder.inttoptr(args[0], pointer), read, keep, data])
+        read, high_locality, data = number(0), number(3), number(1)
+        builder.call(intrinsic_function, [builder.inttoptr(args[0], pointer), read, high_locality, data])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -123,13 +131,13 @@ def _pointer(typing_context, address):
     return types.voidptr(types.int64), codegen
 
 
-@part
+@helper
 def array_at(address, shape, dtype):
-    """View of C-ordered memory that the caller keeps alive."""
+    """View C-ordered memory as an array. The caller keeps the memory alive."""
     return carray(_pointer(address), shape, dtype)
 
 
-@part
+@helper
 def unowned(array):
-    """View of ``array`` that does not keep it alive: its owner must outlive the view."""
+    """View of ``array`` without a reference to it: the owner of the memory must outlive the view."""
     return carray(_pointer(array.ctypes.data), array.shape, array.dtype)

@@ -1,48 +1,48 @@
-"""Temporary branch of a request: its own prompt and text so far, searched in place.
+"""Temporary branch of a request (DARE): its prompt and text so far, searched in place.
 
-Nothing is kept between calls: the row's token buffer is the branch, and it ends with the request. One
-backward pass chains equal tokens of the last ``window`` positions; an occurrence of a context is then found
-by walking the chain of the context's last token. Only the ``LIMIT`` nearest occurrences count.
+The row's token buffer is the branch; nothing is kept between calls. One pass links equal tokens of the last
+``window`` positions into chains. The occurrences of a context are found on the chain of its last token. Only
+the ``LIMIT`` nearest occurrences count.
 """
 
 from collections import namedtuple
 
 import numpy as np
 
-from pools.jit import array_at, inlined, part
+from pools.jit import array_at, helper, inlined
 
 LIMIT = 32
 _BITS = 12
 MAX_WINDOW = 1 << _BITS
-SLOTS = 2 * MAX_WINDOW  # of the token table; a short row uses its first part alone, which stays in the cache
+SLOTS = 2 * MAX_WINDOW  # of the token table; short rows use only the first part, to stay in the CPU cache
 
-# heads          int64 (SLOTS,)   table: of a token its last position less first, under the row's stamp
-# mask           int64 (1,)       slots in use, less one
-# before         int32 (window,)  before[p - first]: the previous position of the token at p, or -1
-# nexts, orders  int32 (LIMIT,)   occurrences of one context: token after it, tokens that match
-# prompted       uint8 (LIMIT,)   whether the token after it is the prompt's
-Branch = namedtuple("Branch", "heads mask before nexts orders prompted")
+# heads          int64 (SLOTS,)   open-addressed table: row stamp and a token's last position minus ``first``
+# mask           int64 (1,)       slots in use minus 1
+# previous       int32 (window,)  previous[p - first]: the previous position of the token at p, or -1
+# nexts, orders  int32 (LIMIT,)   per occurrence of a context: the next token, the number of tokens that match
+# prompted       uint8 (LIMIT,)   whether the next token belongs to the prompt
+Branch = namedtuple("Branch", "heads mask previous nexts orders prompted")
 
 
-@part
+@helper
 def branch(at):
     return Branch(array_at(at[0], SLOTS, np.int64), array_at(at[1], 1, np.int64),
                   array_at(at[2], MAX_WINDOW, np.int32), array_at(at[3], LIMIT, np.int32),
                   array_at(at[4], LIMIT, np.int32), array_at(at[5], LIMIT, np.uint8))
 
 
-@part
+@helper
 def _slot(b, buffer, first, token, stamp):
-    """The token's slot in the open-addressed table, or the free one where it belongs."""
+    """The token's slot in the table, or the free slot to insert it."""
     slot = (token * 2654435761 >> 7) & b.mask[0]
     while b.heads[slot] >> _BITS == stamp and buffer[first + (b.heads[slot] & (MAX_WINDOW - 1))] != token:
         slot = (slot + 1) & b.mask[0]
     return slot
 
 
-@part
+@helper
 def chain(b, buffer, length, window, stamp):
-    """Chain equal tokens of ``buffer[first:length]``; return ``first``. ``stamp`` must be new."""
+    """Link equal tokens of ``buffer[first:length]`` and return ``first``. ``stamp`` must be unique."""
     first = max(0, length - window)
     slots = 64
     while slots < 2 * (length - first):
@@ -51,31 +51,31 @@ def chain(b, buffer, length, window, stamp):
     for p in range(first, length):
         slot = _slot(b, buffer, first, buffer[p], stamp)
         head = b.heads[slot]
-        b.before[p - first] = first + (head & (MAX_WINDOW - 1)) if head >> _BITS == stamp else -1
+        b.previous[p - first] = first + (head & (MAX_WINDOW - 1)) if head >> _BITS == stamp else -1
         b.heads[slot] = stamp << _BITS | p - first
     return first
 
 
 @inlined
 def occurrences(b, buffer, length, prompt, first, history, known, stamp):
-    """Fill ``b`` with what followed a node's context, nearest first; return how many.
+    """Fill ``b`` with the occurrences of a node's context, nearest first, and return their number.
 
-    prompt   tokens of the row that are its prompt's
-    history  int32 (H,)  the node's own token and those before it, nearest first; ``known`` of them
+    ``prompt`` is the number of prompt tokens in the row. ``history`` int32 (H,) holds the node's token and
+    the ``known`` - 1 tokens before it, nearest first.
     """
     head = b.heads[_slot(b, buffer, first, history[0], stamp)]
     if head >> _BITS != stamp:
         return 0
-    found = 0
+    count = 0
     p = first + (head & (MAX_WINDOW - 1))
-    while p >= 0 and found < LIMIT:
+    while p >= 0 and count < LIMIT:
         if p + 1 < length:
             order = 1
             while order < known and p - order >= first and buffer[p - order] == history[order]:
                 order += 1
-            b.nexts[found] = buffer[p + 1]
-            b.orders[found] = order
-            b.prompted[found] = p + 1 < prompt
-            found += 1
-        p = b.before[p - first]
-    return found
+            b.nexts[count] = buffer[p + 1]
+            b.orders[count] = order
+            b.prompted[count] = p + 1 < prompt
+            count += 1
+        p = b.previous[p - first]
+    return count

@@ -1,77 +1,79 @@
-"""Reading a frozen index from compiled code, by the addresses of its arrays.
+"""Lookups in an index from compiled code, through the addresses of its arrays.
 
-``a`` is the index's ``addresses`` (int64 (13,)); an interval is (low, count) in its suffix array.
+``a`` is ``Index.addresses``, int64 (13,). An interval is (low, count) in the suffix array.
 """
 
 import numpy as np
 
-from pools.jit import array_at, load_f64, load_i32, load_u8, load_u16, part
+from pools.jit import array_at, helper, load_f64, load_i32, load_u8, load_u16
 
-TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, LEAST, VOCAB, STARTS, WEIGHTS, SIZE, DEPTH, COUNT, KIND = range(13)
+(TOKENS, WIDTH, SUFFIXES, RANKS, SHARED, BLOCK_MIN, VOCAB, STARTS, WEIGHTS, SIZE, DEPTH, COUNT,
+ KIND) = range(13)
 ALPHA, BETA, LIVE = range(3)  # rows of WEIGHTS
 
 
-@part
+@helper
 def pool_at(address):
-    """The addresses of the index whose ``address`` this is."""
+    """``Index.addresses`` of the index with this ``Index.address``."""
     return array_at(address, 13, np.int64)
 
 
-@part
+@helper
 def code(a, position):
-    """Code at a position of the pool's tokens."""
+    """Code at a position of ``Index.tokens``."""
     if a[WIDTH] == 2:
         return load_u16(a[TOKENS] + 2 * position)
     return load_i32(a[TOKENS] + 4 * position)
 
 
-@part
+@helper
 def code_at(a, suffix, offset):
-    """Code that stands ``offset`` behind the start of the suffix of rank ``suffix``."""
+    """Code at ``offset`` from the start of the suffix of rank ``suffix``."""
     return code(a, load_i32(a[SUFFIXES] + 4 * suffix) + offset)
 
 
-@part
+@helper
 def token_of(a, code):
+    """Token id of a code."""
     return load_i32(a[VOCAB] + 4 * (code - 1))
 
 
-@part
+@helper
 def code_of(a, token):
-    """Code of a token id, 0 where the pool does not know it."""
-    low, left = 0, a[SIZE]
-    while left > 1:  # without a branch, which would be guessed wrong every other time
-        half = left >> 1
+    """Code of a token id; 0 if the pool does not contain it."""
+    low, count = 0, a[SIZE]
+    while count > 1:  # branch-free: the processor would mispredict every other branch
+        half = count >> 1
         low += half * (load_i32(a[VOCAB] + 4 * (low + half - 1)) < token)
-        left -= half
-    low += left > 0 and load_i32(a[VOCAB] + 4 * low) < token
+        count -= half
+    low += count > 0 and load_i32(a[VOCAB] + 4 * low) < token
     if low < a[SIZE] and load_i32(a[VOCAB] + 4 * low) == token:
         return low + 1
     return 0
 
 
-@part
-def shared_before(a, suffix):
-    """Codes that the suffix shares with the one before it."""
+@helper
+def lcp(a, suffix):
+    """Number of codes that a suffix shares with the previous suffix."""
     return load_u8(a[SHARED] + suffix)
 
 
-@part
+@helper
 def first(a, code):
-    """Interval of the suffixes that begin with ``code``."""
+    """Interval of suffixes that begin with ``code``."""
     low = load_i32(a[STARTS] + 4 * code)
     return low, load_i32(a[STARTS] + 4 * (code + 1)) - low
 
 
-@part
+@helper
 def weight(a, row, order):
-    """Learned weight of a context order; row is ALPHA, BETA or LIVE."""
+    """Learned blend weight of a context order; ``row`` is ALPHA, BETA or LIVE."""
     return load_f64(a[WEIGHTS] + 8 * (row * a[DEPTH] + order))
 
 
-@part
+@helper
 def narrow(a, low, count, offset, code):
-    """Part of an interval of ``offset`` equal codes in which ``code`` comes next."""
+    """Subinterval with ``code`` at ``offset``, of an interval whose first ``offset`` codes are equal."""
     left, right = low, low + count
     while left < right:
         middle = (left + right) >> 1
@@ -82,9 +84,11 @@ def narrow(a, low, count, offset, code):
     return left, run(a, left, low + count, offset, code)
 
 
-@part
+@helper
 def run(a, left, end, offset, code):
-    """How many suffixes from ``left`` on have ``code`` at ``offset``: galloping, as most runs are short."""
+    """Number of consecutive suffixes from ``left`` with ``code`` at ``offset`` (galloping search: runs are
+    short).
+    """
     if left == end or code_at(a, left, offset) != code:
         return 0
     inside, step = left, 1

@@ -1,7 +1,8 @@
-"""A saved pool: a folder of ``.npy`` arrays and ``manifest.json``, written whole or not at all.
+"""Saved pools on disk: a folder of ``.npy`` arrays and ``manifest.json``, written atomically.
 
-The manifest holds the format version, size and SHA-256 of each array file, and what the builder says about
-the pool. Sizes are compared on every open; the digests when asked (hardware SHA reads over 1 GB/s).
+The manifest holds the format version, the size and SHA-256 of each array file, and the metadata of the
+builder. Opening a pool always compares sizes, and compares digests on request (over 1 GB/s with hardware
+SHA).
 """
 
 import hashlib
@@ -22,10 +23,20 @@ _REBUILD = "remove the folder and run the pools stage again"
 
 
 def write(folder: str | Path, arrays: dict[str, np.ndarray], entries: dict) -> dict:
-    """Save ``arrays`` as NAME.npy and the manifest; return the manifest.
+    """Save arrays as NAME.npy with a manifest, atomically.
 
-    Everything is written into a temporary folder beside ``folder`` that is then renamed, so a reader sees
-    the old pool or the new one. ``entries`` must be JSON values.
+    All files are written to a temporary folder next to ``folder``, which is then renamed: a reader sees the
+    old pool or the new one.
+
+    Parameters
+    ----------
+    folder : path of the pool; an existing pool is replaced
+    arrays : array of each file, by name
+    entries : metadata for the manifest, JSON values
+
+    Returns
+    -------
+    dict : the manifest
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +49,7 @@ def write(folder: str | Path, arrays: dict[str, np.ndarray], entries: dict) -> d
         files = {path.name: {"bytes": path.stat().st_size, "sha256": digest(path)}
                  for path in sorted(temporary.iterdir())}
         manifest = {"format": FORMAT, "version": VERSION, **entries, "files": files}
-        manifest["manifest_sha256"] = _own_digest(manifest)
+        manifest["manifest_sha256"] = _manifest_digest(manifest)
         with open(temporary / NAME, "w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=1, sort_keys=True)
             _sync(file)
@@ -51,33 +62,36 @@ def write(folder: str | Path, arrays: dict[str, np.ndarray], entries: dict) -> d
 
 
 def read(folder: str | Path, *, verify: bool) -> dict:
-    """The manifest of ``folder``, after checking every file's size and, with ``verify``, its SHA-256.
+    """Read the manifest and check the size of every file and, with ``verify``, its SHA-256.
 
-    Raises PoolError: no pool there, damaged, truncated, or of another format version.
+    Raises
+    ------
+    PoolError
+        The folder holds no complete pool, a file is damaged or truncated, or the format version differs.
     """
     path = Path(folder) / NAME
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise PoolError(f"{path} does not exist: {folder} is no finished pool; run the pools stage") from None
+        raise PoolError(f"{path} does not exist: the pool is incomplete; run the pools stage") from None
     except (OSError, ValueError) as error:
         raise PoolError(f"{path} cannot be read ({error}): {_REBUILD}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise PoolError(f"{path} is not the manifest of a {FORMAT}: give the folder of a pool")
+        raise PoolError(f"{path} is not the manifest of a {FORMAT}: pass the folder of a pool")
     if manifest.get("version") != VERSION:
-        raise PoolError(f"{path} has format version {manifest.get('version')}, this program reads {VERSION}: "
+        raise PoolError(f"{path} has format version {manifest.get('version')}, expected {VERSION}: "
                         f"{_REBUILD}")
-    if manifest.get("manifest_sha256") != _own_digest(manifest):
-        raise PoolError(f"{path} is damaged (checksum differs): {_REBUILD}")
-    if not _lists_files(manifest.get("files")):
-        raise PoolError(f"{path} lists no file, or one without size and SHA-256: {_REBUILD}")
+    if manifest.get("manifest_sha256") != _manifest_digest(manifest):
+        raise PoolError(f"{path} is damaged (checksum mismatch): {_REBUILD}")
+    if not _valid_files(manifest.get("files")):
+        raise PoolError(f"{path} lists no files, or a file without size and SHA-256: {_REBUILD}")
     for name, expected in manifest["files"].items():
         _check_file(Path(folder) / name, expected, verify)
     return manifest
 
 
 def array(folder: str | Path, name: str) -> np.ndarray:
-    """Memory-map one array file, read-only and shared between processes."""
+    """Memory-map an array file read-only; processes share the pages. Raises PoolError."""
     path = Path(folder) / f"{name}.npy"
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -90,7 +104,7 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _lists_files(files) -> bool:
+def _valid_files(files) -> bool:
     return isinstance(files, dict) and bool(files) and all(
         isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry) for entry in files.values())
 
@@ -103,12 +117,12 @@ def _check_file(path: Path, expected: dict, verify: bool) -> None:
     if size != expected["bytes"]:
         raise PoolError(f"{path} has {size} bytes instead of {expected['bytes']}: {_REBUILD}")
     if verify and digest(path) != expected["sha256"]:
-        raise PoolError(f"{path} is damaged (SHA-256 differs): {_REBUILD}")
+        raise PoolError(f"{path} is damaged (SHA-256 mismatch): {_REBUILD}")
 
 
-def _own_digest(manifest: dict) -> str:
-    rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+def _manifest_digest(manifest: dict) -> str:
+    signed = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
+    return hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()
 
 
 def _sync(file) -> None:
@@ -117,7 +131,8 @@ def _sync(file) -> None:
 
 
 def _replace(temporary: Path, folder: Path) -> None:
-    """Rename over ``folder``. POSIX replaces only empty folders, so an old pool steps aside first."""
+    """Rename ``temporary`` to ``folder``. POSIX replaces only empty folders, so an old pool is moved first.
+    """
     if not folder.exists():
         os.rename(temporary, folder)
         return

@@ -1,4 +1,4 @@
-"""Which pool drafts for an entity, and why. Pure functions; callers run them over whole tables."""
+"""Routing: which pool supplies drafts for an entity, and why. Pure functions, applied to whole tables."""
 
 import hashlib
 import re
@@ -8,14 +8,18 @@ from pools.errors import PoolError
 
 OVERRIDES = ("auto", "collaborative", "attribute", "global")
 GLOBAL = "global"
-_LONGEST_SLUG = 48
+_MAX_SLUG = 48
 
 
 @dataclass(frozen=True)
 class Route:
-    """pool       name of the pool, safe as a folder's
-    pool_kind  collaborative | attribute | global
-    reason     one phrase for the table of routes
+    """The pool of one entity.
+
+    Attributes
+    ----------
+    pool : name of the pool, safe as a folder name
+    pool_kind : collaborative, attribute or global
+    reason : short explanation for the table of routes
     """
 
     pool: str
@@ -31,51 +35,56 @@ def route(
     min_interactions: int,
     override: str = "auto",
 ) -> Route:
-    """Collaborative for entities with history, else attribute, else global.
+    """Choose the collaborative pool for entities with enough interactions, else attribute, else global.
 
-    entity_type          user | item, for the reason only
-    interactions         how many the entity has
-    collaborative_group  None: no vector;  attribute_group  None: no usable attribute
-    min_interactions     fewer than these say too little for a collaborative group
-    override             one of OVERRIDES; where the kind it names has no group for the entity, the other
-                         kind serves, then global, and the reason says so
+    Parameters
+    ----------
+    entity_type : user or item, used in the reason only
+    interactions : number of interactions of the entity
+    collaborative_group : group of the entity's embedding; None: no embedding
+    attribute_group : group of the entity's attributes; None: no usable attribute
+    min_interactions : minimum number of interactions for a collaborative pool
+    override : one of OVERRIDES. If the entity has no group of that kind, the other kind is used, then global
 
-    Raises PoolError for an unknown override.
+    Raises
+    ------
+    PoolError
+        The override is unknown.
     """
     if override not in OVERRIDES:
         raise PoolError(f"router override {override!r} for {entity_type}s is unknown: "
-                        f"use {', '.join(OVERRIDES)}")
+                        f"use one of {', '.join(OVERRIDES)}")
     groups = {"collaborative": collaborative_group, "attribute": attribute_group}
     if override == GLOBAL:
         return Route(GLOBAL, GLOBAL, f"{entity_type}s are set to global")
     if override != "auto":
         if groups[override] is not None:
-            return _to(override, groups[override], f"{entity_type}s are set to {override}")
+            return _route_to(override, groups[override], f"{entity_type}s are set to {override}")
         other = "attribute" if override == "collaborative" else "collaborative"
         missing = f"{entity_type}s are set to {override}, but there is no {override} group"
         if groups[other] is not None:
-            return _to(other, groups[other], missing)
+            return _route_to(other, groups[other], missing)
         return Route(GLOBAL, GLOBAL, f"{missing} and no {other} group")
-    enough = interactions >= min_interactions
-    if enough and collaborative_group is not None:
-        return _to("collaborative", collaborative_group, f"at least {min_interactions} interactions")
-    why = "no collaborative group" if enough else f"fewer than {min_interactions} interactions"
+    has_history = interactions >= min_interactions
+    if has_history and collaborative_group is not None:
+        return _route_to("collaborative", collaborative_group, f"at least {min_interactions} interactions")
+    why = "no collaborative group" if has_history else f"fewer than {min_interactions} interactions"
     if attribute_group is not None:
-        return _to("attribute", attribute_group, why)
+        return _route_to("attribute", attribute_group, why)
     return Route(GLOBAL, GLOBAL, f"{why} and no attribute group")
 
 
 def pool_name(kind: str, group: str) -> str:
-    """Folder name of a group's pool: the group itself where that is safe, else a slug and a short hash.
+    """Folder name of a group's pool: the group name if it is safe, else a slug and a short hash.
 
-    Distinct groups have distinct names, also on file systems that ignore case.
+    Distinct groups get distinct names, also on case-insensitive file systems.
     """
-    if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", group) and len(group) <= _LONGEST_SLUG:
+    if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", group) and len(group) <= _MAX_SLUG:
         return f"{kind}-{group}"
-    slug = re.sub(r"[^a-z0-9]+", "-", group.lower()).strip("-")[:_LONGEST_SLUG].strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", group.lower()).strip("-")[:_MAX_SLUG].strip("-")
     digest = hashlib.sha256(group.encode()).hexdigest()[:8]
     return f"{kind}-{slug}-{digest}" if slug else f"{kind}-{digest}"
 
 
-def _to(kind: str, group: str, reason: str) -> Route:
+def _route_to(kind: str, group: str, reason: str) -> Route:
     return Route(pool_name(kind, group), kind, reason)

@@ -1,4 +1,4 @@
-"""Saved pools of a folder: opening with the checks a user needs, sampling, and a cache for executors."""
+"""Opening saved pools: compatibility checks, a cache for executors, and sampling of texts for a pool."""
 
 import hashlib
 import logging
@@ -19,25 +19,35 @@ def open_pool(
     prompt_hash: str | None = None,
     verify: bool = True,
 ) -> Index:
-    """Map the pool saved in ``folder``.
+    """Memory-map a saved pool and compare its manifest with the current model and prompt.
 
-    Another tokenizer is refused. Text of another model or prompt still drafts, only worse, so it is logged
-    as a warning. None as a hash: not compared.
-    Raises PoolError as ``Index.open`` does.
+    Parameters
+    ----------
+    folder : path of the pool
+    tokenizer_hash : hash that the pool must have been built with; None: not compared
+    model_hash, prompt_hash : hashes of the current model and prompt; None: not compared. A pool with other
+        hashes is opened with a warning, because drafts from other texts are accepted less often
+    verify : whether to compare the SHA-256 of every file
+
+    Raises
+    ------
+    PoolError
+        As ``Index.open``; also for another tokenizer.
     """
     index = Index.open(folder, expect_tokenizer=tokenizer_hash, verify=verify)
     for name, expected in (("model", model_hash), ("prompt", prompt_hash)):
-        found = index.manifest.get(name)
-        if expected is not None and found != expected:
-            log.warning("pool %s holds text of another %s (%s, tonight %s): fewer drafts will be accepted",
-                        folder, name, found, expected)
+        actual = index.manifest.get(name)
+        if expected is not None and actual != expected:
+            log.warning("pool %s has texts of another %s (%s, this run has %s): expect fewer accepted drafts",
+                        folder, name, actual, expected)
     return index
 
 
-def sample(ids: Iterable[str], max_texts: int, seed: int = 0) -> set[str]:
-    """At most ``max_texts`` of ``ids``: those with the smallest keyed hash.
+def sample_ids(ids: Iterable[str], max_texts: int, seed: int = 0) -> set[str]:
+    """Sample at most ``max_texts`` distinct ids: those with the smallest keyed hash.
 
-    The same whatever the order of ``ids``, and nearly the same when a few ids come or go.
+    The sample does not depend on the order of ``ids``, and changes little when a few ids are added or
+    removed.
     """
     key = seed.to_bytes(8, "little", signed=True)
     distinct = set(ids)
@@ -51,9 +61,15 @@ def sample(ids: Iterable[str], max_texts: int, seed: int = 0) -> set[str]:
 
 
 class Store:
-    """Pools of ``folder`` by name, each opened at its first use; at most ``capacity`` stay open.
+    """Pools of a folder by name, opened at first use. An LRU cache keeps at most ``capacity`` open.
 
-    Not shared between threads. A pool that left the cache stays mapped for as long as somebody holds it.
+    Not thread-safe. A pool that the cache evicts stays mapped while a caller holds a reference to it.
+
+    Parameters
+    ----------
+    folder : path with one subfolder per pool
+    tokenizer_hash, model_hash, prompt_hash, verify : as in ``open_pool``
+    capacity : maximum number of open pools
     """
 
     def __init__(
@@ -71,7 +87,7 @@ class Store:
         self._open: OrderedDict[str, Index] = OrderedDict()
 
     def names(self) -> list[str]:
-        """Names of the finished pools, ascending."""
+        """Names of the complete pools, ascending."""
         if not self.folder.is_dir():
             return []
         return sorted(path.name for path in self.folder.iterdir()
@@ -81,9 +97,9 @@ class Store:
         return name in self._open or (self.folder / name / "manifest.json").is_file()
 
     def get(self, name: str) -> Index:
-        """The pool ``name``. Raises PoolError where it is missing, damaged or foreign."""
+        """Return the pool ``name``. Raises PoolError if it is missing, damaged or incompatible."""
         if not name or name.startswith(".") or Path(name).name != name:
-            raise PoolError(f"pool name {name!r} is not the name of a folder: use one that the router made")
+            raise PoolError(f"pool name {name!r} is not a folder name: use a name that the router returned")
         if name in self._open:
             self._open.move_to_end(name)
             return self._open[name]

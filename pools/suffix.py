@@ -1,8 +1,8 @@
-"""Suffix array of many texts, sorted to a bounded depth: numpy sorts, no quadratic case.
+"""Suffix array of many texts, sorted to a bounded depth with numpy sorts, without a quadratic worst case.
 
-A code is a token's place in the pool's own vocabulary, from 1; code 0 ends every text. Suffixes are
-compared on their first ``depth`` codes and never past the end of their text; equal ones stand in the order
-of their positions, so the same texts always give the same bytes.
+A code is a token's position in the pool's vocabulary, from 1; code 0 ends every text. Suffixes are compared
+on their first ``depth`` codes and never past the end of their text. Equal suffixes keep the order of their
+positions, so the same texts always give the same bytes.
 """
 
 import numpy as np
@@ -11,13 +11,19 @@ from pools.jit import compiled
 
 
 def sort_suffixes(codes: np.ndarray, depth: int) -> np.ndarray:
-    """int32 positions of all codes but the ends, sorted by what follows.
+    """Sort the positions of all non-zero codes by the codes that follow.
 
-    codes  integer (N,), 0 after each text
-    depth  codes compared at least
+    Prefix doubling (Manber and Myers, 1993) that starts with as many codes as fit into 64 bits, so that depth
+    16 takes three sorts of N keys.
 
-    Prefix doubling (Manber and Myers 1993) that starts from as many codes as fit into 64 bits, so that
-    depth 16 takes three sorts of N keys.
+    Parameters
+    ----------
+    codes : integer (N,), 0 after each text
+    depth : minimum number of codes compared
+
+    Returns
+    -------
+    int32 (n,) : suffix array of the n non-zero codes
     """
     bits = max(1, int(codes.max(initial=0)).bit_length())
     reach = max(1, min(63 // bits, depth))
@@ -31,12 +37,13 @@ def sort_suffixes(codes: np.ndarray, depth: int) -> np.ndarray:
 
 
 def common_prefixes(codes: np.ndarray, suffixes: np.ndarray, depth: int) -> np.ndarray:
-    """uint8 (n,): codes shared by suffix i and the one before it, at most ``depth``; 0 for the first."""
+    """LCP array, uint8 (n,): codes that suffix i shares with suffix i - 1, up to ``depth``; 0 for the first.
+    """
     return _common(codes, suffixes, depth)
 
 
 def inverse(codes: np.ndarray, suffixes: np.ndarray) -> np.ndarray:
-    """int32 (N,): place of each position in ``suffixes``; -1 at the end of a text."""
+    """Inverse suffix array, int32 (N,): rank of each position; -1 at the end of a text."""
     ranks = np.full(codes.size, -1, np.int32)
     ranks[suffixes] = np.arange(suffixes.size, dtype=np.int32)
     return ranks
@@ -57,7 +64,7 @@ def _pack(codes, bits, reach):
 
 @compiled
 def _dense(keys, order):
-    """Rank of each position: how many distinct keys are smaller. Ends have rank 0, and only they."""
+    """Rank of each position: the number of distinct smaller keys. Only the ends of texts have rank 0."""
     ranks = np.empty(keys.size, np.int32)
     rank = 0
     for i in range(order.size):
@@ -69,21 +76,23 @@ def _dense(keys, order):
 
 @compiled
 def _pair(codes, ranks, reach):
-    """Rank of the first ``reach`` codes, then of the next ``reach`` of the same text."""
+    """Keys of 2 ``reach`` codes: the rank of the first ``reach``, then that of the next ``reach`` in the
+    text.
+    """
     keys = np.zeros(codes.size, np.uint64)
     end = codes.size
     for i in range(codes.size - 1, -1, -1):
         if codes[i] == 0:
             end = i
             continue
-        after = ranks[i + reach] if i + reach < end else 0
-        keys[i] = (np.uint64(ranks[i]) << np.uint64(32)) | np.uint64(after)
+        following = ranks[i + reach] if i + reach < end else 0
+        keys[i] = (np.uint64(ranks[i]) << np.uint64(32)) | np.uint64(following)
     return keys
 
 
 @compiled
 def _place(codes, ranks):
-    """Counting sort of positions by rank: stable, so equal suffixes stay in the order of the texts."""
+    """Counting sort of positions by rank. It is stable: equal suffixes keep the order of the texts."""
     starts = np.zeros(codes.size + 1, np.int64)
     total = 0
     for i in range(codes.size):

@@ -1,4 +1,4 @@
-"""A batch of draft trees as plain arrays: what drafters hand to the decode engine."""
+"""A batch of draft trees as plain arrays: what drafters return to the decode engine."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -7,21 +7,23 @@ import numpy as np
 
 ROOT = -1
 
-# Where a draft token was found first: shown by `dare-job show`.
+# Source of a draft token: the nearest one that proposed it. `dare-job show` names them.
 SOURCE_NONE, SOURCE_PROMPT, SOURCE_LIVE, SOURCE_OWN, SOURCE_GROUP, SOURCE_GLOBAL, SOURCE_MODEL = range(7)
 
 
 class DraftBatch(NamedTuple):
-    """Token trees for R rows, padded to N nodes (N may be 0).
+    """Token trees of R rows, padded to N nodes (N may be 0).
 
-    The root of a row's tree is its last emitted token and is not a node. Parents stand before their
-    children; a node's siblings have distinct tokens.
+    The root of a tree is the row's last emitted token and is not a node. Parents precede their children, and
+    siblings have distinct tokens.
 
-    tokens   int32 (R, N)    token of each node
-    parents  int32 (R, N)    column of the parent, or ``ROOT``
-    sizes    int32 (R,)      nodes in use: columns at and after sizes[r] are padding
-    scores   float32 (R, N)  estimated probability that the path up to this node is accepted
-    sources  uint8 (R, N)    SOURCE_*: nearest source that proposed the node
+    Attributes
+    ----------
+    tokens : int32 (R, N), token of each node
+    parents : int32 (R, N), column of the parent, or ``ROOT``
+    sizes : int32 (R,), number of nodes in use; columns from ``sizes[r]`` on are padding
+    scores : float32 (R, N), estimated probability that the path up to the node is accepted
+    sources : uint8 (R, N), SOURCE_* of the nearest source that proposed the node
     """
 
     tokens: np.ndarray
@@ -36,12 +38,13 @@ class DraftBatch(NamedTuple):
 
     @property
     def nodes(self) -> int:
+        """N, the number of columns."""
         return self.tokens.shape[1]
 
 
 @lru_cache(maxsize=64)
-def empty(rows: int) -> DraftBatch:
-    """No drafts: plain decoding. Nobody writes to it."""
+def empty_drafts(rows: int) -> DraftBatch:
+    """Trees without nodes, for autoregressive decoding. The arrays are cached: do not write to them."""
     shape = (rows, 0)
     return DraftBatch(
         np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(rows, np.int32),

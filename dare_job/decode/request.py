@@ -41,7 +41,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class BeamCounts:
+class BeamStatistics:
     """What a row's beams were, over all its steps.
 
     layers      tokens of its longest beam: layers that its steps accepted or drew
@@ -110,7 +110,7 @@ class Result:
     retrieval_ms: float
     decode_ms: float
     slot_steps: float
-    beams: BeamCounts | None = None
+    beams: BeamStatistics | None = None
 
 
 def failed(request: Request, error: str) -> Result:

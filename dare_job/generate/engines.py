@@ -16,7 +16,7 @@ from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.draft.sampled_tree import Shape
+from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Drafter
@@ -76,7 +76,7 @@ _load = lru_cache(maxsize=1)(load_model)
 
 def default_nodes(asked: DrafterSettings) -> int:
     """Draft nodes of a row where decode.nodes is auto and each has as many, whatever its company."""
-    return Shape.parse(asked.tree).nodes if asked.model else EngineSettings.nodes
+    return TreeShape.parse(asked.tree).nodes if asked.model else EngineSettings.nodes
 
 
 def drafter_key(task: Task) -> tuple:
@@ -88,7 +88,7 @@ def drafter_key(task: Task) -> tuple:
 def _retrieval(task: Task) -> RetrievalDrafter:
     decode = task.config.decode
     lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
-    return RetrievalDrafter(DraftSettings(depth=decode.depth, context=decode.context, lam=lam,
+    return RetrievalDrafter(DraftSettings(depth=decode.depth, context=decode.context, pseudo_count=lam,
                                           threads=task.threads))
 
 

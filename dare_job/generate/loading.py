@@ -27,8 +27,7 @@ from dare_job.spark import workers
 from dare_job.storage import atomic
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import path
-from pools.index import Index
-from pools.lengths import usual_length
+from pools.index import Index, length_quantile
 from pools.store import Store, open_pool
 
 # nearest first; wave: tonight's texts of the waves before
@@ -104,7 +103,7 @@ def length_limit(pools: tuple[Index, ...], task: Task) -> int | None:
     verify = task.config.verify
     if verify.length_quantile is None or verify.rule == "strict" or task.config.decode.mode != "dare":
         return None
-    return usual_length(pools, verify.length_quantile)
+    return length_quantile(pools, verify.length_quantile)
 
 
 def decode_text(token_ids, task: Task) -> str:

@@ -44,9 +44,9 @@ def _require_folder(job: Job) -> str:
 
 
 def _require_tree(config: JobConfig) -> None:
-    from dare_job.decode.draft.sampled_tree import Shape
+    from dare_job.decode.draft.sampled_tree import TreeShape
 
-    decode, shape = config.decode, Shape.parse(config.drafter.tree)
+    decode, shape = config.decode, TreeShape.parse(config.drafter.tree)
     if decode.nodes != "auto":
         shape.require(decode.nodes)
     if shape.depth > decode.depth:
@@ -70,7 +70,7 @@ def _require_exact(config: JobConfig, widths: tuple[int, ...]) -> None:
 def _require_same_tokens(job: Job) -> None:
     from transformers import AutoTokenizer
 
-    from dare_job.decode.draft.tokenizer_match import require_same
+    from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 
     trust, found = job.config.model.trust_remote_code, []
     for setting, folder in (("model.name", job.model_path), ("drafter.model", job.draft_path)):
@@ -80,6 +80,6 @@ def _require_same_tokens(job: Job) -> None:
             raise ModelError(f"{setting}: {folder} has no tokenizer that can be loaded: {error}") from error
     names = job.config.model.name, job.config.drafter.model
     try:
-        require_same(*found, files.vocabulary(job.draft_path, trust), names)
+        require_same_tokenizer(*found, files.vocabulary(job.draft_path, trust), names)
     except ConfigError as error:
         raise ConfigError(f"drafter.model = {names[1]!r}: {error}") from error

@@ -15,7 +15,7 @@ from dare_job.decode.verify import verifier as of_settings
 from dare_job.decode.verify.compiled import argmax
 from dare_job.decode.verify.penalty import PenaltyContext
 from dare_job.decode.verify.result import longest_accepted, verify_roots
-from pools.tree import ROOT, DraftBatch, empty
+from pools.tree import ROOT, DraftBatch, empty_drafts
 
 EOS = 2
 
@@ -245,7 +245,7 @@ def test_contract(rule):
 def test_a_tree_without_drafts_has_the_same_verdict_without_a_rule(rule):
     scores = torch.randn((5, 7), generator=torch.Generator().manual_seed(0))
     scores[1], scores[2, 3], scores[3] = torch.nan, torch.inf, -torch.inf
-    tree = build(np.arange(5), empty(5), np.full(5, 4))
+    tree = build(np.arange(5), empty_drafts(5), np.full(5, 4))
     settings, eos = EngineSettings(rule=rule), torch.tensor([EOS])
     judgement = (verify_rules.verify_strict(scores, tree) if rule == "strict" else
                  verify_rules.verify_relaxed(scores, tree, settings=settings, eos=eos))

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast, PythonBackend
 
-from dare_job.decode.draft.tokenizer_match import difference, require_same
+from dare_job.decode.draft.tokenizer_match import first_difference, require_same_tokenizer
 from dare_job.errors import ConfigError
 
 WORDS = {word: index for index, word in enumerate(["<unk>", "<eos>", "a", "b", "c", "ab", "bc", "abc", "Ġ"])}
@@ -56,9 +56,9 @@ WHOLE = AddedToken("abc", normalized=False)
 def test_the_first_difference_is_named(ours, theirs, told):
     assert ours.get_vocab() == theirs.get_vocab()
     with pytest.raises(ConfigError, match="D cuts text into other tokens than T: " + told):
-        require_same(ours, theirs, len(WORDS), ("T", "D"))
+        require_same_tokenizer(ours, theirs, len(WORDS), ("T", "D"))
     with pytest.raises(ConfigError, match="copy the target's tokenizer files into its folder"):
-        require_same(theirs, ours, len(WORDS))
+        require_same_tokenizer(theirs, ours, len(WORDS))
 
 
 def test_what_one_version_writes_otherwise_is_no_difference(tmp_path):
@@ -78,9 +78,9 @@ def test_what_one_version_writes_otherwise_is_no_difference(tmp_path):
     old = Tokenizer.from_str(json.dumps(written))
     old.post_processor = processors.TemplateProcessing("<eos> $A", special_tokens=[("<eos>", 1)])
     assert written["added_tokens"] and old.to_str() != new.backend_tokenizer.to_str()
-    require_same(new, _fast(old), len(WORDS))
+    require_same_tokenizer(new, _fast(old), len(WORDS))
     new.save_pretrained(tmp_path)
-    require_same(new, PreTrainedTokenizerFast.from_pretrained(tmp_path), len(WORDS))
+    require_same_tokenizer(new, PreTrainedTokenizerFast.from_pretrained(tmp_path), len(WORDS))
 
 
 def test_one_family_by_the_classes_of_different_versions():
@@ -95,9 +95,9 @@ def test_one_family_by_the_classes_of_different_versions():
     for legacy in (True, False):
         new = LlamaTokenizer(vocabulary, merges, legacy=legacy)
         assert new.tokenize("ab abb é") == old.tokenize("ab abb é")
-        require_same(new, old, len(vocabulary))
+        require_same_tokenizer(new, old, len(vocabulary))
     inner.normalizer = normalizers.Sequence([normalizers.Prepend("_"), normalizers.Replace(" ", "_")])
-    assert difference(new, _fast(inner))[0] == "pre_tokenizer 1 (Metaspace): replacement"
+    assert first_difference(new, _fast(inner))[0] == "pre_tokenizer 1 (Metaspace): replacement"
 
 
 class _ByLetter(PythonBackend):
@@ -129,12 +129,13 @@ class _Halves:
 
 def test_without_a_backend_texts_are_cut_by_both():
     upper, lower = _ByLetter(), _ByLetter(lower=True)
-    require_same(upper, _ByLetter(), len(WORDS))
+    require_same_tokenizer(upper, _ByLetter(), len(WORDS))
     with pytest.raises(ConfigError, match=r"what 'Ġ' is cut into is \[8\] in T, and \[0\] in D"):
-        require_same(upper, lower, len(WORDS), ("T", "D"))
-    assert difference(upper, _bpe()) and difference(_bpe(), upper)
+        require_same_tokenizer(upper, lower, len(WORDS), ("T", "D"))
+    assert first_difference(upper, _bpe()) and first_difference(_bpe(), upper)
     halves = _bpe()
     halves.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(_Halves())
     with pytest.raises(Exception, match="Custom PreTokenizer cannot be serialized"):
         halves.backend_tokenizer.to_str()
-    assert difference(halves, halves) is None and difference(_bpe(), halves)[0].startswith("what '")
+    assert first_difference(halves, halves) is None
+    assert first_difference(_bpe(), halves)[0].startswith("what '")

@@ -5,7 +5,7 @@ import pytest
 from decode_models import assert_written, generate, prompts, tiny, write
 
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.draft.sampled_tree import Shape
+from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
@@ -107,11 +107,11 @@ def test_a_scheduler_may_cut_trees_and_let_the_draft_model_rest(name):
 @pytest.mark.parametrize("text", ["", "0x2", "4x", "x4", "4*2", "-1", "2 x 2", "1.5", "40x40"])
 def test_shapes_that_cannot_be_are_refused(text):
     with pytest.raises(ConfigError, match="draft tree"):
-        Shape.parse(text)
+        TreeShape.parse(text)
 
 
 def test_a_shape_counts_its_nodes():
-    shape = Shape.parse("4x2x1")
+    shape = TreeShape.parse("4x2x1")
     assert (shape.depth, shape.nodes, str(shape)) == (3, 4 + 8 + 8, "4x2x1")
     shape.require(20)
     with pytest.raises(ConfigError, match="4x2x1 has 20 nodes a row, more than decode.nodes = 19"):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from decode_models import VOCABULARY, generate, prompts, tiny, write
 
-from dare_job.decode.draft.draft_cache import Reader
+from dare_job.decode.draft.draft_cache import CachedDraftModel
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -15,7 +15,7 @@ from dare_job.decode.request import Request
 def test_scores_are_those_of_whole_texts_whatever_happened_before(name):
     """Some rows are read each time; the others fall behind by any number of tokens."""
     rng, target = np.random.default_rng(4), Target(tiny(name))
-    reader, texts, rows = Reader(target), {}, []
+    reader, texts, rows = CachedDraftModel(target), {}, []
     for count in (1, 4, 3, 5, 2, 6, 6, 1, 4, 5, 5, 5):
         staying = [rows[n] for n in rng.permutation(len(rows))][:max(0, count - int(rng.integers(0, 3)))]
         fresh = [Request(len(texts) + n, rng.integers(2, VOCABULARY, int(length), dtype=np.int32))
@@ -75,7 +75,7 @@ def test_wider_trees_leave_what_was_accepted_where_it_belongs():
 def test_a_row_that_says_something_else_than_before_is_read_from_there():
     """The same request twice is two rows, and a text may be taken back: what was read is compared."""
     target = Target(tiny("llama"))
-    reader, request = Reader(target), Request(0, np.array([5], np.int32))
+    reader, request = CachedDraftModel(target), Request(0, np.array([5], np.int32))
     both = np.ones(2, np.bool_)
     first = np.array([[5, 6, 7, 8, 9], [5, 6, 8, 8, 8]], np.int32)
     reader.read((request, request), first, np.array([5, 4], np.int32), both)

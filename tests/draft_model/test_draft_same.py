@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.draft.tokenizer_match import require_same
+from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError
 from dare_job.models import embedded_path
@@ -23,8 +23,8 @@ def _of(words, eos="<eos>"):
 
 def test_the_same_tokenizer_passes_and_a_padded_table_with_it():
     embedded = AutoTokenizer.from_pretrained(embedded_path())
-    require_same(embedded, AutoTokenizer.from_pretrained(embedded_path()), len(embedded))
-    require_same(embedded, embedded, len(embedded) + 128)
+    require_same_tokenizer(embedded, AutoTokenizer.from_pretrained(embedded_path()), len(embedded))
+    require_same_tokenizer(embedded, embedded, len(embedded) + 128)
 
 
 @pytest.mark.parametrize("words,told", [
@@ -36,14 +36,14 @@ def test_the_same_tokenizer_passes_and_a_padded_table_with_it():
 ])
 def test_the_first_difference_is_named(words, told):
     with pytest.raises(ConfigError, match=told):
-        require_same(_of(WORDS), _of(words), 9, ("T", "D"))
+        require_same_tokenizer(_of(WORDS), _of(words), 9, ("T", "D"))
 
 
 def test_another_end_of_text_and_too_few_embeddings():
     with pytest.raises(ConfigError, match="ends a text with id 4, T with 1"):
-        require_same(_of(WORDS), _of(WORDS, eos="c"), 5, ("T", "D"))
+        require_same_tokenizer(_of(WORDS), _of(WORDS, eos="c"), 5, ("T", "D"))
     with pytest.raises(ConfigError, match=r"D has 4 embeddings, but its tokenizer has ids to 4 \('c'\)"):
-        require_same(_of(WORDS), _of(WORDS), 4, ("T", "D"))
+        require_same_tokenizer(_of(WORDS), _of(WORDS), 4, ("T", "D"))
 
 
 @pytest.mark.parametrize("size", [90, 150])

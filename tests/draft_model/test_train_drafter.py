@@ -17,7 +17,7 @@ from dare_job.bench.sampling.world import logits_of
 from dare_job.cli import app
 from dare_job.data.sample_world.simulate import simulate, user_examples
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.draft.tokenizer_match import require_same
+from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model.target import Target
@@ -93,7 +93,7 @@ def test_it_learns_and_says_of_what(trained):
 def test_the_engine_drafts_with_it(published, trained):
     _, tokenizer, target = published
     draft = Target.load(trained[0])
-    require_same(tokenizer, AutoTokenizer.from_pretrained(trained[0]), draft.vocabulary)
+    require_same_tokenizer(tokenizer, AutoTokenizer.from_pretrained(trained[0]), draft.vocabulary)
     asked = [Request(i, prompt_ids(tokenizer, "Users who like"), max_new_tokens=20) for i in range(3)]
     plain, drafted = (
         {r.id: r.token_ids for r in Engine(target, EngineSettings(batch_size=2, nodes=nodes),

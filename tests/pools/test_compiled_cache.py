@@ -14,14 +14,14 @@ from pools import jit
 MODULES = [path.stem for path in Path(__file__).parents[2].glob("pools/*.py")]
 
 
-def test_every_compiled_file_is_part_of_the_stamp_of_the_cache():
+def test_every_compiled_file_is_part_of_the_cache_stamp():
     root = Path(__file__).parents[2] / "pools"
     users = {path.stem for path in root.glob("*.py") if "from pools.jit import" in path.read_text()}
     assert users | {"jit", "tree"} == set(jit._COMPILED)
 
 
 def test_only_what_python_calls_is_cached():
-    """A compiled function that another one calls could not be inlined once it comes out of the cache."""
+    """numba cannot inline a function that it loads from the cache."""
     cached = set()
     for name in MODULES:
         module = importlib.import_module(f"pools.{name}" if name != "__init__" else "pools")
@@ -33,7 +33,7 @@ def test_only_what_python_calls_is_cached():
 
 
 def test_a_read_only_installation_still_compiles(tmp_path):
-    """Numba then caches in NUMBA_CACHE_DIR; with no writable folder at all it compiles without a cache."""
+    """numba then caches in NUMBA_CACHE_DIR; without any writable folder it compiles without a cache."""
     code = ("from pools.jit import compiled\n@compiled\ndef f(x): return x + 1\n"
             "print(f(1), f.stats.cache_path)")
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""Draft trees: shape, determinism, and the blend against the plain reference."""
+"""Draft trees: shape, determinism, and scores compared with the reference blend."""
 
 import numpy as np
 import pytest
@@ -6,25 +6,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool_reference import children, longest_context, trie_of
 
-from pools.blend import NESTED
+from pools.blend import NESTED_FACTOR
 from pools.draft import DraftSettings, draft
 from pools.errors import PoolError
 from pools.index import Index
-from pools.kernel import HOPE, WANTED
+from pools.kernel import CHILD_RANK_SHARE, CHILD_SCORE_SHARE
 from pools.lookup import ALPHA, BETA, LIVE
 from pools.tree import ROOT, SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_LIVE, SOURCE_OWN, SOURCE_PROMPT
 
-TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=3)  # few enough to be read whole
+TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=3)  # few enough to be read completely
 ROW = st.lists(st.integers(0, 4), min_size=1, max_size=12)
 KINDS = ("own", "attribute", "global")
-LAM = 7.3
+PSEUDO_COUNT = 7.3
 
 
 def index_of(texts, kind="global"):
     return Index.build([np.array(text, np.int32) for text in texts], kind=kind)
 
 
-def batch_of(rows, budgets, pools, options=DraftSettings(lam=LAM), **more):  # noqa: B008 (frozen)
+def batch_of(rows, budgets, pools, options=DraftSettings(pseudo_count=PSEUDO_COUNT), **more):  # noqa: B008 (frozen)
     context = np.zeros((len(rows), max(map(len, rows), default=0) + 3), np.int32)
     for r, row in enumerate(rows):
         context[r, : len(row)] = row
@@ -61,9 +61,10 @@ def check_tree(batch, r, budget, depth):
 def test_tree_holds_the_best_paths_of_the_reference(corpora, row, budget, depth, context, live, prompt, seed):
     pools = [index_of(texts, kind) for texts, kind in zip(corpora, KINDS, strict=True)]
     rng = np.random.default_rng(seed)
-    for pool in pools:  # as if learned
+    for pool in pools:  # random weights in place of learned ones
         pool.weights[:, 1:] = rng.uniform(0.2, 20, pool.weights[:, 1:].shape)
-    options = DraftSettings(depth=depth, context=context, lam_of=((SOURCE_PROMPT, 2.0),), live=live, window=9)
+    options = DraftSettings(depth=depth, context=context, pseudo_count_of=((SOURCE_PROMPT, 2.0),), live=live,
+                            window=9)
     batch = batch_of([row], [budget], [pools], options, prompts=np.array([prompt], np.int32))
     paths = check_tree(batch, 0, budget, depth)
 
@@ -73,7 +74,7 @@ def test_tree_holds_the_best_paths_of_the_reference(corpora, row, budget, depth,
         weights = pools[-1].weights if kind == SOURCE_LIVE else by_kind[kind].weights
         if kind == SOURCE_LIVE:
             return weights[LIVE, order]
-        nested = NESTED if kind == SOURCE_GROUP else 1  # the global pool stands behind it
+        nested = NESTED_FACTOR if kind == SOURCE_GROUP else 1  # the global pool follows
         return nested * (weights[ALPHA, order] + weights[BETA, order] * different)
 
     by_kind = {pool.source: pool for pool in pools}
@@ -92,13 +93,13 @@ def test_tree_holds_the_best_paths_of_the_reference(corpora, row, budget, depth,
     rest = max(open_scores.values(), default=0)
     if batch.sizes[0] < budget:
         assert rest == 0
-    elif budget:  # a node grows only where a child could have HOPE of its score
-        assert rest * HOPE <= scores[paths[-1]] * (1 + 1e-6)
+    elif budget:  # a node is expanded only if a child could have this share of its score
+        assert rest * CHILD_RANK_SHARE <= scores[paths[-1]] * (1 + 1e-6)
 
 
 @settings(max_examples=30, deadline=None)
 @given(TEXTS, TEXTS, st.lists(st.tuples(ROW, st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=6))
-def test_a_row_depends_on_nothing_but_itself(first, second, rows):
+def test_rows_are_independent(first, second, rows):
     near, far = index_of(first, "collaborative"), index_of(second)
     choices = [[], [far], [near, far]]
     together = batch_of([row for row, _, _ in rows], [budget for _, budget, _ in rows],
@@ -121,7 +122,7 @@ def test_threads_change_nothing():
         assert (getattr(trees[0], name) == getattr(trees[1], name)).all()
 
 
-def test_frequent_contexts_are_sampled_but_frequent_continuations_kept():
+def test_frequent_contexts_are_sampled_and_frequent_continuations_kept():
     texts = [[1, 2]] * 700 + [[1, 3]] * 200 + [[1, token] for token in range(4, 304)]
     batch = batch_of([[9, 1]], [8], [[index_of(texts)]])
     check_tree(batch, 0, 8, 12)
@@ -130,29 +131,30 @@ def test_frequent_contexts_are_sampled_but_frequent_continuations_kept():
 
 
 def test_nearer_source_is_named_and_weighs_more():
-    group, everyone = index_of([[1, 2]] * 3, "attribute"), index_of([[1, 3]] * 3)
-    batch = batch_of([[1]], [2], [[group, everyone]])
+    group, whole = index_of([[1, 2]] * 3, "attribute"), index_of([[1, 3]] * 3)
+    batch = batch_of([[1]], [2], [[group, whole]])
     assert batch.tokens[0].tolist() == [2, 3]
     assert batch.sources[0].tolist() == [SOURCE_GROUP, SOURCE_GLOBAL]
-    own = batch_of([[1, 3, 1]], [3], [[index_of([[1, 2]] * 3, "own"), everyone]])
+    own = batch_of([[1, 3, 1]], [3], [[index_of([[1, 2]] * 3, "own"), whole]])
     assert own.tokens[0].tolist() == [2, 3, 1]
     assert own.sources[0].tolist() == [SOURCE_OWN, SOURCE_LIVE, SOURCE_LIVE]
 
 
-def test_a_group_counts_less_where_everybody_stands_behind_it():
-    group, everyone = index_of([[1, 2]] * 6, "attribute"), index_of([[1, 3]] * 6)
-    alone, nested = (batch_of([[1]], [2], [pools], DraftSettings()) for pools in ([group], [group, everyone]))
+def test_a_group_counts_less_if_the_global_pool_follows():
+    group, whole = index_of([[1, 2]] * 6, "attribute"), index_of([[1, 3]] * 6)
+    alone, nested = (batch_of([[1]], [2], [pools], DraftSettings()) for pools in ([group], [group, whole]))
     assert alone.tokens[0, 0] == 2 and nested.tokens[0].tolist() == [3, 2]
     assert nested.scores[0, 1] == pytest.approx(6 / (6 + 8 * 8))
 
 
-def test_long_contexts_are_told_apart():
-    """Two texts that part only 20 tokens back, at rungs that short random texts never reach."""
+def test_long_contexts_are_distinguished():
+    """Two texts that differ only 20 tokens back, at orders that short random texts never reach."""
     shared = list(range(100, 118))
     pool = index_of([[1, 2, *shared, 5]] * 2 + [[3, 4, *shared, 6]] * 9)
-    batch = batch_of([[1, 2, *shared]], [1], [[pool]], DraftSettings(lam=1.0, live=False))
+    batch = batch_of([[1, 2, *shared]], [1], [[pool]], DraftSettings(pseudo_count=1.0, live=False))
     assert batch.tokens[0].tolist() == [5]
-    batch = batch_of([[1, 2, *shared]], [1], [[pool]], DraftSettings(lam=1.0, live=False, context=15))
+    short = DraftSettings(pseudo_count=1.0, live=False, context=15)
+    batch = batch_of([[1, 2, *shared]], [1], [[pool]], short)
     assert batch.tokens[0].tolist() == [6]
 
 
@@ -167,18 +169,18 @@ def test_limits():
     assert nothing.sizes.tolist() == [0]
 
 
-def test_nodes_under_the_least_score_are_left_out_and_none_grows_that_could_only_have_such():
+def test_nodes_below_the_minimum_score_are_neither_kept_nor_expanded():
     rng = np.random.default_rng(3)
     pool = index_of(rng.integers(0, 5, (200, 30)))
     rows = rng.integers(0, 5, (20, 6)).tolist()
     everything = batch_of(rows, [60] * 20, [[pool]] * 20)
-    wanted = batch_of(rows, [60] * 20, [[pool]] * 20, least=0.05)
+    wanted = batch_of(rows, [60] * 20, [[pool]] * 20, min_score=0.05)
     assert 0 < wanted.sizes.sum() < everything.sizes.sum()
     for r in range(20):
         found = {path_of(wanted, r, node): wanted.scores[r, node] for node in range(wanted.sizes[r])}
         assert min(found.values(), default=1) >= 0.05
         for path in found:
-            assert len(path) == 1 or found[path[:-1]] * WANTED >= np.float32(0.05)
+            assert len(path) == 1 or found[path[:-1]] * CHILD_SCORE_SHARE >= np.float32(0.05)
         best = [path_of(everything, r, node) for node in range(everything.sizes[r])
                 if everything.scores[r, node] >= 0.05 and grown(everything, r, node)]
         assert set(best) <= set(found)
@@ -186,7 +188,7 @@ def test_nodes_under_the_least_score_are_left_out_and_none_grows_that_could_only
 
 def grown(batch, r, node):
     parent = batch.parents[r, node]
-    return parent == ROOT or batch.scores[r, parent] * WANTED >= 0.05
+    return parent == ROOT or batch.scores[r, parent] * CHILD_SCORE_SHARE >= 0.05
 
 
 def test_draft_stops_at_the_end_of_a_text():
@@ -194,9 +196,9 @@ def test_draft_stops_at_the_end_of_a_text():
     assert batch.sizes[0] == 0
 
 
-def test_lambda_by_source_and_order():
+def test_pseudo_counts_by_source_and_order():
     pools = [index_of([[1, 2]] * 3, "attribute"), index_of([[1, 3]] * 3)]
-    trusted = DraftSettings(lam_of=((SOURCE_GROUP, 30.0), (SOURCE_GLOBAL, (0.5,) * 31)))
+    trusted = DraftSettings(pseudo_count_of=((SOURCE_GROUP, 30.0), (SOURCE_GLOBAL, (0.5,) * 31)))
     assert batch_of([[1]], [2], [pools], trusted).tokens[0].tolist() == [3, 2]
 
 
@@ -204,8 +206,9 @@ def test_lambda_by_source_and_order():
     ({"budgets": [1, 2]}, "budgets"), ({"prompts": np.zeros(2, np.int32)}, "prompts has 2 rows"),
     ({"max_depth": np.zeros(3, np.int32)}, "max_depth has 3 rows"), ({"pools": []}, "pools"),
     ({"options": DraftSettings(context=40)}, "context"),
-    ({"options": DraftSettings(window=10**6)}, "window"), ({"options": DraftSettings(lam=(8.0, 8.0))}, "lam"),
-    ({"options": DraftSettings(lam=0.0)}, "lam")])
+    ({"options": DraftSettings(window=10**6)}, "window"),
+    ({"options": DraftSettings(pseudo_count=(8.0, 8.0))}, "pseudo_count"),
+    ({"options": DraftSettings(pseudo_count=0.0)}, "pseudo_count")])
 def test_refused(change, message):
     with pytest.raises(PoolError, match=message):
         batch_of(**{"rows": [[1]], "budgets": [1], "pools": [[]], **change})

@@ -17,7 +17,7 @@ ROWS = st.lists(st.fixed_dictionaries({"x": VALUE, "y": VALUE, "z": VALUE}), max
 
 
 @given(ROWS, st.integers(1, 20), st.integers(0, 8), st.randoms())
-def test_groups_partition_everybody_with_an_attribute(rows, max_size, min_size, rng):
+def test_groups_partition_the_entities_with_an_attribute(rows, max_size, min_size, rng):
     tree = AttributeTree.build(rows, ["x", "y", "z"], max_size, min_size)
     groups = tree.assign(rows)
     usable = {i for i, attributes in rows if any(attributes.values())}
@@ -32,13 +32,13 @@ def test_groups_partition_everybody_with_an_attribute(rows, max_size, min_size, 
     counted = AttributeTree.build_counted(combinations, ["x", "y", "z"], max_size, min_size)
     assert counted.groups == tree.groups
     for i, attributes in rows:
-        if groups[i] and tree.groups[groups[i]] > max_size and min_size < 2:  # nothing was left to divide by
+        if groups[i] and tree.groups[groups[i]] > max_size and min_size < 2:  # no attribute is left
             same = [a for j, a in rows if groups[j] == groups[i]]
             rest = ["x", "y", "z"][groups[i].count("/") + 1 if groups[i] != "all" else 0 :]
             assert all((a[name] or None) == (attributes[name] or None) for a in same for name in rest[-1:])
 
 
-def test_large_groups_are_divided_and_new_values_find_a_place():
+def test_large_groups_are_split_and_new_values_get_a_group():
     rows = [(f"d{i}", {"genre": "Drama", "age": "old" if i % 3 else "young"}) for i in range(30)]
     rows += [(f"c{i}", {"genre": "Comedy", "age": "old"}) for i in range(12)]
     rows += [(f"r{i}", {"genre": f"rare{i}"}) for i in range(5)] + [("none", {}), ("null", None)]
@@ -55,7 +55,7 @@ def test_large_groups_are_divided_and_new_values_find_a_place():
             AttributeTree.build(rows, order, size)
 
 
-def test_learned_order_puts_the_telling_attribute_first():
+def test_learned_order_puts_the_informative_attribute_first():
     rng = random.Random(0)
     rows = [(f"u{i}", {"noise": rng.choice("abc"), "taste": rng.choice("pqr"), "title": f"t{i}"})
             for i in range(400)]

@@ -1,4 +1,4 @@
-"""The frozen index against a plain pygtrie trie."""
+"""The index, compared with a pygtrie trie."""
 
 import os
 
@@ -10,7 +10,7 @@ from pool_reference import followers, trie_of
 
 from pools.errors import PoolError
 from pools.index import Index
-from pools.intervals import MOST_RUNS, interval, locate, runs
+from pools.intervals import MAX_RUNS, interval, locate, runs
 from pools.lookup import code_at, code_of, narrow, token_of
 
 TEXT = st.lists(st.integers(0, 3), max_size=14)
@@ -28,10 +28,10 @@ def find(index, context):
     return locate(index.addresses, codes, len(context)) if codes.all() else (0, 0)
 
 
-def read(index, low, count, order, most):
-    """What ``runs`` finds behind an interval: times by token, the ends of texts left out."""
-    codes, hits, firsts = np.zeros((3, MOST_RUNS), np.int32)
-    size, total = runs(index.addresses, low, count, order, most, codes, hits, firsts)
+def read(index, low, count, order, max_suffixes):
+    """Counts of ``runs`` by next token, without the ends of texts."""
+    codes, hits, firsts = np.zeros((3, MAX_RUNS), np.int32)
+    size, total = runs(index.addresses, low, count, order, max_suffixes, codes, hits, firsts)
     assert hits[:size].sum() == total
     for code, suffix in zip(codes[:size], firsts[:size], strict=True):
         assert low <= suffix < low + count and code_at(index.addresses, suffix, order) == code
@@ -55,12 +55,12 @@ def test_counts_of_every_context_and_continuation(texts):
             suffix = low + count // 2
             assert interval(index.addresses, suffix, len(context), order) == find(index, context[-order:])
         if count:
-            assert read(index, low, count, len(context), MOST_RUNS) == followers(trie, context)
+            assert read(index, low, count, len(context), MAX_RUNS) == followers(trie, context)
 
 
 @settings(max_examples=60, deadline=None)
 @given(TEXTS)
-def test_suffixes_are_sorted_and_their_shared_codes_counted(texts):
+def test_suffixes_are_sorted_and_the_lcp_array_is_right(texts):
     index = build(texts, depth=5)
     flat = index.tokens.tolist()
 
@@ -89,8 +89,8 @@ def test_suffix_links_across_blocks():
         for order in range(1, len(context) + 1):
             for suffix in (low, low + count // 3, low + count - 1):
                 assert interval(index.addresses, suffix, len(context), order) == find(index, context[-order:])
-        if count <= MOST_RUNS:
-            assert read(index, low, count, len(context), MOST_RUNS) == followers(trie, context)
+        if count <= MAX_RUNS:
+            assert read(index, low, count, len(context), MAX_RUNS) == followers(trie, context)
 
 
 def test_a_frequent_context_is_read_at_even_distances():
@@ -101,7 +101,7 @@ def test_a_frequent_context_is_read_at_even_distances():
     assert seen[2] == 35 and seen[3] == 10
 
 
-def test_same_texts_many_times_are_no_quadratic_case():
+def test_repeated_texts_are_not_a_quadratic_case():
     text = np.tile(np.arange(3, dtype=np.int32), 20_000)
     index = build([text] * 10)
     assert index.token_count == 600_000
@@ -139,10 +139,10 @@ def test_refused(options, message):
 @pytest.mark.parametrize("text, message", [
     ([1.5, 2.0], "text 2 .*float64"), (np.array([2**31, 1]), "text 2 .*id 2147483648"),
     (np.array([2**40], np.uint64), "text 2 .*1099511627776"), ([2**70], "text 2 .*object"),
-    (np.array([3, -1]), "text 2 .*id -1, which is negative"), ("ab", "text 2 .*<U2"), (["a"], "text 2 "),
+    (np.array([3, -1]), "text 2 .*negative token id -1"), ("ab", "text 2 .*<U2"), (["a"], "text 2 "),
     ([True], "text 2 .*bool"), ([[1], [2, 3]], "text 2 .*object"), (None, "text 2 .*object"),
 ])
-def test_ids_that_are_no_token_ids_are_refused_with_their_place(text, message):
+def test_invalid_token_ids_are_refused_with_the_position_of_the_text(text, message):
     with pytest.raises(PoolError, match=message):
         Index.build([[1], [], text, [1]])
 

@@ -1,4 +1,4 @@
-"""Usual lengths of old text: quantiles by counting, from the nearest pool that has enough texts."""
+"""Length quantiles, compared with counting; the nearest pool with enough texts decides."""
 
 import math
 
@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pools.index import Index
-from pools.lengths import usual_length
+from pools.index import Index, length_quantile
 
 
 def pool(lengths, **options) -> Index:
@@ -16,9 +15,9 @@ def pool(lengths, **options) -> Index:
 
 
 @given(st.lists(st.integers(0, 60), max_size=60), st.integers(1, 99))
-def test_the_least_length_that_so_many_texts_do_not_pass(lengths, percent):
-    found = usual_length([pool(lengths)], percent / 100)
-    texts = [length for length in lengths if length]  # a pool leaves empty ones out
+def test_the_smallest_length_that_the_share_of_texts_does_not_exceed(lengths, percent):
+    found = length_quantile([pool(lengths)], percent / 100)
+    texts = [length for length in lengths if length]  # pools skip empty texts
     if len(texts) < max(20, math.ceil(100 / (100 - percent))):
         assert found is None
         return
@@ -31,18 +30,18 @@ def test_the_least_length_that_so_many_texts_do_not_pass(lengths, percent):
     (19, 0.5, False), (20, 0.5, True), (19, 0.95, False), (20, 0.95, True), (99, 0.99, False),
     (100, 0.99, True)])
 def test_enough_texts(texts, quantile, enough):
-    assert (usual_length([pool(range(1, texts + 1))], quantile) is not None) == enough
+    assert (length_quantile([pool(range(1, texts + 1))], quantile) is not None) == enough
 
 
 def test_the_nearest_pool_with_enough_texts_decides():
     own, few = pool([400], kind="own"), pool([300] * 19, kind="attribute")
-    near, everybody = pool(range(101, 201), kind="collaborative"), pool(range(1, 1001))
-    assert usual_length((own, near, everybody), 0.95) == 195
-    assert usual_length((own, few, everybody), 0.95) == 950
-    assert usual_length((own, few), 0.95) is None and usual_length((), 0.95) is None
+    near, everyone = pool(range(101, 201), kind="collaborative"), pool(range(1, 1001))
+    assert length_quantile((own, near, everyone), 0.95) == 195
+    assert length_quantile((own, few, everyone), 0.95) == 950
+    assert length_quantile((own, few), 0.95) is None and length_quantile((), 0.95) is None
 
 
-def test_a_saved_pool_knows_its_lengths(tmp_path):
+def test_lengths_of_a_saved_pool(tmp_path):
     pool([3, 1, 2, 2]).save(tmp_path / "p")
     assert Index.open(tmp_path / "p").lengths.tolist() == [1, 2, 2, 3]
     assert pool([]).lengths.tolist() == []

@@ -1,4 +1,4 @@
-"""Saved pools: whole or not at all, refused when damaged or foreign, shared through the page cache."""
+"""Saved pools: written atomically, refused when damaged or incompatible, memory-mapped."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from pools import manifest
 from pools.draft import draft
 from pools.errors import PoolError
 from pools.index import Index
-from pools.store import Store, open_pool, sample
+from pools.store import Store, open_pool, sample_ids
 
 META = {"tokenizer": "t1", "model": "m1", "prompt": "p1", "entity": "user", "dt": "2026-01-02"}
 
@@ -41,12 +41,12 @@ def test_a_saved_pool_is_the_built_one(folder, tmp_path):
     assert built.array_bytes / built.token_count < 12
 
 
-def test_saving_again_replaces_and_leaves_nothing_behind(folder):
+def test_saving_again_replaces_the_pool_and_leaves_no_files(folder):
     held = open_pool(folder)
     before = tree(held)
     Index.build([[1, 2, 3, 4]]).save(folder, META)
     assert open_pool(folder).texts == 1
-    assert tree(held) == before  # a reader keeps what it has mapped
+    assert tree(held) == before  # readers keep the mapped files
     assert os.listdir(folder.parent) == ["global"]
 
 
@@ -105,41 +105,42 @@ def test_damaged_manifests_are_refused(folder):
 @pytest.mark.parametrize("changes, message", [
     ({"kind": "weird"}, "kind 'weird'"), ({"kind": None}, "kind None"), ({"kind": ["own"]}, "kind"),
     ({"depth": "x"}, "depth 'x'"), ({"depth": 1}, "depth 1 "), ({"depth": 200}, "depth 200 "),
-    ({"depth": None}, "depth None"), ({"files": None}, "lists no file"), ({"files": {}}, "lists no file"),
-    ({"files": {"tokens.npy": 5}}, "lists no file"),
-    ({"files": {"tokens.npy": {"bytes": 1}}}, "lists no file"),
+    ({"depth": None}, "depth None"), ({"files": None}, "lists no files"), ({"files": {}}, "lists no file"),
+    ({"files": {"tokens.npy": 5}}, "lists no files"),
+    ({"files": {"tokens.npy": {"bytes": 1}}}, "lists no files"),
 ])
-def test_a_manifest_that_agrees_with_itself_but_is_impossible_is_refused(folder, changes, message):
+def test_a_consistent_manifest_with_invalid_values_is_refused(folder, changes, message):
     rewrite(folder, **changes)
-    rewrite(folder, manifest_sha256=manifest._own_digest(json.loads((folder / "manifest.json").read_text())))
+    content = json.loads((folder / "manifest.json").read_text())
+    rewrite(folder, manifest_sha256=manifest._manifest_digest(content))
     with pytest.raises(PoolError, match=message):
         open_pool(folder)
 
 
-def test_a_depth_that_the_arrays_were_not_sorted_to_is_refused(tmp_path):
-    def opened(text, built, said):
+def test_a_depth_other_than_that_of_the_arrays_is_refused(tmp_path):
+    def opened(text, built, stated):
         folder = tmp_path / "deep"
         Index.build([text, text], depth=built).save(folder, META)
-        rewrite(folder, depth=said)
-        whole = json.loads((folder / "manifest.json").read_text())
-        rewrite(folder, manifest_sha256=manifest._own_digest(whole))
+        rewrite(folder, depth=stated)
+        content = json.loads((folder / "manifest.json").read_text())
+        rewrite(folder, manifest_sha256=manifest._manifest_digest(content))
         return open_pool(folder).depth
 
-    for built, said in ((4, 99), (4, 3), (4, 5), (19, 20), (16, 2)):
-        with pytest.raises(PoolError, match="not sorted to depth|not those of a pool of depth"):
-            opened(np.arange(20), built, said)
+    for built, stated in ((4, 99), (4, 3), (4, 5), (19, 20), (16, 2)):
+        with pytest.raises(PoolError, match="not sorted to depth|do not fit a pool of depth"):
+            opened(np.arange(20), built, stated)
     assert [opened(np.arange(20), depth, depth) for depth in (2, 19, 20, 99)] == [2, 19, 20, 99]
-    with pytest.raises(PoolError, match="weights are not those of a pool of depth 99"):
-        opened(np.arange(3), 4, 99)  # texts so short that they are sorted to the end
+    with pytest.raises(PoolError, match="weights do not fit a pool of depth 99"):
+        opened(np.arange(3), 4, 99)  # texts shorter than either depth
 
 
-def test_foreign_tokenizer_is_refused_and_foreign_text_warned_about(folder, caplog):
-    with pytest.raises(PoolError, match="tokenizer t1, the model has t2"):
+def test_another_tokenizer_is_refused_and_another_model_is_warned_about(folder, caplog):
+    with pytest.raises(PoolError, match="tokenizer t1, but the model has t2"):
         open_pool(folder, "t2")
     with caplog.at_level(logging.WARNING):
         open_pool(folder, "t1", "m2", "p1")
-    assert "another model (m1, tonight m2)" in caplog.text
-    with pytest.raises(PoolError, match="meta may not set texts"):
+    assert "another model (m1, this run has m2)" in caplog.text
+    with pytest.raises(PoolError, match="meta must not contain texts"):
         Index.build([]).save(folder, {"texts": 3})
 
 
@@ -148,7 +149,7 @@ def test_empty_pool_is_saved_and_opened(tmp_path):
     assert tree(open_pool(tmp_path / "empty"))[0] == [[0] * 9]
 
 
-def test_store_opens_lazily_and_keeps_the_last_used(folder):
+def test_store_opens_lazily_and_keeps_the_most_recently_used(folder):
     for name in ("a", "b"):
         Index.build([[1, 2]]).save(folder.parent / name, META)
     store = Store(folder.parent, "t1", capacity=2)
@@ -165,8 +166,8 @@ def test_store_opens_lazily_and_keeps_the_last_used(folder):
 
 def test_sample_does_not_depend_on_order():
     ids = [f"u{i}" for i in range(500)]
-    chosen = sample(ids, 50, seed=3)
+    chosen = sample_ids(ids, 50, seed=3)
     assert len(chosen) == 50
-    assert sample(reversed(ids), 50, seed=3) == chosen != sample(ids, 50, seed=4)
-    assert len(sample(ids + ["new"], 50, seed=3) & chosen) >= 49
-    assert sample(ids, 500) == sample(ids, 10**9) == set(ids)
+    assert sample_ids(reversed(ids), 50, seed=3) == chosen != sample_ids(ids, 50, seed=4)
+    assert len(sample_ids(ids + ["new"], 50, seed=3) & chosen) >= 49
+    assert sample_ids(ids, 500) == sample_ids(ids, 10**9) == set(ids)

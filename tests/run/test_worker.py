@@ -11,7 +11,7 @@ import pytest
 
 from dare_job import errors
 from dare_job.config.settings import JobConfig
-from dare_job.decode.request import BeamCounts, Request, Result
+from dare_job.decode.request import BeamStatistics, Request, Result
 from dare_job.generate import loading, shard_plan, worker, worker_stats
 from dare_job.generate.task import Task
 from dare_job.tables import chunk_files
@@ -98,7 +98,8 @@ def test_widths_of_beams_are_summed_over_chunks(task, monkeypatch):
 
     def by_beams(request):
         layers, width, judged, passed, wide = counts[request.id]
-        beams = BeamCounts(layers, width, judged, passed, wide, 0.5, 1, 99, (-1.0,), (-0.1,), (np.arange(3),))
+        beams = BeamStatistics(layers, width, judged, passed, wide, 0.5, 1, 99, (-1.0,), (-0.1,),
+                               (np.arange(3),))
         return replace(plainly(request), beams=beams)
 
     plainly = result

@@ -21,7 +21,7 @@ from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.request import BeamCounts
+from dare_job.decode.request import BeamStatistics
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.errors import ModelError
@@ -154,7 +154,7 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
     return Written(**quality, **_counts([one.beams for one in found]), most=most)
 
 
-def _counts(beams: list[BeamCounts]) -> dict:
+def _counts(beams: list[BeamStatistics]) -> dict:
     layers, last, queries, judged, passed, width, passed_width, beta = (
         np.array([getattr(one, name) for one in beams])
         for name in ("layers", "last", "queries", "judged", "passed", "width", "passed_width", "beta"))

@@ -21,7 +21,7 @@ from dare_job.schemas import GLOBAL, INTERACTIONS
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools import router
 from pools.attributes import AttributeTree
-from pools.store import sample
+from pools.store import sample_ids
 
 Pool = tuple[str, str]  # name, kind
 
@@ -39,7 +39,7 @@ def index(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], most: int,
     for key in texts:
         if pools[key][0] != GLOBAL:
             members[pools[key]].append(key)
-    kept = {pool: keys if pool[0] == GLOBAL else sorted(sample(keys, most))
+    kept = {pool: keys if pool[0] == GLOBAL else sorted(sample_ids(keys, most))
             for pool, keys in members.items()}
     made_of = digest([made_of, tokenizer, sorted((*pool, keys) for pool, keys in kept.items())])
     if not is_done(folder, made_of):

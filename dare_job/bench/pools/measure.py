@@ -19,13 +19,13 @@ from dare_job.decode.request import Drafter, Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.evaluate.replay.measure import accepted
 from pools.draft import DraftSettings
+from pools.frequency import FrequencyDrafter
 from pools.index import Index
-from pools.published import FrequencyDrafter
 from pools.tree import SOURCE_GLOBAL, DraftBatch
 
 
 class PublishedDrafter:
-    """``pools.published`` on each row's first pool; the row's own text is no source."""
+    """``pools.frequency`` on each row's first pool; the row's own text is no source."""
 
     def __init__(self, nodes: int, depth: int):
         self._nodes, self._depth = nodes, depth

@@ -27,7 +27,7 @@ from dare_job.bench.sampling.measure import Measured, once
 from dare_job.bench.sampling.methods import methods
 from dare_job.bench.sampling.report import PROBES, QUICK_PROBES, Acceptance
 from dare_job.bench.sampling.world import Source, World
-from dare_job.decode.draft.sampled_tree import MAX_NODES
+from dare_job.decode.draft.sampled_tree import MAX_TREE_NODES
 from dare_job.errors import ConfigError
 from dare_job.models.files import EMBEDDED
 from dare_job.training.checks import require_at_least, require_folder, require_temperatures
@@ -75,8 +75,8 @@ class Options:
         require_temperatures("--temperatures", self.temperatures)
         require_at_least(self, rows=1, tokens=2, nodes=1, depth=1, repeats=1, seed=0)
         require_folder("--work", self.work)
-        if self.nodes > MAX_NODES:
-            raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MAX_NODES}")
+        if self.nodes > MAX_TREE_NODES:
+            raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MAX_TREE_NODES}")
         if self.data and self.target != EMBEDDED:
             raise ConfigError("--data samples the model of real profiles and --target another one: give one "
                               "of them")

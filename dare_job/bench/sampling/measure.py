@@ -12,7 +12,7 @@ from dare_job.bench.sampling.paths import PathsEngine, SamplingPathsEngine
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.draft.sampled_tree import Shape
+from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.request import Drafter
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
@@ -43,7 +43,7 @@ class Method:
     @property
     def size(self) -> int:
         """Draft nodes of a row's forward, at most."""
-        return Shape(self.widths).nodes if self.widths else self.nodes
+        return TreeShape(self.widths).nodes if self.widths else self.nodes
 
     @property
     def target_tokens(self) -> int:
@@ -137,5 +137,5 @@ def drafter_of(world: World, method: Method) -> Drafter | None:
         return None
     if method.drafter == RETRIEVAL:
         return RetrievalDrafter(DraftSettings(threads=1))
-    return ModelDrafter(world.drafters[method.drafter], Shape(method.widths),
+    return ModelDrafter(world.drafters[method.drafter], TreeShape(method.widths),
                         vocabulary=world.target.vocabulary)

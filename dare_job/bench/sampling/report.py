@@ -17,7 +17,7 @@ from rich.table import Table
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, once
 from dare_job.bench.sampling.world import BATCH, World
-from dare_job.decode.draft.sampled_tree import Shape
+from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.errors import ConfigError
 from dare_job.publish.report.svg import Line, Panel, document
 
@@ -46,7 +46,7 @@ def measured(world: World, drafter: str, temperature: float, tokens: int, probes
     found: dict[tuple[int, int], float] = {}
     first, steps = {}, {}
     for probe in probes:
-        widths = Shape.parse(probe).widths
+        widths = TreeShape.parse(probe).widths
         seen = once(world, Method(probe, drafter, widths), temperature, tokens)
         add(found, widths, seen)
         if (1, widths[0]) not in found:

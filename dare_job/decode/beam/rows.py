@@ -10,7 +10,7 @@ import numpy as np
 from dare_job.decode.beam.forest import TEXT, Forest
 from dare_job.decode.engine.admission import Admission
 from dare_job.decode.engine.rows import Rows
-from dare_job.decode.request import BeamCounts, Result
+from dare_job.decode.request import BeamStatistics, Result
 from dare_job.decode.settings import Beams
 
 
@@ -107,7 +107,7 @@ class BeamRows(Rows):
             int(self.layers[slot]),
             self.statistics[slot].tolist(),
         )
-        counts = BeamCounts(layers, beams / layers, int(verified), int(passed), passed_beams / max(1, passed),
+        counts = BeamStatistics(layers, beams / layers, int(verified), int(passed), passed_beams / max(1, passed),
                             beta / max(1, verified), int(self.step_tokens[slot, self.forwards[slot] - 1]),
                             int(self.queries[slot]), likelihoods, scores, texts)
         self.length[slot] = self.prompt[slot]

@@ -15,7 +15,7 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 
 
-class Ahead:
+class ReadAhead:
     """By slot, in the order of their columns: tokens, parents among themselves (-1: the text's last token)
     int64 (S, M), and how many, int64 (S,).
     """
@@ -75,7 +75,7 @@ _PREFILL = 4096  # tokens of one forward over new rows, unless one row alone has
 _UNSOUND = -1
 
 
-class Reader:
+class CachedDraftModel:
     """Reads what rows say, each token once, into slots that follow the rows.
 
     A row is known again by its request; what its slot holds counts as far as the text is still the same.
@@ -88,7 +88,7 @@ class Reader:
         self._requests: tuple[Request, ...] = ()
         self._texts = np.zeros((0, 0), np.int32)  # what the cache holds of each slot,
         self._read = np.zeros(0, np.int64)  # so many tokens; _UNSOUND: it has no use for this row
-        self._ahead = Ahead(0)
+        self._ahead = ReadAhead(0)
         context, longest = target.traits.context, target.traits.max_length
         self._longest = context if longest is not None else None
 
@@ -168,7 +168,7 @@ class Reader:
         if rows > self.cache.slots:
             self.cache, self._requests = self.target.new_cache(rows), ()
             self._texts, self._read = np.zeros((rows, longest), np.int32), np.zeros(rows, np.int64)
-            self._ahead = Ahead(rows)
+            self._ahead = ReadAhead(rows)
         if longest > self._texts.shape[1]:
             self._texts = np.pad(self._texts, ((0, 0), (0, longest - self._texts.shape[1])))
         if requests is self._requests:

@@ -13,7 +13,7 @@ from dare_job.decode.model.masks import Level
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
 
-class Growing(Protocol):
+class LevelTrees(Protocol):
     """The arrays that are read of ``Grown`` and ``Drawn``."""
 
     sizes: np.ndarray
@@ -24,7 +24,7 @@ class Growing(Protocol):
     below: np.ndarray
 
 
-def chosen(trees: Growing, lengths: np.ndarray,
+def select_level(trees: LevelTrees, lengths: np.ndarray,
            choose: Callable[[np.ndarray, np.ndarray, np.ndarray], None]) -> tuple[Level, np.ndarray] | None:
     """The level of nodes that ``choose`` takes, and row and node of each, int64 (2, T); None: it takes none.
 
@@ -42,7 +42,7 @@ def chosen(trees: Growing, lengths: np.ndarray,
     return level, whose[:, :total]
 
 
-def batch(trees: Growing, parents: np.ndarray) -> DraftBatch:
+def draft_batch(trees: LevelTrees, parents: np.ndarray) -> DraftBatch:
     """The trees with these parents int (R, N), as columns."""
     columns = parents.shape[1]
     return DraftBatch(trees.tokens[:, :columns].astype(np.int32), parents.astype(np.int32),
@@ -50,7 +50,7 @@ def batch(trees: Growing, parents: np.ndarray) -> DraftBatch:
                       np.full(parents.shape, SOURCE_MODEL, np.uint8))
 
 
-class Grown(NamedTuple):
+class GreedyTrees(NamedTuple):
     """Nodes of R rows, the best first; and those that were read, in the order of their columns.
 
     sizes     int64 (R,)
@@ -74,7 +74,7 @@ class Grown(NamedTuple):
     reached: np.ndarray
 
     @classmethod
-    def empty(cls, rows: int, nodes: int, read: int) -> "Grown":
+    def empty(cls, rows: int, nodes: int, read: int) -> "GreedyTrees":
         """nodes, read: N and M."""
         sizes, counts = np.zeros((2, rows), np.int64)
         tokens, parents, depths, places = np.full((4, rows, nodes), ROOT, np.int64)
@@ -98,13 +98,13 @@ class Grown(NamedTuple):
 
         Returns them, and the row and number of each: int64 (2, T). deepest (R,): ``Drafter.draft``'s depths.
         """
-        return chosen(self, lengths, lambda *level: _choose(depth, deepest, budgets, *level, *self))
+        return select_level(self, lengths, lambda *level: _choose(depth, deepest, budgets, *level, *self))
 
     def drafts(self) -> DraftBatch:
         columns = int(self.sizes.max(initial=0))
         parents = np.full((len(self.sizes), columns), ROOT, np.int32)
         _link(parents, self.sizes, self.parents, self.places, self.above.shape[1])
-        return batch(self, parents)
+        return draft_batch(self, parents)
 
 
 @numba.njit(cache=True)

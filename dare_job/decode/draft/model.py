@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from dare_job.decode.draft.draft_cache import Reader
-from dare_job.decode.draft.greedy_tree import Grown
-from dare_job.decode.draft.sampled_tree import Drawn, Shape
+from dare_job.decode.draft.draft_cache import CachedDraftModel
+from dare_job.decode.draft.greedy_tree import GreedyTrees
+from dare_job.decode.draft.sampled_tree import SampledTrees, TreeShape
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.distributions import NONE, check_count, sample_candidates
@@ -16,19 +16,19 @@ from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.random_streams import RowUniforms
 from dare_job.decode.sampling.warp import Constraint, warp
 from dare_job.decode.settings import Warp
-from pools.tree import DraftBatch, empty
+from pools.tree import DraftBatch, empty_drafts
 
 
 class ModelDrafter:
     """Trees by a draft model, one forward a level over all rows at once."""
 
-    def __init__(self, target: Target, shape: Shape | str = "4x2x1x1", vocabulary: int | None = None):
+    def __init__(self, target: Target, shape: TreeShape | str = "4x2x1x1", vocabulary: int | None = None):
         """target: the draft model; vocabulary: tokens that the target model knows, where the draft model's
         table of embeddings is padded to another length.
         """
-        self.shape = Shape.parse(shape) if isinstance(shape, str) else shape
+        self.shape = TreeShape.parse(shape) if isinstance(shape, str) else shape
         self.vocabulary = vocabulary or target.vocabulary
-        self.reader = Reader(target)
+        self.reader = CachedDraftModel(target)
 
     @torch.inference_mode()
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
@@ -42,9 +42,9 @@ class ModelDrafter:
         read = min(self.shape.nodes, nodes * (self.shape.depth - 1))  # better ones may take their places
         wanted = (budgets > 0) & (depths > 0) & self.reader.fits(lengths, read)
         if not nodes or not wanted.any():
-            return empty(len(requests))
+            return empty_drafts(len(requests))
         rows, logits = self.reader.read(requests, context, lengths, wanted)
-        grown, parents = Grown.empty(len(requests), nodes, read), np.full(len(rows), -1)
+        grown, parents = GreedyTrees.empty(len(requests), nodes, read), np.full(len(rows), -1)
         deepest, budgets = np.minimum(depths, self.shape.depth), np.minimum(budgets, nodes)
         for depth, width in enumerate(self.shape.widths, 1):
             grown.add(rows, parents, *self._likeliest(logits, width), budgets, least)
@@ -71,7 +71,7 @@ class ModelDrafter:
             check_count(chosen, width)
         nodes = min(self.shape.nodes, int(budgets.max(initial=0)))
         wanted = (budgets >= widths[0]) & (depths > 0) & self.reader.fits(lengths, nodes)
-        drawn, parts, lines = Drawn.empty(len(requests), nodes, max(widths)), [], 0
+        drawn, parts, lines = SampledTrees.empty(len(requests), nodes, max(widths)), [], 0
         rows, logits = self.reader.read(requests, context, lengths, wanted)
         places, deepest = np.zeros(len(rows), np.int64), np.minimum(depths, self.shape.depth)
         for depth, width in enumerate(widths, 1):
@@ -99,7 +99,7 @@ class ModelDrafter:
         return SampledDrafts(drawn.drafts(), (law,) * len(requests), drawn.columns[:, : drawn.used + 1],
                              drawn.asked[:, : drawn.used + 1], drawn.lines[:, : drawn.used + 1], q)
 
-    def _warped(self, logits: torch.Tensor, rows: np.ndarray, nodes: np.ndarray, drawn: Drawn,
+    def _warped(self, logits: torch.Tensor, rows: np.ndarray, nodes: np.ndarray, drawn: SampledTrees,
                 context: np.ndarray, lengths: np.ndarray, settings: Warp) -> tuple:
         """Rows, nodes and q of those whose logits (T, V) are numbers."""
         seen = None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dare_job.decode.request import Request
-from pools.draft import DraftSettings, Prepared, Sources
+from pools.draft import BatchDrafter, DraftSettings, Sources
 from pools.tree import DraftBatch
 
 
@@ -17,7 +17,7 @@ class RetrievalDrafter:
         self._requests: tuple[Request, ...] = ()  # of the last call: most steps have the same rows
         # Of those requests, which keep their pools open: what ``Sources`` and ``Prepared`` look at
         self._addresses, self._prompts = np.zeros((0, 1), np.int64), np.zeros(0, np.int32)
-        self._prepared = Prepared(Sources((), self._addresses), settings)
+        self._prepared = BatchDrafter(Sources((), self._addresses), settings)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
@@ -42,7 +42,7 @@ class RetrievalDrafter:
         same, wide = min(requests, len(self._prompts)), min(slots, self._addresses.shape[1])
         addresses[:same, :wide], prompts[:same] = self._addresses[:same, :wide], self._prompts[:same]
         self._addresses, self._prompts = addresses, prompts
-        self._prepared = Prepared(Sources((), addresses), self._settings, prompts)
+        self._prepared = BatchDrafter(Sources((), addresses), self._settings, prompts)
 
     def _look_at(self, request: Request, row: int) -> None:
         """Note a new row's pools and prompt."""

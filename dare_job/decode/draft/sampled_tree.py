@@ -9,30 +9,30 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from dare_job.decode.draft.greedy_tree import batch, chosen
+from dare_job.decode.draft.greedy_tree import draft_batch, select_level
 from dare_job.decode.model.masks import Level
 from dare_job.errors import ConfigError
 from pools.tree import ROOT, DraftBatch
 
-MAX_NODES = 512  # nodes of a row's tree
+MAX_TREE_NODES = 512  # nodes of a row's tree
 
 
 @dataclass(frozen=True)
-class Shape:
+class TreeShape:
     """Each node on level d has ``widths[d]`` children; the root is on level 0."""
 
     widths: tuple[int, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Shape":
+    def parse(cls, text: str) -> "TreeShape":
         """``4x2x1``: four children of the root, two of each, one of each of these. Raises ConfigError."""
         if not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", text):
             raise ConfigError(f"draft tree {text!r} is no list of widths; write for example 4x2x1: four "
                               "candidates, two behind each, one behind each of those")
         shape = cls(tuple(map(int, text.split("x"))))
-        if shape.nodes > MAX_NODES:
-            raise ConfigError(f"draft tree {text} has {shape.nodes} nodes per row, more than {MAX_NODES}; "
-                              "use fewer levels or narrower ones")
+        if shape.nodes > MAX_TREE_NODES:
+            raise ConfigError(f"draft tree {text} has {shape.nodes} nodes per row, more than "
+                              f"{MAX_TREE_NODES}; use fewer or narrower levels")
         return shape
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Shape:
                               f"{budget}; raise that, or take a smaller tree")
 
 
-class Drawn(NamedTuple):
+class SampledTrees(NamedTuple):
     """Nodes of R rows in the order in which they were drawn.
 
     sizes     int64 (R,)
@@ -80,7 +80,7 @@ class Drawn(NamedTuple):
     below: np.ndarray
 
     @classmethod
-    def empty(cls, rows: int, nodes: int, most: int) -> "Drawn":
+    def empty(cls, rows: int, nodes: int, most: int) -> "SampledTrees":
         """most: K."""
         sizes, counts = np.zeros((2, rows), np.int64)
         tokens, parents, depths, places, above, below = np.full((6, rows, nodes), ROOT, np.int64)
@@ -103,7 +103,8 @@ class Drawn(NamedTuple):
 
         Returns what is to be read, and row and node of each: int64 (2, T).
         """
-        return chosen(self, lengths, lambda *level: _choose(depth, width, deepest, budgets, *level, *self))
+        return select_level(
+            self, lengths, lambda *level: _choose(depth, width, deepest, budgets, *level, *self))
 
     def paths(self, rows: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Tokens int64 (T, width) from behind the text to each of nodes (T,) of rows (T,); -1 behind it."""
@@ -117,7 +118,7 @@ class Drawn(NamedTuple):
         return int(self.sizes.max(initial=0))
 
     def drafts(self) -> DraftBatch:
-        return batch(self, self.parents[:, : self.used])
+        return draft_batch(self, self.parents[:, : self.used])
 
 
 @numba.njit(cache=True)

@@ -26,7 +26,7 @@ _TEXTS = ("Hello, world! It's 9:45, and 1234567 people don't KNOW.", "  two  spa
 _PIECES = 64  # tokens of the target that are read again as text
 
 
-def difference(target: PreTrainedTokenizerBase,
+def first_difference(target: PreTrainedTokenizerBase,
                draft: PreTrainedTokenizerBase) -> tuple[str, Any, Any] | None:
     """The first fact in which two tokenizers of one vocabulary differ: its name, and both values, None where
     it is not set. None: they cut alike.
@@ -124,7 +124,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring, _SHORT.maxlist = 80, 16
 
 
-def require_same(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, vocabulary: int,
+def require_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, vocabulary: int,
                  names: tuple[str, str] | None = None) -> None:
     """Raises ConfigError where two tokenizers differ, naming both and the first difference: an id of their
     vocabularies, or what decides how text is cut into tokens (``cutting``). The latter would change no law,
@@ -148,7 +148,7 @@ def require_same(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
         raise ConfigError(f"draft model {second} ends a text with id {draft.eos_token_id}, {first} with "
                           f"{target.eos_token_id}; {advice}, or copy the target's tokenizer files into its "
                           "folder")
-    if found := difference(target, draft):
+    if found := first_difference(target, draft):
         name, our, their = found
         raise ConfigError(
             f"draft model {second} cuts text into other tokens than {first}: {name} is {_set(our)} in "

@@ -26,7 +26,7 @@ from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify import rules, verifier
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import VerificationResult, longest_accepted
-from pools.tree import DraftBatch, empty
+from pools.tree import DraftBatch, empty_drafts
 
 
 class ForwardOutput(NamedTuple):
@@ -149,10 +149,10 @@ class Engine:
         """Return the drafts that this step verifies."""
         count = rows.active
         if self.drafter is None:
-            return empty(count)
+            return empty_drafts(count)
         min_score = self.draft_budget.min_score(count) if self.draft_budget else 0.0
         if min_score is None or not max(plan.budgets.tolist()):
-            return empty(count)
+            return empty_drafts(count)
         started = time.perf_counter()
         drafts = self.drafter.draft(rows.active_requests, rows.tokens[:count], plan.lengths, plan.budgets,
                                     plan.depths, min_score)

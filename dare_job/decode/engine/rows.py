@@ -7,7 +7,7 @@ import numpy as np
 
 from dare_job.decode.engine.admission import Admission
 from dare_job.decode.model.prefix_cache import common_prefix_length
-from dare_job.decode.request import BeamCounts, Request, Result
+from dare_job.decode.request import BeamStatistics, Request, Result
 from dare_job.decode.verify.result import VerificationResult
 
 _NO_LIMIT = 2**62  # tokens: longer than any text
@@ -179,7 +179,7 @@ class Rows:
         return matched, matched < min(len(text), len(previous))
 
     def finish(self, slot: int, reason: str, error: str | None = None,
-               beams: BeamCounts | None = None) -> Result:
+               beams: BeamStatistics | None = None) -> Result:
         """Free a row's slot and return its result."""
         start, end, forwards, accepted, reused, *_ = self._counts[:, slot].tolist()
         (retrieval_ms, decode_ms), (shared, shared_decode) = self.own_ms[slot].tolist(), self._shared_ms

@@ -9,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.tree import build
 from dare_job.errors import ModelError
-from pools.tree import ROOT, DraftBatch, empty
+from pools.tree import ROOT, DraftBatch, empty_drafts
 
 _LOG = logging.getLogger("dare_job")
 _CANNOT = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError)
@@ -131,7 +131,7 @@ def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     roots = texts[np.arange(2), lengths]
     cache = target.new_cache(2)
     ours = [target.prefill(cache, np.arange(2), texts[:, : lengths.max()], lengths)]
-    for rows, nodes in ((1, empty(1)), (2, empty(2)), (2, drafts)):
+    for rows, nodes in ((1, empty_drafts(1)), (2, empty_drafts(2)), (2, drafts)):
         tree = build(roots[:rows], nodes, np.full(rows, 3))
         ours.append(target.forward(cache, tree.to(target.device), lengths[:rows]))
     half = int(lengths[0]) // 2

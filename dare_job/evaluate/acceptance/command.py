@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
-from dare_job.decode.draft.tokenizer_match import require_same
+from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 from dare_job.decode.model.target import Target
 from dare_job.evaluate.acceptance import measure, texts, trees
 from dare_job.evaluate.acceptance import texts as acceptance_texts
@@ -129,7 +129,7 @@ def run(options: Options) -> dict:
                     for folder in folders)
     rows = texts.read(options.text, options.column, options.prompt_column, ours, folders[0], options.texts,
                       options.seed, options.chat_template)
-    require_same(ours, theirs, vocabulary(folders[1], options.trust_remote_code),
+    require_same_tokenizer(ours, theirs, vocabulary(folders[1], options.trust_remote_code),
                  (options.target, options.draft))
     target, draft = (Target.load(folder, options.dtype, options.device, options.trust_remote_code)
                      for folder in folders)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dare_job.decode.draft.model import ModelDrafter
-from dare_job.decode.draft.sampled_tree import Shape
+from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
@@ -30,14 +30,14 @@ class SparseShape:
     while these last.
     """
 
-    shape: Shape
+    shape: TreeShape
     nodes: int
 
     @classmethod
     def parse(cls, text: str) -> "SparseShape":
         """``4x2x1``, or ``4x2x1:12`` for 12 of its nodes. Raises ConfigError."""
         widths, colon, nodes = text.partition(":")
-        shape = Shape.parse(widths)
+        shape = TreeShape.parse(widths)
         if colon and not (nodes.isdecimal() and shape.widths[0] <= int(nodes) <= shape.nodes):
             raise ConfigError(f"--trees {text!r}: behind the colon stands how many of the tree's nodes are "
                               f"drafted, from {shape.widths[0]} to {shape.nodes}")

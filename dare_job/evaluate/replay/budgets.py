@@ -17,7 +17,7 @@ from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.verify.result import VerificationResult
 from pools.draft import DraftSettings, draft
 from pools.index import Index
-from pools.tree import DraftBatch, empty
+from pools.tree import DraftBatch, empty_drafts
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,
     least = 0.0 if scheduler is None else scheduler.min_score(len(known))
     room = (sizes - known - 1).astype(np.int32)  # a step's last token is the model's own
     if least is None or not nodes:
-        return empty(len(known))
+        return empty_drafts(len(known))
     most = nodes if scheduler is None else scheduler.row_nodes
     budgets = np.where(room > 0, most, 0).astype(np.int32)
     return draft(context, known.astype(np.int32), budgets, pools, settings, room, least=least)

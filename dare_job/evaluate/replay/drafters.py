@@ -6,8 +6,8 @@ import numpy as np
 
 from dare_job.errors import ConfigError
 from pools.draft import DraftSettings, draft
+from pools.frequency import FrequencyDrafter
 from pools.index import Index
-from pools.published import FrequencyDrafter
 
 
 class Blend:
@@ -36,7 +36,7 @@ class Blend:
 
 
 class Published:
-    """The retrieval rule of DARE's authors (``pools.published``) on our index of the same texts."""
+    """The retrieval rule of DARE's authors (``pools.frequency``) on our index of the same texts."""
 
     def __init__(self, index: Index, nodes: int, depth: int):
         self._draft = FrequencyDrafter(index, nodes, depth)

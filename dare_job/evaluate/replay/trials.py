@@ -11,7 +11,7 @@ from dare_job.evaluate.replay import sources
 from dare_job.evaluate.replay.drafters import Blend
 from dare_job.evaluate.replay.measure import replay
 from dare_job.evaluate.replay.sources import Corpus
-from pools.draft import NODES_A_THREAD, DraftSettings
+from pools.draft import NODES_PER_THREAD, DraftSettings
 from pools.index import Index
 
 _RESAMPLES = 1000
@@ -30,7 +30,7 @@ class Point:
 
     @property
     def settings(self) -> DraftSettings:
-        return DraftSettings(depth=self.depth, context=self.context, lam=self.lam)
+        return DraftSettings(depth=self.depth, context=self.context, pseudo_count=self.lam)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Objective:
             return self.curve.ms(batch, 1)
         if self.drafting:
             us = self.drafting[0] + self.drafting[1] * nodes
-        threads = min(self.threads, batch, 1 + batch * nodes // NODES_A_THREAD)
+        threads = min(self.threads, batch, 1 + batch * nodes // NODES_PER_THREAD)
         return self.curve.ms(batch, nodes + 1) + us * batch / threads / 1e3
 
     def tokens_per_s(self, batch: int, nodes: int, trial: Trial) -> float:

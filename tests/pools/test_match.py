@@ -1,4 +1,4 @@
-"""The longest context at which a row enters a pool, against plain search."""
+"""The longest context of a row that occurs in a pool, compared with brute-force search."""
 
 from collections import namedtuple
 
@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pools.entry import FEW, enter
 from pools.index import Index
+from pools.match import FEW, longest_match
 
-State = namedtuple("State", "history at orders scratch")  # what is read of ``blend.State``
+State = namedtuple("State", "history at orders scratch")  # the fields of ``blend.State`` that are read
 
 
-def entered(index, row, context):
-    """The context found, as the pool's tokens that begin the suffix; empty: none."""
+def matched(index, row, context):
+    """The longest match as the first tokens of the pool's suffix; empty: none."""
     z = State(np.zeros(context, np.int32), np.zeros(2, np.int32), np.full(2, -1, np.int32),
               np.zeros(context, np.int64))
     known = min(context, len(row))
     z.history[:known] = row[::-1][:known]
-    enter(z, index.addresses, 1, known)
-    assert z.orders[0] == -1  # another pool's
+    longest_match(z, index.addresses, 1, known)
+    assert z.orders[0] == -1  # of another pool
     if z.orders[1] == 0:
         return []
     begin = index.suffixes[z.at[1]]
@@ -29,8 +29,8 @@ def entered(index, row, context):
     return index.vocab[codes - 1].tolist()
 
 
-def longest(texts, row, most):
-    found = [n for n in range(1, min(most, len(row)) + 1) if any(
+def longest(texts, row, max_order):
+    found = [n for n in range(1, min(max_order, len(row)) + 1) if any(
         text[i: i + n] == row[-n:] for text in texts for i in range(len(text) - n + 1))]
     return row[len(row) - max(found, default=0):] if found else []
 
@@ -40,12 +40,12 @@ def longest(texts, row, most):
        st.lists(st.integers(0, 4), max_size=14), st.integers(1, 32), st.integers(2, 12))
 def test_short_texts(texts, row, context, depth):
     index = Index.build([np.array(text, np.int32) for text in texts], depth=depth, kind="own")
-    assert entered(index, row, context) == longest(texts, row, min(context, depth - 1))
+    assert matched(index, row, context) == longest(texts, row, min(context, depth - 1))
 
 
 @pytest.mark.parametrize("size, kinds", [(3, 2), (40, 3), (400, 2), (400, 20)])
-def test_contexts_that_occur_more_often_than_are_read_one_by_one(size, kinds):
-    """Copies that part at any distance back; rows that follow one and then another; ids the pool lacks."""
+def test_contexts_with_more_occurrences_than_are_compared_one_by_one(size, kinds):
+    """Texts that differ at any distance back; rows that combine texts; ids that the pool does not contain."""
     rng = np.random.default_rng(size + kinds)
     pieces = [rng.integers(0, kinds, rng.integers(1, 40)).tolist() for _ in range(5)]
     texts = [sum((pieces[i] for i in rng.integers(0, 5, rng.integers(1, 5))), []) for _ in range(size)]
@@ -56,7 +56,7 @@ def test_contexts_that_occur_more_often_than_are_read_one_by_one(size, kinds):
         row = sum((pieces[i] for i in rng.integers(0, 5, 2)), []) + text[: rng.integers(len(text) + 1)]
         if rng.random() < 0.4:
             row[rng.integers(len(row))] = int(rng.integers(kinds + 1))
-        found = entered(index, row, 32)
+        found = matched(index, row, 32)
         assert found == longest(texts, row, 31)
         orders.add(len(found))
     assert len(orders) > 4

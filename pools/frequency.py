@@ -1,9 +1,9 @@
-"""The retrieval rule of DARE as its authors published it, on our index: what our blend is compared with.
+"""The retrieval rule published for DARE, on the same index: the baseline of the blend.
 
-The longest context of at most ``LONGEST`` tokens that occurs is the anchor. Of what followed it, whatever the
-depth, the most frequent nodes are kept. Where an anchor gives less than ``SUBSTANTIAL`` of the wanted nodes,
-the next shorter one is taken instead. No context grows, no orders and no sources are mixed. (Xi et al., "A
-Decoding Acceleration Framework for Industrial Deployable LLM-based Recommender Systems", section 3.3.)
+The longest context of at most ``LONGEST`` tokens that occurs is the anchor. The tree holds the most frequent
+nodes that follow it, at any depth. If an anchor gives fewer than ``SUBSTANTIAL`` of the requested nodes, the
+next shorter one is used instead. Context orders and sources are not mixed. (Xi et al., "A Decoding
+Acceleration Framework for Industrial Deployable LLM-based Recommender Systems", section 3.3.)
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from pools import frontier
 from pools.index import Index
 from pools.intervals import locate
-from pools.jit import compiled, part
+from pools.jit import compiled, helper
 from pools.lookup import DEPTH, code_at, code_of, narrow, run, token_of
 from pools.tree import ROOT
 
@@ -21,26 +21,27 @@ _i32, _i64, _f64, _u8 = np.int32, np.int64, np.float64, np.uint8
 
 
 class FrequencyDrafter:
-    """Draws trees of at most ``nodes`` nodes and ``depth`` levels from one index."""
+    """Draft trees of at most ``nodes`` nodes and ``depth`` levels from one index."""
 
     def __init__(self, index: Index, nodes: int, depth: int = 12, longest: int = LONGEST):
         self._index, self._depth, self._longest, self.nodes = index, depth, longest, nodes
         n = nodes + 1
         self._scratch = [np.zeros(n, kind) for kind in (_i32, _f64, _i32, _i32, _u8, _i32, _i32)]
-        self._places = np.array([array.ctypes.data for array in self._scratch], _i64)
+        self._addresses = np.array([array.ctypes.data for array in self._scratch], _i64)
         self._low, self._count, self._level = np.zeros(n, _i64), np.zeros(n, _i64), np.zeros(n, _i64)
         self._tokens, self._parents = np.zeros(nodes, _i32), np.zeros(nodes, _i32)
 
     def __call__(self, text: np.ndarray, known: int) -> tuple[np.ndarray, np.ndarray]:
-        """int32 tokens (n,), parents (n,) of the tree behind ``text[:known]``; valid until the next call."""
+        """Tokens and parents, int32 (n,) each, of the tree after ``text[:known]``; valid until the next call.
+        """
         size = _grow(self._index.addresses, np.ascontiguousarray(text[max(0, known - self._longest):known]),
-                     self._places, self.nodes, self._depth, int(self.nodes * SUBSTANTIAL), self._low,
+                     self._addresses, self.nodes, self._depth, int(self.nodes * SUBSTANTIAL), self._low,
                      self._count, self._level, self._tokens, self._parents)
         return self._tokens[:size], self._parents[:size]
 
 
 @compiled
-def _grow(a, history, places, nodes, depth, least, lows, counts, levels, tokens, parents):
+def _grow(a, history, addresses, nodes, depth, min_nodes, lows, counts, levels, tokens, parents):
     codes = np.zeros(history.size, np.int64)
     known = 0
     while known < history.size:
@@ -52,17 +53,17 @@ def _grow(a, history, places, nodes, depth, least, lows, counts, levels, tokens,
     for n in range(known, 0, -1):
         low, count = locate(a, codes, n)
         if count > 0:
-            size = _tree(a, low, count, n, places, nodes, min(depth, a[DEPTH] - n), lows, counts, levels,
+            size = _tree(a, low, count, n, addresses, nodes, min(depth, a[DEPTH] - n), lows, counts, levels,
                          tokens, parents)
-            if size >= least:
+            if size >= min_nodes:
                 break
     return size
 
 
-@part
-def _tree(a, low, count, anchor, places, nodes, depth, lows, counts, levels, tokens, parents):
-    """The most frequent continuations of an interval; a node's own interval stands in place node + 1."""
-    f = frontier.frontier(places, nodes, 1)
+@helper
+def _tree(a, low, count, anchor, addresses, nodes, depth, lows, counts, levels, tokens, parents):
+    """Fill the most frequent continuations of an interval. The interval of node i is stored at i + 1."""
+    f = frontier.frontier(addresses, nodes, 1)
     head = tail = free = size = 0
     node = ROOT
     lows[0], counts[0], levels[0] = low, count, 0
