@@ -57,7 +57,7 @@ _NOTE = "beams"
 
 @dataclass(frozen=True)
 class BeamTotals:
-    """Sums over rows, as ``BeamCounts`` has them of one: layers and their beams; layers of drafts that were
+    """Sums over rows, as ``BeamStatistics`` has them of one: layers and their beams; layers of drafts that were
     judged, and those that passed with their beams.
     """
 

@@ -107,9 +107,10 @@ class BeamRows(Rows):
             int(self.layers[slot]),
             self.statistics[slot].tolist(),
         )
-        counts = BeamStatistics(layers, beams / layers, int(verified), int(passed), passed_beams / max(1, passed),
-                            beta / max(1, verified), int(self.step_tokens[slot, self.forwards[slot] - 1]),
-                            int(self.queries[slot]), likelihoods, scores, texts)
+        counts = BeamStatistics(
+            layers, beams / layers, int(verified), int(passed), passed_beams / max(1, passed),
+            beta / max(1, verified), int(self.step_tokens[slot, self.forwards[slot] - 1]),
+            int(self.queries[slot]), likelihoods, scores, texts)
         self.length[slot] = self.prompt[slot]
         self.extend(slot, tokens)
         steps = self.step_tokens[slot, : self.forwards[slot]]
