@@ -57,7 +57,7 @@ _NOTE = "beams"
 
 @dataclass(frozen=True)
 class BeamTotals:
-    """Sums over rows, as ``BeamStatistics`` has them of one: layers and their beams; layers of drafts that were
+    """Sums of ``BeamStatistics`` over rows: layers and their beams; layers of drafts that were
     judged, and those that passed with their beams.
     """
 
