@@ -39,7 +39,7 @@ class Catalogue:
 
     @classmethod
     def of(cls, ids: ItemIds, counts: np.ndarray) -> "Catalogue":
-        trie = Trie.of(ids.codes)
+        trie = Trie.from_codes(ids.codes)
         popular = np.lexsort((np.arange(len(counts)), -counts))
         owners: list[list[int]] = [[] for _ in range(trie.leaves)]
         for row in popular.tolist():

@@ -67,7 +67,7 @@ class BatchRecommender:
                 self.batch_size = max(1, len(batch) // 2)
                 _LOG.warning("out of memory with %d users at once: %d from here on", len(batch),
                              self.batch_size)
-                memory.release(self.search.reader.target)
+                memory.release(self.search.node_scores.target)
                 continue
             yield from found
             at += len(batch)

@@ -23,7 +23,7 @@ from dare_job.training.align.settings import LOSSES, Settings
 from dare_job.training.recommender.command import training_folder
 
 IDS = some_ids()
-VIEW = Vocabulary(Trie.of(IDS.codes), [0] * IDS.length)
+VIEW = Vocabulary(Trie.from_codes(IDS.codes), [0] * IDS.length)
 TRIE = VIEW.trie
 EXAMPLES = [(np.array([user, user + 1, user + 2]), user + 3) for user in range(20)]
 HISTORIES = [history for history, _ in EXAMPLES]
@@ -80,7 +80,7 @@ def test_lessons_of_s_are_the_mixtures_beams():
 
 def test_beams_of_a_mixture_are_the_best_of_all_ids():
     ids = some_ids(items=12, sizes=(2, 3, 3))
-    scorers, trie = [untrained(ids, 0), untrained(ids, 5, width=8, layers=1)], Trie.of(ids.codes)
+    scorers, trie = [untrained(ids, 0), untrained(ids, 5, width=8, layers=1)], Trie.from_codes(ids.codes)
     paths = torch.from_numpy(trie.paths(np.arange(trie.leaves))).long()
     by = [engine(scorer, learns=True) for scorer in scorers]
     said = [Query(scorers[0][1].prompt(HISTORIES[2]), draft_prompt=scorers[1][1].prompt(HISTORIES[2]))]
@@ -110,7 +110,7 @@ def test_lessons_of_every_step():
 
 def test_fewer_items_than_k():
     ids = some_ids(items=5, sizes=(2, 3))
-    scorer, view = untrained(ids), Vocabulary(Trie.of(ids.codes), [0, 0])
+    scorer, view = untrained(ids), Vocabulary(Trie.from_codes(ids.codes), [0, 0])
     chosen, by = Settings(loss="s", k=7, beams=9), engine(scorer, learns=True)
     found = teacher_paths.make(by, by, view.trie, [(np.array([0]), 1)], chosen)
     assert found.counted[0, :7].all(1).sum() == 4  # items with ids of their own

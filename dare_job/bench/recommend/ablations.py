@@ -44,7 +44,7 @@ class _Loose(Makers):
     def make(self, method, scheduler=None):
         search = super().make(method, scheduler)
         scorer = search.drafter.scorer
-        scorer.reader = _Rivals(scorer.reader.target, scorer.reader.vocabulary, RAW)
+        scorer.node_scores = _Rivals(scorer.node_scores.target, scorer.node_scores.vocabulary, RAW)
         search.drafter = _LooseDrafter(scorer, search.trie.length, method.width, method.depth)
         return search
 
@@ -56,8 +56,8 @@ class _Rivals(NodeScores):
         super().begin(prompts)
         self.rivals: dict[tuple[int, int], torch.Tensor] = {}
 
-    def _keep(self, logits, fresh, new, counts) -> None:
-        super()._keep(logits, fresh, new, counts)
+    def _store(self, logits, fresh, new, counts) -> None:
+        super()._store(logits, fresh, new, counts)
         nodes = np.concatenate((np.where(fresh, 0, -1)[:, None], new), axis=1)
         row, column = np.nonzero(nodes >= 0)
         children, there = self.vocabulary.children(torch.from_numpy(nodes[row, column]).to(logits.device))
@@ -73,9 +73,9 @@ class _Rivals(NodeScores):
 class _LooseDrafter(TrieDrafter):
     scorer: ModelScorer
 
-    def chosen(self, rows: np.ndarray, found: Candidates):
+    def select_level(self, rows: np.ndarray, found: Candidates):
         """Of the N best of all tokens those that an id has."""
-        trie = self.scorer.reader.vocabulary.trie
+        trie = self.scorer.node_scores.vocabulary.trie
         limits = torch.zeros(len(rows), dtype=torch.int64, device=found.nodes.device)
         for at, row in enumerate(rows.tolist()):
             nodes, scores = found.nodes[at], found.scores[at]
@@ -95,7 +95,7 @@ class _LooseDrafter(TrieDrafter):
         """Whole-path scores of the tokens behind a node that are no child: its own score is a child's less
         the child's log-probability.
         """
-        reader = self.scorer.reader
+        reader = self.scorer.node_scores
         _, _, logs = reader.children(np.array([row]), np.array([[parent]]))
         own = score - float(logs[0, 0, child - int(reader.vocabulary.trie.first[parent])])
         return reader.rivals[row, parent] + own

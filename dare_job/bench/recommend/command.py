@@ -136,7 +136,7 @@ def _scheduler(makers: Makers, options: Options, k: int) -> dict:
     scheduler, repeats = DraftDepth(None, makers.world.catalogue.trie.length), max(3, options.repeats)
     plain = measured(makers, Method(PLAIN, k=k), options.batch, repeats)
     found = measured(makers, Method(TRIE, STRICT, k), options.batch, repeats, scheduler)
-    forwards = scheduler.drafted + scheduler.plain
+    forwards = scheduler.drafted + scheduler.undrafted
     return {"k": k, "drafted_share": scheduler.drafted / forwards if forwards else None,
             "speedup_cpu": plain.cpu_ms / found.cpu_ms,
             "identical": bool(np.array_equal(found.leaves, plain.leaves))}

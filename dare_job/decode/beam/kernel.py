@@ -169,7 +169,7 @@ def surviving_drafts(q: torch.Tensor, drafts: torch.Tensor, alive: torch.Tensor)
 
 
 def _remaining(p: torch.Tensor, accepted_tokens: torch.Tensor, output_distribution: str) -> torch.Tensor:
-    return DISTRIBUTIONS[output_distribution].after(p, accepted_tokens, accepted_tokens.shape[1])
+    return DISTRIBUTIONS[output_distribution].next_weights(p, accepted_tokens, accepted_tokens.shape[1])
 
 
 def log_likelihoods(likelihoods: torch.Tensor, logits: torch.Tensor,

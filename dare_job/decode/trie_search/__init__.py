@@ -1,1 +1,1 @@
-"""Constrained beam search over a trie of item ids."""
+"""Top-K recommendation as constrained beam search over a trie of item ids (AtSpeed), optionally drafted."""

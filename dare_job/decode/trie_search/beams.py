@@ -1,10 +1,8 @@
-"""One step of beam search over a trie: the candidates behind K beams, and the best of them. Pure functions.
+"""One step of beam search over a trie: the candidates after K beams, and the best of them. Pure functions.
 
-Shape letters: S rows, K beams, C children of a node, A = K * C candidates. Beams stand in ascending order of
-their nodes, so candidates do too, and that is the order of equals: of two candidates with one score the one
-whose codes come first lexicographically is better.
-
-Ids that a user's list may not hold, and the prefixes that lead to nothing else.
+Shape letters: S rows, K beams, C children of a node, A = K * C candidates. Beams are in ascending order of
+their nodes, and so are candidates. Ties are broken in that order: of two candidates with equal scores, the
+one whose codes are lexicographically smaller is better.
 """
 
 from collections.abc import Sequence
@@ -17,12 +15,16 @@ import torch
 from dare_job.decode.sampling.rules import normalised
 from dare_job.decode.trie_search.trie import NONE, Trie
 
-_LAST = torch.iinfo(torch.int64).max  # a node behind all others
+_LAST = torch.iinfo(torch.int64).max  # sorts after every node
 
 
 class Candidates(NamedTuple):
-    """nodes int64 (S, A), ascending where there is one; scores float32 (S, A): log-probabilities of the whole
-    paths, -inf where there is none.
+    """Candidates of a step.
+
+    Attributes
+    ----------
+    nodes : int64 (S, A), ascending where present, else NONE
+    scores : float32 (S, A), log-probability of the whole path, -inf where there is none
     """
 
     nodes: torch.Tensor
@@ -30,103 +32,115 @@ class Candidates(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """nodes int64 (S, K), ascending, NONE at the end where there are fewer; scores float32 (S, K), -inf
-    there.
+    """Beams of S rows.
+
+    Attributes
+    ----------
+    nodes : int64 (S, K), ascending; NONE at the end where there are fewer
+    scores : float32 (S, K), log-probabilities; -inf where there is no beam
     """
 
     nodes: torch.Tensor
     scores: torch.Tensor
 
     def ranked(self) -> "Beams":
-        """The best first."""
+        """Return the beams sorted by descending score."""
         scores, order = self.scores.sort(dim=-1, descending=True, stable=True)
         return Beams(self.nodes.gather(-1, order), scores)
 
 
-def candidates(scores: torch.Tensor, children: torch.Tensor, there: torch.Tensor, logs: torch.Tensor,
+def candidates(scores: torch.Tensor, children: torch.Tensor, present: torch.Tensor, logs: torch.Tensor,
                banned: torch.Tensor | None = None) -> Candidates:
-    """scores (S, K) of the beams; children, there, logs (S, K, C) as ``Reader.children`` gives them.
+    """Combine beams with their children.
 
-    banned  bool (S, K, C): children that no list may hold
+    Parameters
+    ----------
+    scores : (S, K), of the beams
+    children, present, logs : (S, K, C), as returned by ``NodeScores.children``
+    banned : bool (S, K, C), children that must not be recommended
     """
     if banned is not None:
-        there = there & ~banned
-    total = (scores[..., None] + logs).masked_fill(~there, -torch.inf)
-    return Candidates(torch.where(there, children, NONE).flatten(1), total.flatten(1))
+        present = present & ~banned
+    scores_of_paths = (scores[..., None] + logs).masked_fill(~present, -torch.inf)
+    return Candidates(torch.where(present, children, NONE).flatten(1), scores_of_paths.flatten(1))
 
 
-def best(found: Candidates, k: int, limits: torch.Tensor | None = None) -> Beams:
-    """The k candidates of highest scores; of equals those that come first. limits int64 (S,): so many at most
-    of each row.
+def best(candidates: Candidates, k: int, limits: torch.Tensor | None = None) -> Beams:
+    """Return the k candidates with the highest scores; of ties the first. limits int64 (S,) caps k per row.
     """
-    scores, order = found.scores.sort(dim=-1, descending=True, stable=True)
-    left_out = scores[:, :k] == -torch.inf
+    scores, order = candidates.scores.sort(dim=-1, descending=True, stable=True)
+    excluded = scores[:, :k] == -torch.inf
     if limits is not None:
-        left_out |= torch.arange(left_out.shape[1], device=limits.device) >= limits[:, None]
-    return select(found, order[:, :k].masked_fill(left_out, NONE), k)
+        excluded |= torch.arange(excluded.shape[1], device=limits.device) >= limits[:, None]
+    return select(candidates, order[:, :k].masked_fill(excluded, NONE), k)
 
 
-def select(found: Candidates, places: torch.Tensor, k: int) -> Beams:
-    """Candidates by their places int64 (S, <= k), NONE: nothing, as k beams."""
+def select(candidates: Candidates, places: torch.Tensor, k: int) -> Beams:
+    """Return the candidates at places int64 (S, <= k), with NONE for no candidate, as k beams."""
     if places.shape[1] < k:
         places = torch.nn.functional.pad(places, (0, k - places.shape[1]), value=NONE)
-    behind = found.nodes.shape[1]
-    order = torch.where(places < 0, behind, places).sort(dim=-1).values
-    none = order == behind
-    order = order.clamp_max(behind - 1)
-    return Beams(found.nodes.gather(-1, order).masked_fill(none, NONE),
-                 found.scores.gather(-1, order).masked_fill(none, -torch.inf))
+    end = candidates.nodes.shape[1]
+    order = torch.where(places < 0, end, places).sort(dim=-1).values
+    empty = order == end
+    order = order.clamp_max(end - 1)
+    return Beams(candidates.nodes.gather(-1, order).masked_fill(empty, NONE),
+                 candidates.scores.gather(-1, order).masked_fill(empty, -torch.inf))
 
 
-def find_places(found: Candidates, nodes: torch.Tensor) -> torch.Tensor:
-    """Where nodes int64 (S, N) stand among candidates (S, A): int64 (S, N), NONE where they do not."""
-    known = torch.where(found.nodes < 0, _LAST, found.nodes)
-    known, order = known.sort(dim=-1)
-    at = torch.searchsorted(known, nodes.contiguous()).clamp_max(known.shape[1] - 1)
-    there = (known.gather(1, at) == nodes) & (nodes >= 0)
-    return torch.where(there, order.gather(1, at), NONE)
-
-
-def candidate_distribution(found: Candidates, temperature: float = 1.0) -> torch.Tensor:
-    """Probabilities float64 (S, A) of the candidates, P(path) ** (1 / temperature) over their sum; zeros
-    where there is none.
+def find_places(candidates: Candidates, nodes: torch.Tensor) -> torch.Tensor:
+    """Return the places int64 (S, N) of nodes (S, N) among the candidates (S, A); NONE where they are absent.
     """
-    scores = found.scores.double() / temperature
+    nodes_or_last = torch.where(candidates.nodes < 0, _LAST, candidates.nodes)
+    nodes_or_last, order = nodes_or_last.sort(dim=-1)
+    index = torch.searchsorted(nodes_or_last, nodes.contiguous()).clamp_max(nodes_or_last.shape[1] - 1)
+    present = (nodes_or_last.gather(1, index) == nodes) & (nodes >= 0)
+    return torch.where(present, order.gather(1, index), NONE)
+
+
+def candidate_distribution(candidates: Candidates, temperature: float = 1.0) -> torch.Tensor:
+    """Return P(path) ** (1 / temperature), normalised over the candidates, float64 (S, A); zeros where there
+    is none.
+    """
+    scores = candidates.scores.double() / temperature
     peak = scores.amax(-1, keepdim=True)
     weights = (scores - torch.where(peak.isfinite(), peak, 0)).exp()
     return normalised(weights)
 
 
-def fill_with_best(found: Candidates, chosen: torch.Tensor) -> torch.Tensor:
-    """Places int64 (S, K) without NONE as far as there are candidates: those behind are the best of the
-    others.
+def fill_with_best(candidates: Candidates, sampled: torch.Tensor) -> torch.Tensor:
+    """Fill places int64 (S, K) that sampling left NONE with the best candidates not sampled.
 
-    Chance leaves out what is less probable than float64 can say, which at low temperatures is much.
+    At low temperatures, probabilities underflow float64 and their candidates cannot be sampled.
     """
-    gone = torch.where(chosen < 0, chosen.amax(-1, keepdim=True), chosen).clamp_min(0)
-    left = found.scores.scatter(1, gone, -torch.inf)
-    scores, order = left.sort(dim=-1, descending=True, stable=True)
-    every = torch.cat((chosen, order[:, :chosen.shape[1]].masked_fill(
-        scores[:, :chosen.shape[1]] == -torch.inf, NONE)), dim=1)
-    first = (every < 0).to(torch.int8).argsort(dim=-1, stable=True)[:, :chosen.shape[1]]
-    return every.gather(1, first)
+    used = torch.where(sampled < 0, sampled.amax(-1, keepdim=True), sampled).clamp_min(0)
+    unused = candidates.scores.scatter(1, used, -torch.inf)
+    scores, order = unused.sort(dim=-1, descending=True, stable=True)
+    combined = torch.cat((sampled, order[:, :sampled.shape[1]].masked_fill(
+        scores[:, :sampled.shape[1]] == -torch.inf, NONE)), dim=1)
+    order_sampled_first = (combined < 0).to(torch.int8).argsort(dim=-1, stable=True)[:, :sampled.shape[1]]
+    return combined.gather(1, order_sampled_first)
 
 
 class Banned:
-    """Sorted keys row * n + node of what is banned, n nodes of the trie."""
+    """Nodes that must not be recommended, per row; stored as sorted keys row * n + node, n nodes of the trie.
+    """
 
     def __init__(self, keys: np.ndarray, nodes: int, device):
         self.keys, self.nodes = torch.from_numpy(keys).to(device), nodes
 
     @classmethod
-    def of(cls, trie: Trie, leaves: Sequence[Sequence[int]], device) -> "Banned | None":
-        """leaves: of each row, counted from 0. None: nothing is banned."""
+    def from_leaves(cls, trie: Trie, leaves: Sequence[Sequence[int]], device) -> "Banned | None":
+        """Ban leaves, counted from 0, per row, and the prefixes that lead to banned leaves only; None for no
+        bans.
+        """
         sizes = np.array([len(set(row)) for row in leaves], np.int64)
         if not sizes.any():
             return None
         rows = np.repeat(np.arange(len(leaves)), sizes)
-        below = np.concatenate([np.unique(np.asarray(row, np.int64)) for row in leaves]) + trie.first_leaf
-        keys, node = [], below
+        nodes_of_rows = (
+            np.concatenate([np.unique(np.asarray(row, np.int64)) for row in leaves]) + trie.first_leaf
+        )
+        keys, node = [], nodes_of_rows
         for _ in range(trie.length):
             found, counts = np.unique(rows * len(trie) + node, return_counts=True)
             ends = trie.leaf_ends[found % len(trie)]
@@ -134,21 +148,23 @@ class Banned:
             node = trie.parents[node]
         return cls(np.sort(np.concatenate(keys)), len(trie), device)
 
-    def among(self, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
-        """bool (S, ...): which of the nodes (S, ...) are banned for rows (S,)."""
-        own = torch.from_numpy(rows).to(nodes.device).view(-1, *[1] * (nodes.ndim - 1))
-        keys = own * self.nodes + nodes
-        at = torch.searchsorted(self.keys, keys).clamp_max(len(self.keys) - 1)
-        return self.keys[at] == keys
+    def contains(self, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
+        """Return which of the nodes (S, ...) are banned for rows (S,), bool (S, ...)."""
+        row = torch.from_numpy(rows).to(nodes.device).view(-1, *[1] * (nodes.ndim - 1))
+        keys = row * self.nodes + nodes
+        index = torch.searchsorted(self.keys, keys).clamp_max(len(self.keys) - 1)
+        return self.keys[index] == keys
 
 
 class Progress(NamedTuple):
-    """Rows that need a forward.
+    """Rows that need a forward pass.
 
-    rows    int64 (S,): their numbers among those of ``Drafter.begin``
-    levels  int64 (S,): codes that their beams have
-    nodes   int64 (S, K): their beams, NONE where there are fewer
-    scores  float32 (S, K): log-probabilities under the target
+    Attributes
+    ----------
+    rows : int64 (S,), indices into the queries of ``Drafter.begin``
+    levels : int64 (S,), number of codes of their beams
+    nodes : int64 (S, K), their beams; NONE where there are fewer
+    scores : float32 (S, K), log-probabilities under the target
     """
 
     rows: np.ndarray
@@ -158,29 +174,34 @@ class Progress(NamedTuple):
 
 
 class Drafted(NamedTuple):
-    """A level of a draft of rows (S,), ascending: nodes int64 (S, N), NONE where there are fewer.
+    """One drafted level of rows (S,).
 
-    found  what they were chosen from, with log-probabilities under the drafter, not normalised
-    drawn  int64 (S, N): places in ``found`` in the order in which they were drawn; None: they are the best
+    Attributes
+    ----------
+    rows : int64 (S,), row indices
+    nodes : int64 (S, N), ascending; NONE where there are fewer
+    candidates : what they were chosen from, with log-probabilities under the drafter, not normalised
+    sampled : int64 (S, N), places in ``candidates`` in sampling order; None if they are the best
     """
 
     rows: np.ndarray
     nodes: np.ndarray
-    found: Candidates
-    drawn: torch.Tensor | None
+    candidates: Candidates
+    sampled: torch.Tensor | None
 
 
 class Drafter(Protocol):
+    """Proposes trie nodes for the target to read."""
     @property
     def reads(self) -> list[np.ndarray]:
-        """Of each forward of a draft model since ``begin``, int64 (R,): tokens that it read of each row."""
+        """Tokens int64 (R,) that the draft model read of each row, per forward pass since ``begin``."""
 
     def begin(self, queries: Sequence["Query"]) -> None:
-        """Forget all rows; these are the new ones."""
+        """Replace all rows by these queries."""
 
     def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
-        """Levels below the beams, ``depth`` at most; none behind the last but one of the trie: leaves need
-        not be read.
+        """Draft at most ``depth`` levels below the beams. The last level of the trie is never drafted: leaves
+        need no read.
         """
 
 
@@ -188,11 +209,13 @@ class Drafter(Protocol):
 class Query:
     """One user.
 
-    prompt        token ids, one at least
-    history       leaves of the trie, the oldest first: what drafters without a model know of the user
-    banned        leaves that the list may not hold
-    draft_prompt  token ids for a draft model of another vocabulary; empty: it reads the same prompt
-    name          of the user, whose chance it is where lists are sampled: text or a whole number
+    Attributes
+    ----------
+    prompt : token ids, at least one
+    history : leaves of the trie, oldest first, for drafters without a model
+    banned : leaves that must not be recommended
+    draft_prompt : token ids for a draft model with another vocabulary; empty to use ``prompt``
+    name : text or integer that identifies the user's random stream
     """
 
     prompt: Sequence[int]

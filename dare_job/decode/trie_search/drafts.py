@@ -1,7 +1,7 @@
-"""N-draft beams: a drafter goes down the trie from the target's beams, N nodes a level (AtSpeed, section 2).
+"""N-draft beams: a drafter descends the trie from the target's beams, N nodes per level (AtSpeed, section 2).
 
-What gives the children's probabilities, a ``Scorer``, may be a small model (``ModelScorer``) or anything that
-weighs items (``leaves.py``).
+The children's probabilities come from a ``Scorer``: a small model (``ModelScorer``) or item weights
+(``item_weights.py``).
 """
 
 from collections.abc import Sequence
@@ -21,31 +21,42 @@ if TYPE_CHECKING:
 
 
 class Scorer(Protocol):
+    """Gives log-probabilities of children of trie nodes."""
     reads: list[np.ndarray]
 
     def begin(self, queries: Sequence["Query"]) -> None: ...
 
     def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
-        """As ``Reader.children``, of any nodes int64 (S, N) of rows (S,)."""
+        """Return children as ``NodeScores.children``, for any nodes int64 (S, N) of rows (S,)."""
 
 
 class TrieDrafter:
-    """Levels below the target's beams, by a beam search that starts from them with the target's scores.
-
-    A level with at most ``whole`` nodes below a row's beams is drafted whole, so that it is accepted for
-    sure; of another one come the ``width`` (N) best. Width 0: the draft ends there.
-    """
+    """Drafts levels below the target's beams by beam search, starting from the target's scores."""
 
     def __init__(self, scorer: Scorer, length: int, width: int = 40, depth: int | None = None,
-                 whole: int = 0):
-        """length: codes of an id; depth: levels of a draft (gamma), None: all. Raises ConfigError for a depth
-        below 1, and where nothing would be drafted.
+                 max_full_level: int = 0):
+        """Set up the drafter.
+
+        Parameters
+        ----------
+        length : codes of an id
+        width : N, best nodes of a level; 0 ends the draft at the first level that is not drafted in full
+        depth : gamma, maximum number of levels; None for all
+        max_full_level : levels with at most this many nodes below a row's beams are drafted in full, so they
+            are always accepted
+
+        Raises
+        ------
+        ConfigError
+            The depth is below 1, or nothing would be drafted.
         """
-        self.scorer, self.length, self.width, self.whole = scorer, length, width, whole
+        self.scorer, self.length, self.width, self.max_full_level = scorer, length, width, max_full_level
         self.depth = max(1, length - 1) if depth is None else depth
-        if self.depth < 1 or min(width, whole) < 0 or width + whole < 1:
-            raise ConfigError(f"a draft of width {width}, whole levels up to {whole} nodes and depth "
-                              f"{depth}: depth must be at least 1, and one of the others")
+        if self.depth < 1 or min(width, max_full_level) < 0 or width + max_full_level < 1:
+            raise ConfigError(
+                f"draft width {width}, max_full_level {max_full_level}, depth {depth}: the depth and "
+                "one of the other two must be at least 1"
+            )
 
     def begin(self, queries: Sequence["Query"]) -> None:
         self.scorer.begin(queries)
@@ -56,37 +67,39 @@ class TrieDrafter:
 
     def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
         rows, levels, *beams = progress
-        beams, found = Beams(*beams), []
+        beams, levels_drafted = Beams(*beams), []
         for step in range(self.depth if depth is None else min(depth, self.depth)):
             nodes = np.where(levels[:, None] + step < self.length - 1, beams.nodes.cpu().numpy(), NONE)
             if (nodes == NONE).all():
                 break
             below = candidates(beams.scores, *self.scorer.children(rows, nodes))
-            beams, drawn = self.chosen(rows, below)
-            found.append(Drafted(rows, beams.nodes.cpu().numpy(), below, drawn))
-        return found
+            beams, sampled = self.select_level(rows, below)
+            levels_drafted.append(Drafted(rows, beams.nodes.cpu().numpy(), below, sampled))
+        return levels_drafted
 
-    def chosen(self, rows: np.ndarray, found: Candidates) -> tuple[Beams, torch.Tensor | None]:
-        """The nodes of a level of rows (S,), and ``Drafted.drawn``."""
-        sizes = (found.nodes >= 0).sum(-1)
-        limits = torch.where(sizes <= self.whole, sizes, self.width)
-        return best(found, max(1, int(limits.max())), limits), None
+    def select_level(
+        self, rows: np.ndarray, level_candidates: Candidates
+    ) -> tuple[Beams, torch.Tensor | None]:
+        """Choose the nodes of a level of rows (S,); also returns ``Drafted.sampled``."""
+        sizes = (level_candidates.nodes >= 0).sum(-1)
+        limits = torch.where(sizes <= self.max_full_level, sizes, self.width)
+        return best(level_candidates, max(1, int(limits.max())), limits), None
 
 
 class ModelScorer:
-    """A small recommender that reads nodes as they are asked for. Its tokens need not be the target's."""
+    """Scores nodes with a small recommender, whose tokens may differ from the target's."""
 
     def __init__(self, target: Target, vocabulary: Vocabulary):
-        self.reader = NodeScores(target, vocabulary, RENORMALISED)
+        self.node_scores = NodeScores(target, vocabulary, RENORMALISED)
 
     @property
     def reads(self) -> list[np.ndarray]:
-        return self.reader.reads
+        return self.node_scores.reads
 
     def begin(self, queries: Sequence["Query"]) -> None:
-        self.reader.begin([query.draft_prompt or query.prompt for query in queries])
+        self.node_scores.begin([query.draft_prompt or query.prompt for query in queries])
 
     def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
-        if not self.reader.knows(rows, nodes).all():
-            self.reader.read(rows, nodes)
-        return self.reader.children(rows, nodes)
+        if not self.node_scores.has(rows, nodes).all():
+            self.node_scores.read(rows, nodes)
+        return self.node_scores.children(rows, nodes)

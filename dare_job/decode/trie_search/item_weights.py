@@ -1,6 +1,4 @@
-"""Drafters without a model: whatever weighs items weighs prefixes, a node by the sum of the leaves below
-it.
-"""
+"""Drafters without a model: item weights give prefix weights, as a node weighs the sum of its leaves."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -16,14 +14,15 @@ if TYPE_CHECKING:
 
 
 class ItemWeights(Protocol):
-    def of(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
-        """Weights float64 (R, leaves), all above 0, of users by their leaves so far, the oldest first."""
+    """Weights of items per user."""
+    def weigh(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return weights float64 (R, leaves), all positive, of users by their leaves so far, oldest first."""
 
 
 class LeafScorer:
-    """P(child | node) = weight of the leaves below the child / of those below the node.
+    """Scores with P(child | node) = weight of the leaves below the child / weight of those below the node.
 
-    Users are weighed when they are first asked for: where drafts do not pay, nobody is.
+    Weights are computed on first use, so not at all where drafting does not pay.
     """
 
     reads: ClassVar[list[np.ndarray]] = []  # no model reads anything
@@ -39,16 +38,16 @@ class LeafScorer:
         if self._sums is None:
             self._sums = self._before()
         on_device = torch.from_numpy(nodes).to(self.vocabulary.device)
-        children, there = self.vocabulary.children(on_device)
-        own = torch.from_numpy(rows).to(self.vocabulary.device)
-        below = self._mass(own[:, None, None], children).masked_fill(~there, 0)
-        whole = self._mass(own[:, None], on_device.clamp_min(0))[..., None]
-        return children, there, (below / whole).log().float()
+        children, present = self.vocabulary.children(on_device)
+        row_index = torch.from_numpy(rows).to(self.vocabulary.device)
+        child_mass = self._mass(row_index[:, None, None], children).masked_fill(~present, 0)
+        node_mass = self._mass(row_index[:, None], on_device.clamp_min(0))[..., None]
+        return children, present, (child_mass / node_mass).log().float()
 
     def _before(self) -> torch.Tensor:
-        """(R, leaves + 1): weight of the leaves before each one."""
-        sums = np.pad(np.cumsum(self.weights.of(self._histories), axis=1), ((0, 0), (1, 0)))
-        return torch.from_numpy(sums).to(self.vocabulary.device)
+        """Return (R, leaves + 1), the total weight of the leaves before each leaf."""
+        cumulative = np.pad(np.cumsum(self.weights.weigh(self._histories), axis=1), ((0, 0), (1, 0)))
+        return torch.from_numpy(cumulative).to(self.vocabulary.device)
 
     def _mass(self, rows: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
         begin, end = self._ends[nodes].unbind(-1)
@@ -56,66 +55,77 @@ class LeafScorer:
 
 
 class UniformWeights:
-    """All leaves weigh the same: for drafts of whole levels, which need no weights."""
+    """Equal weights for all leaves, for drafts of full levels."""
 
     def __init__(self, trie: Trie):
         self.shares = np.full(trie.leaves, 1 / trie.leaves)
 
-    def of(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
+    def weigh(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
         return np.broadcast_to(self.shares, (len(histories), len(self.shares)))
 
 
 class PopularityWeights:
-    """The same weights for everybody: how often each leaf was taken, and ``smoothing`` more."""
+    """The same weights for all users: interactions of each leaf plus ``smoothing``, normalised."""
 
     def __init__(self, trie: Trie, sequences: Iterable[Sequence[int]], smoothing: float = 0.1):
-        """sequences: leaves of each user."""
+        """Count the leaves in each user's sequence."""
         counts = np.zeros(trie.leaves)
         for sequence in sequences:
             np.add.at(counts, np.asarray(sequence, np.int64), 1)
         self.shares = (counts + smoothing) / (counts + smoothing).sum()
 
-    def of(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
+    def weigh(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
         return np.broadcast_to(self.shares, (len(histories), len(self.shares)))
 
 
 class TransitionWeights:
-    """What others took within ``reach`` steps behind, or before, the leaves of a user, mixed with popularity.
+    """Weights by co-occurrence with the user's leaves within ``max_distance`` steps, mixed with popularity.
 
-    The pair of leaves i steps apart counts 1 / i; the j-th last leaf of a history counts ``fading`` ** j.
-    Behind one leaf: (1 - popular) * count / all its counts + popular * share of all leaves.
+    A pair of leaves i steps apart counts 1 / i, in both directions. The j-th last leaf of a history counts
+    ``decay`` ** j. For one leaf the weights are (1 - popular) * normalised counts + popular * popularity.
     """
 
-    def __init__(self, trie: Trie, sequences: Sequence[Sequence[int]], reach: int = 3, fading: float = 0.8,
-                 popular: float = 0.3, smoothing: float = 0.1):
-        self.fading, self.popular = fading, popular
+    def __init__(
+        self,
+        trie: Trie,
+        sequences: Sequence[Sequence[int]],
+        max_distance: int = 3,
+        decay: float = 0.8,
+        popular: float = 0.3,
+        smoothing: float = 0.1,
+    ):
+        self.decay, self.popular = decay, popular
         self.shares = PopularityWeights(trie, sequences, smoothing).shares
         pairs, weights = [], []
-        for apart in range(1, reach + 1):
-            near = [(sequence[:-apart], sequence[apart:]) for sequence in sequences if len(sequence) > apart]
-            for one, other in near:
-                pairs += [np.stack((one, other)), np.stack((other, one))]
-                weights.append(np.full(2 * len(one), 1 / apart))
+        for distance in range(1, max_distance + 1):
+            pairs_at_distance = [
+                (sequence[:-distance], sequence[distance:])
+                for sequence in sequences
+                if len(sequence) > distance
+            ]
+            for earlier, later in pairs_at_distance:
+                pairs += [np.stack((earlier, later)), np.stack((later, earlier))]
+                weights.append(np.full(2 * len(earlier), 1 / distance))
         keys = np.concatenate(pairs, axis=1).astype(np.int64) if pairs else np.empty((2, 0), np.int64)
         flat, index = np.unique(keys[0] * trie.leaves + keys[1], return_inverse=True)
         counts = np.bincount(index, np.concatenate(weights) if weights else None, len(flat))
-        whose, self._leaves = np.divmod(flat, trie.leaves)
-        totals = np.bincount(whose, counts, trie.leaves)
-        self._begin = np.searchsorted(whose, np.arange(trie.leaves + 1))
-        self._counts = counts / np.maximum(totals[whose], 1e-300)
+        source, self._leaves = np.divmod(flat, trie.leaves)
+        totals = np.bincount(source, counts, trie.leaves)
+        self._begin = np.searchsorted(source, np.arange(trie.leaves + 1))
+        self._counts = counts / np.maximum(totals[source], 1e-300)
 
-    def of(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
-        found = np.tile(self.shares, (len(histories), 1))
-        for weights, history in zip(found, histories, strict=True):
-            near, trust = np.zeros_like(weights), 0.0
+    def weigh(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
+        result = np.tile(self.shares, (len(histories), 1))
+        for weights, history in zip(result, histories, strict=True):
+            transition, total = np.zeros_like(weights), 0.0
             for back, leaf in enumerate(reversed(history)):
                 begin, end = self._begin[leaf], self._begin[leaf + 1]
-                if (share := self.fading ** back) < 1e-3:
+                if (share := self.decay ** back) < 1e-3:
                     break
                 if end > begin:
-                    near[self._leaves[begin:end]] += share * self._counts[begin:end]
-                    trust += share
-            if trust:
+                    transition[self._leaves[begin:end]] += share * self._counts[begin:end]
+                    total += share
+            if total:
                 weights *= self.popular
-                weights += (1 - self.popular) / trust * near
-        return found
+                weights += (1 - self.popular) / total * transition
+        return result

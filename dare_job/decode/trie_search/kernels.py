@@ -1,14 +1,10 @@
-"""One level of sampled beam search, verified: K outputs of the target's law from drafts of another one.
+"""Verification of one level of sampled beam search: K outputs of the target distribution from drafts.
 
-Rows are independent; places are numbers of candidates. p, q float64 (S, A) sum to 1; q to 0 where nothing
-was drafted. drafts int64 (S, N): drawn one after the other without replacement from q, NONE behind. A kernel
-gives places int64 (S, k), and bool (S,): whether the draft is verified further down.
+Rows are independent, and places are indices of candidates. p and q are float64 (S, A) with rows of sum 1; q
+is zero where nothing was drafted. drafts int64 (S, N) were sampled from q without replacement, NONE at the
+end. A kernel returns places int64 (S, k), and bool (S,): whether the draft's next level is still valid.
 
-Chance of sampled beam search, as an argument: a row's numbers hang on nothing but its key and its own
-steps.
-
-Whatever else would be decided by chance goes through these two methods, so that tests can follow all that may
-happen, each with its probability, through the code that samples.
+All random decisions go through ``Randomness``, so that tests can follow every outcome with its probability.
 """
 
 from collections.abc import Callable
@@ -23,47 +19,61 @@ from dare_job.decode.trie_search.trie import NONE
 
 
 class Randomness(Protocol):
-    def accept(self, rows: np.ndarray, number: int, probability: torch.Tensor) -> torch.Tensor:
-        """bool (S,): whether draft ``number`` of rows (S,) is accepted, with probabilities float64 (S,)."""
-
-    def order(self, rows: np.ndarray, nodes: torch.Tensor, weights: torch.Tensor, limits: torch.Tensor,
-              purpose: int) -> torch.Tensor:
-        """Places int64 (S, max(limits)), NONE behind a row's limit or support: drawn one after the other by
-        weights float64 (S, A), none twice (Plackett-Luce).
-
-        nodes int64 (S, A): what stands in the places; limits int64 (S,)
+    """Source of the random decisions of sampled beam search."""
+    def accept(self, rows: np.ndarray, draft_number: int, probability: torch.Tensor) -> torch.Tensor:
+        """Decide whether draft ``draft_number`` of rows (S,) is accepted, with probabilities float64 (S,);
+        bool (S,).
         """
 
-    def turn(self, rows: np.ndarray) -> None:
-        """What rows (S,) decide from now on is decided anew."""
+    def sample_order(self, rows: np.ndarray, nodes: torch.Tensor, weights: torch.Tensor, limits: torch.Tensor,
+              purpose: int) -> torch.Tensor:
+        """Sample places int64 (S, max(limits)) without replacement (Plackett-Luce).
+
+        Parameters
+        ----------
+        rows : (S,)
+        nodes : int64 (S, A), node at each place
+        weights : float64 (S, A), not normalised
+        limits : int64 (S,), samples per row; NONE fills the places after a row's limit or support
+        purpose : random stream
+        """
+
+    def advance(self, rows: np.ndarray) -> None:
+        """Use fresh randomness for the next decisions of rows (S,)."""
 
 
 class RowRandomness:
-    """keys uint64 (R, 2): of the rows, by ``Seeds.keys_of``."""
+    """Random streams that depend only on a row's key and its own steps; keys uint64 (R, 2) of
+    ``RowKeys.keys_of``.
+    """
 
     def __init__(self, keys: np.ndarray):
-        self._keys, self._turns = keys, np.zeros(len(keys), np.int64)
+        self._keys, self._steps = keys, np.zeros(len(keys), np.int64)
 
-    def accept(self, rows: np.ndarray, number: int, probability: torch.Tensor) -> torch.Tensor:
-        found = uniforms(self._keys[rows], self._turns[rows], VERIFY, np.full(len(rows), number), 1)[:, 0]
-        return torch.from_numpy(found).to(probability.device) < probability
+    def accept(self, rows: np.ndarray, draft_number: int, probability: torch.Tensor) -> torch.Tensor:
+        row_uniforms = uniforms(
+            self._keys[rows], self._steps[rows], VERIFY, np.full(len(rows), draft_number), 1
+        )[:, 0]
+        return torch.from_numpy(row_uniforms).to(probability.device) < probability
 
-    def order(self, rows: np.ndarray, nodes: torch.Tensor, weights: torch.Tensor, limits: torch.Tensor,
+    def sample_order(self, rows: np.ndarray, nodes: torch.Tensor, weights: torch.Tensor, limits: torch.Tensor,
               purpose: int) -> torch.Tensor:
-        """By a race: candidate a arrives at -log(1 - u_a) / weight_a; a number hangs on the node alone."""
+        """Sample by an exponential race: candidate a arrives at -log(1 - u_a) / weight_a, with u_a from the
+        node alone.
+        """
         count, width = int(limits.max()), weights.shape[1]
-        every = np.repeat(rows, width)
-        found = uniforms(self._keys[every], self._turns[every], purpose,
+        repeated_rows = np.repeat(rows, width)
+        row_uniforms = uniforms(self._keys[repeated_rows], self._steps[repeated_rows], purpose,
                          nodes.clamp_min(0).flatten().cpu().numpy(), 1).reshape(len(rows), width)
-        times = -torch.log1p(-torch.from_numpy(found).to(weights.device)) / normalised(weights)
-        times = times.masked_fill(weights <= 0, torch.inf)
-        arrived, places = times.sort(dim=-1, stable=True)
+        arrival_times = -torch.log1p(-torch.from_numpy(row_uniforms).to(weights.device)) / normalised(weights)
+        arrival_times = arrival_times.masked_fill(weights <= 0, torch.inf)
+        arrived, places = arrival_times.sort(dim=-1, stable=True)
         arrived, places = arrived[:, :count], places[:, :count]
         late = torch.arange(places.shape[1], device=limits.device) >= limits[:, None]
         return places.masked_fill(late | (arrived == torch.inf), -1)
 
-    def turn(self, rows: np.ndarray) -> None:
-        self._turns[rows] += 1
+    def advance(self, rows: np.ndarray) -> None:
+        self._steps[rows] += 1
 
 Kernel = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -73,36 +83,41 @@ def exact(
     q: torch.Tensor,
     drafts: torch.Tensor,
     k: int,
-    chance: Randomness,
+    randomness: Randomness,
     rows: np.ndarray,
     nodes: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places int64 (S, k) with the law of k draws from p without replacement, in their order; NONE behind the
-    support.
+    """Sample k outputs from p without replacement, reusing drafts; the output distribution is exact.
 
-    O = (), r = p, s = q. A draft x is accepted with probability min(1, r(x) / s(x)): then O gets x and r is p
-    without O; else r becomes norm(r - s)+. In both cases s loses x. When drafts run out, one more output has
-    the law r and the rest that of p without O. The draft is always verified further down.
+    O = (), r = p, s = q. A draft x is accepted with probability min(1, r(x) / s(x)). If accepted, O gets x
+    and r becomes p without O; if rejected, r becomes norm(r - s)+. In both cases x is removed from s. When
+    the drafts run out, the next output is sampled from r and the others from p without O (Qin et al., AAAI
+    2025, with a target without replacement). The draft's next level always stays valid.
+
+    Returns
+    -------
+    places : int64 (S, k), in sampling order; NONE once the support is exhausted
+    continues : bool (S,), all True
     """
-    r, s, taken = p, normalised(q), torch.zeros_like(p, dtype=torch.bool)
+    r, s, selected = p, normalised(q), torch.zeros_like(p, dtype=torch.bool)
     out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)
     count = torch.zeros(len(p), dtype=torch.int64, device=p.device)
-    for number, x in enumerate(drafts.unbind(1)):
-        live = (x != NONE) & (count < k)
-        if not live.any():  # below beams that were not taken; or nothing is wanted any more
+    for draft_number, x in enumerate(drafts.unbind(1)):
+        pending = (x != NONE) & (count < k)
+        if not pending.any():  # all drafts are below rejected beams, or all outputs are filled
             continue
-        passed = live & chance.accept(
-            rows, number, torch.where(live, acceptance_ratio(gather_at(r, x), gather_at(s, x)), 0)
+        accepted = pending & randomness.accept(
+            rows, draft_number, torch.where(pending, acceptance_ratio(gather_at(r, x), gather_at(s, x)), 0)
         )
-        failed = live & ~passed
-        _append(out, taken, count, x, passed)
-        left = normalised(p.masked_fill(taken, 0))
-        r = torch.where(passed[:, None], left, torch.where(failed[:, None], _residual(r, s), r))
-        s = torch.where(live[:, None], normalised(s.scatter(1, x.clamp_min(0)[:, None], 0)), s)
-    one = chance.order(rows, nodes, r, (count < k).long(), RESIDUAL)
-    if one.shape[1]:
-        _append(out, taken, count, one[:, 0], one[:, 0] != NONE)
-    out = _fill(out, taken, count, p, k, chance, rows, nodes)
+        rejected = pending & ~accepted
+        _append(out, selected, count, x, accepted)
+        remaining = normalised(p.masked_fill(selected, 0))
+        r = torch.where(accepted[:, None], remaining, torch.where(rejected[:, None], _residual(r, s), r))
+        s = torch.where(pending[:, None], normalised(s.scatter(1, x.clamp_min(0)[:, None], 0)), s)
+    residual_sample = randomness.sample_order(rows, nodes, r, (count < k).long(), RESIDUAL)
+    if residual_sample.shape[1]:
+        _append(out, selected, count, residual_sample[:, 0], residual_sample[:, 0] != NONE)
+    out = _fill(out, selected, count, p, k, randomness, rows, nodes)
     return out, torch.ones_like(count, dtype=torch.bool)
 
 
@@ -111,58 +126,59 @@ def relaxed(
     q: torch.Tensor,
     drafts: torch.Tensor,
     k: int,
-    chance: Randomness,
+    randomness: Randomness,
     rows: np.ndarray,
     nodes: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """AtSpeed's algorithm 2, as published. Lossy: its outputs do not have the law of p.
+    """Relaxed sampling verification of AtSpeed, algorithm 2, as published. Lossy: outputs do not have
+    distribution p.
 
-    Each draft is accepted with probability min(1, p / q), whatever became of the others. Of k and more that
-    were accepted k are taken at random; fewer are topped up from norm(p - q)+ without them, which ends the
-    draft.
+    Each draft is accepted independently with probability min(1, p / q). If at least k are accepted, k of them
+    are chosen at random. If fewer are, samples from norm(p - q)+ without the accepted ones fill up, and the
+    draft ends.
     """
     accepted = torch.zeros_like(p, dtype=torch.bool)
     q = normalised(q)
-    for number, x in enumerate(drafts.unbind(1)):
-        there = x != NONE
-        passed = there & chance.accept(
-            rows, number, torch.where(there, acceptance_ratio(gather_at(p, x), gather_at(q, x)), 0)
+    for draft_number, x in enumerate(drafts.unbind(1)):
+        present = x != NONE
+        accept = present & randomness.accept(
+            rows, draft_number, torch.where(present, acceptance_ratio(gather_at(p, x), gather_at(q, x)), 0)
         )
-        accepted.scatter_(1, x.clamp_min(0)[:, None], passed[:, None] | accepted.gather(
+        accepted.scatter_(1, x.clamp_min(0)[:, None], accept[:, None] | accepted.gather(
             1, x.clamp_min(0)[:, None]))
     enough = torch.full((len(p),), k, device=p.device)
-    chosen = chance.order(rows, nodes, accepted.double(), enough, RESIDUAL)
+    chosen = randomness.sample_order(rows, nodes, accepted.double(), enough, RESIDUAL)
     out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)
     out[:, :chosen.shape[1]] = chosen
-    count, taken = (out != NONE).sum(1), accepted.clone()
-    more_there = (p.masked_fill(taken, 0) > 0).any(1)
-    through = (count == k) | ~more_there | ~(q > 0).any(1)
-    gap = normalised((p - q).clamp_min(0).masked_fill(taken, 0))
-    more = chance.order(rows, nodes, gap, k - count, CHOICE)
-    for x in more.unbind(1):
-        _append(out, taken, count, x, x != NONE)
-    return _fill(out, taken, count, p, k, chance, rows, nodes), through
+    count, selected = (out != NONE).sum(1), accepted.clone()
+    has_more = (p.masked_fill(selected, 0) > 0).any(1)
+    continues = (count == k) | ~has_more | ~(q > 0).any(1)
+    residual = normalised((p - q).clamp_min(0).masked_fill(selected, 0))
+    samples = randomness.sample_order(rows, nodes, residual, k - count, CHOICE)
+    for x in samples.unbind(1):
+        _append(out, selected, count, x, x != NONE)
+    return _fill(out, selected, count, p, k, randomness, rows, nodes), continues
 
 
-def _append(out: torch.Tensor, taken: torch.Tensor, count: torch.Tensor, x: torch.Tensor,
+def _append(out: torch.Tensor, selected: torch.Tensor, count: torch.Tensor, x: torch.Tensor,
             which: torch.Tensor) -> None:
-    """Outputs x (S,) of the rows ``which``, in place."""
-    own = which.nonzero()[:, 0]
-    out[own, count[own]] = x[own]
-    taken[own, x[own]] = True
-    count[own] += 1
+    """Append outputs x (S,) to the rows ``which``, in place."""
+    row_index = which.nonzero()[:, 0]
+    out[row_index, count[row_index]] = x[row_index]
+    selected[row_index, x[row_index]] = True
+    count[row_index] += 1
 
 
 def _residual(r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """norm(r - s)+; r where they are the same, for then nothing is ever rejected."""
+    """Return norm(r - s)+, or r where they are equal, since a rejection then has probability 0."""
     return normalised((r - s).clamp_min(0), otherwise=r)
 
 
-def _fill(out: torch.Tensor, taken: torch.Tensor, count: torch.Tensor, p: torch.Tensor, k: int,
-            chance: Randomness, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
-    """The rest by p without what is taken."""
+def _fill(out: torch.Tensor, selected: torch.Tensor, count: torch.Tensor, p: torch.Tensor, k: int,
+            randomness: Randomness, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
+    """Sample the missing outputs from p without the selected ones."""
     if bool((count < k).any()):
-        more = chance.order(rows, nodes, p.masked_fill(taken, 0), k - count, CHOICE)
-        for x in more.unbind(1):
-            _append(out, taken, count, x, x != NONE)
+        samples = randomness.sample_order(rows, nodes, p.masked_fill(selected, 0), k - count, CHOICE)
+        for x in samples.unbind(1):
+            _append(out, selected, count, x, x != NONE)
     return out

@@ -1,13 +1,14 @@
-"""Sampled beam search: K different prefixes of each level are drawn, not the K best.
+"""Sampled beam search: K distinct prefixes of each level are sampled, rather than the K best.
 
-The law: of the candidates behind the K beams of a level, K are drawn one after the other without replacement,
-each in proportion to P(path) ** (1 / temperature), as ``generate`` samples beams; at temperature 0 that
-would be beam search itself. Drafted levels are drawn the same way from what the drafter
-says, and verified level by level: ``exact`` keeps the law, ``relaxed`` (AtSpeed's algorithm 2) does not.
+Of the candidates after the K beams of a level, K are sampled without replacement in proportion to P(path) **
+(1 / temperature), as ``generate`` samples beams; the limit of temperature 0 is beam search. Drafted levels
+are sampled likewise under the drafter and verified level by level: ``exact`` keeps the distribution,
+``relaxed`` (AtSpeed, algorithm 2) does not.
 
-Exact: the drafts of a level are those of the draft's own beams. Those below beams that the target did not
-take are left out, and the rest are draws without replacement from the drafter's law over what is left: a race
-among all is a race among some. Whether a level is verified at all is settled by the levels above it.
+Why exact is exact: the drafts of a level are sampled from the candidates of the draft's own beams. Drafts
+below beams that the target rejected are left out, and the rest are samples without replacement from the
+drafter's distribution over the remaining candidates, as an exponential race among all is a race among some.
+Whether a level is verified at all depends only on the levels above it.
 """
 
 from collections.abc import Sequence
@@ -40,31 +41,32 @@ KERNELS: dict[str, Kernel] = {"exact": exact, "relaxed": relaxed}
 
 
 class SampledTrieDrafter(TrieDrafter):
-    """Draws the ``width`` (N) nodes of a level without replacement. A level that is drafted whole says
-    nothing of chance: it is read, and the target draws from it itself.
+    """Samples the ``width`` (N) nodes of a level without replacement.
+
+    A level drafted in full involves no randomness: it is read, and the target samples from it itself.
     """
 
     def __init__(self, scorer: Scorer, length: int, width: int = 40, depth: int | None = None,
-                 whole: int = 0):
-        super().__init__(scorer, length, width, depth, whole)
-        self.chance: Randomness | None = None  # who searches gives both
+                 max_full_level: int = 0):
+        super().__init__(scorer, length, width, depth, max_full_level)
+        self.randomness: Randomness | None = None  # set by SampledTopK
         self.temperature = 1.0
 
-    def chosen(self, rows: np.ndarray, found: Candidates) -> tuple[Beams, torch.Tensor | None]:
-        sizes = (found.nodes >= 0).sum(-1)
-        whole = sizes <= self.whole
-        limits = torch.where(whole, sizes, self.width)
-        drawn = self.chance.order(
-            rows, found.nodes, candidate_distribution(found, self.temperature), limits, DRAFT
+    def select_level(self, rows: np.ndarray, candidates: Candidates) -> tuple[Beams, torch.Tensor | None]:
+        sizes = (candidates.nodes >= 0).sum(-1)
+        is_full = sizes <= self.max_full_level
+        limits = torch.where(is_full, sizes, self.width)
+        sampled = self.randomness.sample_order(
+            rows, candidates.nodes, candidate_distribution(candidates, self.temperature), limits, DRAFT
         )
-        beams = select(found, drawn, max(1, int(limits.max())))
-        return beams, drawn.masked_fill(whole[:, None], NONE)
+        beams = select(candidates, sampled, max(1, int(limits.max())))
+        return beams, sampled.masked_fill(is_full[:, None], NONE)
 
 
 class SampledTopK(TopK):
-    """K different ids drawn for each user.
+    """Samples K distinct ids for each user.
 
-    verification  exact or relaxed (lossy); without a drafter they are one
+    ``verification`` is "exact" or "relaxed" (lossy); without a drafter they are the same.
     """
 
     def __init__(
@@ -79,31 +81,38 @@ class SampledTopK(TopK):
         scores: str = RAW,
         seed: int = 0,
     ):
-        """Raises ConfigError for a temperature that is not above 0 and for an unknown verification. There is
-        no scheduler: what is drawn would hang on the clock.
+        """Set up the search. The draft depth is fixed, since choosing it by latency would make samples depend
+        on timing.
+
+        Raises
+        ------
+        ConfigError
+            The temperature is not positive, or the verification is unknown.
         """
         super().__init__(target, trie, first_code_token, k, drafter, scores)
         if not temperature > 0:
-            raise ConfigError(f"temperature {temperature}: sampled lists need one above 0; at 0 the lists "
-                              "are those of plain beam search")
+            raise ConfigError(
+                f"temperature {temperature}: sampling needs a temperature above 0; for 0 use beam "
+                "search without sampling"
+            )
         if verification not in KERNELS:
             raise ConfigError(f"verification {verification!r}: use {' or '.join(KERNELS)}")
         self.temperature, self.kernel, self.seeds = temperature, KERNELS[verification], RowKeys(seed)
-        self.chance: Randomness | None = None
+        self.randomness: Randomness | None = None
 
     def begin(self, queries: Sequence[Query]) -> None:
         super().begin(queries)
-        self.use(RowRandomness(self.seeds.keys_of(query.name for query in queries)))
+        self.use_randomness(RowRandomness(self.seeds.keys_of(query.name for query in queries)))
 
-    def use(self, chance: Randomness) -> None:
-        """Whose chance decides from now on."""
-        self.chance = chance
+    def use_randomness(self, randomness: Randomness) -> None:
+        """Use this source for all further random decisions."""
+        self.randomness = randomness
         if self.drafter:
-            self.drafter.chance, self.drafter.temperature = chance, self.temperature
+            self.drafter.randomness, self.drafter.temperature = randomness, self.temperature
 
-    def advanced(self, state: SearchState, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
-        """Verify the levels of the last forward's draft, then go on as far as all beams were read, but no
-        further than to where a kernel ends a row's draft.
+    def advance(self, state: SearchState, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
+        """Verify the levels of the last draft, then continue while all beams are read, up to where a kernel
+        ends the draft.
         """
         levels, ended = iter(drafts), np.zeros(len(state.level), np.bool_)
         while True:
@@ -111,29 +120,37 @@ class SampledTopK(TopK):
             ready = ready[~ended[ready]]
             if not len(ready):
                 break
-            found, level = self.candidates(state, ready, banned), next(levels, None)
-            p = candidate_distribution(found, self.temperature)
-            q, drawn = torch.zeros_like(p), found.nodes[:, :0]
-            if level:
-                q, drawn = _draft_distribution(level, ready, found, self.temperature)
-            chosen, through = self.kernel(p, q, drawn, self.k, self.chance, ready, found.nodes)
-            ended[ready] = ~through.cpu().numpy()
-            state.advance(ready, select(found, fill_with_best(found, chosen), self.k))
-            self.chance.turn(ready)
+            level_candidates, drafted = self.candidates(state, ready, banned), next(levels, None)
+            p = candidate_distribution(level_candidates, self.temperature)
+            q, draft_places = torch.zeros_like(p), level_candidates.nodes[:, :0]
+            if drafted:
+                q, draft_places = _draft_distribution(drafted, ready, level_candidates, self.temperature)
+            selected, continues = self.kernel(
+                p, q, draft_places, self.k, self.randomness, ready, level_candidates.nodes
+            )
+            ended[ready] = ~continues.cpu().numpy()
+            state.advance(ready, select(level_candidates, fill_with_best(level_candidates, selected), self.k))
+            self.randomness.advance(ready)
         return np.flatnonzero(state.level < self.trie.length)
 
 
-def _draft_distribution(level: Drafted, rows: np.ndarray, found: Candidates,
+def _draft_distribution(level: Drafted, rows: np.ndarray, candidates: Candidates,
              temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The drafter's law float64 (S, A) over the candidates of rows (S,), and their drafts by place (S, N).
+    """Return the drafter's distribution float64 (S, A) over the candidates of rows (S,), and their drafts'
+    places (S, N).
 
-    Where a level is drafted whole nothing was drawn: the law is 0, for none of it is to be taken from p.
+    For a level drafted in full it is 0, since nothing was sampled from it and nothing must be subtracted from
+    p.
     """
-    own = torch.from_numpy(np.searchsorted(level.rows, rows)).to(found.nodes.device)
-    below = Candidates(*(field[own] for field in level.found))
-    at = find_places(below, found.nodes)
-    q = candidate_distribution(below, temperature).gather(1, at.clamp_min(0)).masked_fill(at == NONE, 0)
-    drawn = level.drawn[own]
-    q = q.masked_fill((drawn == NONE).all(1, keepdim=True), 0)
-    nodes = below.nodes.gather(1, drawn.clamp_min(0)).masked_fill(drawn == NONE, NONE)
-    return normalised(q), find_places(found, nodes)
+    order = torch.from_numpy(np.searchsorted(level.rows, rows)).to(candidates.nodes.device)
+    drafted = Candidates(*(field[order] for field in level.candidates))
+    index = find_places(drafted, candidates.nodes)
+    q = (
+        candidate_distribution(drafted, temperature)
+        .gather(1, index.clamp_min(0))
+        .masked_fill(index == NONE, 0)
+    )
+    sampled = level.sampled[order]
+    q = q.masked_fill((sampled == NONE).all(1, keepdim=True), 0)
+    nodes = drafted.nodes.gather(1, sampled.clamp_min(0)).masked_fill(sampled == NONE, NONE)
+    return normalised(q), find_places(candidates, nodes)

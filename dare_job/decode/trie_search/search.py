@@ -1,9 +1,9 @@
-"""Constrained beam search for many users at once, drafted or not: the lists are the same.
+"""Constrained beam search for many users at once, with or without drafts; the results are the same.
 
-A row goes on without a forward as long as the target has read all of its beams: that is strict top-K
-verification (AtSpeed, algorithm 1), for a step is accepted if and only if all of its K best were among what
-was drafted, and what the last forward says yields one more step. Nodes that were read for another step and
-not needed then count as drafted, too.
+A row advances without a forward pass while the target has read all of its beams. This is strict top-K
+verification (AtSpeed, algorithm 1): a step is accepted if and only if all of its K best are among the drafted
+nodes, and the last forward pass always yields one more step. Nodes read for an earlier step count as drafted,
+too.
 """
 
 import time
@@ -33,15 +33,17 @@ from dare_job.errors import ConfigError
 
 @dataclass(frozen=True)
 class TopKResult:
-    """What was found for R users.
+    """Recommendations for R users.
 
-    leaves      int64 (R, K): the best first, counted from 0; NONE behind all that are not banned
-    scores      float32 (R, K): log-probabilities, -inf of NONE
-    prefixes    int64 (R, L, K): nodes of the trie, the beams after each step, ordered alike
-    reads       int64 (F, R): tokens that each target forward read of each row, its prompt included
-    draft_reads int64 (D, R): the same of a draft model's forwards
-    length      steps of a search, L
-    seconds     of all rows together; ``draft_s`` of them in drafting
+    Attributes
+    ----------
+    leaves : int64 (R, K), best first, counted from 0; NONE after the last that is not banned
+    scores : float32 (R, K), log-probabilities; -inf for NONE
+    prefixes : int64 (R, L, K), trie nodes of the beams after each step, in order of score
+    reads : int64 (F, R), tokens that each target forward pass read per row, prompt included
+    draft_reads : int64 (D, R), the same for a draft model's forward passes
+    length : L, steps of a search
+    seconds : of all rows together, ``draft_s`` of them for drafting
     """
 
     leaves: np.ndarray
@@ -55,25 +57,28 @@ class TopKResult:
 
     @property
     def forwards(self) -> np.ndarray:
-        """int64 (R,): target forwards that the row took part in, the prompt's included."""
+        """Target forward passes that each row took part in, int64 (R,), prompt included."""
         return (self.reads > 0).sum(0)
 
     @property
     def accepted(self) -> np.ndarray:
-        """int64 (R,): steps that needed no forward of their own."""
+        """Steps that needed no forward pass of their own, int64 (R,)."""
         return self.length - self.forwards
 
     @property
     def queries(self) -> np.ndarray:
-        """int64 (R,): tokens that the target read of the row."""
+        """Tokens that the target read per row, int64 (R,)."""
         return self.reads.sum(0)
 
 
 @dataclass
 class SearchState:
-    """level int64 (R,): codes that a row's beams have; nodes, scores (R, L + 1, K): the beams of every level.
+    """Progress of R rows.
 
-    Those of a level that a row has not reached are NONE.
+    Attributes
+    ----------
+    level : int64 (R,), number of codes of a row's beams
+    nodes, scores : (R, L + 1, K), beams of every level; NONE and -inf for levels not reached yet
     """
 
     level: np.ndarray
@@ -101,102 +106,113 @@ class SearchState:
 
 
 class TopK:
-    """The K most probable ids of a target for each user.
+    """Finds the K most probable ids of a target for each user.
 
-    drafter    None: plain beam search
-    scheduler  how deep to draft; None: always as deep as the drafter goes
+    ``drafter`` None means beam search without drafts; ``draft_depth`` None drafts as deep as the drafter
+    allows.
     """
 
     def __init__(self, target: Target, trie: Trie, first_code_token: Sequence[int], k: int,
-                 drafter: Drafter | None = None, scores: str = RAW, scheduler: DraftDepth | None = None):
-        """Raises ConfigError where there are fewer than k ids."""
+                 drafter: Drafter | None = None, scores: str = RAW, draft_depth: DraftDepth | None = None):
+        """Raise ConfigError if there are fewer than k ids."""
         if not 1 <= k <= trie.leaves:
-            raise ConfigError(f"k = {k}: lists have 1 to {trie.leaves} ids, as many as there are")
-        self.trie, self.k, self.drafter, self.scheduler = trie, k, drafter, scheduler
-        self.clock_s = 0.0  # all forwards so far, drafting included
+            raise ConfigError(f"k = {k}: it must be from 1 to {trie.leaves}, the number of ids")
+        self.trie, self.k, self.drafter, self.draft_depth = trie, k, drafter, draft_depth
+        self.clock_s = 0.0  # all forward passes so far, drafting included
         self.vocabulary = Vocabulary(trie, list(first_code_token), target.device)
-        self.reader = NodeScores(target, self.vocabulary, scores)
+        self.node_scores = NodeScores(target, self.vocabulary, scores)
 
     @torch.inference_mode()
     def search(self, queries: Sequence[Query]) -> TopKResult:
-        """Lists of R users, who share their forwards. Raises ModelError for a prompt that does not fit."""
+        """Recommend to R users, who share their forward passes.
+
+        Raises
+        ------
+        ModelError
+            A prompt does not fit the model.
+        """
         started, draft_s = time.perf_counter(), 0.0
         banned = Banned.of(self.trie, [query.banned for query in queries], self.vocabulary.device)
         self.begin(queries)
         state, drafts = SearchState.of(len(queries), self.trie.length, self.k, self.vocabulary.device), []
-        while len(rows := self.advanced(state, banned, drafts)):
-            begun, before = time.perf_counter(), state.level[rows]
+        while len(rows := self.advance(state, banned, drafts)):
+            forward_started, before = time.perf_counter(), state.level[rows]
             drafts = self._drafts(state, rows)
-            if self.scheduler and drafts:
-                self.scheduler.note_draft(before, [(level.nodes >= 0).sum(1) for level in drafts],
-                                          1e3 * (time.perf_counter() - begun))
-            drafted_s = time.perf_counter() - begun
+            if self.draft_depth and drafts:
+                self.draft_depth.record_draft(before, [(level.nodes >= 0).sum(1) for level in drafts],
+                                          1e3 * (time.perf_counter() - forward_started))
+            drafted_s = time.perf_counter() - forward_started
             draft_s += drafted_s
             self.clock_s += drafted_s
-            begun = time.perf_counter()
+            forward_started = time.perf_counter()
             self._read(state, rows, drafts)
-            read_s = time.perf_counter() - begun
+            read_s = time.perf_counter() - forward_started
             self.clock_s += read_s
-            if self.scheduler:
-                self.scheduler.line.note(int(self.reader.reads[-1].sum()), 1e3 * read_s)
-            if self.scheduler and drafts:
-                self.advanced(state, banned, drafts)
-                self.scheduler.note_passed(before, state.level[rows], len(drafts))
+            if self.draft_depth:
+                self.draft_depth.fit.record(int(self.node_scores.reads[-1].sum()), 1e3 * read_s)
+            if self.draft_depth and drafts:
+                self.advance(state, banned, drafts)
+                self.draft_depth.record_accepted(before, state.level[rows], len(drafts))
         ranked = Beams(state.nodes, state.scores).ranked()
-        nodes, drafted = ranked.nodes.cpu().numpy(), self.drafter.reads if self.drafter else []
+        nodes, draft_reads = ranked.nodes.cpu().numpy(), self.drafter.reads if self.drafter else []
         leaves = np.where(nodes[:, -1] == NONE, NONE, nodes[:, -1] - self.trie.first_leaf)
         return TopKResult(leaves, ranked.scores[:, -1].cpu().numpy(), nodes[:, 1:],
                      *(np.array(reads, np.int64).reshape(-1, len(queries))
-                       for reads in (self.reader.reads, drafted)),
+                       for reads in (self.node_scores.reads, draft_reads)),
                      self.trie.length, time.perf_counter() - started, draft_s)
 
     def begin(self, queries: Sequence[Query]) -> None:
-        """Forget all rows; these are the new ones."""
-        self.reader.begin([query.prompt for query in queries])
+        """Replace all rows by these queries."""
+        self.node_scores.begin([query.prompt for query in queries])
         if self.drafter:
             self.drafter.begin(queries)
 
     def _drafts(self, state: SearchState, rows: np.ndarray) -> list[Drafted]:
-        """What the next forward of rows (S,) reads beside their beams."""
+        """Draft what the next forward pass of rows (S,) reads besides their beams."""
         if self.drafter is None:
             return []
         beams, depth = state.rows(rows), None
-        if self.scheduler:
-            unread = self.reader.missing(rows, beams.nodes.cpu().numpy())
-            prompts = 0 if self.reader.reads else int(self.reader.lengths.sum())  # read by the first forward
+        if self.draft_depth:
+            unread = self.node_scores.unread(rows, beams.nodes.cpu().numpy())
+            # Only the first forward pass reads prompts.
+            prompts = 0 if self.node_scores.reads else int(self.node_scores.lengths.sum())
             queries = int((unread >= 0).sum()) + prompts
-            depth = self.scheduler.depth(state.level[rows], queries, self.k)
+            depth = self.draft_depth.depth(state.level[rows], queries, self.k)
             if not depth:
                 return []
         drafts = self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
-        if (room := self.reader.room()) is not None:
+        if (capacity := self.node_scores.capacity()) is not None:
             wanted = np.concatenate([beams.nodes.cpu().numpy(), *(level.nodes for level in drafts)], axis=1)
-            later = self.k * int(self.trie.length - 1 - state.level[rows].min())  # were all drafts refused
-            if self.reader.missing(rows, wanted).shape[1] + later > room:
+            # Reads that are needed if all drafts are rejected.
+            undrafted_reads = self.k * int(self.trie.length - 1 - state.level[rows].min())
+            if self.node_scores.unread(rows, wanted).shape[1] + undrafted_reads > capacity:
                 return []
         return drafts
 
-    def advanced(self, state: SearchState, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
-        """Take all steps that need no forward; the rows (S,) that need one. drafts: of the last forward."""
+    def advance(self, state: SearchState, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
+        """Take all steps that need no forward pass; return the rows (S,) that need one.
+
+        drafts are those of the last forward pass.
+        """
         while len(ready := self.ready(state)):
             state.advance(ready, best(self.candidates(state, ready, banned), self.k))
         return np.flatnonzero(state.level < self.trie.length)
 
     def ready(self, state: SearchState) -> np.ndarray:
-        """Rows (S,) that can take a step."""
+        """Return the rows (S,) that can take a step."""
         rows = np.flatnonzero(state.level < self.trie.length)
         if not len(rows):
             return rows
-        return rows[self.reader.knows(rows, state.rows(rows).nodes.cpu().numpy()).all(1)]
+        return rows[self.node_scores.has(rows, state.rows(rows).nodes.cpu().numpy()).all(1)]
 
     def candidates(self, state: SearchState, rows: np.ndarray, banned: Banned | None) -> Candidates:
-        """What the next step of rows (S,) chooses from."""
+        """Return the candidates of the next step of rows (S,)."""
         beams = state.rows(rows)
-        found = self.reader.children(rows, beams.nodes.cpu().numpy())
-        return candidates(beams.scores, *found, banned.among(rows, found[0]) if banned else None)
+        children = self.node_scores.children(rows, beams.nodes.cpu().numpy())
+        return candidates(beams.scores, *children, banned.contains(rows, children[0]) if banned else None)
 
     def _read(self, state: SearchState, rows: np.ndarray, drafts: list[Drafted]) -> None:
-        """Have the target read drafts of rows (S,) and beams that it does not know, and what is above."""
+        """Let the target read the drafts of rows (S,), their unread beams and the ancestors of both."""
         beams = state.rows(rows).nodes.cpu().numpy()
-        beams = np.where(self.reader.knows(rows, beams), NONE, beams)  # forced tokens need not be read
-        self.reader.read(rows, np.concatenate((beams, *(level.nodes for level in drafts)), axis=1))
+        beams = np.where(self.node_scores.has(rows, beams), NONE, beams)  # forced tokens need no read
+        self.node_scores.read(rows, np.concatenate((beams, *(level.nodes for level in drafts)), axis=1))

@@ -1,8 +1,8 @@
-"""The prefix trie of item ids: compressed sparse rows, a node's children side by side.
+"""The prefix trie of item ids in compressed-sparse-row form.
 
-Knows codes alone; which token a code is, a model says (``Vocabulary``). Nodes are numbered level by level,
-those of a level in lexicographic order of their prefixes: children of a node have consecutive numbers, and so
-have the leaves below it.
+It knows codes only; a ``Vocabulary`` maps codes to a model's tokens. Nodes are numbered level by level,
+within a level in lexicographic order of their prefixes. The children of a node therefore have consecutive
+numbers, and so have the leaves below it.
 """
 
 from dataclasses import dataclass
@@ -18,16 +18,18 @@ ROOT, NONE = 0, -1  # node 0; no node
 
 @dataclass(frozen=True)
 class Trie:
-    """n nodes of L + 1 levels, level 0 the root alone. numpy arrays, read only.
+    """A trie of n nodes on L + 1 levels, level 0 being the root. The arrays are numpy and read-only.
 
-    codes     int32 (n,): last code of a node's prefix; the root's is -1
-    levels    int32 (n,): codes of its prefix
-    parents   int64 (n,): the root's is -1
-    first     int64 (n,): its first child
-    counts    int64 (n,): of its children; 0: a leaf
-    starts    int64 (L + 2,): nodes of level l are those from starts[l] up to starts[l + 1]
-    leaf_ends int64 (n, 2): leaves below it, the first one and the end, counted from 0
-    rows      int64 (items,): leaf of each row of codes that the trie was built from
+    Attributes
+    ----------
+    codes : int32 (n,), last code of a node's prefix; -1 for the root
+    levels : int32 (n,), length of its prefix
+    parents : int64 (n,), -1 for the root
+    first : int64 (n,), its first child
+    counts : int64 (n,), number of its children; 0 for a leaf
+    starts : int64 (L + 2,), level l has the nodes starts[l] to starts[l + 1] - 1
+    leaf_ends : int64 (n, 2), first leaf below it and the end, counted from 0
+    rows : int64 (items,), leaf of each row of the code table
     """
 
     codes: np.ndarray
@@ -40,38 +42,53 @@ class Trie:
     rows: np.ndarray
 
     @classmethod
-    def of(cls, codes: np.ndarray) -> "Trie":
-        """codes int (items, L), rows may repeat. Raises ConfigError for a table without rows or columns."""
+    def from_codes(cls, codes: np.ndarray) -> "Trie":
+        """Build a trie from codes int (items, L); rows may repeat.
+
+        Raises
+        ------
+        ConfigError
+            The table has no rows or no columns.
+        """
         codes = np.asarray(codes)
         if codes.ndim != 2 or not codes.size:
-            raise ConfigError(f"a trie of ids needs a table (items, codes of an id), not {codes.shape}")
+            raise ConfigError(f"a trie needs a table of shape (items, codes per id), not {codes.shape}")
         paths, rows = np.unique(codes, axis=0, return_inverse=True)
         leaves, length = paths.shape
-        new = np.ones((leaves, length), np.bool_)  # [i, l]: path i begins another node of level l + 1
-        new[1:] = np.logical_or.accumulate(paths[1:] != paths[:-1], axis=1)
-        number = np.cumsum(new, axis=0) - 1  # (leaves, L): that node, among those of its level
+        starts_node = np.ones((leaves, length), np.bool_)  # [i, l]: path i starts another node of level l + 1
+        starts_node[1:] = np.logical_or.accumulate(paths[1:] != paths[:-1], axis=1)
+        number = np.cumsum(starts_node, axis=0) - 1  # (leaves, L): number of that node within its level
         sizes = np.concatenate(([1], number[-1] + 1))
         starts = np.concatenate(([0], np.cumsum(sizes)))
-        begins = [np.zeros(1, np.int64), *(np.flatnonzero(new[:, level]) for level in range(length))]
-        above = [np.full(1, NONE), np.zeros(sizes[1], np.int64), *(
-            starts[level] + number[begins[level + 1], level - 1] for level in range(1, length))]
-        parents = np.concatenate(above)
+        first_leaves = [
+            np.zeros(1, np.int64),
+            *(np.flatnonzero(starts_node[:, level]) for level in range(length)),
+        ]
+        parent_lists = [np.full(1, NONE), np.zeros(sizes[1], np.int64), *(
+            starts[level] + number[first_leaves[level + 1], level - 1] for level in range(1, length))]
+        parents = np.concatenate(parent_lists)
         total = starts[-1]
-        ends = [np.append(begin[1:], leaves) for begin in begins]
+        ends = [np.append(begin[1:], leaves) for begin in first_leaves]
         counts = np.bincount(parents[1:], minlength=total)
         return cls(
-            codes=np.concatenate([[NONE], *(paths[begins[level + 1], level] for level in range(length))]
-                                 ).astype(np.int32),
-            levels=np.repeat(np.arange(length + 1), sizes).astype(np.int32), parents=parents,
-            first=1 + np.cumsum(counts) - counts, counts=counts, starts=starts,
-            leaf_ends=np.stack((np.concatenate(begins), np.concatenate(ends)), axis=1), rows=rows.ravel())
+            codes=np.concatenate(
+                [[NONE], *(paths[first_leaves[level + 1], level] for level in range(length))]
+            ).astype(np.int32),
+            levels=np.repeat(np.arange(length + 1), sizes).astype(np.int32),
+            parents=parents,
+            first=1 + np.cumsum(counts) - counts,
+            counts=counts,
+            starts=starts,
+            leaf_ends=np.stack((np.concatenate(first_leaves), np.concatenate(ends)), axis=1),
+            rows=rows.ravel(),
+        )
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @property
     def length(self) -> int:
-        """Codes of an id, L."""
+        """Codes per id, L."""
         return len(self.starts) - 2
 
     @property
@@ -80,40 +97,42 @@ class Trie:
 
     @property
     def first_leaf(self) -> int:
-        """Number of the node that is leaf 0."""
+        """Node number of leaf 0."""
         return int(self.starts[-2])
 
     @cached_property
     def width(self) -> int:
-        """Children of the node that has the most."""
+        """Maximum number of children of a node."""
         return int(self.counts.max())
 
     def paths(self, leaves: np.ndarray) -> np.ndarray:
-        """Codes int32 (..., L) of leaves (...,), counted from 0."""
+        """Return codes int32 (..., L) of leaves (...,), counted from 0."""
         return self.prefixes(leaves + self.first_leaf, self.length)
 
     def prefixes(self, nodes: np.ndarray, level: int) -> np.ndarray:
-        """Codes int32 (..., level) of nodes (...,) of a level."""
-        found = []
+        """Return codes int32 (..., level) of nodes (...,) of a level."""
+        codes = []
         for _ in range(level):
-            found.append(self.codes[nodes])
+            codes.append(self.codes[nodes])
             nodes = self.parents[nodes]
-        return np.stack(found[::-1], axis=-1)
+        return np.stack(codes[::-1], axis=-1)
 
     def single_share(self, level: int) -> float:
-        """Of the nodes of a level those that have one child: tokens behind them are forced."""
+        """Return the share of a level's nodes with a single child, whose next token is forced."""
         return float(np.mean(self.counts[self.starts[level]:self.starts[level + 1]] == 1))
 
 
 class Vocabulary:
-    """A trie as a model sees it: its arrays on a device, and the token of each node.
+    """A trie in a model's vocabulary, with its arrays on a device.
 
-    tokens                int64 (n,): token of each node; the root's is -1
-    first, counts, token  the trie's arrays and the tokens as int64 tensors (n,) on the device
+    Attributes
+    ----------
+    tokens : int64 (n,) array, token of each node; -1 for the root
+    first, counts, token : int64 (n,) tensors on the device, the trie's arrays and the tokens
     """
 
     def __init__(self, trie: Trie, first_code_token: list[int], device: torch.device | str = "cpu"):
-        """first_code_token: of each level, the token of code 0; tokens of a level are consecutive."""
+        """Take the token of code 0 for each level; the tokens of a level are consecutive."""
         if len(first_code_token) != trie.length:
             raise ConfigError(f"ids of {trie.length} codes, but the model has tokens for "
                               f"{len(first_code_token)} levels (first_code_token)")
@@ -125,12 +144,13 @@ class Vocabulary:
             for array in (trie.first, trie.counts, self.tokens))
 
     def children(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """nodes (..., ), NONE where there is none -> children int64 (..., C) and bool (..., C): there is one.
+        """Return the children int64 (..., C) of nodes (...,), and whether each is present, bool (..., C).
 
-        C: the most children that one of them has. A place without a child repeats the first one's number.
+        C is the maximum number of children among the nodes. Absent children repeat the first child's number;
+        nodes may be NONE.
         """
-        known = nodes.clamp_min(0)
-        counts = torch.where(nodes >= 0, self.counts[known], 0)
+        clamped = nodes.clamp_min(0)
+        counts = torch.where(nodes >= 0, self.counts[clamped], 0)
         column = torch.arange(max(1, int(counts.max())) if counts.numel() else 1, device=self.device)
-        there = column < counts[..., None]
-        return self.first[known][..., None] + torch.where(there, column, 0), there
+        present = column < counts[..., None]
+        return self.first[clamped][..., None] + torch.where(present, column, 0), present

@@ -121,10 +121,10 @@ class MixedTopK(TopK):
     def __init__(self, p: Engine, q: Engine, share: float, trie: Trie, k: int):
         super().__init__(p[0], trie, p[1].first_code_token, min(k, trie.leaves))
         other = NodeScores(q[0], Vocabulary(trie, list(q[1].first_code_token), q[0].device))
-        self.reader = _Mixture((self.reader, other), (share, 1 - share))
+        self.node_scores = _Mixture((self.node_scores, other), (share, 1 - share))
 
     def begin(self, queries: Sequence[Query]) -> None:
-        self.reader.begin([(query.prompt, query.draft_prompt) for query in queries])
+        self.node_scores.begin([(query.prompt, query.draft_prompt) for query in queries])
 
 
 class _Mixture:
@@ -143,8 +143,8 @@ class _Mixture:
         for reader, own in zip(self._readers, zip(*prompts, strict=True), strict=True):
             reader.begin(own)
 
-    def knows(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        return self._readers[0].knows(rows, nodes)
+    def has(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        return self._readers[0].has(rows, nodes)
 
     def read(self, rows: np.ndarray, nodes: np.ndarray) -> None:
         for reader in self._readers:

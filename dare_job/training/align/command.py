@@ -82,7 +82,7 @@ def run(options: Options) -> dict:
     _require_same(target[1], draft[1])
     tokenizer = _tokenizer(options.draft)
     data = options.data.read(target[1].ids)
-    trie = Trie.of(target[1].ids.codes)
+    trie = Trie.from_codes(target[1].ids.codes)
     view = Vocabulary(trie, [0] * trie.length, options.device)
     place = training_folder(options.to)
     marks = [content_of(data), fingerprint(options.target), fingerprint(options.draft)]

@@ -26,7 +26,7 @@ class Followed:
         chance = float(probability[0])
         return torch.tensor([self._decide([chance, 1 - chance]) == 0])
 
-    def order(self, rows, nodes, weights, limits, purpose):
+    def sample_order(self, rows, nodes, weights, limits, purpose):
         assert len(weights) == 1
         left, found = weights[0].clone(), []
         for _ in range(int(limits[0])):
@@ -36,7 +36,7 @@ class Followed:
             left[found[-1]] = 0
         return torch.tensor([found + [-1] * (int(limits[0]) - len(found))], dtype=torch.int64).reshape(1, -1)
 
-    def turn(self, rows):
+    def advance(self, rows):
         pass
 
 

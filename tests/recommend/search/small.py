@@ -39,7 +39,7 @@ def target(kind: str = "llama", seed: int = 0, **shape) -> Target:
 
 def trie(items: int = 120, seed: int = 0, sizes=SIZES) -> Trie:
     chance = np.random.default_rng(seed)
-    return Trie.of(np.stack([chance.integers(0, size, items) for size in sizes], 1))
+    return Trie.from_codes(np.stack([chance.integers(0, size, items) for size in sizes], 1))
 
 
 def queries(rows: int, seed: int = 0, longest: int = 12) -> list[Query]:

@@ -82,20 +82,24 @@ def test_all_nodes_drafted_are_all_accepted():
 def test_whole_levels_are_accepted_without_knowing_anything():
     ids = small.trie(400, sizes=(5, 30, 3, 2))
     drafter = TrieDrafter(
-        LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 0, whole=20
+        LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 0, max_full_level=20
     )
     found = TopK(small.target(), ids, [3, 8, 38, 41], 3, drafter).search(small.queries(4))
     assert (found.forwards == 2).all()  # prompts with all first codes, then the second codes with all third
 
 
 def test_forced_tokens_are_known_unread_where_scores_are_renormalised():
-    ids = Trie.of(np.array([[0, 1, 2, 3], [1, 1, 1, 1], [2, 0, 0, 0]]))  # forced behind the first code
+    ids = Trie.from_codes(
+        np.array([[0, 1, 2, 3], [1, 1, 1, 1], [2, 0, 0, 0]])
+    )  # forced behind the first code
     rows, used = small.queries(3), small.target()
     found = TopK(used, ids, small.FIRST, 2, scores=RENORMALISED).search(rows)
     assert (found.forwards == 1).all()
     raw = TopK(used, ids, small.FIRST, 2).search(rows)
     assert (raw.forwards == 4).all() and (raw.scores < found.scores).all()
-    ids = Trie.of(np.array([[0, 1, 2], [0, 1, 3], [1, 0, 0], [2, 0, 0]]))  # one of three goes on in two ways
+    ids = Trie.from_codes(
+        np.array([[0, 1, 2], [0, 1, 3], [1, 0, 0], [2, 0, 0]])
+    )  # one of three goes on in two ways
     found = TopK(used, ids, small.FIRST[:3], 3, scores=RENORMALISED).search(rows)
     assert (found.reads == [[len(row.prompt) for row in rows], [2, 2, 2]]).all()  # its two codes alone
 
@@ -113,7 +117,7 @@ def test_a_scorer_gives_probabilities_of_all_children(name):
 
 def test_transitions_know_what_follows():
     ids = small.trie(30)
-    weights = TransitionWeights(ids, [[4, 7]] * 5 + [[1, 2]], popular=0.1).of([[4], [], [1, 4]])
+    weights = TransitionWeights(ids, [[4, 7]] * 5 + [[1, 2]], popular=0.1).weigh([[4], [], [1, 4]])
     assert weights[0].argmax() == 7 and weights[2].argmax() == 7
     np.testing.assert_allclose(weights.sum(1), 1)
 
@@ -127,7 +131,7 @@ def test_a_draft_without_nodes_is_refused():
 @pytest.mark.parametrize("scores", [RAW, RENORMALISED])
 def test_codes_without_an_alternative_before_anything_was_read(scores):
     """All ids share their first code: a drafter, or renormalised scores, know it without a forward."""
-    ids = Trie.of(np.array([[0, 0, 0], [0, 1, 2], [0, 1, 3], [0, 1, 4]]))
+    ids = Trie.from_codes(np.array([[0, 0, 0], [0, 1, 2], [0, 1, 3], [0, 1, 4]]))
     first, rows = small.FIRST[:3], [Query([5, 7]), Query([9])]
     plain = TopK(small.target(), ids, first, 2, scores=scores).search(rows)
     drafter = TrieDrafter(ModelScorer(small.target("qwen2", 9), Vocabulary(ids, first)), 3, 3)

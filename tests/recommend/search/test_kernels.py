@@ -19,7 +19,7 @@ def law_of(kernel, p, q, n: int, k: int) -> dict:
     p, q = normalised(p[None]), normalised(q[None])
 
     def run(chance):
-        drafts = chance.order(ROW, nodes, q, torch.tensor([n]), DRAFT)
+        drafts = chance.sample_order(ROW, nodes, q, torch.tensor([n]), DRAFT)
         return tuple(x for x in kernel(p, q, drafts, k, chance, ROW, nodes)[0][0].tolist() if x >= 0)
 
     return enumerated.law(run)
@@ -52,7 +52,7 @@ def test_the_published_rule_ends_a_draft_whose_drafts_were_too_few(few):
     nodes, seen = torch.arange(5)[None], set()
 
     def run(chance):
-        drafts = chance.order(ROW, nodes, q, torch.tensor([3]), DRAFT)
+        drafts = chance.sample_order(ROW, nodes, q, torch.tensor([3]), DRAFT)
         passed = []
         accept, chance.accept = chance.accept, lambda *asked: passed.append(accept(*asked)) or passed[-1]
         _, through = relaxed(p, q, drafts, 3, chance, ROW, nodes)
@@ -99,7 +99,9 @@ def test_a_draft_law_that_is_not_the_drafts_own_is_caught():
     nodes = torch.arange(4)[None]
 
     def run(chance):
-        drafts = chance.order(ROW, nodes, torch.ones(1, 4, dtype=torch.float64), torch.tensor([2]), DRAFT)
+        drafts = chance.sample_order(
+            ROW, nodes, torch.ones(1, 4, dtype=torch.float64), torch.tensor([2]), DRAFT
+        )
         laws = normalised(p[None]), normalised(q[None])
         return tuple(exact(*laws, drafts, 2, chance, ROW, nodes)[0][0].tolist())
 

@@ -32,7 +32,7 @@ def test_beams_of_every_step_are_the_lists_of_shorter_ids():
     used, ids, rows = small.target(), small.trie(), small.queries(4)
     found = TopK(used, ids, small.FIRST, 30).search(rows)
     for length in range(1, 5):
-        short = Trie.of(ids.paths(np.arange(ids.leaves))[:, :length])
+        short = Trie.from_codes(ids.paths(np.arange(ids.leaves))[:, :length])
         k = min(30, short.leaves)
         due = TopK(used, short, small.FIRST[:length], k).search(rows).leaves
         assert (found.prefixes[:, length - 1, :k] - ids.starts[length] == due).all()

@@ -14,7 +14,7 @@ from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError
 
-TWO = Trie.of(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0], [2, 0, 0]]))  # last code forced
+TWO = Trie.from_codes(np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0], [2, 0, 0]]))  # last code forced
 FIRST = [3, 8, 12]
 
 
@@ -22,7 +22,7 @@ class Table:
     """Log-probabilities of all nodes' children, as a reader that has read what it was asked to read."""
 
     def __init__(self, ids: Trie, seed: int):
-        self.view, self.longest = Vocabulary(ids, [0] * ids.length), None
+        self.view, self.max_positions = Vocabulary(ids, [0] * ids.length), None
         self.logs = torch.full((len(ids), ids.width), -torch.inf)
         chance = torch.Generator().manual_seed(seed)
         for node, count in enumerate(ids.counts):
@@ -32,13 +32,13 @@ class Table:
         self.lengths, self.counts, self.known = np.ones(1, np.int64), np.zeros(1, np.int64), set()
         self.reads = []
 
-    def knows(self, rows, nodes):
+    def has(self, rows, nodes):
         return np.array([[node < 0 or node in self.known for node in nodes[0]]]).reshape(len(rows), -1)
 
-    def missing(self, rows, nodes):
+    def unread(self, rows, nodes):
         return np.array([[node for node in set(nodes[0].tolist()) if node >= 0 and node not in self.known]])
 
-    def room(self):
+    def capacity(self):
         return None
 
     def read(self, rows, nodes):
@@ -57,10 +57,10 @@ def law_of(p: Table, q: Table | None, verification: str, width: int, whole: int 
                                            "reads": []})()
     drafter = q and SampledTrieDrafter(q_scorer, 3, width, depth, whole)
     search = SampledTopK(small.target(), TWO, FIRST, 2, 1.0, drafter, verification)
-    search.reader = p
+    search.node_scores = p
 
     def run(chance):
-        search.use = lambda _: SampledTopK.use(search, chance)
+        search.use_randomness = lambda _: SampledTopK.use_randomness(search, chance)
         return tuple(sorted(search.search([Query([5])]).leaves[0].tolist()))
 
     return enumerated.law(run)
@@ -144,7 +144,7 @@ def test_where_few_ids_are_left_all_of_them_are_drawn(verification):
     left = [chance.permutation(ids.leaves)[:few].tolist() for few in (4, 1, 0, 5)]
     rows = [Query(query.prompt, banned=sorted({*range(ids.leaves)} - {*some}), name=at)
             for at, (query, some) in enumerate(zip(small.queries(4), left, strict=True))]
-    for drafter in (None, SampledTrieDrafter(scorer(ids, "popularity"), ids.length, 6, whole=5)):
+    for drafter in (None, SampledTrieDrafter(scorer(ids, "popularity"), ids.length, 6, max_full_level=5)):
         search = SampledTopK(small.target(), ids, small.FIRST, 5, 0.8, drafter, verification, seed=3)
         for some, found in zip(left, search.search(rows).leaves.tolist(), strict=True):
             assert sorted(found) == sorted([NONE] * (5 - len(some)) + some)

@@ -17,10 +17,10 @@ STEEP = LatencyCurve.of({"1": {"1": 1, "2000": 2000}}, "a forward that costs by 
 def searched(curve: LatencyCurve, calls: int = 1):
     ids = small.trie()
     drafter = TrieDrafter(
-        LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 10, whole=60
+        LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 10, max_full_level=60
     )
     scheduler = DraftDepth(curve, ids.length)
-    search = TopK(small.target(), ids, small.FIRST, 4, drafter, scheduler=scheduler)
+    search = TopK(small.target(), ids, small.FIRST, 4, drafter, draft_depth=scheduler)
     for _ in range(calls):
         found = search.search(small.queries(5))
     plain = TopK(small.target(), ids, small.FIRST, 4).search(small.queries(5))
@@ -30,12 +30,12 @@ def searched(curve: LatencyCurve, calls: int = 1):
 
 def test_drafts_where_memory_bounds_a_forward():
     scheduler, found = searched(FLAT)
-    assert scheduler.drafted and not scheduler.plain and (found.forwards < 4).all()
+    assert scheduler.drafted and not scheduler.undrafted and (found.forwards < 4).all()
 
 
 def test_none_where_each_token_costs():
     scheduler, found = searched(STEEP)
-    assert not scheduler.drafted and scheduler.plain == 3 and (found.forwards == 4).all()
+    assert not scheduler.drafted and scheduler.undrafted == 3 and (found.forwards == 4).all()
 
 
 def test_the_curve_is_learned_from_forwards_of_other_lengths():
@@ -50,14 +50,14 @@ def test_the_curve_is_learned_from_forwards_of_other_lengths():
         alike.note(30, 5.0)
     assert alike.ms(30) is None
     scheduler = DraftDepth(None, 4)
-    assert scheduler.depth(np.zeros(1, np.int64), 30, 10) == 0 and not scheduler.plain
-    scheduler.line = line
-    assert scheduler.gains(np.zeros(1, np.int64), 30, 10).max() <= 0
+    assert scheduler.depth(np.zeros(1, np.int64), 30, 10) == 0 and not scheduler.undrafted
+    scheduler.fit = line
+    assert scheduler.expected_savings(np.zeros(1, np.int64), 30, 10).max() <= 0
 
 
 def test_drafts_that_did_not_pay_are_tried_again_now_and_then():
     scheduler, _ = searched(STEEP, calls=30)
-    assert 1 <= scheduler.drafted <= 2 and scheduler.plain > 60
+    assert 1 <= scheduler.drafted <= 2 and scheduler.undrafted > 60
 
 
 def test_a_level_that_is_never_accepted_is_drafted_no_more():
@@ -65,7 +65,7 @@ def test_a_level_that_is_never_accepted_is_drafted_no_more():
     zero = np.zeros(1, np.int64)
     assert scheduler.depth(zero, 30, 10) == 3
     for _ in range(60):
-        scheduler.note_passed(zero, zero + 2, 3)  # the first level passes, the second one does not
+        scheduler.record_accepted(zero, zero + 2, 3)  # the first level passes, the second one does not
     assert scheduler.depth(zero, 30, 10) == 1
-    scheduler.note_draft(zero, [np.array([90])], 1000.0)
+    scheduler.record_draft(zero, [np.array([90])], 1000.0)
     assert scheduler.depth(zero, 30, 10) == 0  # drafting takes longer than it saves

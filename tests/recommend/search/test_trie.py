@@ -15,7 +15,7 @@ TABLES = arrays(np.int32, st.tuples(st.integers(1, 40), st.integers(1, 5)), elem
 
 @given(TABLES)
 def test_nodes_are_the_prefixes_in_order_of_level_and_code(codes):
-    trie = Trie.of(codes)
+    trie = Trie.from_codes(codes)
     prefixes = {tuple(row[:level]) for row in codes.tolist() for level in range(codes.shape[1] + 1)}
     ordered = sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
     number = {prefix: node for node, prefix in enumerate(ordered)}
@@ -34,7 +34,7 @@ def test_nodes_are_the_prefixes_in_order_of_level_and_code(codes):
 
 
 def test_children_of_many_nodes_at_once():
-    trie = Trie.of(np.array([[0, 1], [0, 2], [3, 0]]))
+    trie = Trie.from_codes(np.array([[0, 1], [0, 2], [3, 0]]))
     view = Vocabulary(trie, [10, 20])
     children, there = view.children(torch.tensor([[ROOT, 1], [2, -1]]))
     assert there.tolist() == [[[True, True], [True, True]], [[True, False], [False, False]]]
@@ -43,6 +43,6 @@ def test_children_of_many_nodes_at_once():
 
 def test_what_cannot_be_a_trie_is_refused():
     with pytest.raises(ConfigError, match="table"):
-        Trie.of(np.empty((0, 4), np.int32))
+        Trie.from_codes(np.empty((0, 4), np.int32))
     with pytest.raises(ConfigError, match="first_code_token"):
-        Vocabulary(Trie.of(np.array([[0, 1]])), [10])
+        Vocabulary(Trie.from_codes(np.array([[0, 1]])), [10])
