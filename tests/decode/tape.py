@@ -1,4 +1,4 @@
-"""``static.recording`` for a CPU: what a run computes is taken down, operation by operation, and replayed.
+"""``cuda_graphs.recording`` for a CPU: the operations of a run are recorded one by one and replayed.
 
 A replay has what a CUDA graph has: the operations in their order, on the tensors of the recording, whose
 memory they read and write anew. Python does not run, so that a number which it chose stays as it was.
@@ -50,16 +50,16 @@ class Recorder:
     def __init__(self):
         self.tapes, self.log = [], []
 
-    def pool(self):
+    def graph_pool(self):
         return "memory"
 
     @contextmanager
-    def aside(self):
+    def side_stream(self):
         self.log.append("aside")
         yield
 
     @contextmanager
-    def without_waiting(self):
+    def forbid_synchronization(self):
         self.log.append("without waiting")
         with _NoWaiting():
             yield

@@ -5,60 +5,21 @@ to step (lengths, trees) is data in ``Inputs`` and never a shape. First choices 
 small copy to the host is all that a strict step waits for. The same code runs on a CPU, where it is tested,
 with recordings of another kind and without any; shapes that follow the trees are faster there
 (``Target.forward``).
-
-Recording of a run on a GPU as a CUDA graph. What ``forward`` does around it is the same for any recorder,
-so that a test can give it one for the CPU.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
 
 from dare_job.decode.model import attention, masks
 from dare_job.decode.model.cache import TreeCache
+from dare_job.decode.model.cuda_graphs import recording
 from dare_job.decode.model.cuda_graphs.fusion import fused
 from dare_job.decode.model.cuda_graphs.inputs import Bucket, Inputs
 from dare_job.decode.model.tree import PaddedLayout, Tree
-
-T = TypeVar("T")
-
-
-def graph_pool():
-    """Memory that graphs may share."""
-    return torch.cuda.graph_pool_handle()
-
-
-@contextmanager
-def side_stream() -> Iterator[None]:
-    """On a stream of its own, as runs before a recording must be."""
-    side, current = torch.cuda.Stream(), torch.cuda.current_stream()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        yield
-    current.wait_stream(side)
-
-
-@contextmanager
-def forbid_synchronization() -> Iterator[None]:
-    """What waits for the device is a RuntimeError."""
-    mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
-
-
-def record(run: Callable[[], T], pool) -> tuple[torch.cuda.CUDAGraph, T]:
-    """The graph, and what ``run`` returned: tensors that each replay writes anew."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        return graph, run()
 
 _MAX_GRAPHS = 128  # graphs of one cache: the one not used for longest goes
 
@@ -123,7 +84,7 @@ class StaticForward:
         All graphs of a cache share their memory.
         """
         if cache.pool is None:
-            cache.pool = graph_pool()
+            cache.pool = recording.graph_pool()
         while True:
             try:
                 with fused(self._model) if self._fuse else nullcontext():
@@ -146,11 +107,11 @@ class StaticForward:
         def run() -> StaticOutput:
             return self._run(shape, program.inputs, cache)
 
-        with side_stream():
+        with recording.side_stream():
             run()
-            with forbid_synchronization():
+            with recording.forbid_synchronization():
                 run()
-        program.graph, program.answer = record(run, cache.pool)
+        program.graph, program.answer = recording.record(run, cache.pool)
 
     def _run(self, shape: Bucket, inputs: Inputs, cache: TreeCache) -> StaticOutput:
         """Everything that a graph holds; no shape in it depends on the inputs' content."""
