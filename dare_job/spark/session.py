@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dare_job.config.settings import SparkSettings
 from dare_job.errors import InfrastructureError
+from dare_job.spark import java_messages
 
 JAVA_VERSION = 17
 _INSTALL = (f"install a JRE {JAVA_VERSION} (Debian, Ubuntu: "
@@ -116,7 +117,8 @@ def _started(builder):
     from pyspark.errors import PySparkException
 
     try:
-        return builder.getOrCreate()
+        with java_messages.hidden():
+            return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise InfrastructureError(f"Spark did not start: {failure_cause(error)}. If the process was killed, "
                                   "run the command again") from error

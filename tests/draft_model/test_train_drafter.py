@@ -121,7 +121,7 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     (["--temperature", "0"], ConfigError, "--temperature is 0; it must be above 0"),
     (["--kept", "0"], ConfigError, "--kept is 0; it must be at least 1"),
     (["--context", "32"], DataError, "no text of 2026-01-02 is shorter than --context 32"),
-    (["--date", "2026-01-03"], DataError, "holds no user text of 2026-01-03; published: 2026-01-02"),
+    (["--date", "2026-01-03"], DataError, "has no published user text of 2026-01-03; published: 2026-01-02"),
     (["--held-out", "25"], DataError, "has 3 texts of 2026-01-02 to learn from .--held-out keeps 25 apart"),
     (["--model", "/nowhere"], Exception, "model folder /nowhere does not exist"),
 ])

@@ -71,9 +71,9 @@ def test_rows_are_guarded_by_the_lengths_of_their_group(night):
 def test_snapshots_say_how_much_was_guarded(night):
     out, _ = night
     row = next(row for row in snapshot(out, "user", NIGHT_2).values() if row["guarded_tokens"])
-    assert f"{row['guarded_tokens']} strict behind the length guard" in texts.figures(row)
+    assert f"{row['guarded_tokens']} verified strictly after the length limit" in texts.figures(row)
     old = next(row for row in snapshot(out, "user", NIGHT_1).values() if row["tokens"])
-    assert "guarded_tokens" not in old and "guard" not in texts.figures(
+    assert "guarded_tokens" not in old and "length limit" not in texts.figures(
         dict.fromkeys(KNOWLEDGE.names) | old)
     for path in out.glob(f"knowledge/*/dt={NIGHT_2}/*.parquet"):
         assert pq.read_schema(path).equals(KNOWLEDGE)

@@ -257,14 +257,16 @@ def test_show_marks_steps_and_drafts_and_names_close_ids(nights, capsys):
                and row["generated_dt"] == NIGHT_2)
     texts.show_text(nights.out, f"user:{row['entity_id']}", NIGHT_2)
     shown = capsys.readouterr().out
-    heading, pool, text, figures = shown.splitlines()
+    heading, pool, text, legend, figures = shown.splitlines()
     assert heading == f"user:{row['entity_id']}  {NIGHT_2}"
     assert row["pool"] in pool and "interactions" in pool
     assert text.count("|") == len(row["step_tokens"]) and "[" in text and text.startswith("{")
     assert text.translate(str.maketrans("", "", "[]{}|")).strip() == row["knowledge"]
-    assert f"{row['scored_tokens']} of old text kept" in figures
-    assert f"{row['accepted_tokens'] / row['target_steps']:.2f} accepted a step" in figures
-    with pytest.raises(errors.DataError, match="close: u0000"):
+    assert f"{row['scored_tokens']} reused from the previous text" in figures
+    assert f"{row['accepted_tokens'] / row['target_steps']:.2f} draft tokens accepted per step" in figures
+    assert legend == ("{reused from the previous text} [accepted draft tokens] the model's own token "
+                      "| end of a decoding step")
+    with pytest.raises(errors.DataError, match="similar ids: u0000"):
         texts.show_text(nights.out, "user:u00003")
     with pytest.raises(errors.DataError, match=f"published: {NIGHT_1}"):
         texts.show_text(nights.out, "user:u000003", "2026-02-01")

@@ -166,7 +166,7 @@ def test_a_text_is_shown(runs, at_url, capsys):
     drafted = next(id_ for id_, row in rows(out, "user", NIGHT_2).items() if row["accepted_tokens"])
     texts.show_text(str(out), f"user:{drafted}", NIGHT_2)
     shown = capsys.readouterr().out
-    assert f"user:{drafted}" in shown and "accepted a step" in shown and ": at least " in shown
+    assert f"user:{drafted}" in shown and "accepted per step" in shown and ": at least " in shown
 
 
 def test_old_text_and_model_come_from_urls_too(runs, at_url, store, job_of, tmp_path, monkeypatch):

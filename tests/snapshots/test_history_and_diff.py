@@ -99,7 +99,7 @@ def test_diff_counts_rows_and_names_settings_and_shows_texts(tmp_path, monkeypat
 def test_dates_that_are_not_there_are_named(tmp_path, monkeypatch, capsys):
     publish(tmp_path, D1)
     code, _, err = run(monkeypatch, capsys, "diff", D1, D2, "--out", tmp_path)
-    assert code == errors.DataError.exit_code and f"no user text of {D2}; published: {D1}" in err
+    assert code == errors.DataError.exit_code and f"no published user text of {D2}; published: {D1}" in err
     (tmp_path / "empty").mkdir()
     for command in (["history"], ["clean", "--keep", "1"]):
         code, _, err = run(monkeypatch, capsys, *command, "--out", tmp_path / "empty")

@@ -1,6 +1,6 @@
-"""Prints one text as it was written: the border of each decoding step, and what came from a draft.
+"""Shows how single texts were generated: which tokens were drafted, and in which decoding step.
 
-A few of tonight's texts as they were written: what was old text, what a draft, what the model's own.
+For ``dare-job show``; also chooses the example texts of the report.
 """
 
 import difflib
@@ -20,21 +20,18 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from dare_job.workspace import MANIFEST
 
-_NEAR = 5  # close matches named in an error
-
-_SEARCHED = 200_000  # ids among which they are looked for
+_SUGGESTED = 5  # similar ids or dates that an error names
+_SEARCHED = 200_000  # ids among which they are looked up
 
 
 def show_text(out: str | AnyPath, name: str, dt: str | None = None, console: Console | None = None) -> None:
     """Print the text of ``user:ID`` or ``item:ID`` in the snapshot of a date (default: the newest).
 
-    On a terminal drafted tokens are green, and old text that the prompt's forward accepted is blue; elsewhere
-    they stand in brackets and in braces, and a bar ends each step.
-    Raises ConfigError for a malformed name, DataError for an unknown date or id, naming close ones.
+    Raises ConfigError for a malformed name, DataError for an unknown date or id, with similar ones.
     """
     entity, colon, identifier = name.partition(":")
     if entity not in ENTITIES or not colon or not identifier:
-        raise ConfigError(f"{name!r} names no text; write user:ID or item:ID")
+        raise ConfigError(f"{name!r} is not the name of a text; write user:ID or item:ID")
     out = paths.path(out, "OUT")
     errors.check_access(out, "OUT")
     atomic.recover(out)
@@ -44,57 +41,57 @@ def show_text(out: str | AnyPath, name: str, dt: str | None = None, console: Con
 
 
 def snapshot(out: AnyPath, entity: str, dt: str | None) -> AnyPath:
-    """Folder of a published date, None: the newest. Raises DataError naming those there are."""
+    """Folder of a published date, by default the newest. Raises DataError with the published dates."""
     root = out / "knowledge" / f"entity={entity}"
     folders = [path for path in paths.dated_folders(root) if (path / MANIFEST).exists()]
     if not folders:
-        raise DataError(f"{out} holds no published {entity} text; run `dare-job run` with --out {out} first")
+        raise DataError(f"{out} has no published {entity} text; run `dare-job run` with --out {out} first")
     if dt is None:
         return folders[-1]
     if root / f"dt={dt}" not in folders:
         dates = [path.name[3:] for path in folders]
-        near = difflib.get_close_matches(dt, dates, n=_NEAR, cutoff=0) or dates[-_NEAR:]
-        raise DataError(f"{out} holds no {entity} text of {dt}; published: {', '.join(sorted(near))}")
+        near = difflib.get_close_matches(dt, dates, n=_SUGGESTED, cutoff=0) or dates[-_SUGGESTED:]
+        raise DataError(f"{out} has no published {entity} text of {dt}; published: {', '.join(sorted(near))}")
     return root / f"dt={dt}"
 
 
 def find(folder: AnyPath, entity: str, identifier: str) -> dict:
-    """The row of an id. Raises DataError naming close ids."""
+    """The row of an id. Raises DataError with similar ids."""
     table = published.dataset(folder)
     rows = table.to_table(filter=pc.field("entity_id") == identifier).to_pylist()
     if rows:
         return rows[0]
     ids = table.head(_SEARCHED, columns=["entity_id"])["entity_id"].to_pylist()
-    near = difflib.get_close_matches(identifier, ids, n=_NEAR) or ids[:_NEAR]
-    raise DataError(f"no {entity} {identifier!r} in {folder}; close: {', '.join(near)}")
+    near = difflib.get_close_matches(identifier, ids, n=_SUGGESTED) or ids[:_SUGGESTED]
+    raise DataError(f"{folder} has no {entity} {identifier!r}; similar ids: {', '.join(near)}")
 
 
 def print_row(out: AnyPath, entity: str, row: dict, dt: str, console: Console) -> None:
-    """A row's text between a heading (who, when, pool, reason) and its figures."""
+    """Print a row: heading, draft index and why it was chosen, marked text, legend, statistics."""
     written = row["generated_dt"] or dt
-    age = f", written {written}" if written != dt else ""
+    age = f", generated {written}" if written != dt else ""
     console.print(Text(f"{entity}:{row['entity_id']}  {dt}{age}", style="bold"))
     if row["error"]:
         console.print(Text(f"error: {row['error']}", style="red"))
     if row["pool"]:
         reason = _reason(out, entity, row, written)
-        console.print(Text(f"pool {row['pool']} ({row['pool_kind']}){reason}"), soft_wrap=True)
+        console.print(Text(f"drafts from {row['pool']} ({row['pool_kind']}){reason}"), soft_wrap=True)
     if row["knowledge"] is None:
         console.print("no text")
         return
     tokenizer = tokenizer_of(out, entity, written) if row["step_tokens"] and row["token_ids"] else None
     if tokenizer:
-        scored = bool(row["scored_tokens"])
-        console.print(
-            marked(list(decoding_steps(row, tokenizer)), scored, console.is_terminal), soft_wrap=True
-        )
+        reused = bool(row["scored_tokens"])
+        steps = list(decoding_steps(row, tokenizer))
+        console.print(marked(steps, reused, console.is_terminal), soft_wrap=True)
+        console.print(legend(reused, console.is_terminal), soft_wrap=True)
     else:
         console.print(Text(row["knowledge"]), soft_wrap=True)
     console.print(figures(row), soft_wrap=True)
 
 
 def decoding_steps(row: dict, tokenizer) -> Iterator[tuple[str, str]]:
-    """Text of each forward of the model: drafted tokens, and its own token behind them."""
+    """For each decoding step, the text of the accepted draft tokens and that of the model's own token."""
     ids, position, shown = row["token_ids"], 0, ""
     for emitted in row["step_tokens"]:
         pieces = []
@@ -107,9 +104,9 @@ def decoding_steps(row: dict, tokenizer) -> Iterator[tuple[str, str]]:
 
 
 def marked(parts: list[tuple[str, str]], scored: bool, colour: bool) -> Text:
-    """Steps in one text: drafted tokens green and alternately underlined, or in brackets with bars.
+    """The steps as one text with the marks that ``legend`` explains.
 
-    scored  what the first step accepted is the row's old text: blue, or in braces
+    scored : the tokens that the first step accepted are reused from the row's previous text
     """
     text = Text()
     for number, (drafted, own) in enumerate(parts):
@@ -123,26 +120,37 @@ def marked(parts: list[tuple[str, str]], scored: bool, colour: bool) -> Text:
     return text
 
 
+def legend(reused: bool, colour: bool) -> Text:
+    """Explain the marks of ``marked``; ``reused``: the text has tokens of its previous version."""
+    if not colour:
+        return Text(("{reused from the previous text} " if reused else "") +
+                    "[accepted draft tokens] the model's own token | end of a decoding step")
+    text = Text("reused from the previous text", style="blue").append("  ") if reused else Text()
+    return text.append("accepted draft tokens", style="green").append("  ").append(
+        "the model's own tokens", style="bold").append(
+        "  Each decoding step ends with one; every second step is underlined.", style="dim")
+
+
 def figures(row: dict) -> str:
-    """One line: tokens, steps, old text kept, accepted a step, times."""
+    """One line of statistics: tokens, decoding steps, reused and accepted tokens, times."""
     if row["target_steps"] is None:
-        return f"{row['tokens'] or '?'} tokens, not written by this job"
-    words = [f"{row['tokens']} tokens in {row['target_steps']} steps after the prompt's"]
+        return f"{row['tokens'] or '?'} tokens, not generated by this job"
+    words = [f"{row['tokens']} tokens in {row['target_steps']} decoding steps"]
     if row["scored_tokens"]:
-        words.append(f"{row['scored_tokens']} of old text kept by the prompt's")
+        words.append(f"{row['scored_tokens']} reused from the previous text")
     if row["target_steps"]:
-        words.append(f"{row['accepted_tokens'] / row['target_steps']:.2f} accepted a step")
+        words.append(f"{row['accepted_tokens'] / row['target_steps']:.2f} draft tokens accepted per step")
     if row["relaxed_tokens"]:
-        words.append(f"{row['relaxed_tokens']} relaxed")
+        words.append(f"{row['relaxed_tokens']} accepted by relaxed verification")
     if row["guarded_tokens"]:
-        words.append(f"{row['guarded_tokens']} strict behind the length guard")
+        words.append(f"{row['guarded_tokens']} verified strictly after the length limit")
     if row["decode_ms"] is not None and row["retrieval_ms"] is not None:
-        words.append(f"{row['decode_ms']:.0f} ms of which drafting {row['retrieval_ms']:.0f} ms")
-    return ", ".join(words) + f", ended by {row['finish_reason']}"
+        words.append(f"{row['decode_ms']:.0f} ms, of which drafting took {row['retrieval_ms']:.0f} ms")
+    return ", ".join(words) + f", finish reason: {row['finish_reason']}"
 
 
 def _reason(out: AnyPath, entity: str, row: dict, written: str) -> str:
-    """Why the router chose the pool, where that run's work folder is still there."""
+    """Why the stage route chose the pool, if the working files of that run still exist."""
     stage = atomic.current(out / "_work" / f"dt={written}" / "route")
     routes = published.dataset(stage / f"entity={entity}", ROUTES)
     found = routes.to_table(columns=["reason"], filter=pc.field("entity_id") == row["entity_id"])
@@ -150,7 +158,7 @@ def _reason(out: AnyPath, entity: str, row: dict, written: str) -> str:
 
 
 def tokenizer_of(out: AnyPath, entity: str, written: str):
-    """Tokenizer of the model that wrote on a date, or None where its folder is gone or has changed."""
+    """Tokenizer of the model that generated a date's texts; None if its folder is missing or has changed."""
     from dare_job.models import files as models_files
 
     try:
@@ -158,7 +166,7 @@ def tokenizer_of(out: AnyPath, entity: str, written: str):
         path = writer["model"]["path"]
         if models_files.tokenizer_hash(path) != writer["tokenizer"]:
             return None
-        if (Path(path) / "tokenizer.json").is_file():  # ids to words needs no more, and no torch
+        if (Path(path) / "tokenizer.json").is_file():  # enough to decode ids, without torch
             from transformers import PreTrainedTokenizerFast
 
             return PreTrainedTokenizerFast.from_pretrained(path)
@@ -171,7 +179,7 @@ def tokenizer_of(out: AnyPath, entity: str, written: str):
 
 @dataclass(frozen=True)
 class Step:
-    """Text of one forward of the model; ``origin`` of what it accepted: old | draft."""
+    """Text of one decoding step; ``origin`` of the accepted tokens: old (reused) | draft."""
 
     accepted: str
     own: str
@@ -180,7 +188,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Passage:
-    """steps  None where they cannot be told apart: no tokenizer, or a row of an older version"""
+    """An example text; ``steps`` is None without a tokenizer or for a row of an older version."""
 
     entity: str
     which: str  # typical | least drafted
@@ -190,7 +198,7 @@ class Passage:
 
 
 def choose(out: AnyPath, dt: str, collected: list[Collected]) -> list[Passage]:
-    """Of the rows sampled by ``collect``, for each entity type the one of median acceptance and the worst."""
+    """For each entity type, the sampled rows of median and of lowest acceptance."""
     found = []
     for part in collected:
         ranked = sorted(part.sampled, key=_acceptance)

@@ -1,0 +1,21 @@
+"""Warnings that Java prints at its start do not reach a terminal; other lines do."""
+
+import os
+import subprocess
+import sys
+
+
+def test_only_the_known_warnings_are_hidden(tmp_path):
+    lines = ["WARNING: Using incubator modules: jdk.incubator.vector", "spark ERROR Driver: no disk",
+             "26/01/02 WARN NativeCodeLoader: Unable to load native-hadoop library"]
+    script = (
+        "import subprocess, sys, time; from dare_job.spark import java_messages\n"
+        "with java_messages.hidden():\n"
+        "    subprocess.run(['printf', '%s\\\\n', *sys.argv[1:]], stdout=2)\n"
+        "    time.sleep(0.2)\n"
+        "print('after', file=sys.stderr)\n")
+    screen, end = os.openpty()
+    done = subprocess.run([sys.executable, "-c", script, *lines], stderr=end, timeout=60)
+    os.close(end)
+    shown = os.read(screen, 10_000).decode().splitlines()
+    assert done.returncode == 0 and shown == [lines[1], "after"]
