@@ -1,1 +1,1 @@
-"""Top-K items from a generative recommender: item ids as tokens, training, constrained beam search."""
+"""Top-K recommendation at run time: item ids, the catalogue, and the batches that workers process."""

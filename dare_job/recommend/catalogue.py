@@ -1,4 +1,5 @@
-"""Items as leaves of a trie: what users have taken and may not see, lists of leaves as lists of items."""
+"""The items that can be recommended, as leaves of a trie: exclusions, popularity, and leaves mapped to items.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ INTERACTED, DUPLICATES = "seen", "duplicates"
 
 
 class Recommendations(NamedTuple):
-    """Items of a list, the best first, and the score of each: float, None where none was computed."""
+    """Recommended items, best first, and the score of each; None where no score was computed."""
 
     items: list[str]
     scores: list[float | None]
@@ -25,10 +26,12 @@ class Recommendations(NamedTuple):
 class Catalogue:
     """The items that can be recommended.
 
-    trie      of their ids
-    counts    float64 (N,): popularity of each row of ``ids``
-    owners    rows of each leaf, the most popular first; equals in the order of the file
-    popular   int64 (N,): rows in that order
+    Attributes
+    ----------
+    trie : of their ids
+    counts : float64 (N,), interactions with each row of ``ids``
+    owners : item rows of each leaf, by descending popularity; ties in file order
+    popular : int64 (N,), all rows in that order
     """
 
     ids: ItemIds
@@ -38,7 +41,8 @@ class Catalogue:
     popular: np.ndarray
 
     @classmethod
-    def of(cls, ids: ItemIds, counts: np.ndarray) -> "Catalogue":
+    def build(cls, ids: ItemIds, counts: np.ndarray) -> "Catalogue":
+        """Build the trie of the ids and rank items by counts float64 (N,)."""
         trie = Trie.from_codes(ids.codes)
         popular = np.lexsort((np.arange(len(counts)), -counts))
         owners: list[list[int]] = [[] for _ in range(trie.leaves)]
@@ -47,63 +51,76 @@ class Catalogue:
         return cls(ids, trie, counts, tuple(map(tuple, owners)), popular)
 
     def rows(self, history: Sequence[str]) -> list[int]:
-        """Rows of the items of a history that have an id, in its order."""
+        """Return the rows of the history's items that have an id, in order."""
         return [row for item in history if (row := self.ids.rows.get(item)) is not None]
 
-    def query(self, recommender: Recommender, rows: Sequence[int], exclude: Sequence[str],
-              drafter: Recommender | None = None, name: str = "", others: Sequence[int] = ()) -> Query:
-        """Of a user's rows, the oldest first; others: that it took, too, and that say nothing of its taste.
-        A leaf is banned where all of its items are excluded.
+    def query(self, recommender: Recommender, history: Sequence[int], exclude: Sequence[str],
+              drafter: Recommender | None = None, name: str = "", other_rows: Sequence[int] = ()) -> Query:
+        """Build the search query of a user.
+
+        A leaf is banned if all of its items are excluded.
+
+        Parameters
+        ----------
+        history : item rows, oldest first, that the prompt is made of
+        exclude : values of recommend.exclude
+        drafter : draft recommender, whose prompt is added
+        name : identifies the user's random stream
+        other_rows : further items that the user interacted with, which the prompt leaves out
         """
         return Query(
-            recommender.prompt(rows),
-            self.trie.rows[np.asarray(rows, np.int64)].tolist(),
-            self._banned(_excluded([*rows, *others], exclude)),
-            drafter.prompt(rows) if drafter else (),
+            recommender.prompt(history),
+            self.trie.rows[np.asarray(history, np.int64)].tolist(),
+            self._excluded_leaves(_excluded([*history, *other_rows], exclude)),
+            drafter.prompt(history) if drafter else (),
             name,
         )
 
-    def listed(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
+    def top_items(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
                exclude: Sequence[str], k: int) -> Recommendations:
-        """The first k items of a list of leaves: those of a leaf by popularity, or the first of them alone.
-        rows: all that the user took.
+        """Map ranked leaves to the first k items: all items of a leaf by popularity, or one of them.
 
-        They are k where as many can be listed (``most``): each leaf that is not banned has an item at least.
+        k items are always found if ``max_items`` is at least k, since every leaf that is not banned has an
+        item. rows are all items that the user interacted with.
         """
-        seen, found, given = _excluded(rows, exclude), [], []
+        excluded, items, item_scores = _excluded(rows, exclude), [], []
         for leaf, score in zip(leaves, scores, strict=True):
             if leaf == NONE:
                 break
-            owners = [row for row in self.owners[leaf] if row not in seen]
+            owners = [row for row in self.owners[leaf] if row not in excluded]
             for row in owners[:1] if DUPLICATES in exclude else owners:
-                found.append(self.ids.items[row])
-                given.append(float(score))
-        return Recommendations(found[:k], given[:k])
+                items.append(self.ids.items[row])
+                item_scores.append(float(score))
+        return Recommendations(items[:k], item_scores[:k])
 
-    def by_popularity(self, exclude: Sequence[str], k: int, others: Sequence[int] = ()) -> Recommendations:
-        """For a user without a history, who took ``others``."""
-        seen = _excluded(others, exclude)
-        rows = [row for row in self.popular.tolist() if row not in seen]
+    def by_popularity(
+        self, exclude: Sequence[str], k: int, other_rows: Sequence[int] = ()
+    ) -> Recommendations:
+        """Recommend the most popular items to a user without history, who interacted with ``other_rows``."""
+        excluded = _excluded(other_rows, exclude)
+        rows = [row for row in self.popular.tolist() if row not in excluded]
         if DUPLICATES in exclude:
-            first: dict[int, int] = {}
+            first_of_leaf: dict[int, int] = {}
             for row in rows:
-                first.setdefault(int(self.trie.rows[row]), row)
-            rows = list(first.values())
+                first_of_leaf.setdefault(int(self.trie.rows[row]), row)
+            rows = list(first_of_leaf.values())
         return Recommendations([self.ids.items[row] for row in rows[:k]], [None] * min(k, len(rows)))
 
-    def most(self, exclude: Sequence[str], rows: Sequence[int] = ()) -> int:
-        """Items of the longest list that a user who has taken these rows can have."""
-        seen = _excluded(rows, exclude)
+    def max_items(self, exclude: Sequence[str], rows: Sequence[int] = ()) -> int:
+        """Return the maximum number of items that can be recommended to a user who interacted with these
+        rows.
+        """
+        excluded = _excluded(rows, exclude)
         if DUPLICATES in exclude:
-            return self.trie.leaves - len(self._banned(seen))
-        return len(self.ids.items) - len(seen)
+            return self.trie.leaves - len(self._excluded_leaves(excluded))
+        return len(self.ids.items) - len(excluded)
 
-    def _banned(self, seen: set[int]) -> list[int]:
-        """Leaves all of whose items are seen."""
-        leaves = sorted({int(self.trie.rows[row]) for row in seen})
-        return [leaf for leaf in leaves if seen.issuperset(self.owners[leaf])]
+    def _excluded_leaves(self, excluded: set[int]) -> list[int]:
+        """Return the leaves whose items are all excluded."""
+        leaves = sorted({int(self.trie.rows[row]) for row in excluded})
+        return [leaf for leaf in leaves if excluded.issuperset(self.owners[leaf])]
 
 
 def _excluded(rows: Sequence[int], exclude: Sequence[str]) -> set[int]:
-    """Rows that no list of a user who has taken ``rows`` may hold."""
+    """Return the rows that must not be recommended to a user who interacted with ``rows``."""
     return set(rows) if INTERACTED in exclude else set()

@@ -1,4 +1,6 @@
-"""The date's table of candidates out of its chunks: files by user, checked before anybody sees them."""
+"""Publishes the date's recommendations: chunk files become files by user, which are checked before readers
+see them.
+"""
 
 import hashlib
 import secrets
@@ -18,19 +20,29 @@ from dare_job.storage.paths import AnyPath
 _USERS_PER_FILE = 100_000
 _STATS = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()),
                     ("sha256", pa.string()), *((name, pa.int64()) for name in (
-                        "users", "errors", "popular", "forwards", "accepted")), ("wrong", pa.string())])
+                        "users", "errors", "popular", "forwards", "accepted")), ("problem", pa.string())])
 _SQL = {pa.int64(): "long", pa.string(): "string"}
 SUMS = ("rows", "users", "errors", "popular", "forwards", "accepted")
 Batches = Iterator[pa.RecordBatch]
 
 
 def write(job: Job, chunks: AnyPath, folder: AnyPath, users: int, k: int) -> tuple[dict, dict]:
-    """Write files to a folder; what a manifest says of each by name, and sums over all.
+    """Write the table of candidates to a folder.
 
-    Raises DataError where a user is missing, twice, or has neither k items nor an error.
+    Returns
+    -------
+    files : rows, bytes and sha256 by file name, for the manifest
+    sums : totals over all files, by the names in ``SUMS``
+
+    Raises
+    ------
+    DataError
+        A user is missing, occurs twice, or has neither k items nor an error.
     """
     table = read_parquet(job.spark, chunks, columns=CANDIDATES.names)
-    cut = table.repartition(1 + users // _USERS_PER_FILE, "user_id").sortWithinPartitions("user_id", "rank")
+    partitioned = table.repartition(1 + users // _USERS_PER_FILE, "user_id").sortWithinPartitions(
+        "user_id", "rank"
+    )
     target, prefix = str(folder.resolve()), f"part-{secrets.token_hex(4)}"
 
     def write_all(batches: Batches) -> Batches:
@@ -38,18 +50,22 @@ def write(job: Job, chunks: AnyPath, folder: AnyPath, users: int, k: int) -> tup
 
     names = ", ".join(f"{field.name} {_SQL[field.type]}" for field in _STATS)
     with executors.one_line_errors():
-        found = cut.mapInArrow(write_all, names).toArrow().to_pylist()
-    sums = {name: sum(row[name] for row in found) for name in SUMS}
-    wrong = next((row["wrong"] for row in found if row["wrong"]), None)
-    if wrong or sums["users"] != users:
-        raise DataError(f"{chunks}: {wrong or 'lists'} of {sums['users']} users, {users} were asked for; "
-                        "remove the folder and run `dare-job recommend` again")
-    named = {row["file"]: {name: row[name] for name in ("rows", "bytes", "sha256")} for row in found}
-    return dict(sorted(named.items())), sums
+        file_records = partitioned.mapInArrow(write_all, names).toArrow().to_pylist()
+    sums = {name: sum(row[name] for row in file_records) for name in SUMS}
+    problem = next((row["problem"] for row in file_records if row["problem"]), None)
+    if problem or sums["users"] != users:
+        raise DataError(
+            f"{chunks}: {problem or 'recommendations are incomplete'} ({sums['users']} of {users} users); "
+            "remove the folder and run the stage recommend again"
+        )
+    manifest_files = {
+        row["file"]: {name: row[name] for name in ("rows", "bytes", "sha256")} for row in file_records
+    }
+    return dict(sorted(manifest_files.items())), sums
 
 
 def _write(batches: Batches, folder: str, prefix: str, k: int) -> Batches:
-    """Runs in a Spark task: one file of this partition's users."""
+    """Write one file with the users of this partition; runs in a Spark task."""
     from pyspark import TaskContext
 
     filled = [batch for batch in batches if batch.num_rows]
@@ -62,11 +78,11 @@ def _write(batches: Batches, folder: str, prefix: str, k: int) -> Batches:
     content = path.read_bytes()
     yield pa.RecordBatch.from_pylist([{
         "file": path.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(),
-        **statistics(table), "wrong": find_problem(table, k)}], schema=_STATS)
+        **statistics(table), "problem": find_problem(table, k)}], schema=_STATS)
 
 
 def statistics(table: pa.Table) -> dict[str, int]:
-    """Sums over the users of rows of CANDIDATES, one row of whom is their first."""
+    """Sum over the users of rows of CANDIDATES; a user's first row counts."""
     first = table.filter(pa.compute.or_kleene(pa.compute.equal(table["rank"], 1), table["error"].is_valid()))
     total = {name: pa.compute.sum(first[column]).as_py() or 0
              for name, column in (("forwards", "target_forwards"), ("accepted", "accepted_steps"))}
@@ -77,14 +93,16 @@ def statistics(table: pa.Table) -> dict[str, int]:
 
 
 def find_problem(table: pa.Table, k: int) -> str | None:
-    """What is wrong with rows of CANDIDATES, sorted; None: each user has ranks 1 ... k, or one error."""
+    """Return what is wrong with sorted rows of CANDIDATES, or None if each user has ranks 1 to k or one
+    error.
+    """
     users = table.group_by("user_id").aggregate([
         ("rank", "count"), ("rank", "min"), ("rank", "max"), ("item_id", "count_distinct"),
         ("error", "count"), ("user_id", "count")])
     for row in users.to_pylist():
-        whole = (row["rank_count"] == row["rank_max"] == row["item_id_count_distinct"] == k
+        complete = (row["rank_count"] == row["rank_max"] == row["item_id_count_distinct"] == k
                  and row["rank_min"] == 1 and not row["error_count"])
         failed = row["error_count"] == row["user_id_count"] == 1
-        if not whole and not failed:
-            return f"no whole list of user {row['user_id']!r} among the lists"
+        if not complete and not failed:
+            return f"recommendations are incomplete for user {row['user_id']!r}"
     return None

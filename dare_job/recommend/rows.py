@@ -1,4 +1,4 @@
-"""Users in, rows of CANDIDATES out: batches, with every way in which a user can fail kept to that user."""
+"""Recommends to batches of users: users in, rows of CANDIDATES out. A failure affects only its own user."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +12,15 @@ from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.vocabulary import Recommender
 
 _LOG = logging.getLogger("dare_job")
-MODEL, POPULARITY = "model", "popularity"  # who made a list
+MODEL, POPULARITY = "model", "popularity"  # source of a user's recommendations
 Known = tuple[str, list[int], list[int]]  # user_id, rows of the history and of what else was taken
 _NO_HANGS: Mapping[str, Sequence[str]] = {}
 
 
 class BatchRecommender:
-    """What makes lists in one worker. ``batch_size`` falls where memory is short, and stays there unless one
-    user alone was to blame.
+    """Recommends to users in one worker.
+
+    ``batch_size`` is halved when memory runs out, and stays there unless a single user was the cause.
     """
 
     def __init__(self, search: TopK, catalogue: Catalogue, recommender: Recommender,
@@ -27,95 +28,114 @@ class BatchRecommender:
         self.search, self.catalogue = search, catalogue
         self.recommender, self.drafter = recommender, drafter
         self.exclude, self.k, self.batch_size = tuple(exclude), k, batch_size
-        self._under_way: list[str] = []
+        self._active: list[str] = []
 
     @property
     def clock_s(self) -> float:
-        """Of the search's forwards, for a watchdog."""
+        """Seconds of the search's forward passes, for a watchdog."""
         return self.search.clock_s
 
     def active_ids(self) -> list[str]:
-        """Users of the batch that is searched for, or was last."""
-        return self._under_way
+        """Return the users of the current or last batch."""
+        return self._active
 
     def rows(self, users: Sequence[tuple[str, Sequence[str], Sequence[str]]],
              hung: Mapping[str, Sequence[str]] = _NO_HANGS) -> Iterator[dict]:
-        """(user_id, item ids of the history, the oldest first, those taken beside it) -> k rows a user, or
-        one with ``error``; without run_id.
+        """Recommend to users.
 
-        Users with prompts of like length share batches. A user without an item that has an id gets the most
-        popular items, one for whom fewer than k are left an error. Users over whom a worker has ended come
-        alone and last; ``hung`` says why each time, and over whom one ended alone is given up. Raises
-        DeviceError where the device failed.
+        Users with prompts of similar length share batches. A user without an item that has an id gets the
+        most popular items; a user for whom fewer than k items are left gets an error. Users during whose
+        batch a worker ended run alone and last.
+
+        Parameters
+        ----------
+        users : (user_id, item ids of the history, oldest first, other items the user interacted with)
+        hung : reasons per user whose batch ended a worker; a user who ended one alone is given up
+
+        Yields
+        ------
+        row : k rows per user, or one with ``error``; without run_id
+
+        Raises
+        ------
+        DeviceError
+            The device failed.
         """
-        known, alone = [], []
-        for user, *taken in users:
-            rows, others = map(self.catalogue.rows, taken)
+        waiting, isolated = [], []
+        for user, *interacted in users:
+            rows, others = map(self.catalogue.rows, interacted)
             if reason := self._too_few([*rows, *others]) or hangs.give_up_reason(hung.get(user, ())):
                 yield _row(user, error=reason)
             elif rows:
-                (alone if user in hung else known).append((user, rows, others))
+                (isolated if user in hung else waiting).append((user, rows, others))
             else:
                 popular = self.catalogue.by_popularity(self.exclude, self.k, others)
                 yield from _rows(user, popular, POPULARITY, 0, 0)
-        known.sort(key=lambda one: len(one[1]))
-        at, before = 0, self.batch_size
-        while at < len(known):
-            batch = known[at:at + self.batch_size]
-            found = self._batch(batch, before)
-            if found is None:
+        waiting.sort(key=lambda one: len(one[1]))
+        at, initial_batch_size = 0, self.batch_size
+        while at < len(waiting):
+            batch = waiting[at:at + self.batch_size]
+            batch_rows = self._batch(batch, initial_batch_size)
+            if batch_rows is None:
                 self.batch_size = max(1, len(batch) // 2)
-                _LOG.warning("out of memory with %d users at once: %d from here on", len(batch),
-                             self.batch_size)
+                _LOG.warning(
+                    "out of memory with a batch of %d users: the batch size is %d from now on",
+                    len(batch),
+                    self.batch_size,
+                )
                 memory.release(self.search.node_scores.target)
                 continue
-            yield from found
+            yield from batch_rows
             at += len(batch)
-        for one in alone:
-            yield from self._batch([one], before)
+        for one in isolated:
+            yield from self._batch([one], initial_batch_size)
 
     def _too_few(self, rows: list[int]) -> str | None:
-        """Why a user who has taken these rows can have no whole list."""
-        left = self.catalogue.most(self.exclude, rows)
-        return None if left >= self.k else (
-            f"fewer than {self.k} items are left, {left}, without what recommend.exclude leaves out: a "
-            "smaller recommend.k, or exclude less")
+        """Return why a user who interacted with these rows cannot have k items, or None."""
+        left = self.catalogue.max_items(self.exclude, rows)
+        if left >= self.k:
+            return None
+        return (f"fewer than {self.k} items are left, {left}, after recommend.exclude: lower recommend.k, or "
+                "exclude less")
 
-    def _batch(self, users: list[Known], before: int) -> list[dict] | None:
-        """None: memory is short, and there is more than one user. before: ``batch_size`` once it is one user
-        whom memory is too short for.
+    def _batch(self, users: list[Known], initial_batch_size: int) -> list[dict] | None:
+        """Recommend to one batch; None if memory ran out with more than one user.
+
+        The batch size becomes ``initial_batch_size`` again if memory ran out for a single user.
         """
-        self._under_way = [user for user, *_ in users]
+        self._active = [user for user, *_ in users]
         try:
-            return self._found(users)
+            return self._search(users)
         except Exception as error:
-            engines.raise_if_device_failed(error, self._under_way)
+            engines.raise_if_device_failed(error, self._active)
             short = memory.is_out_of_memory(error)
             if short and len(users) > 1:
                 return None
             if len(users) == 1:
-                self.batch_size = before if short else self.batch_size
+                self.batch_size = initial_batch_size if short else self.batch_size
                 user = users[0][0]
-                _LOG.warning("user %s gets no list: %s", user, describe(error))
+                _LOG.warning("user %s gets no recommendations: %s", user, describe(error))
                 return [_row(user, error=describe(error))]
-            _LOG.warning("a batch failed, its users are served one by one: %s", describe(error))
-        return [row for user in users for row in self._batch([user], before)]
+            _LOG.warning("a batch failed, so its users are retried one by one: %s", describe(error))
+        return [row for user in users for row in self._batch([user], initial_batch_size)]
 
-    def _found(self, users: list[Known]) -> list[dict]:
+    def _search(self, users: list[Known]) -> list[dict]:
         queries: list[Query] = [
             self.catalogue.query(self.recommender, rows, self.exclude, self.drafter, user, others)
             for user, rows, others in users]
-        lists, written = self.search.search(queries), []
+        result, rows_out = self.search.search(queries), []
         for at, (user, rows, others) in enumerate(users):
-            listed = self.catalogue.listed(lists.leaves[at].tolist(), lists.scores[at].tolist(),
+            recommendations = self.catalogue.top_items(result.leaves[at].tolist(), result.scores[at].tolist(),
                                            [*rows, *others], self.exclude, self.k)
-            written += _rows(user, listed, MODEL, int(lists.forwards[at]), int(lists.accepted[at]))
-        return written
+            rows_out += _rows(
+                user, recommendations, MODEL, int(result.forwards[at]), int(result.accepted[at])
+            )
+        return rows_out
 
 
-def _rows(user: str, listed, source: str, forwards: int, accepted: int) -> list[dict]:
+def _rows(user: str, recommendations, source: str, forwards: int, accepted: int) -> list[dict]:
     return [_row(user, rank, item, score, source, forwards, accepted)
-            for rank, (item, score) in enumerate(zip(*listed, strict=True), 1)]
+            for rank, (item, score) in enumerate(zip(*recommendations, strict=True), 1)]
 
 
 def _row(user: str, rank: int | None = None, item: str | None = None, score: float | None = None,

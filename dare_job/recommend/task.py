@@ -1,7 +1,4 @@
-"""What travels to a worker that recommends, and the search that it loads: once a Python worker and device.
-
-The search that the settings ask for: a recommender's folder, its drafter, and how they work together.
-"""
+"""What a recommendation worker receives, and the search that it loads once per Python worker and device."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -45,23 +42,35 @@ Sequences = Callable[[], Sequence[Sequence[int]]]
 
 
 def open_drafter(recommender: Recommender, folder: Path) -> Recommender:
-    """The small recommender of a folder. Raises ConfigError where it says other ids."""
-    found = Recommender.open(folder)
-    same = found.ids.items == recommender.ids.items and (found.ids.codes == recommender.ids.codes).all()
-    if not same:
-        raise ConfigError(f"recommend.drafter = {folder}: its items have other ids than those of "
-                          f"{recommender.folder}; train it with the same item_ids.json")
-    return found
+    """Open the draft recommender of a folder.
+
+    Raises
+    ------
+    ConfigError
+        Its item ids differ from the recommender's.
+    """
+    drafter = Recommender.open(folder)
+    same_ids = (
+        drafter.ids.items == recommender.ids.items and (drafter.ids.codes == recommender.ids.codes).all()
+    )
+    if not same_ids:
+        raise ConfigError(
+            f"recommend.drafter = {folder}: its item ids differ from those of {recommender.folder}; "
+            "train it with the same item_ids.json"
+        )
+    return drafter
 
 
 def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender | None, dtype: str,
            device: str) -> Scorer:
-    """name: of ``WITHOUT_MODEL``, which learn from ``sequences`` of leaves, or the folder of
+    """Make a scorer: one of ``WITHOUT_MODEL``, which learn from ``sequences`` of leaves, or the model
     ``recommender``.
     """
     if name in WITHOUT_MODEL:
-        made = {TRIE: UniformWeights, POPULARITY: PopularityWeights, TRANSITIONS: TransitionWeights}[name]
-        weights = made(trie) if name == TRIE else made(trie, sequences())
+        weights_type = {TRIE: UniformWeights, POPULARITY: PopularityWeights, TRANSITIONS: TransitionWeights}[
+            name
+        ]
+        weights = weights_type(trie) if name == TRIE else weights_type(trie, sequences())
         return LeafScorer(Vocabulary(trie, [0] * trie.length, device_of(device)), weights)
     model = Target.load(recommender.folder, dtype, device)
     return ModelScorer(model, Vocabulary(trie, list(recommender.first_code_token), model.device))
@@ -69,27 +78,39 @@ def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender
 
 def make_search(settings: RecommendSettings, recommender: Recommender, trie: Trie, sequences: Sequences,
            drafter: Recommender | None, device: str) -> TopK:
-    """Loads the models. Raises ModelError."""
+    """Load the models and make the search that the settings ask for.
+
+    Raises
+    ------
+    ModelError
+        A model cannot be loaded.
+    """
     target = Target.load(recommender.folder, settings.dtype, device)
-    k, made, scheduler = min(settings.k, trie.leaves), None, None  # more beams than ids would find no more
-    common = target, trie, recommender.first_code_token, k
+    k, drafter_search, draft_depth = min(settings.k, trie.leaves), None, None  # no more beams than ids
+    arguments = target, trie, recommender.first_code_token, k
     if settings.drafter:
-        by_whom = scorer(settings.drafter, trie, sequences, drafter, settings.dtype, device)
+        drafter_scorer = scorer(settings.drafter, trie, sequences, drafter, settings.dtype, device)
         width = 0 if settings.drafter == TRIE else settings.draft_width
-        kind = SampledTrieDrafter if settings.temperature else TrieDrafter
-        made = kind(by_whom, trie.length, width, settings.draft_depth, settings.draft_whole)
+        drafter_type = SampledTrieDrafter if settings.temperature else TrieDrafter
+        drafter_search = drafter_type(
+            drafter_scorer, trie.length, width, settings.draft_depth, settings.draft_whole
+        )
     if settings.temperature:
-        return SampledTopK(*common, settings.temperature, made, settings.verify, settings.scores,
+        return SampledTopK(*arguments, settings.temperature, drafter_search, settings.verify, settings.scores,
                            seed=settings.seed)
-    if made and settings.draft == "auto":
-        scheduler = DraftDepth(None, trie.length, settings.draft_width)
-    return TopK(*common, made, settings.scores, scheduler)
+    if drafter_search and settings.draft == "auto":
+        draft_depth = DraftDepth(None, trie.length, settings.draft_width)
+    return TopK(*arguments, drafter_search, settings.scores, draft_depth)
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A recommender's folder on the driver; ``archive`` where it is shipped (spark.ship). sha256: what its
-    files must be on a host that is not the driver's; empty: not asked.
+    """A recommender's folder on the driver.
+
+    Attributes
+    ----------
+    archive : the shipped folder (spark.ship), or None
+    sha256 : expected fingerprint of the files on another host; empty for no check
     """
 
     folder: str
@@ -101,26 +122,37 @@ class ModelSource:
         folder, archive, sha256 = folder.absolute(), None, models_files.fingerprint(folder)
         if shipping.should_ship(job, "model"):
             archive = shipping.ship_folder(job.spark, folder, sha256, models_files.files(folder))
-        asked = archive is None and not is_local(job.spark.sparkContext.master)
-        return cls(str(folder), archive, sha256 if asked else "")
+        check_hash = archive is None and not is_local(job.spark.sparkContext.master)
+        return cls(str(folder), archive, sha256 if check_hash else "")
 
     def here(self) -> Path:
-        """In a Spark task: the folder of this host. Raises ModelError where it is another model's."""
+        """Return the folder on this host, in a Spark task.
+
+        Raises
+        ------
+        ModelError
+            This host has a different model in the folder.
+        """
         if self.archive:
             return Path(shipping.unpack_archive(self.archive))
         if self.sha256 and models_files.fingerprint(self.folder) != self.sha256:
-            raise ModelError(f"{socket.gethostname()} has another model in {self.folder} than the driver: "
-                             "copy the driver's there, or let spark.ship=auto send it")
+            raise ModelError(
+                f"{socket.gethostname()}: the model in {self.folder} differs from the driver's: copy "
+                "the driver's there, or set spark.ship=auto to send it"
+            )
         return Path(self.folder)
 
 
 @dataclass(frozen=True)
 class RecommendTask:
-    """Plain values; equal tasks share one loaded search.
+    """Settings of a worker, as plain values; equal tasks share one loaded search.
 
-    settings  of the section recommend, as JSON
-    users     folder of the tables of ``users``
-    folder    of what this run makes: chunks, and who hung; cut: the token of its chunks
+    Attributes
+    ----------
+    settings : the section recommend, as JSON
+    users : folder of the tables of ``users``
+    folder : folder of this run's chunks and hang records
+    cut : token of its chunks
     """
 
     model: ModelSource
@@ -144,12 +176,12 @@ class RecommendTask:
 
     @property
     def chunks(self) -> paths.AnyPath:
-        """Where finished chunks go."""
+        """Folder of finished chunks."""
         return paths.path(self.folder) / "chunks"
 
 
 def load(task: RecommendTask) -> BatchRecommender:
-    """In a Spark task: what makes lists, on the GPU that Spark gave the task, or where model.device says."""
+    """Load the recommender of a Spark task, on the GPU that Spark assigned or on model.device."""
     return _load(task, workers.task_gpu())
 
 
@@ -165,7 +197,7 @@ def _load(task: RecommendTask, gpu: str | None) -> BatchRecommender:
     recommender = Recommender.open(task.model.here())
     drafter = open_drafter(recommender, task.drafter.here()) if task.drafter else None
     folder = paths.path(task.users)
-    catalogue = Catalogue.of(recommender.ids, users.counts(folder, recommender.ids))
+    catalogue = Catalogue.build(recommender.ids, users.counts(folder, recommender.ids))
 
     def sequences():
         return users.sequences(folder, recommender.ids, catalogue.trie.rows)

@@ -1,12 +1,12 @@
-"""Item ids inside a model's vocabulary: a recommender's folder, its prompts, and where its items' tokens are.
+"""Item ids in a model's vocabulary: a recommender's folder, its prompts, and the tokens of its items.
 
-A folder is one of Hugging Face (config, safetensors, tokenizer whose added tokens are all codes) with two
-more files: ``item_ids.json`` and ``recommender.json``,
+The folder is a Hugging Face folder (config, safetensors, a tokenizer with a token for every code) with two
+more files, ``item_ids.json`` and ``recommender.json``:
 
     {"format": 1, "item_ids": "item_ids.json", "first_code_token": [4, 260, ...], "max_history_items": 20,
      "prompt": {"begin": [1], "separator": []}}
 
-A level's codes have consecutive tokens: code c of level l is token ``first_code_token[l] + c``.
+The codes of a level have consecutive tokens: code c of level l is token ``first_code_token[l] + c``.
 """
 
 import json
@@ -28,12 +28,14 @@ ITEM_IDS = "item_ids.json"
 
 @dataclass(frozen=True)
 class Recommender:
-    """What a folder says of its items.
+    """A recommender's item vocabulary and prompt format.
 
-    first_code_token   token of code 0 of each level
-    max_history_items  newest items that a prompt holds
-    begin              tokens before the history; separator: tokens behind it, before the item that is said
-    tokens             int32 (N, L): the tokens of each item, row by row as in ``ids``
+    Attributes
+    ----------
+    first_code_token : token of code 0 of each level
+    max_history_items : maximum number of items in a prompt; the newest are kept
+    begin, separator : tokens before the history, and tokens between it and the recommended item
+    tokens : int32 (N, L), tokens of each item, in the row order of ``ids``
     """
 
     folder: Path
@@ -49,24 +51,34 @@ class Recommender:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Recommender":
-        """Of a folder. Raises ConfigError where it is no recommender's, ModelError where parts do not fit."""
+        """Open a recommender's folder.
+
+        Raises
+        ------
+        ConfigError
+            The folder is no recommender's.
+        ModelError
+            Its parts do not fit together.
+        """
         folder = Path(folder)
         record = _record(folder)
         try:
             prompt = record["prompt"]
-            found = cls(folder, ItemIds.load(folder / record["item_ids"]),
+            recommender = cls(folder, ItemIds.load(folder / record["item_ids"]),
                         tuple(map(int, record["first_code_token"])), int(record["max_history_items"]),
                         tuple(map(int, prompt["begin"])), tuple(map(int, prompt["separator"])))
         except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{folder / RECORD} lacks a field or has a wrong one ({error!r}): train the "
+            raise ModelError(f"{folder / RECORD} has a missing or invalid field ({error!r}): train the "
                              "recommender again") from None
-        if (most := int(found.tokens.max())) >= (known := vocabulary_of(folder)):
-            raise ModelError(f"{folder}: item tokens go to {most}, but the model knows {known}: its "
-                             f"{record['item_ids']} or {RECORD} is another model's")
-        return found
+        if (max_token := int(recommender.tokens.max())) >= (vocabulary_size := vocabulary_of(folder)):
+            raise ModelError(
+                f"{folder}: item tokens go to {max_token}, but the model knows {vocabulary_size}: its "
+                f"{record['item_ids']} or {RECORD} is another model's"
+            )
+        return recommender
 
     def write(self, folder: Path) -> None:
-        """The two files beside a model's own."""
+        """Write the two files next to the model's own."""
         self.ids.save(folder / ITEM_IDS)
         write_json(folder / RECORD, {
             "format": FORMAT, "item_ids": ITEM_IDS, "first_code_token": list(self.first_code_token),
@@ -74,52 +86,65 @@ class Recommender:
             "prompt": {"begin": list(self.begin), "separator": list(self.separator)}})
 
     def prompt(self, history: Sequence[int]) -> list[int]:
-        """Token ids of a prompt for a history of item rows, oldest first."""
+        """Return the prompt's token ids for a history of item rows, oldest first."""
         return history_prompt(history, self.tokens, self.max_history_items, self.begin, self.separator)
 
 
 def tokens_of(ids: ItemIds, first_code_token: Sequence[int]) -> np.ndarray:
-    """Token ids int32 (N, L) of all items. Raises ModelError where there is not one first token a level."""
+    """Return the token ids int32 (N, L) of all items.
+
+    Raises
+    ------
+    ModelError
+        The number of entries of first_code_token is not the number of levels.
+    """
     if len(first_code_token) != ids.length:
-        raise ModelError(f"ids of {ids.length} levels, first_code_token has {len(first_code_token)} numbers")
+        raise ModelError(
+            f"ids have {ids.length} levels, but first_code_token has {len(first_code_token)} entries"
+        )
     return (ids.codes + np.asarray(first_code_token, np.int32)).astype(np.int32)
 
 
 def history_prompt(history: Sequence[int], tokens: np.ndarray, max_history_items: int,
                    begin: Sequence[int] = (), separator: Sequence[int] = ()) -> list[int]:
-    """[begin] + the tokens of the newest ``max_history_items`` rows of a history, oldest first + [separator].
+    """Return [begin] + tokens of the newest ``max_history_items`` rows of the history, oldest first +
+    [separator].
 
-    tokens  int (N, L). The next L tokens that the model says are an item. An empty history is just ``begin``
-    and ``separator``.
+    tokens is int (N, L). The next L tokens that the model generates are an item.
     """
     newest = np.asarray(history, np.int64)[max(0, len(history) - max_history_items):]
     return [*begin, *tokens[newest].reshape(-1).tolist(), *separator]
 
 
 def extend(tokenizer, ids: ItemIds) -> tuple[int, ...]:
-    """Add a token for each code to a tokenizer, in place; returns the first token of each level.
+    """Add a token for each code to a tokenizer, in place; return the first token of each level.
 
-    Raises ConfigError where it knows some of them already, so that a level's tokens would not be consecutive.
+    Raises
+    ------
+    ConfigError
+        The tokenizer already has some of them, so a level's tokens would not be consecutive.
     """
     before, names = len(tokenizer), ids.vocabulary()
     tokenizer.add_tokens(names)
-    found = tokenizer.convert_tokens_to_ids(names)
-    wrong = [name for place, name in enumerate(names) if found[place] != before + place]
+    token_ids = tokenizer.convert_tokens_to_ids(names)
+    wrong = [name for place, name in enumerate(names) if token_ids[place] != before + place]
     if wrong:
-        raise ConfigError(f"the tokenizer knows {wrong[0]} already: start from a model without item tokens, "
-                          "or train on from that recommender with its own ids")
+        raise ConfigError(
+            f"the tokenizer already has the token {wrong[0]}: start from a model without item tokens, "
+            "or continue training that recommender with its own ids"
+        )
     return tuple(int(before + start) for start in np.cumsum((0, *ids.sizes[:-1])))
 
 
 def _record(folder: Path) -> dict:
     path = folder / RECORD
     if not path.is_file():
-        raise ConfigError(f"{folder} is no recommender: it has no {RECORD}; make one with "
+        raise ConfigError(f"{folder} is no recommender: it has no {RECORD}; train one with "
                           "`dare-job train-recommender`")
     try:
         record = json.loads(path.read_text("utf-8"))
         if record["format"] != FORMAT:
-            raise ModelError(f"{path} is of format {record['format']!r}; this version reads {FORMAT}")
+            raise ModelError(f"{path} has format {record['format']!r}; this version reads format {FORMAT}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} cannot be read ({error!r}): train the recommender again") from None
     return record

@@ -12,8 +12,8 @@ from dare_job.bench.beam import command, plot, report
 from dare_job.bench.beam import report as beam_report
 from dare_job.bench.beam.measure import Watched, Written, memory
 from dare_job.bench.beam.methods import BEAM, DSBD, SEARCH, SINGLE, Grid, Way, ways
+from dare_job.bench.cli import app
 from dare_job.bench.sampling import curve
-from dare_job.cli import app
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.model.cache import TreeCache
@@ -111,7 +111,7 @@ def test_front():
 def test_it_ends_with_its_figures(tmp_path):
     """From nothing, on three rows."""
     figure = tmp_path / "quality.svg"
-    shown = CliRunner().invoke(app, ["bench", "beam", "--quick", "--bounds", "--svg", str(figure)])
+    shown = CliRunner().invoke(app, ["beam", "--quick", "--bounds", "--svg", str(figure)])
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout.splitlines()[-1])
     assert {row["method"] for row in found["rows"]} >= {BEAM, DSBD, SINGLE, SEARCH, "sampling"}
@@ -137,4 +137,4 @@ def test_it_ends_with_its_figures(tmp_path):
 def test_what_cannot_be_is_refused_before_anything_is_trained(args, said, monkeypatch):
     monkeypatch.setattr(command.world, "prepare", lambda *_: pytest.fail("it came to the models"))
     with pytest.raises(ConfigError, match=said):
-        CliRunner().invoke(app, ["bench", "beam", *args], catch_exceptions=False)
+        CliRunner().invoke(app, ["beam", *args], catch_exceptions=False)

@@ -50,7 +50,7 @@ def test_saved_ids_are_the_same(tmp_path_factory, rows):
     ({"x": []}, "item 'x' has []"),
     ({"x": "<a_1>"}, "item 'x' has '<a_1>'"),
     ({"x": ["<a_1>", "<b_1>"], "y": ["<a_1>"]}, "item 'y' has 1 tokens and item 'x' 2"),
-    ({"x": ["<a_1>", "<a_1>"]}, "item 'x' has the unknown token '<a_1>' in place 2"),
+    ({"x": ["<a_1>", "<a_1>"]}, "item 'x' has the unknown token '<a_1>' at position 2"),
     ({"x": ["<a_01>"]}, "item 'x' has the unknown token '<a_01>'"),
     ({"x": ["<a_-1>"]}, "unknown token"),
     ({"x": ["<a_99999999>"]}, "unknown token"),
@@ -68,7 +68,7 @@ def test_refused(tmp_path, table, said):
 
 def test_an_item_that_is_there_twice(tmp_path):
     (tmp_path / "ids.json").write_text('{"x": ["<a_1>"], "x": ["<a_2>"]}')
-    with pytest.raises(DataError, match="'x' is there twice"):
+    with pytest.raises(DataError, match="key 'x' occurs twice"):
         ItemIds.load(tmp_path / "ids.json")
 
 

@@ -139,7 +139,7 @@ def test_lists_longer_than_all_items_are_refused(world):
 def test_seen_items_are_left_out(world, trained):
     recommender, data = Recommender.open(trained[0]), read(world.data, world.ids)
     target, tests = Target.load(trained[0]), data.tests()[:7]
-    catalogue = Catalogue.of(world.ids, np.zeros(ITEMS))
+    catalogue = Catalogue.build(world.ids, np.zeros(ITEMS))
     lists = evaluation.recommend(target, recommender, catalogue, tests, ITEMS, ITEMS)
     for (history, _), found in zip(tests, lists, strict=True):
         assert sorted(found) == sorted(set(range(ITEMS)) - set(history.tolist()))

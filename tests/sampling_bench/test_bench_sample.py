@@ -10,6 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
+from dare_job.bench.cli import app
 from dare_job.bench.profiles import data, train
 from dare_job.bench.sampling import (
     command,
@@ -24,7 +25,6 @@ from dare_job.bench.sampling import (
     report as sampling_report,
 )
 from dare_job.bench.sampling.measure import Measured, Method
-from dare_job.cli import app
 from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.tree_search import expected_tokens, largest, nodes_of
 from dare_job.models import embedded_path
@@ -37,7 +37,7 @@ LINE = {"temperature", "method", "drafter", "tree", "nodes", "law", "rule", "ste
 
 
 def invoke(*args):
-    return CliRunner().invoke(app, ["bench", "sample", *args])
+    return CliRunner().invoke(app, ["sample", *args])
 
 
 @pytest.fixture(scope="module")
@@ -267,4 +267,4 @@ def test_this_machines_curve_is_read_as_it_was_measured():
 def test_what_cannot_be_is_refused_before_anything_is_trained(args, said, monkeypatch):
     monkeypatch.setattr(command.world, "prepare", lambda *_: pytest.fail("it came to the models"))
     with pytest.raises(ConfigError, match=said):
-        CliRunner().invoke(app, ["bench", "sample", *args], catch_exceptions=False)
+        CliRunner().invoke(app, ["sample", *args], catch_exceptions=False)

@@ -64,7 +64,7 @@ def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed:
     opened = {}
     for name, folder in drafts.items():
         opened[name] = task.open_drafter(recommender, folder), _loaded(folder, device)
-    catalogue = Catalogue.of(recommender.ids, known.popularity(len(recommender.ids.items)).astype(float))
+    catalogue = Catalogue.build(recommender.ids, known.popularity(len(recommender.ids.items)).astype(float))
     return World(recommender, _loaded(target, device), opened, catalogue,
                  [tests[user][0] for user in drawn], [tests[user][1] for user in drawn],
                  [catalogue.trie.rows[row].tolist() for row in learned])
@@ -77,7 +77,7 @@ def small(work: Path, users: int, seed: int, device: str) -> World:
     ids = ItemIds(tuple(map(str, range(600))), codes, _SIZES)
     target, draft = _random(work / "target", ids, 64, seed), _random(work / "draft", ids, 32, seed + 1)
     rows = [chance.integers(0, 600, 8) for _ in range(users)]
-    catalogue = Catalogue.of(ids, np.bincount(np.concatenate(rows), minlength=600).astype(float))
+    catalogue = Catalogue.build(ids, np.bincount(np.concatenate(rows), minlength=600).astype(float))
     return World(target, _loaded(target.folder, device),
                  {"random": (draft, _loaded(draft.folder, device))}, catalogue,
                  [row[:-1] for row in rows], [row[-1:] for row in rows],

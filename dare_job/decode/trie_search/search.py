@@ -132,7 +132,7 @@ class TopK:
             A prompt does not fit the model.
         """
         started, draft_s = time.perf_counter(), 0.0
-        banned = Banned.of(self.trie, [query.banned for query in queries], self.vocabulary.device)
+        banned = Banned.from_leaves(self.trie, [query.banned for query in queries], self.vocabulary.device)
         self.begin(queries)
         state, drafts = SearchState.of(len(queries), self.trie.length, self.k, self.vocabulary.device), []
         while len(rows := self.advance(state, banned, drafts)):

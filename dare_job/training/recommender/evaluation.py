@@ -138,7 +138,7 @@ def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, te
         lists = search.search([catalogue.query(recommender, tests[place][0].tolist(), exclude)
                                for place in part])
         for place, leaves, scores in zip(part, lists.leaves, lists.scores, strict=True):
-            items = catalogue.listed(leaves, scores, tests[place][0], exclude, count).items
+            items = catalogue.top_items(leaves, scores, tests[place][0], exclude, count).items
             found[place] = np.array([catalogue.ids.rows[item] for item in items], np.int64)
         if time.monotonic() - told > _LOG_EVERY_S:
             told = time.monotonic()
@@ -151,7 +151,7 @@ def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, opti
     if recommender.ids.items != ids.items or (recommender.ids.codes != ids.codes).any():
         raise ConfigError(f"{folder} was trained with other ids than {options.ids}: give its item_ids.json")
     target = Target.load(folder, "float32", options.device)
-    catalogue = Catalogue.of(ids, data.popularity(len(ids.items)))
+    catalogue = Catalogue.build(ids, data.popularity(len(ids.items)))
     began, most = time.monotonic(), max(options.k)
     width = options.width or most
     found = recommend(target, recommender, catalogue, tests, width, most, options.seen)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dare_job.bench.cli import app
 from dare_job.bench.recommend import command, measure, report
 from dare_job.bench.recommend.command import Options
 from dare_job.bench.recommend.measure import same
-from dare_job.cli import app
 from dare_job.decode.trie_search.search import TopKResult
 from dare_job.errors import ConfigError
 
@@ -20,7 +20,7 @@ ROW = {"method", "verification", "k", "speedup_cpu", "speedup_clock", "speedup_m
 
 def test_the_command_ends_with_its_rows(monkeypatch):
     monkeypatch.delenv("DARE_DATA", raising=False)
-    ran = CliRunner().invoke(app, ["bench", "recommend", "--quick"])
+    ran = CliRunner().invoke(app, ["recommend", "--quick"])
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout.splitlines()[-1])
     assert all(row.keys() >= ROW for row in found["rows"])
@@ -95,4 +95,4 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(args, said, monke
     monkeypatch.delenv("DARE_DATA", raising=False)
     monkeypatch.setattr(command, "measured", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(ConfigError, match=said):
-        CliRunner().invoke(app, ["bench", "recommend", *args], catch_exceptions=False)
+        CliRunner().invoke(app, ["recommend", *args], catch_exceptions=False)

@@ -41,13 +41,13 @@ def test_none_where_each_token_costs():
 def test_the_curve_is_learned_from_forwards_of_other_lengths():
     line = LatencyFit()
     for queries in (40, 4, 5, 38, 6):
-        line.note(queries, 3 + 0.5 * queries)
+        line.record(queries, 3 + 0.5 * queries)
     assert line.ms(10) is None  # too few
-    line.note(5, 3 + 0.5 * 5)
+    line.record(5, 3 + 0.5 * 5)
     np.testing.assert_allclose([line.ms(10), line.ms(100)], [8, 53])
     alike = LatencyFit()
     for _ in range(20):
-        alike.note(30, 5.0)
+        alike.record(30, 5.0)
     assert alike.ms(30) is None
     scheduler = DraftDepth(None, 4)
     assert scheduler.depth(np.zeros(1, np.int64), 30, 10) == 0 and not scheduler.undrafted

@@ -9,7 +9,7 @@ from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 
 IDS = ItemIds(tuple("abcdef"), np.array([[0, 0], [0, 1], [0, 1], [0, 1], [1, 0], [1, 0]], np.int32), (2, 2))
-CATALOGUE = Catalogue.of(IDS, np.array([0, 1, 3, 2, 0, 0.0]))
+CATALOGUE = Catalogue.build(IDS, np.array([0, 1, 3, 2, 0, 0.0]))
 
 
 @pytest.mark.parametrize(("exclude", "rows", "left", "items"), [
@@ -21,9 +21,9 @@ def test_as_many_items_are_listed_as_are_left(tmp_path, exclude, rows, left, ite
     banned = CATALOGUE.query(recommender, rows, exclude).banned
     leaves = [leaf for leaf in range(3) if leaf not in banned]
     padded = leaves + [NONE] * (3 - len(leaves))
-    listed = CATALOGUE.listed(padded, [-1.0 - leaf for leaf in padded], rows, exclude, 6)
-    assert CATALOGUE.most(exclude, rows) == left == len(items) and "".join(listed.items) == items
-    assert CATALOGUE.listed(padded, [0.0] * 3, rows, exclude, 2).items == listed.items[:2]
+    listed = CATALOGUE.top_items(padded, [-1.0 - leaf for leaf in padded], rows, exclude, 6)
+    assert CATALOGUE.max_items(exclude, rows) == left == len(items) and "".join(listed.items) == items
+    assert CATALOGUE.top_items(padded, [0.0] * 3, rows, exclude, 2).items == listed.items[:2]
 
 
 @pytest.mark.parametrize(("exclude", "others", "items"), [
@@ -31,7 +31,7 @@ def test_as_many_items_are_listed_as_are_left(tmp_path, exclude, rows, left, ite
     (["seen", "duplicates"], (2, 0), "de"), (["seen"], (), "cdbaef")])
 def test_a_user_who_liked_nothing_gets_popular_items_that_it_did_not_take(exclude, others, items):
     assert "".join(CATALOGUE.by_popularity(exclude, 6, others).items) == items
-    assert CATALOGUE.most(exclude, others) == len(items)
+    assert CATALOGUE.max_items(exclude, others) == len(items)
 
 
 def test_what_was_taken_beside_the_history_is_excluded_and_says_nothing_of_taste(tmp_path):

@@ -67,7 +67,7 @@ def test_every_user_gets_whole_lists_as_the_search_finds_them(job_of, folder):
     assert set(found) == set(taken) | {"u_new"} and said["counts"]["users"] == len(found)
     assert said["counts"]["popular"] == 2 and found["u0"] == found["u_new"]  # by popularity
     recommender = Recommender.open(folder)
-    catalogue = Catalogue.of(recommender.ids, np.zeros(40))
+    catalogue = Catalogue.build(recommender.ids, np.zeros(40))
     search = TopK(Target.load(folder), catalogue.trie, recommender.first_code_token, 4)
     for user in ("u3", "u22"):
         rows = catalogue.rows(taken[user])
@@ -204,7 +204,7 @@ def test_a_list_is_whole_as_long_as_enough_items_are_left(job_of, tmp_path, draf
     assert set(found["u_12"]) == {f"i{item}" for item in range(28, 40)}
     recommender, counts = Recommender.open(place), np.bincount(
         [int(item[1:]) for _, item, *_ in [*tiny_recommender.interactions(), *rows] if item != "unknown"])
-    catalogue = Catalogue.of(recommender.ids, counts.astype(float))
+    catalogue = Catalogue.build(recommender.ids, counts.astype(float))
     plain = TopK(Target.load(place), catalogue.trie, recommender.first_code_token, 10)
     for user in ("u_whole", "u_12"):
         history = [*taken[user]]
@@ -245,7 +245,7 @@ def test_what_cannot_be_served_is_refused(job_of, tmp_path, folder, monkeypatch)
         patch.setattr(recommend, "prepare", lambda job: pytest.fail("it was prepared"))
         with pytest.raises(ConfigError, match="recommend.k = 41.*40"):
             recommend.run(job_of(k=41))
-    with pytest.raises(ConfigError, match="other ids"):
+    with pytest.raises(ConfigError, match="item ids differ"):
         recommend.run(job_of(drafter=str(write(tmp_path / "other", ids=item_ids(seed=9)))))
     with pytest.raises(ConfigError, match="is no recommender"):
         (tmp_path / "plain").mkdir()
