@@ -1,7 +1,7 @@
-"""``cuda_graphs.recording`` for a CPU: the operations of a run are recorded one by one and replayed.
+"""A substitute for CUDA graphs on a CPU: records the operations of a run and replays them.
 
-A replay has what a CUDA graph has: the operations in their order, on the tensors of the recording, whose
-memory they read and write anew. Python does not run, so that a number which it chose stays as it was.
+A replay repeats the operations in order on the tensors of the recording, whose memory it reads and writes.
+Python code does not run again, so values that it computed stay constant, as in a CUDA graph.
 """
 
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_WAITING = {f"aten::{name}" for name in ("item", "_local_scalar_dense", "nonzero", "masked_select")}
+_SYNCHRONIZING = {f"aten::{name}" for name in ("item", "_local_scalar_dense", "nonzero", "masked_select")}
 
 
 class Tape(TorchDispatchMode):
-    """The operations of one recording; ``replay`` does them again."""
+    """The operations of one recording."""
 
     def __init__(self):
         super().__init__()
@@ -37,15 +37,15 @@ class Tape(TorchDispatchMode):
                     old.copy_(new)
 
 
-class _NoWaiting(TorchDispatchMode):
+class _ForbidSynchronization(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function._schema.name in _WAITING:
+        if function._schema.name in _SYNCHRONIZING:
             raise RuntimeError(f"{function} waits for the device")
         return function(*args, **(kwargs or {}))
 
 
 class Recorder:
-    """Stands in for the module; ``tapes`` are all that were recorded, ``log`` says what was done in order."""
+    """Replaces the module ``recording``; ``tapes``: all recordings; ``log``: calls in order."""
 
     def __init__(self):
         self.tapes, self.log = [], []
@@ -55,13 +55,13 @@ class Recorder:
 
     @contextmanager
     def side_stream(self):
-        self.log.append("aside")
+        self.log.append("side stream")
         yield
 
     @contextmanager
     def forbid_synchronization(self):
-        self.log.append("without waiting")
-        with _NoWaiting():
+        self.log.append("forbid synchronization")
+        with _ForbidSynchronization():
             yield
 
     def record(self, run, pool):

@@ -16,9 +16,9 @@ from pools.tree import ROOT, DraftBatch
 
 @pytest.fixture
 def recorder(monkeypatch):
-    found = Recorder()
-    monkeypatch.setattr(forward, "recording", found)
-    return found
+    recorder = Recorder()
+    monkeypatch.setattr(forward, "recording", recorder)
+    return recorder
 
 
 def recorded(model) -> Target:
@@ -48,7 +48,7 @@ def test_each_bucket_is_run_twice_before_it_is_recorded(recorder):
     target.static._run = lambda *args: (runs.append(len(recorder.log)), run(*args))[1]
     write(target, prompts(), batch_size=3, nodes=0)
     count = len(recorder.tapes)
-    assert recorder.log == ["aside", "without waiting", "record"] * count and count > 1
+    assert recorder.log == ["side stream", "forbid synchronization", "record"] * count and count > 1
     assert runs == list(range(1, 3 * count + 1)), "a bucket that was known was run again"
 
 
@@ -81,13 +81,13 @@ def test_answers_of_all_graphs_stand_in_one_buffer_and_a_grown_cache_forgets_gra
     target = recorded(model)
     assert_written(write(target, texts, oracle(expected), nodes=9), expected)
     cache, few = target.spare_cache, len(recorder.tapes)
-    answers = [program.answer.logits for program in cache.programs.values()]
+    answers = [program.answer.logits for program in cache.graphs.values()]
     assert len(answers) == few > 1 and len(cache.logits) == max(map(len, answers))
     long = prompts((COLUMN_MULTIPLE + 3, 5, 40), seed=1)
     longer = [generate(model, text) for text in long]
     assert_written(write(target, long, oracle(longer), nodes=9), longer)
     assert target.spare_cache is cache and cache.capacity > COLUMN_MULTIPLE
-    assert len(recorder.tapes) > few and len(cache.programs) == len(recorder.tapes) - few
+    assert len(recorder.tapes) > few and len(cache.graphs) == len(recorder.tapes) - few
 
 
 def test_the_graph_not_used_for_longest_goes(recorder, monkeypatch):
@@ -96,7 +96,7 @@ def test_the_graph_not_used_for_longest_goes(recorder, monkeypatch):
     monkeypatch.setattr(forward, "_MAX_GRAPHS", 2)
     target = recorded(model)
     assert_written(write(target, texts, oracle(expected), nodes=15), expected)
-    assert len(target.spare_cache.programs) == 2 < len(recorder.tapes)
+    assert len(target.spare_cache.graphs) == 2 < len(recorder.tapes)
 
 
 def test_logits_of_a_replay_are_those_of_a_run(recorder):

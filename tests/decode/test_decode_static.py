@@ -172,7 +172,7 @@ def test_few_shapes_serve_many_steps():
         drafts = DraftBatch(np.zeros((8, 16), np.int32), np.full((8, 16), ROOT, np.int32), sizes, None, None)
         tree = build(np.zeros(8, np.int64), drafts, np.full(8, 9))
         shape = Bucket.of(tree, rng.integers(100, 400, 8), 8)
-        assert shape.queries >= len(tree.tokens) and shape.width >= tree.width and not shape.even
+        assert shape.queries >= len(tree.tokens) and shape.width >= tree.width and not shape.uniform
         shapes.add(shape)
     assert len(shapes) <= 12
 

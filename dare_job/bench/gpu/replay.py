@@ -56,10 +56,10 @@ def engine_line(target: Target, task: Task, batch: int, nodes: int, meter: Meter
         engine = Engine(target, settings)
     first_s = None
     for _ in range(_RUNS):
-        before = 0 if engine.target.spare_cache is None else len(engine.target.spare_cache.programs)
+        before = 0 if engine.target.spare_cache is None else len(engine.target.spare_cache.graphs)
         (seconds, results), joules = meter.joules(
             lambda: _timed(target, lambda: list(engine.run(task.requests))))
-        new_graphs = len(engine.target.spare_cache.programs) - before
+        new_graphs = len(engine.target.spare_cache.graphs) - before
         if first_s is not None and not new_graphs:
             break
         first_s = first_s or seconds

@@ -56,9 +56,9 @@ class TreeCache(Cache):
         self.capacity = 0
         self.column = 0  # of the next forward: where its longest row's new entries begin
         self.device = torch.device(device)
-        self.programs: dict = {}  # of ``static``, which hold addresses in this cache
-        self.pool = None  # memory of those that are recorded
-        self.logits: torch.Tensor | None = None  # (T, V), where they leave theirs
+        self.graphs: dict = {}  # of ``StaticForward``: they hold addresses in this cache
+        self.graph_pool = None  # memory that they share
+        self.graph_logits: torch.Tensor | None = None  # (T, V), output that they share
         self._slots: torch.Tensor | None = None  # of the prompts in the next forward
         self._layout: PaddedLayout | None = None  # of rows that are padded
         self._lines: list[torch.Tensor] | None = None  # by part, where a forward over trees writes
@@ -233,8 +233,8 @@ class TreeCache(Cache):
         if capacity <= self.capacity:
             return
         self.capacity = -(-capacity // GROWTH_COLUMNS) * GROWTH_COLUMNS
-        self.programs.clear()
-        self.pool = None
+        self.graphs.clear()
+        self.graph_pool = None
         for index, old in enumerate(self._stacks):
             new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
             new[:, :, :, : old.shape[3]] = old

@@ -223,7 +223,7 @@ class Target:
         answer = self._answer(cache, tree, lengths)
         if answer is None:
             return None
-        choices, finite = answer.first.cpu().numpy()
+        choices, finite = answer.argmax.cpu().numpy()
         return choices, finite.astype(np.bool_)
 
     def _answer(self, cache: TreeCache, tree: Tree, lengths: np.ndarray):

@@ -1,4 +1,4 @@
-"""Forwards of fixed shapes, which a GPU can record once and replay: see ``forward``."""
+"""Forward passes in static shapes, recorded as CUDA graphs and replayed: see ``forward``."""
 
 from dare_job.decode.model.cuda_graphs.forward import StaticForward
 

@@ -1,9 +1,9 @@
-"""The target's forward over trees in fixed shapes: on CUDA recorded as a graph for each, then replayed.
+"""The target's forward pass over trees in static shapes: on CUDA, recorded as graphs and replayed.
 
-A row's queries write their keys and values directly behind the row's own text, so that what moves from step
-to step (lengths, trees) is data in ``Inputs`` and never a shape. First choices are taken in the graph; one
-small copy to the host is all that a strict step waits for. The same code runs on a CPU, where it is tested,
-with recordings of another kind and without any; shapes that follow the trees are faster there
+A row's queries write their keys and values directly after the row's text. So whatever changes between steps
+(lengths, trees) is data in ``Inputs``, never a shape. The argmax is computed in the graph; a strict step
+waits only for one small copy to the host. The same code also runs on a CPU, where it is tested with and
+without a substitute for the recording functions; shapes that follow the trees are faster there
 (``Target.forward``).
 """
 
@@ -21,32 +21,44 @@ from dare_job.decode.model.cuda_graphs.fusion import fused
 from dare_job.decode.model.cuda_graphs.inputs import Bucket, Inputs
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
-_MAX_GRAPHS = 128  # graphs of one cache: the one not used for longest goes
-
+_MAX_GRAPHS = 128  # per cache; the least recently used one is dropped
 _LOG = logging.getLogger("dare_job")
 
 
 @dataclass(frozen=True)
 class StaticOutput:
-    """A forward's result on the device, valid until the next one.
+    """Result of a forward pass on the device, valid until the next one.
 
-    logits  (T, V)
-    first   int64 (2, T): first choices, and whether their logits are numbers
+    Attributes
+    ----------
+    logits : Tensor, (T, V)
+    argmax : Tensor, int64 (2, T)
+        Argmax, and whether its logit is finite.
     """
 
     logits: torch.Tensor
-    first: torch.Tensor
+    argmax: torch.Tensor
 
 
 @dataclass
-class _Program:
+class _RecordedBucket:
     inputs: Inputs
-    answer: StaticOutput | None = None
+    output: StaticOutput | None = None
     graph: torch.cuda.CUDAGraph | None = None
 
 
 class StaticForward:
-    """Forwards of one model. ``record``: as CUDA graphs; ``fuse``: with its small operations compiled."""
+    """Forward passes of one model in static shapes.
+
+    Parameters
+    ----------
+    model : Module
+    traits : Traits
+    record : bool
+        Record CUDA graphs.
+    fuse : bool
+        Compile chains of small operations (``fusion``).
+    """
 
     def __init__(self, model: torch.nn.Module, traits, record: bool, fuse: bool):
         self._model, self._traits = model, traits
@@ -54,94 +66,107 @@ class StaticForward:
 
     @torch.inference_mode()
     def __call__(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> StaticOutput | None:
-        """tree with its tensors on the CPU, lengths (R,) before each root; padding is in no answer.
+        """Run the model over the trees of the first R slots.
 
-        None, and a line in the log, where the model cannot be recorded.
+        Parameters
+        ----------
+        tree : Tree
+            With tensors on the CPU.
+        lengths : ndarray, int64 (R,)
+            Tokens before each root.
+
+        Returns
+        -------
+        StaticOutput or None
+            Without padding. None, after a warning, if the model cannot be recorded.
         """
-        shape = Bucket.of(tree, lengths, cache.slots)
-        cache.reserve(shape.columns)
-        program = cache.programs.pop(shape, None)  # the one used last stands last
-        fresh = program is None
+        bucket = Bucket.of(tree, lengths, cache.slots)
+        cache.reserve(bucket.columns)
+        recorded = cache.graphs.pop(bucket, None)  # inserted again at the end: the order of last use
+        fresh = recorded is None
         if fresh:
-            program = _Program(Inputs(shape, cache.device))
-        program.inputs.fill(tree, lengths)
+            recorded = _RecordedBucket(Inputs(bucket, cache.device))
+        recorded.inputs.fill(tree, lengths)
         if not self._record:
-            answer = self._run(shape, program.inputs, cache)
+            output = self._run(bucket, recorded.inputs, cache)
         else:
-            if fresh and not self._recorded(shape, program, cache):
+            if fresh and not self._try_record(bucket, recorded, cache):
                 return None
-            program.graph.replay()
-            answer = program.answer
-        cache.programs[shape] = program
-        if len(cache.programs) > _MAX_GRAPHS:
-            del cache.programs[next(iter(cache.programs))]
+            recorded.graph.replay()
+            output = recorded.output
+        cache.graphs[bucket] = recorded
+        if len(cache.graphs) > _MAX_GRAPHS:
+            del cache.graphs[next(iter(cache.graphs))]
         total = len(tree.tokens)
-        return StaticOutput(answer.logits[:total], answer.first[:, :total])
+        return StaticOutput(output.logits[:total], output.argmax[:, :total])
 
-    def _recorded(self, shape: Bucket, program: _Program, cache: TreeCache) -> bool:
-        """Record a bucket's graph, if need be without compiled parts; False where that fails.
+    def _try_record(self, bucket: Bucket, recorded: _RecordedBucket, cache: TreeCache) -> bool:
+        """Record a bucket's graph, first with compiled parts, then without; return whether that succeeded.
 
-        All graphs of a cache share their memory.
+        All graphs of a cache share memory.
         """
-        if cache.pool is None:
-            cache.pool = recording.graph_pool()
+        if cache.graph_pool is None:
+            cache.graph_pool = recording.graph_pool()
         while True:
             try:
                 with fused(self._model) if self._fuse else nullcontext():
-                    self._record_one(shape, program, cache)
+                    self._record_one(bucket, recorded, cache)
                 return True
-            except torch.OutOfMemoryError:  # says nothing of the model
+            except torch.OutOfMemoryError:  # not a property of the model
                 raise
             except (RuntimeError, TypeError, ValueError) as error:
-                _LOG.warning("%s cannot be recorded as a CUDA graph%s (%s): it runs without, slower",
+                _LOG.warning("%s cannot be recorded as a CUDA graph%s (%s): continuing without, slower",
                              type(self._model).__name__, " with compiled parts" if self._fuse else "",
                              str(error).strip().split("\n")[0])
             if not self._fuse:
                 return False
             self._fuse = False
 
-    def _record_one(self, shape: Bucket, program: _Program, cache: TreeCache) -> None:
-        """Two runs before the recording: in the first, libraries allocate and compile; in the second, what
-        waits for the device is an error, which within a recording would leave torch's state in disorder.
+    def _record_one(self, bucket: Bucket, recorded: _RecordedBucket, cache: TreeCache) -> None:
+        """Run twice, then record.
+
+        In the first run, libraries allocate and compile. In the second, an operation that waits for the
+        device raises an error; within a recording, it would leave torch in an undefined state.
         """
         def run() -> StaticOutput:
-            return self._run(shape, program.inputs, cache)
+            return self._run(bucket, recorded.inputs, cache)
 
         with recording.side_stream():
             run()
             with recording.forbid_synchronization():
                 run()
-        program.graph, program.answer = recording.record(run, cache.pool)
+        recorded.graph, recorded.output = recording.record(run, cache.graph_pool)
 
-    def _run(self, shape: Bucket, inputs: Inputs, cache: TreeCache) -> StaticOutput:
-        """Everything that a graph holds; no shape in it depends on the inputs' content."""
-        layout = _layout(shape, inputs)
-        before = inputs.lengths[inputs.numbers]
-        cache.begin_static(shape.rows, shape.columns, inputs.numbers, before + inputs.offsets)
+    def _run(self, bucket: Bucket, inputs: Inputs, cache: TreeCache) -> StaticOutput:
+        """Run what a graph contains. No shape in it depends on the values of the inputs."""
+        layout = _layout(bucket, inputs)
+        before = inputs.lengths[inputs.rows]
+        cache.begin_static(bucket.rows, bucket.columns, inputs.rows, before + inputs.offsets)
         mask = masks.tree(self._traits, layout, inputs.ancestors, inputs.depths, inputs.lengths,
-                          shape.columns, self._model.dtype)
+                          bucket.columns, self._model.dtype)
         logits = attention.run_packed(layout, self._model, input_ids=inputs.tokens[None],
                                   position_ids=(before + inputs.depths)[None], attention_mask=mask,
                                   past_key_values=cache, use_cache=True).logits[0]
-        peaks, choices = logits.max(-1)
+        peaks, argmax = logits.max(-1)
         if self._record:
-            logits = _shared(cache, logits)
-        return StaticOutput(logits, torch.stack((choices, peaks.isfinite().long())))
+            logits = _copy_to_shared(cache, logits)
+        return StaticOutput(logits, torch.stack((argmax, peaks.isfinite().long())))
 
 
-def _shared(cache: TreeCache, logits: torch.Tensor) -> torch.Tensor:
-    """The logits in a buffer that all graphs of a cache write to: one of each would take gigabytes.
+def _copy_to_shared(cache: TreeCache, logits: torch.Tensor) -> torch.Tensor:
+    """Copy logits to a buffer that all graphs of a cache share; one buffer per graph would take gigabytes.
 
-    It grows in the runs before a recording, never within one.
+    The buffer grows in the runs before a recording, never within one.
     """
-    if cache.logits is None or len(cache.logits) < len(logits):
-        cache.logits = torch.empty_like(logits)
-    return cache.logits[: len(logits)].copy_(logits)
+    if cache.graph_logits is None or len(cache.graph_logits) < len(logits):
+        cache.graph_logits = torch.empty_like(logits)
+    return cache.graph_logits[: len(logits)].copy_(logits)
 
 
-def _layout(shape: Bucket, inputs: Inputs) -> PaddedLayout:
-    offsets = torch.arange(shape.width, device=inputs.starts.device)
+def _layout(bucket: Bucket, inputs: Inputs) -> PaddedLayout:
+    offsets = torch.arange(bucket.width, device=inputs.starts.device)
     queries = inputs.starts[:, None] + torch.where(offsets < inputs.counts[:, None], offsets, 0)
-    if shape.even:  # padding included
-        queries = torch.arange(shape.queries, device=inputs.starts.device)
-    return PaddedLayout(shape.rows, shape.width, queries.flatten(), inputs.places, shape.even, fold=True)
+    if bucket.uniform:  # including padding queries
+        queries = torch.arange(bucket.queries, device=inputs.starts.device)
+    return PaddedLayout(bucket.rows, bucket.width, queries.flatten(), inputs.places, bucket.uniform,
+                        fold=True)

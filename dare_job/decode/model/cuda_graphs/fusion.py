@@ -1,9 +1,9 @@
-"""A model's chains of small operations as one kernel each, while a graph of it is recorded.
+"""Kernel fusion: compile chains of small operations of a model while its graph is recorded.
 
-Where weights are read at the memory's speed, a norm of seven kernels costs as much as a projection. torch
-compiles the norms, the gated feed-forward's product and the rotary turn; projections stay with the
-vendor's library. Rounding may differ from the model's own code in the last bit, so that float32, which
-promises the text of ``generate``, goes without.
+If weights are read at memory bandwidth, a norm of seven kernels costs as much as a projection.
+``torch.compile`` fuses norms, the product of gated feed-forwards and rotary embeddings; projections stay
+with the vendor's library. Rounding may differ from the model's own code in the last bit, so float32, which
+must give the text of ``generate``, is not fused.
 """
 
 import logging
@@ -20,9 +20,9 @@ _ROTARY = "apply_rotary_pos_emb"
 
 @contextmanager
 def fused(model: torch.nn.Module) -> Iterator[None]:
-    """Run a model with compiled norms, feed-forwards and rotary turns; as it is where torch cannot."""
+    """Run a model with compiled norms, feed-forwards and rotary embeddings, if torch can compile them."""
     modules, scopes = _compilable(model)
-    if not _works(model.device):
+    if not _can_compile(model.device):
         yield
         return
     originals = [(scope, getattr(scope, _ROTARY)) for scope in scopes]
@@ -40,7 +40,7 @@ def fused(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _compilable(model: torch.nn.Module) -> tuple[list, list]:
-    """Its norms and gated feed-forwards whose code nobody replaced, and the modules that turn positions."""
+    """Return norms and gated feed-forwards with their original code, and Python modules with rotary code."""
     modules = [module for module in model.modules() if "forward" not in vars(module)
                and (type(module).__name__.endswith("RMSNorm") or hasattr(module, "gate_proj")
                     and hasattr(module, "up_proj") and hasattr(module, "act_fn"))]
@@ -50,17 +50,17 @@ def _compilable(model: torch.nn.Module) -> tuple[list, list]:
 
 @lru_cache(maxsize=64)
 def _compiled(function):
-    return torch.compile(function)  # the second size that it meets makes queries a variable
+    return torch.compile(function)  # becomes dynamic in the number of queries at the second size
 
 
 @lru_cache(maxsize=2)
-def _works(device: torch.device) -> bool:
-    """Whether torch can compile for this device: it needs a compiler, and Triton on a GPU."""
+def _can_compile(device: torch.device) -> bool:
+    """Return whether torch can compile for this device: it needs a compiler, and Triton on a GPU."""
     try:
         torch.compile(_probe)(torch.ones(8, device=device))
-    except Exception as error:  # (the model's own code runs as well)
+    except Exception as error:  # any failure: the model's own code runs instead
         why = str(error).strip().split("\n")[0]
-        _LOG.warning("torch cannot compile for %s (%s): the model's own code runs, slower", device, why)
+        _LOG.warning("torch cannot compile for %s (%s): using the model's own code, slower", device, why)
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Capture of CUDA graphs, apart from ``forward`` so that a test can give it a recorder for the CPU."""
+"""Capture of CUDA graphs. A separate module, which tests replace by a recorder for CPUs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 def graph_pool():
-    """Memory that graphs may share."""
+    """Return memory that graphs can share."""
     return torch.cuda.graph_pool_handle()
 
 
 @contextmanager
 def side_stream() -> Iterator[None]:
-    """On a stream of its own, as runs before a recording must be."""
+    """Run on a separate stream, as CUDA requires of runs before a recording."""
     side, current = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):
@@ -26,7 +26,7 @@ def side_stream() -> Iterator[None]:
 
 @contextmanager
 def forbid_synchronization() -> Iterator[None]:
-    """What waits for the device is a RuntimeError."""
+    """Raise RuntimeError for operations that wait for the device."""
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -36,7 +36,7 @@ def forbid_synchronization() -> Iterator[None]:
 
 
 def record(run: Callable[[], T], pool) -> tuple[torch.cuda.CUDAGraph, T]:
-    """The graph, and what ``run`` returned: tensors that each replay writes anew."""
+    """Record a CUDA graph; return it and the result of ``run``, tensors that each replay overwrites."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         return graph, run()
