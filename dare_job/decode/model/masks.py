@@ -1,10 +1,7 @@
-"""Additive attention masks over cache columns: ragged rows, draft trees, sliding windows.
+"""Additive attention masks over cache columns: rows of different lengths, draft trees, sliding windows.
 
 Every mask is (R, 1, Q, L) in the model's dtype, 0 where a query sees a column. Models that mix full and
-sliding layers take one for each kind, as a dictionary.
-
-Trees that a model reads level by level: the nodes of a level see those that earlier forwards left in the
-cache, and nothing is read twice.
+sliding layers take a dictionary with one mask for each kind.
 """
 
 from typing import NamedTuple
@@ -22,45 +19,49 @@ LOW = {dtype: torch.finfo(dtype).min for dtype in (torch.float32, torch.bfloat16
 
 
 def prompt(traits: Traits, rows: int, start: int, longest: int, dtype: torch.dtype, device):
-    """Masks (R, 1, P - start, P) of right-padded prompts whose first ``start`` tokens were read before.
+    """Return masks (R, 1, P - start, P) of right-padded prompts whose first ``start`` tokens are cached.
 
-    Padding stands behind all that a real token sees. The rows share one mask's memory; there are as many as
-    prompts because some models insist.
+    No real token sees padding, which comes after it. All rows share the memory of one mask; the row dimension
+    exists because some models require it.
     """
     index = torch.arange(longest, device=device)
-    apart = index[start:, None] - index
-    return _masks_by_kind(traits, (apart >= 0)[None], apart[None], dtype, rows)
+    distances = index[start:, None] - index
+    return _masks_by_kind(traits, (distances >= 0)[None], distances[None], dtype, rows)
 
 
 def tree(traits: Traits, layout: PaddedLayout | None, ancestors: torch.Tensor, depths: torch.Tensor,
          lengths: torch.Tensor, columns: int, dtype):
-    """Masks (R, 1, W, columns) of token trees that stand directly behind their rows' own text, by tensor
-    operations for any device.
+    """Return masks (R, 1, W, columns) of token trees that follow their rows' texts, on any device.
 
-    layout     of uneven rows, whose padding sees what the root does; None: every row has W queries
-    ancestors  bool (T, W) and depths int64 (T,), as in ``Tree``
-    lengths    int64 (R,): tokens before the root; the tree's query j stands in column length + j
+    Parameters
+    ----------
+    layout : PaddedLayout, optional
+        Of rows of different sizes, whose padding sees what the root sees. None: every row has W queries.
+    ancestors, depths : Tensor, bool (T, W) and int64 (T,)
+        As in ``Tree``.
+    lengths : Tensor, int64 (R,)
+        Tokens before the root. Query j of the tree has column ``lengths + j``.
     """
     rows, width = len(lengths), ancestors.shape[1]
     if layout is not None:
         ancestors, depths = ancestors[layout.queries], depths[layout.queries]
     ancestors = ancestors.view(rows, width, width)
     index = torch.arange(columns, device=ancestors.device)
-    behind = index - lengths[:, None]  # (R, columns): from 0 on, the tree's
-    node = behind.clamp(0, width - 1)
-    of_tree = (behind >= 0) & (behind < width)
-    seen = ancestors.gather(2, node[:, None].expand(-1, width, -1)) & of_tree[:, None]
-    seen |= (behind < 0)[:, None]
-    apart = None
+    offset = index - lengths[:, None]  # (R, columns): the tree starts at 0
+    node = offset.clamp(0, width - 1)
+    of_tree = (offset >= 0) & (offset < width)
+    visible = ancestors.gather(2, node[:, None].expand(-1, width, -1)) & of_tree[:, None]
+    visible |= (offset < 0)[:, None]
+    distances = None
     if traits.window is not None:
         positions = lengths[:, None] + depths.view(rows, width)
         places = torch.where(of_tree, positions.gather(1, node), index)
-        apart = positions[:, :, None] - places[:, None]
-    return _masks_by_kind(traits, seen, apart, dtype)
+        distances = positions[:, :, None] - places[:, None]
+    return _masks_by_kind(traits, visible, distances, dtype)
 
 
 def tree_on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, dtype: torch.dtype):
-    """Each query's position int64 (T,), and the masks of ``tree`` in one pass over them."""
+    """Return each query's position int64 (T,) and the masks of ``tree``, in compiled code."""
     positions, masks = np.empty(len(trees), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(lengths), 1, trees.width, columns), np.float32)
@@ -76,7 +77,7 @@ def _fill_tree_mask(mask, parents, depths, starts, lengths, window, low, positio
     for r in range(rows):
         start, queries, length = starts[r], starts[r + 1] - starts[r], lengths[r]
         for i in range(width):
-            t = start + i if i < queries else start  # padding sees what the root does
+            t = start + i if i < queries else start  # padding sees what the root sees
             position = length + depths[t]
             positions[t] = position
             line = mask[r, 0, i]
@@ -92,29 +93,39 @@ def _fill_tree_mask(mask, parents, depths, starts, lengths, window, low, positio
                 up = parents[up]
 
 
-def _masks_by_kind(traits: Traits, seen: torch.Tensor, apart: torch.Tensor | None, dtype, rows: int = -1):
+def _masks_by_kind(traits: Traits, visible: torch.Tensor, distances: torch.Tensor | None, dtype,
+                   rows: int = -1):
     masks = {
-        kind: _additive(seen & (apart < traits.window) if kind == SLIDING else seen, dtype)
+        kind: _additive(visible & (distances < traits.window) if kind == SLIDING else visible, dtype)
         .expand(rows, -1, -1, -1) for kind in traits.kinds
     }
     return masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 
-def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    mask = torch.full(seen.shape, LOW[dtype], dtype=dtype, device=seen.device)
-    return mask.masked_fill_(seen, 0.0)[:, None]
+def _additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    mask = torch.full(visible.shape, LOW[dtype], dtype=dtype, device=visible.device)
+    return mask.masked_fill_(visible, 0.0)[:, None]
 
 
 class Level(NamedTuple):
-    """Nodes that one forward reads behind what the cache holds of R rows.
+    """New nodes of R rows' trees, for models that read trees level by level.
 
-    tokens   int64 (T,): row after row
-    starts   int64 (R + 1,): row r's are those from starts[r] up to starts[r + 1]; it may have none
-    lengths  int64 (R,): tokens of each row's text, which the cache holds
-    first    int64 (R,): nodes behind the text that it holds, too: node i stands in column lengths + i
-    parents  int64 (R, M): of those nodes and of the new ones behind them: a node before it, or -1, the text's
-             last token
-    depths   int64 (R, M): of both, 1 directly behind the text
+    They see the nodes that earlier forward passes left in the cache, so nothing is read twice.
+
+    Attributes
+    ----------
+    tokens : int64 (T,)
+        Row after row.
+    starts : int64 (R + 1,)
+        Row r has the tokens from ``starts[r]`` to ``starts[r + 1]``; it may have none.
+    lengths : int64 (R,)
+        Tokens of each row's text, all cached.
+    first : int64 (R,)
+        Cached nodes after the text. Node i has column ``lengths + i``.
+    parents : int64 (R, M)
+        Parents of the cached and the new nodes: an earlier node, or -1 for the text's last token.
+    depths : int64 (R, M)
+        Depths of the same nodes; 1 directly after the text.
     """
 
     tokens: np.ndarray
@@ -126,22 +137,22 @@ class Level(NamedTuple):
 
     @property
     def before(self) -> np.ndarray:
-        """int64 (R,): entries before a row's new ones; 0 where it has none, so that it needs no columns."""
+        """int64 (R,): cache entries before a row's new ones; 0 for a row without new nodes."""
         return np.where(np.diff(self.starts) > 0, self.lengths + self.first, 0)
 
     def queries(self) -> Tree:
-        """What cache and layers have to know of them: a token each, and its row."""
+        """Return the new nodes as a ``Tree`` of separate queries, which is what cache and layers need."""
         counts = np.diff(self.starts)
         rows, width, each = len(counts), int(counts.max()), np.arange(len(self.tokens))
         places = np.repeat(np.arange(rows) * width - self.starts[:-1], counts) + each
-        queries = np.zeros(rows * width, np.int64)  # a row with fewer has another's there: nobody reads it
+        queries = np.zeros(rows * width, np.int64)  # padding: another row's query, whose output is unused
         queries[places] = each
         host = self.tokens, each, np.zeros(len(each), np.int64), self.starts
         return Tree(host, width, 0, np.ones(len(each), np.float32), (queries, places))
 
 
 def level_of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:
-    """Whole trees of some rows, bool (R,); before (R,): tokens that the cache holds, without their roots."""
+    """Return whole trees of some rows, bool (R,), as a level; ``before`` (R,): cached tokens before roots."""
     counts, shape = np.diff(tree.starts), (len(rows), tree.width)
     tokens, parents, depths, starts = tree.host
     above = parents[tree.padding[0]].reshape(shape) - starts[:-1, None]
@@ -150,8 +161,8 @@ def level_of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:
                  before, np.zeros(len(rows), np.int64), above, depths[tree.padding[0]].reshape(shape) + 1)
 
 
-def level(traits: Traits, level: Level, width: int, columns: int, dtype: torch.dtype, device):
-    """Each node's position int64 (T,), and masks (R, 1, width, columns) as in ``masks``; made on the CPU."""
+def level_masks(traits: Traits, level: Level, width: int, columns: int, dtype: torch.dtype, device):
+    """Return each node's position int64 (T,) and masks (R, 1, width, columns), computed on the CPU."""
     positions, masks = np.empty(len(level.tokens), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(level.lengths), 1, width, columns), np.float32)
@@ -168,7 +179,7 @@ def _fill_level_mask(mask, starts, lengths, first, parents, depths, window, low,
         own, length = starts[r + 1] - starts[r], lengths[r]
         for i in range(width):
             line = mask[r, 0, i]
-            if i >= own:  # padding: nobody reads what it says
+            if i >= own:  # padding: its output is unused
                 line[:] = low
                 line[0] = 0
                 continue

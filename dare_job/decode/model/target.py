@@ -1,4 +1,4 @@
-"""The target model: loading, and its forwards over prompts and token trees."""
+"""The target model: loading, and forward passes over prompts and token trees."""
 
 import inspect
 from contextlib import contextmanager
@@ -10,9 +10,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from dare_job.decode.model import attention, loading, masks, selfcheck, support
-from dare_job.decode.model import masks as model_masks
 from dare_job.decode.model.cache import TreeCache
-from dare_job.decode.model.cuda_graphs.forward import StaticForward
+from dare_job.decode.model.cuda_graphs.forward import StaticForward, StaticOutput
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
 from dare_job.decode.model.prepacked import PrepackedLayers
@@ -20,7 +19,7 @@ from dare_job.decode.model.tree import PaddedLayout, Tree
 
 
 def _without_gradients(method):
-    """``torch.inference_mode``, entered where the caller has not: it takes as long as a part of a step."""
+    """Enter ``torch.inference_mode`` only if the caller has not: entering takes noticeable time per step."""
     entering = torch.inference_mode()(method)
 
     @wraps(method)
@@ -33,23 +32,43 @@ def _without_gradients(method):
 class Target:
     """A causal language model whose cache holds rows of different lengths.
 
-    model        the transformers model, in evaluation mode
-    traits       ``support.Traits``: mask kinds, window, context
-    vocabulary   tokens that have an embedding; a prompt may hold no other
-    fused        whether it runs our attention, or must keep its own
-    in_line      whether uneven trees go through it without padding (``layout``)
-    packing      its linear layers on a CPU
-    keeps_logits whether it computes logits for chosen columns alone
-    static       its forwards over trees in fixed shapes, on a GPU; None: shapes follow the trees
-    prefixes     what prompts of late began with, read once
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A loaded transformers model.
+    check : bool
+        Compare a small tree with forward passes of the unchanged model (``selfcheck``).
+    static : bool, optional
+        Use static shapes. None: on CUDA, recorded as graphs.
+
+    Attributes
+    ----------
+    traits : Traits
+        Mask kinds, sliding window and context of the architecture.
+    vocabulary : int
+        Tokens with an embedding; a prompt may have no others.
+    fused : bool
+        Whether the model runs ``attention.tree_sdpa`` rather than its own attention.
+    packed : bool
+        Whether trees of different sizes run without padding (``PaddedLayout``).
+    prepacked : PrepackedLayers
+        Linear layers with prepacked weights, on a CPU.
+    supports_logits_to_keep : bool
+        Whether the model can compute the logits of selected columns only.
+    static : StaticForward, optional
+        Forward passes in static shapes. None: shapes follow the trees.
+    prefix_cache : PrefixCache
+        Keys and values of common prompt prefixes.
+    spare_cache : TreeCache, optional
+        Cache of the last run, to be reused.
+
+    Raises
+    ------
+    ModelError
+        If the architecture is not supported.
     """
 
     def __init__(self, model: PreTrainedModel, check: bool = True, static: bool | None = None):
-        """Wrap a loaded model. Raises ModelError naming an architecture that is not supported.
-
-        ``check`` compares one small tree with plain forwards of the same model, whatever its name says.
-        ``static``: forwards of fixed shape; None: on CUDA, where they are recorded as graphs.
-        """
         self.model = model.eval()
         self.traits = support.traits(model)
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -73,11 +92,24 @@ class Target:
     @classmethod
     def load(cls, path: str | Path, dtype: str = "float32", device: str = "auto",
              trust_remote_code: bool = False, check: bool = True) -> "Target":
-        """Load a local folder or a hub name.
+        """Load a model.
 
-        dtype   "float32", "bfloat16" or "float16"; device "auto", "cpu" or "cuda".
-        Raises ModelError: the folder, a weight file or a weight is missing or damaged, it is no causal
-        language model, or the architecture is not supported; ConfigError: the device is not there.
+        Parameters
+        ----------
+        path : str or Path
+            Local folder or hub name.
+        dtype : {"float32", "bfloat16", "float16"}
+        device : {"auto", "cpu", "cuda"}
+        trust_remote_code : bool
+        check : bool
+            As in the constructor.
+
+        Raises
+        ------
+        ModelError
+            If the folder, a file or a weight is missing or damaged, or the model is not supported.
+        ConfigError
+            If the device is not available.
         """
         place = loading.device(device)
         model = loading.load(path, dtype, trust_remote_code)
@@ -90,101 +122,133 @@ class Target:
         return self.model.generation_config
 
     def acquire_cache(self, slots: int) -> TreeCache:
-        """The cache that the last engine left in ``spare``, with the graphs that were recorded for it, where
-        it has as many slots; else a new one.
-        """
+        """Return ``spare_cache`` with its recorded graphs if it has this many slots, else a new cache."""
         cache, self.spare_cache = self.spare_cache, None
         return cache if cache is not None and cache.slots == slots else self.new_cache(slots)
 
     def new_cache(self, slots: int) -> TreeCache:
-        """An empty cache for this many rows."""
+        """Return an empty cache for this many rows."""
         return TreeCache(self._shapes, slots, self.dtype, self.device)
 
     @contextmanager
     def as_transformers(self):
-        """Context in which ``.model`` runs as transformers loaded it, for comparison."""
+        """Run ``model`` with its original attention and linear layers, for comparison."""
         with attention.original(self.model, self._original_attention), self.prepacked.off():
             yield self.model
 
     @_without_gradients
     def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
-                scored: np.ndarray | None = None, prefix: Prefix | None = None) -> torch.Tensor:
-        """Prompts, and what is to be scored behind them, into the cache.
+                submitted: np.ndarray | None = None, prefix: Prefix | None = None) -> torch.Tensor:
+        """Read prompts, and tokens to verify after them, into the cache.
 
-        slots (F,), ids int64 (F, P) padded on the right, lengths (F,) of the prompts, scored (F,) tokens
-        behind them (None: none) -> logits (T, V): of each row's last prompt token and its scored ones, row
-        after row. All prompts begin with the ``prefix`` and are longer; its tokens are not read again.
+        Parameters
+        ----------
+        slots : ndarray, int64 (F,)
+        ids : ndarray, int64 (F, P)
+            Padded on the right.
+        lengths : ndarray, int64 (F,)
+            Tokens of each prompt.
+        submitted : ndarray, int64 (F,), optional
+            Tokens to verify after each prompt. None: none.
+        prefix : Prefix, optional
+            Cached prefix of all prompts, which are longer. Its tokens are not read again.
+
+        Returns
+        -------
+        Tensor, (T, V)
+            Logits of each row's last prompt token and of its submitted tokens, row after row.
         """
         rows, longest = ids.shape
         start, entries = (len(prefix), prefix.entries) if prefix else (0, ())
         cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest, entries)
-        plain = self.fused and not start and (self.traits.window is None or self.traits.window >= longest)
-        mask = None if plain else masks.prompt(self.traits, rows, start, longest, self.dtype, self.device)
+        causal = self.fused and not start and (self.traits.window is None or self.traits.window >= longest)
+        mask = None if causal else masks.prompt(self.traits, rows, start, longest, self.dtype, self.device)
         positions = torch.arange(start, longest, device=self.device).expand(rows, -1)
-        counts = np.ones(rows, np.int64) if scored is None else scored + 1
+        counts = np.ones(rows, np.int64) if submitted is None else submitted + 1
         row = np.repeat(np.arange(rows), counts)
         wanted = (lengths - start - 1 - np.cumsum(counts) + counts)[row] + np.arange(len(row))  # (T,) columns
-        kept, columns = np.unique(wanted, return_inverse=True)
-        keep = {}
+        needed, columns = np.unique(wanted, return_inverse=True)
+        options = {}
         if self.supports_logits_to_keep:
-            keep["logits_to_keep"] = torch.from_numpy(kept).to(self.device)
-        rest = torch.from_numpy(ids[:, start:]).to(self.device)
-        logits = self._forward(rest, positions, mask, cache, **keep)
-        if rows == 1 and keep:  # all that was computed is wanted
+            options["logits_to_keep"] = torch.from_numpy(needed).to(self.device)
+        uncached = torch.from_numpy(ids[:, start:]).to(self.device)
+        logits = self._forward(uncached, positions, mask, cache, **options)
+        if rows == 1 and options:  # every computed column is needed
             return logits[0]
-        return logits[torch.from_numpy(row), torch.from_numpy(columns if keep else wanted)]
+        return logits[torch.from_numpy(row), torch.from_numpy(columns if options else wanted)]
 
     @_without_gradients
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
-        """Logits (T, V) of every node of the trees of the first R rows.
+        """Run the target over the trees of the first R rows.
 
-        tree on the target's device; lengths int64 (R,): tokens before each row's root. Of
-        ``traits.max_columns`` a row with drafts must leave as many as the widest row has queries, another
-        row one.
+        Parameters
+        ----------
+        cache : TreeCache
+        tree : Tree
+            On the target's device.
+        lengths : ndarray, int64 (R,)
+            Tokens before each row's root. Under ``traits.max_columns``, a row with drafts must leave as many
+            columns as the widest row has queries, and a row without drafts one.
+
+        Returns
+        -------
+        Tensor, (T, V)
+            Logits of every node.
         """
-        answer = self._answer(cache, tree, lengths)
-        if answer is not None:
-            return answer.logits
+        output = self._run_static(cache, tree, lengths)
+        if output is not None:
+            return output.logits
         if self.traits.max_columns is not None and lengths.max() + tree.width > self.traits.max_columns:
-            return self._in_turns(cache, tree, lengths)
+            return self._forward_in_two(cache, tree, lengths)
         layout = None if tree.uniform else PaddedLayout.of(tree)
         cache.begin_trees(tree, lengths, None if self.packed else layout)
         positions, mask = self._positions_and_mask(tree, layout, lengths, cache.column)
         return self._read(cache, tree, layout, positions, mask)
 
-    def _in_turns(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
-        """The same in two forwards where one would read more columns than there are, as far as the longest
-        row with the widest tree: of the rows that have columns for such a tree, and of the others' roots.
+    def _forward_in_two(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
+        """Run ``forward`` as two passes if the longest row and the widest tree exceed ``max_columns``.
+
+        The first pass has the rows with enough columns for the widest tree, the second the others' roots.
         """
         late, logits = lengths + tree.width > self.traits.max_columns, None
         for rows in (~late, late):
             if rows.any():
                 queries = torch.from_numpy(np.repeat(rows, np.diff(tree.starts))).to(self.device)
-                found = self.extend(cache, model_masks.level_of_trees(tree, lengths, rows))
-                logits = found.new_empty((len(tree), found.shape[1])) if logits is None else logits
-                logits[queries] = found
+                part = self.extend(cache, masks.level_of_trees(tree, lengths, rows))
+                logits = part.new_empty((len(tree), part.shape[1])) if logits is None else logits
+                logits[queries] = part
         return logits
 
     def _read(self, cache: TreeCache, tree: Tree, layout: PaddedLayout | None, positions: torch.Tensor,
               mask, **options) -> torch.Tensor:
-        """Logits (T, V) of the queries of a forward that the cache is ready for.
+        """Run a forward pass that the cache is prepared for; return logits (T, V).
 
-        options: of the model's forward, for queries in line
+        ``options`` of the model's forward function apply to packed queries only.
         """
         shape = len(tree.starts) - 1, tree.width
         if layout is None:
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
         if self.packed:
-            in_line = tree.tokens.unsqueeze(0), positions.unsqueeze(0)
-            return attention.run_packed(layout, self._forward, *in_line, mask, cache, **options).squeeze(0)
+            ids, positions = tree.tokens.unsqueeze(0), positions.unsqueeze(0)
+            logits = attention.run_packed(layout, self._forward, ids, positions, mask, cache, **options)
+            return logits.squeeze(0)
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.unpad(self._forward(tokens, positions, mask, cache))
 
     @_without_gradients
     def extend(self, cache: TreeCache, level: Level, wanted: np.ndarray | None = None) -> torch.Tensor:
-        """Logits (T, V) of nodes behind a text and nodes that earlier forwards read.
+        """Run the target over one level of trees, after nodes that earlier passes read.
 
-        wanted  int64 (W,), ascending: of these nodes alone (W, V); None: of all
+        Parameters
+        ----------
+        cache : TreeCache
+        level : Level
+        wanted : ndarray, int64 (W,), optional
+            Nodes whose logits are returned, ascending. None: all.
+
+        Returns
+        -------
+        Tensor, (T, V) or (W, V)
         """
         tree = level.queries().to(self.device)
         few = wanted is not None and len(wanted) < len(tree)
@@ -192,9 +256,8 @@ class Target:
         layout = None if tree.uniform and not keep else PaddedLayout.of(tree)
         cache.begin_trees(tree, level.before, None if self.packed else layout)
         columns = cache.column + tree.width
-        positions, mask = model_masks.level(
-            self.traits, level, tree.width, columns, self.dtype, self.device
-        )
+        positions, mask = masks.level_masks(self.traits, level, tree.width, columns, self.dtype,
+                                            self.device)
         if not few:
             return self._read(cache, tree, layout, positions, mask)
         wanted = torch.from_numpy(wanted).to(self.device)
@@ -203,7 +266,7 @@ class Target:
         return self._read(cache, tree, layout, positions, mask)[wanted]
 
     def _positions_and_mask(self, tree: Tree, layout: PaddedLayout | None, lengths: np.ndarray, longest: int):
-        """int64 (T,), and the mask; None where every row sees every column."""
+        """Return positions int64 (T,) and the mask; None if every row sees every column."""
         if self.fused and tree.width == 1 and self.traits.window is None and lengths.min() == longest:
             return torch.from_numpy(lengths).to(self.device), None
         columns = longest + tree.width
@@ -215,32 +278,48 @@ class Target:
                                      self.dtype)
 
     def argmax_tokens(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> tuple | None:
-        """The same forward where nothing but first choices is wanted: one wait for the device.
+        """Run ``forward`` for the argmax only, which waits for the device once.
 
-        Arguments as in ``forward``, the tree on the CPU -> (int64 (T,), bool (T,): its logit is a number), on
-        the host. None, and nothing done, where the forward is not of fixed shape.
+        Parameters
+        ----------
+        cache, tree, lengths
+            As in ``forward``, with the tree on the CPU.
+
+        Returns
+        -------
+        tuple of ndarray, int64 (T,) and bool (T,), or None
+            Argmax, and whether its logit is finite, on the host. None, without a forward pass, if the target
+            does not run in static shapes.
         """
-        answer = self._answer(cache, tree, lengths)
-        if answer is None:
+        output = self._run_static(cache, tree, lengths)
+        if output is None:
             return None
-        choices, finite = answer.argmax.cpu().numpy()
-        return choices, finite.astype(np.bool_)
+        argmax, finite = output.argmax.cpu().numpy()
+        return argmax, finite.astype(np.bool_)
 
-    def _answer(self, cache: TreeCache, tree: Tree, lengths: np.ndarray):
-        """A static forward's; None where there is none, or it turns out that there cannot be."""
+    def _run_static(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> StaticOutput | None:
+        """Run in static shapes; return None, and disable them, if the model does not support them."""
         if self.static is None:
             return None
-        answer = self.static(cache, tree.on_cpu, lengths)
-        if answer is None:
+        output = self.static(cache, tree.on_cpu, lengths)
+        if output is None:
             self.static = None
-        return answer
+        return output
 
     def commit(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
-        """Put the accepted nodes of each row behind its root.
+        """Move the cache entries of the accepted nodes directly after each row's root.
 
-        lengths (R,) as in ``forward``; paths (R, D) queries, the root first; counts (R,): those behind it.
+        Parameters
+        ----------
+        cache : TreeCache
+        lengths : ndarray, int64 (R,)
+            As in ``forward``.
+        paths : ndarray, int64 (R, D)
+            Queries of the accepted path, root first.
+        counts : ndarray, int64 (R,)
+            Accepted nodes after the root.
         """
-        if paths.shape[1] == 1:  # roots stand where they belong
+        if paths.shape[1] == 1:  # roots are in place already
             return
         if self.device.type == "cpu":
             cache.compact(lengths, paths, counts)
