@@ -67,7 +67,7 @@ def test_a_damaged_weight_file_is_named(folder, length):
 def test_a_broken_generation_config_is_named(folder, text):
     file = folder / "generation_config.json"
     file.write_text(text)
-    with pytest.raises(ModelError, match=f"{file} .*mend it or remove it"):
+    with pytest.raises(ModelError, match=f"{file} .*correct or remove it"):
         Target.load(folder)
     file.unlink()
     Target.load(folder)

@@ -107,7 +107,7 @@ def test_a_head_that_is_no_numbers_is_not_kept(value, batch_size):
             assert np.array_equal(results[row + 6].token_ids, text)
         broken = [result for row, result in results.items() if not 6 <= row < 6 + len(texts)]
         assert len(broken) == len(bad) and all("finite" in result.error for result in broken)
-        held = target.prefix_cache._held
+        held = target.prefix_cache._prefixes
         assert held and all(bool(x.isfinite().all()) for prefix in held for x in prefix.entries)
     assert sum(rows == 1 and read == HEAD for rows, read in calls) <= 4  # not tried again each time
 
@@ -156,7 +156,7 @@ def test_a_longer_prefix_of_some_is_used_by_them_alone():
     texts = [*inner, *outer]
     rng.shuffle(texts)
     prefixes.update(texts, keys)
-    assert sorted(len(prefix) for prefix in prefixes._held) == [30, 90]
+    assert sorted(len(prefix) for prefix in prefixes._prefixes) == [30, 90]
     groups = prefixes.group([*inner[:5], *outer[:5]])
     assert [(len(prefix), rows.tolist()) for prefix, rows in groups] == [
         (90, [0, 1, 2, 3, 4]), (30, [5, 6, 7, 8, 9])]
@@ -181,7 +181,7 @@ def test_few_are_held_and_those_in_use_stay():
     for seed in range(2 * MAX_PREFIXES):
         prefixes.update(lots(20, 30, seed=seed), keys)
         ((prefix, _),) = prefixes.group(first[:2])
-        assert prefix is not None and len(prefixes._held) <= MAX_PREFIXES
+        assert prefix is not None and len(prefixes._prefixes) <= MAX_PREFIXES
     ((gone, _),) = prefixes.group(lots(20, 30, seed=0)[:1])
     assert gone is None
 
@@ -200,4 +200,4 @@ def test_more_heads_than_are_held_are_read_best_first_and_once(value):
     prefixes.update(texts, read)
     best = [tuple(lots(1, 30, seed=seed)[0][:30].tolist()) for seed in reversed(range(MAX_PREFIXES + 2))]
     assert seen == best[:MAX_PREFIXES]
-    assert len(prefixes._held) == (MAX_PREFIXES if np.isfinite(value) else 0)
+    assert len(prefixes._prefixes) == (MAX_PREFIXES if np.isfinite(value) else 0)

@@ -193,7 +193,7 @@ def test_a_model_with_attention_of_its_own_goes_without(caplog):
 
     model.model.forward = wrong
     target = Target(model, static=True)
-    assert target.static is None and "other logits in forwards of fixed shape" in caplog.text
+    assert target.static is None and "different logits in static shapes" in caplog.text
     assert_written(write(target, prompts(), oracle(expected)), expected)
 
 

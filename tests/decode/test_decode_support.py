@@ -83,7 +83,7 @@ def test_a_model_that_ignores_the_mask_is_found_out():
 
 def test_a_wrong_window_is_found_out(monkeypatch):
     monkeypatch.setattr(support, "_kinds", lambda config: ("full_attention",))
-    with pytest.raises(ModelError, match="differ from a plain forward"):
+    with pytest.raises(ModelError, match="differ from a forward pass without one"):
         Target(tiny("mistral-window"))
 
 
@@ -96,7 +96,7 @@ def test_a_wrong_answer_for_a_single_token_is_found_out(monkeypatch):
                      None if query.shape[2] == 1 else attention_mask, **kwargs)
 
     monkeypatch.setattr(attention, "tree_sdpa", wrong)
-    with pytest.raises(ModelError, match="differ from a plain forward"):
+    with pytest.raises(ModelError, match="differ from a forward pass without one"):
         Target(tiny("llama"))
 
 
@@ -110,7 +110,7 @@ def test_a_prompt_without_a_mask_is_checked(monkeypatch, name):
         return right(module, query, key, value, attention_mask, **kwargs)
 
     monkeypatch.setattr(attention, "tree_sdpa", blind)
-    with pytest.raises(ModelError, match="differ from a plain forward"):
+    with pytest.raises(ModelError, match="differ from a forward pass without one"):
         Target(tiny(name))
 
 

@@ -1,4 +1,4 @@
-"""Attention for token trees: torch's fused kernel without repeating the key and value heads."""
+"""Attention for token trees: torch's fused kernel without repeated key and value heads."""
 
 import logging
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from dare_job.decode.model.tree import PaddedLayout
 
 _LOG = logging.getLogger("dare_job")
 NAME = "dare_tree_sdpa"
-_SDPA = "sdpa"  # the one attention that ours stands in for
-_PACKED_LAYOUT: ContextVar[PaddedLayout | None] = ContextVar("uneven", default=None)
+_SDPA = "sdpa"  # the only implementation that ``tree_sdpa`` replaces
+_PACKED_LAYOUT: ContextVar[PaddedLayout | None] = ContextVar("packed_layout", default=None)
 
 
 def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
@@ -35,7 +35,7 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
 def _attend(query, key, value, attention_mask, scaling):
     rows, heads, queries, _ = query.shape
     groups = key.shape[1]
-    if queries == 1:  # the heads of a group become the queries of one
+    if queries == 1:  # the query heads of a group become queries of one head
         if attention_mask is not None and attention_mask.shape[1] != 1:
             attention_mask = attention_mask.reshape(rows, groups, heads // groups, -1)
         out = scaled_dot_product_attention(query.reshape(rows, groups, heads // groups, -1), key, value,
@@ -49,37 +49,38 @@ def _attend(query, key, value, attention_mask, scaling):
 
 
 def _attend_folded(query, key, value, attention_mask, scaling):
-    """The same with the query heads of a group as queries of one head.
+    """Compute attention with the query heads of a group as queries of one head.
 
-    CUDA's fast kernels take either a mask or groups; torch would repeat keys and values or compute in steps.
+    CUDA's fast kernels support either a mask or grouped queries. With both, torch would repeat keys and
+    values or use a slow kernel.
     """
     rows, heads, queries, dim = query.shape
     groups = key.shape[1]
-    together = heads // groups * queries
+    folded = heads // groups * queries
     if queries == 1 or groups == heads:
         return _attend(query, key, value, attention_mask, scaling)
     if attention_mask.shape[1] != 1:
-        attention_mask = attention_mask.reshape(rows, groups, together, -1)
+        attention_mask = attention_mask.reshape(rows, groups, folded, -1)
     else:
         attention_mask = _PACKED_LAYOUT.get().repeated(attention_mask, heads // groups)
-    out = scaled_dot_product_attention(query.reshape(rows, groups, together, dim), key, value,
+    out = scaled_dot_product_attention(query.reshape(rows, groups, folded, dim), key, value,
                                        attn_mask=attention_mask, scale=scaling)
     return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
 
 
 def original_name(model: torch.nn.Module) -> str:
-    """The attention that transformers chose for a model, whether or not it was switched to ours since."""
+    """Return the attention implementation that transformers chose for a model before ``enable``."""
     name = model.config._attn_implementation
     return _SDPA if name == NAME else name
 
 
 def enable(model: torch.nn.Module) -> bool:
-    """Switch a model that runs torch's fused attention to ours; False where it must keep its own."""
+    """Switch a model with torch's fused attention to ``tree_sdpa``; return False for other attention."""
     if original_name(model) != _SDPA:
         return False
     if cap := getattr(model.config.get_text_config(decoder=True), "attn_logit_softcapping", None):
-        _LOG.warning("%s has attn_logit_softcapping %g, which generate of this transformers leaves out, and "
-                     "so does the engine (transformers 5.21 and later honour that of Gemma 2)",
+        _LOG.warning("%s has attn_logit_softcapping %g, which generate of this version of transformers "
+                     "ignores; the engine ignores it too (transformers 5.21 and later apply that of Gemma 2)",
                      type(model).__name__, cap)
     # No mask function is registered under this name, so transformers builds no mask of its own.
     AttentionInterface.register(NAME, tree_sdpa)
@@ -88,7 +89,7 @@ def enable(model: torch.nn.Module) -> bool:
 
 
 def run_packed(layout: PaddedLayout, forward: Callable, *args, **options):
-    """Run a forward whose queries stand in line."""
+    """Run a forward function with packed queries."""
     token = _PACKED_LAYOUT.set(layout)
     try:
         return forward(*args, **options)
@@ -98,7 +99,7 @@ def run_packed(layout: PaddedLayout, forward: Callable, *args, **options):
 
 @contextmanager
 def original(model: torch.nn.Module, name: str):
-    """Run a model with the attention that transformers chose for it."""
+    """Run a model with the attention implementation ``name``."""
     current = model.config._attn_implementation
     model.set_attn_implementation(name)
     try:

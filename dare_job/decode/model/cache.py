@@ -1,8 +1,8 @@
-"""Keys and values of every row, preallocated, with a length of its own for each row.
+"""Preallocated key-value cache with a separate length for each row.
 
-A row's entries stand left-aligned in its slot, and a forward writes those of its tree directly behind them,
-whatever the other rows' lengths; ``keep`` then closes the gaps between those that were accepted, for all
-layers at once. Nothing is computed twice.
+A row's entries are left-aligned in its slot. A forward pass writes the entries of the row's tree directly
+after them, whatever the other rows' lengths. Committing moves the accepted entries together, for all layers
+at once, so nothing is computed twice.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 GROWTH_COLUMNS = 256  # positions
-_PACKED = np.empty(0, np.int64)
+_PACKED = np.empty(0, np.int64)  # places of queries without padding
 
 
 class _Layer(CacheLayerMixin):
-    """One layer's share of the cache, as transformers expects to find it."""
+    """One layer of the cache, with the interface that transformers expects."""
 
     is_sliding = False
 
@@ -28,10 +28,10 @@ class _Layer(CacheLayerMixin):
         self.cache = cache
 
     def lazy_initialization(self, key_states, value_states):
-        """Nothing to do: the cache is allocated as a whole."""
+        """Do nothing: the cache is allocated as a whole."""
 
     def update(self, key_states, value_states, *args, **kwargs):
-        raise NotImplementedError("a layer is updated through its cache")
+        raise NotImplementedError("update a layer through TreeCache.update")
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
@@ -44,51 +44,65 @@ class _Layer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """Keys and values as stacks (parts, slots, heads, capacity, dim), one for each shape of a part: part
-    2 * layer is a layer's keys, the next one its values.
+    """Key-value cache of S slots.
 
-    shapes  (heads, key_dim, value_dim) of each layer
+    Keys and values are stored in stacks (parts, S, heads, capacity, dim), one for each distinct shape. Part
+    2 * layer holds the layer's keys, the next part its values.
+
+    Parameters
+    ----------
+    shapes : list of (int, int, int)
+        Heads, key dimension and value dimension of each layer.
+    slots : int
+    dtype : torch.dtype
+    device : torch.device or str
     """
 
     def __init__(self, shapes: list[tuple[int, int, int]], slots: int, dtype: torch.dtype, device):
         super().__init__(layers=[_Layer(self) for _ in shapes])
         self.slots = slots
         self.capacity = 0
-        self.column = 0  # of the next forward: where its longest row's new entries begin
+        self.column = 0  # of the next forward pass: where new entries of its longest row begin
         self.device = torch.device(device)
         self.graphs: dict = {}  # of ``StaticForward``: they hold addresses in this cache
         self.graph_pool = None  # memory that they share
         self.graph_logits: torch.Tensor | None = None  # (T, V), output that they share
-        self._slots: torch.Tensor | None = None  # of the prompts in the next forward
-        self._layout: PaddedLayout | None = None  # of rows that are padded
-        self._lines: list[torch.Tensor] | None = None  # by part, where a forward over trees writes
-        # On a CPU: lengths and starts of the forward's trees, and places of their queries where rows are
-        # padded; None: there is one row, and a slice to copy to.
+        self._slots: torch.Tensor | None = None  # of the prompts of the next forward pass
+        self._layout: PaddedLayout | None = None  # of padded rows
+        self._lines: list[torch.Tensor] | None = None  # by part: where static forward passes write
+        # On a CPU: lengths and starts of the trees, and places of their queries if rows are padded; None: a
+        # single row, which is written as a slice.
         self._trees: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         parts = [(heads, dim) for heads, *dims in shapes for dim in dims]
         kinds = dict.fromkeys(parts)
         self._groups = [[i for i, part in enumerate(parts) if part == kind] for kind in kinds]
         self._stacks = [torch.zeros((len(group), slots, heads, 0, dim), dtype=dtype, device=device)
                         for group, (heads, dim) in zip(self._groups, kinds, strict=True)]
-        self._first: tuple[int, list[torch.Tensor]] = (-1, [])  # so many slots of each stack
-        self._numbers: list[np.ndarray] = []  # on a CPU, the stacks' memory
+        self._first: tuple[int, list[torch.Tensor]] = (-1, [])  # slots, and that part of each stack
+        self._arrays: list[np.ndarray] = []  # on a CPU: the stacks' memory
         self._parts: Sequence[np.ndarray] = ()  # the same by part
-        # Of each part, for the next forward: where it is written, and all that is read.
+        # By part, for the next forward pass: where it writes, and everything it reads.
         self._written: Sequence[torch.Tensor | np.ndarray] = ()
         self._read: Sequence[torch.Tensor] = ()
 
     @property
     def column_bytes(self) -> int:
-        """Of one entry of one slot: its keys and values in all layers."""
+        """Bytes of one column of one slot: keys and values in all layers."""
         return sum(stack.shape[0] * stack.shape[2] * stack.shape[4] * stack.element_size()
                    for stack in self._stacks)
 
     def begin_trees(self, tree: Tree, lengths: np.ndarray, layout: PaddedLayout | None = None) -> None:
-        """The next forward holds the trees of the first R slots. lengths (R,): entries before each root.
+        """Prepare a forward pass over the trees of the first R slots.
 
-        layout  where its rows are padded
+        Parameters
+        ----------
+        tree : Tree
+        lengths : ndarray, int64 (R,)
+            Entries before each root.
+        layout : PaddedLayout, optional
+            Of padded rows. None: packed or uniform rows.
         """
-        rows, self.column = len(lengths), max(lengths.tolist())  # numpy's takes longer on few rows
+        rows, self.column = len(lengths), max(lengths.tolist())  # faster than numpy on few rows
         end = self.column + tree.width
         if self.device.type != "cpu":
             before = torch.from_numpy(lengths - tree.starts[:-1]).to(self.device)[tree.rows]
@@ -107,13 +121,13 @@ class TreeCache(Cache):
         else:
             self._trees = lengths, tree.starts, _PACKED if layout is None else layout.places.numpy()
             self._written = self._parts
-        # a narrow takes a fifth of what a slice does
+        # narrow takes a fifth of the time of a slice
         self._read = self._by_part([stack.narrow(3, 0, end).unbind(0) for stack in stacks])
 
     def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
-        """The next forward holds the prompts of these slots (F,), padded to ``longest``.
+        """Prepare a forward pass over the prompts of slots (F,), padded to ``longest``.
 
-        prefix: what ``entries`` gave of the tokens that all of them begin with and the forward leaves out
+        ``prefix``: ``entries`` of the prompts' common prefix, which the forward pass leaves out.
         """
         self.reserve(longest)
         self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
@@ -125,19 +139,19 @@ class TreeCache(Cache):
         self._read = self._by_part([stack[:, :, :, :longest].unbind(0) for stack in self._stacks])
 
     def entries(self, slot: int, length: int) -> list[torch.Tensor]:
-        """A copy of a slot's first entries: (parts, heads, length, dim) of each stack."""
+        """Return a copy of a slot's first entries, (parts, heads, length, dim) of each stack."""
         return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
-    def begin_static(self, rows: int, columns: int, numbers: torch.Tensor, written: torch.Tensor,
+    def begin_static(self, rows: int, columns: int, slots: torch.Tensor, written: torch.Tensor,
                        layout: PaddedLayout | None = None) -> None:
-        """The next forward holds T queries and reads ``columns`` of the first ``rows`` slots.
+        """Prepare a forward pass over T queries that reads ``columns`` of the first ``rows`` slots.
 
-        numbers, written  int64 (T,): slot and column of each query's entries
+        ``slots`` and ``written`` int64 (T,): slot and column of each query's entries.
         """
         self.reserve(columns)
         self._slots, self._layout, self.column = None, layout, columns
         heads = [stack.shape[2] for stack in self._stacks]
-        lines = {count: ((numbers[:, None] * count + torch.arange(count, device=self.device)) * self.capacity
+        lines = {count: ((slots[:, None] * count + torch.arange(count, device=self.device)) * self.capacity
                          + written[:, None]).flatten() for count in dict.fromkeys(heads)}  # (T * heads,)
         self._lines = self._by_part([[lines[count]] * len(group)
                                      for group, count in zip(self._groups, heads, strict=True)])
@@ -145,13 +159,13 @@ class TreeCache(Cache):
         self._read = self._by_part([stack[:, :rows, :, :columns].unbind(0) for stack in self._stacks])
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        """Store (R, heads, Q, dim), or (1, heads, T, dim) in line; return all that the queries may see."""
+        """Store (R, heads, Q, dim), or packed (1, heads, T, dim); return all keys and values to be read."""
         part = 2 * layer_idx
         keys, values = self._read[part : part + 2]
         if self._slots is not None:
             self._written[part][self._slots] = key_states
             self._written[part + 1][self._slots] = value_states
-            if not self.column:  # nothing stands before the prompts
+            if not self.column:  # no cached prefix
                 return key_states, value_states
             return keys[self._slots], values[self._slots]
         if self._lines is None:
@@ -162,25 +176,25 @@ class TreeCache(Cache):
             else:
                 _store(new_keys, new_values, _by_query(key_states), _by_query(value_states), *self._trees)
             return keys, values
-        for number, states in ((part, key_states), (part + 1, value_states)):
+        for index, states in ((part, key_states), (part + 1, value_states)):
             by_query = states.transpose(1, 2).flatten(0, 1)  # (R * Q or T, heads, dim)
             if self._layout is not None:
                 by_query = by_query.index_select(0, self._layout.places)
-            self._written[number].index_copy_(0, self._lines[number], by_query.flatten(0, 1))
+            self._written[index].index_copy_(0, self._lines[index], by_query.flatten(0, 1))
         return keys, values
 
     def _by_part(self, groups: Sequence[Sequence]) -> Sequence:
-        """What stands by group, by part."""
+        """Reorder values of each group by part."""
         if len(groups) == 1:
             return groups[0]
-        found = {part: one for parts, group in zip(self._groups, groups, strict=True)
-                 for part, one in zip(parts, group, strict=True)}
-        return [found[part] for part in range(len(found))]
+        by_part = {part: value for parts, group in zip(self._groups, groups, strict=True)
+                   for part, value in zip(parts, group, strict=True)}
+        return [by_part[part] for part in range(len(by_part))]
 
     def move_entries(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Move entries (M, K) of the rows (M,) from columns ``sources`` to ``targets``, in every layer.
+        """Move entries of rows (M,) from columns ``sources`` (M, K) to ``targets`` (M, K), in every layer.
 
-        Lines are computed on the device: a copy of few numbers, which nothing waits for.
+        Indices are computed on the device from a small copy, without waiting for the device.
         """
         places = torch.from_numpy(np.stack((np.broadcast_to(rows[:, None], sources.shape), sources, targets)))
         places = places.flatten(1)  # (3, M * K)
@@ -196,12 +210,12 @@ class TreeCache(Cache):
             flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
 
     def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
-        """On a CPU: put the first ``counts`` (R,) entries of ``paths`` (R, D) behind each row's root.
+        """Move the entries of accepted paths directly after each row's root, on a CPU.
 
-        lengths (R,): entries before the root, which ``paths`` begins with. A path ascends, so that no entry
-        moves behind its source.
+        ``lengths`` (R,): entries before the root; ``paths`` (R, D), root first; ``counts`` (R,): accepted
+        nodes. Paths ascend, so no entry is overwritten before it is moved.
         """
-        for stack in self._numbers:
+        for stack in self._arrays:
             _move(stack, lengths, paths, counts)
 
     def copy_slot(self, source: int, target: int, length: int) -> None:
@@ -210,26 +224,26 @@ class TreeCache(Cache):
             stack[:, target, :, :length] = stack[:, source, :, :length]
 
     def copy_slots(self, sources: np.ndarray, targets: np.ndarray, length: int) -> None:
-        """Copy the first ``length`` entries of the slots ``sources`` (M,) to ``targets`` (M,), at once."""
+        """Copy the first ``length`` entries of slots ``sources`` (M,) to ``targets`` (M,) at once."""
         old, new = (torch.from_numpy(slots).to(self.device) for slots in (sources, targets))
         for stack in self._stacks:
             stack[:, new, :, :length] = stack[:, old, :, :length]
 
     def copy_from(self, other: "TreeCache", sources: tuple[np.ndarray, np.ndarray],
              targets: tuple[np.ndarray, np.ndarray]) -> None:
-        """Copy entries of another cache of the same model; slots and columns (N,) there and here."""
+        """Copy entries from another cache of the same model; slots and columns (N,) there and here."""
         (old, source), (new, target) = (
             [torch.from_numpy(places).to(self.device) for places in pair] for pair in (sources, targets))
-        for mine, theirs in zip(self._stacks, other._stacks, strict=True):
-            mine[:, new, :, target] = theirs[:, old, :, source]
+        for stack, other_stack in zip(self._stacks, other._stacks, strict=True):
+            stack[:, new, :, target] = other_stack[:, old, :, source]
 
     def clear(self, slot: int, start: int = 0) -> None:
-        """Zero a slot from this position on: a masked entry still counts where it is no number (0 * nan)."""
+        """Zero a slot from ``start`` on: non-finite entries affect results even if masked (0 * NaN)."""
         for stack in self._stacks:
             stack[:, slot, :, start:] = 0
 
     def reserve(self, capacity: int) -> None:
-        """Make room for this many positions in each slot."""
+        """Grow each slot to at least this many columns."""
         if capacity <= self.capacity:
             return
         self.capacity = -(-capacity // GROWTH_COLUMNS) * GROWTH_COLUMNS
@@ -241,33 +255,33 @@ class TreeCache(Cache):
             self._stacks[index] = new
         self._first = (-1, [])
         if self.device.type == "cpu":
-            self._numbers = [_array(stack) for stack in self._stacks]
-            self._parts = self._by_part([tuple(stack) for stack in self._numbers])
+            self._arrays = [_array(stack) for stack in self._stacks]
+            self._parts = self._by_part([tuple(stack) for stack in self._arrays])
 
 
 def _array(states: torch.Tensor) -> np.ndarray:
-    """A CPU tensor's memory; of two bytes an entry as integers, as numpy and numba lack a type."""
+    """Return a CPU tensor's memory; 2-byte types as int16, because numpy and numba lack bfloat16."""
     return (states.view(torch.int16) if states.element_size() == 2 else states).numpy()
 
 
 def _by_query(states: torch.Tensor) -> np.ndarray:
-    """(R, heads, Q, dim) -> (R * Q, heads, dim), which is how most models computed it."""
+    """Return (R, heads, Q, dim) as (R * Q, heads, dim); no copy for most models."""
     array = np.ascontiguousarray(_array(states).transpose(0, 2, 1, 3))
     return array.reshape(-1, *array.shape[2:])
 
 
 @numba.njit
 def _copy(source, target):
-    """One line: in this form it is compiled to vector instructions, which take a seventh of the time."""
+    """Copy one vector. Written so that it compiles to vector instructions, in a seventh of the time."""
     for d in range(len(target)):
         target[d] = source[d]
 
 
 @numba.njit(cache=True)
 def _store(keys, values, new_keys, new_values, lengths, starts, places):
-    """New entries (N, heads, dim) of trees behind each row's own in parts (slots, heads, capacity, dim).
+    """Write new entries (N, heads, dim) of trees after each row's entries (slots, heads, capacity, dim).
 
-    places (T,): of the trees' queries among the N; empty: they are these
+    ``places`` (T,): index of each query among the N entries; empty if they are the same.
     """
     for r in range(len(lengths)):
         for t in range(starts[r], starts[r + 1]):
@@ -279,7 +293,7 @@ def _store(keys, values, new_keys, new_values, lengths, starts, places):
 
 @numba.njit(cache=True)
 def _move(stack, lengths, paths, counts):
-    """Entries of a stack (parts, slots, heads, capacity, dim), one line after the other."""
+    """Compact a stack (parts, slots, heads, capacity, dim)."""
     parts, _, heads, _, _ = stack.shape
     for part in range(parts):
         for r in range(len(lengths)):

@@ -1,4 +1,4 @@
-"""A model from a folder or the hub, whole and as it was saved, or one line that says what is wrong."""
+"""Loading a model from a folder or the hub, with checks that give one-line errors."""
 
 import json
 import pickle
@@ -12,13 +12,25 @@ from transformers.utils import cached_file
 
 from dare_job.errors import ConfigError, ModelError
 
-_NAMED = 3  # weights named in a message; the rest is counted
+_MAX_NAMES = 3  # weights named in a message; the others are counted
 _ERRORS = (OSError, ValueError, KeyError, ImportError, RuntimeError, EOFError, TypeError, AttributeError,
            pickle.UnpicklingError, SafetensorError, StrictDataclassError)
 
 
 def load(path: str | Path, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
-    """A causal language model with every weight from its files. Raises ModelError."""
+    """Load a causal language model; every weight must be in its files.
+
+    Parameters
+    ----------
+    path : str or Path
+        Local folder or hub name.
+    dtype : {"float32", "bfloat16", "float16"}
+    trust_remote_code : bool
+
+    Raises
+    ------
+    ModelError
+    """
     options = {"trust_remote_code": trust_remote_code}
     try:
         AutoConfig.from_pretrained(path, **options)
@@ -27,20 +39,20 @@ def load(path: str | Path, dtype: str, trust_remote_code: bool) -> PreTrainedMod
             path, dtype=getattr(torch, dtype), output_loading_info=True, ignore_mismatched_sizes=True,
             **options)
     except _ERRORS as error:
-        raise ModelError(_why(path, error)) from error
+        raise ModelError(_reason(path, error)) from error
     _check_weights(path, report)
     return model
 
 
 def device(name: str) -> torch.device:
-    """The device that "auto", "cpu" or "cuda" stands for. Raises ConfigError where it is not there."""
+    """Return the device for "auto", "cpu" or "cuda". Raises ConfigError if there is no such device."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("model.device is 'cuda' but torch finds no GPU; use 'cpu' or 'auto'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def _check_generation_config(path) -> None:
-    """transformers would go on with defaults behind a file that it cannot read."""
+    """Raise ModelError for an unreadable file, for which transformers would use defaults."""
     file = cached_file(path, "generation_config.json", _raise_exceptions_for_gated_repo=False,
                        _raise_exceptions_for_missing_entries=False,
                        _raise_exceptions_for_connection_errors=False)
@@ -49,33 +61,33 @@ def _check_generation_config(path) -> None:
     try:
         fields = json.loads(Path(file).read_text("utf-8"))
     except ValueError as error:
-        raise ModelError(f"{file} is not JSON ({error}); mend it or remove it") from error
+        raise ModelError(f"{file} is not JSON ({error}); correct or remove it") from error
     if not isinstance(fields, dict):
-        raise ModelError(f"{file} holds no JSON object; mend it or remove it")
+        raise ModelError(f"{file} is not a JSON object; correct or remove it")
 
 
 def _check_weights(path, report: dict) -> None:
-    """transformers would fill a weight that the files lack, or hold in another shape, with random numbers."""
+    """Raise ModelError for missing or misshapen weights, which transformers would initialize randomly."""
     if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"{path} lacks weights of a causal language model: {_listed(missing)}")
-    if wrong := sorted(f"{name} is {tuple(found)}, not {tuple(needed)}"
-                       for name, found, needed in report["mismatched_keys"]):
-        raise ModelError(f"{path} holds weights of other shapes than its config.json: {_listed(wrong)}")
+        raise ModelError(f"{path} lacks weights of a causal language model: {_summary(missing)}")
+    if wrong := sorted(f"{name} is {tuple(actual)}, not {tuple(expected)}"
+                       for name, actual, expected in report["mismatched_keys"]):
+        raise ModelError(f"{path} has weights whose shapes differ from its config.json: {_summary(wrong)}")
 
 
-def _listed(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _summary(names: list[str]) -> str:
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _why(path, error: Exception) -> str:
+def _reason(path, error: Exception) -> str:
     folder = Path(path)
     text = " ".join(str(error).split())
     if isinstance(path, Path) or folder.is_absolute():
         if not folder.exists():
             return f"model folder {path} does not exist"
         if not (folder / "config.json").exists():
-            return f"{path} is not a model folder: it holds no config.json"
+            return f"{path} is not a model folder: it has no config.json"
         if isinstance(error, SafetensorError):
             return f"weight file {_damaged(folder)} is damaged: {text}"
         if isinstance(error, OSError) and ("safetensors" in text or "pytorch_model" in text):
@@ -86,7 +98,7 @@ def _why(path, error: Exception) -> str:
 
 
 def _damaged(folder: Path) -> Path:
-    """The first weight file that does not open; the folder where all do."""
+    """Return the first weight file that does not open; the folder if all do."""
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, "pt"):

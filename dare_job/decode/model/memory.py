@@ -1,7 +1,4 @@
-"""Out of memory, and devices that have failed: telling them from other errors; giving memory back.
-
-Out of memory, and devices that have failed: telling them from other errors of torch.
-"""
+"""Recognize out-of-memory and device failures among errors; release memory."""
 
 import gc
 
@@ -16,22 +13,22 @@ _DEVICE_FAILURE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Err
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that there was no memory: on the device, in torch's allocator or Python's."""
+    """Return whether an exception means out of memory: of the device, torch's allocator or Python."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY))
 
 
 def is_device_failure(error: BaseException) -> bool:
-    """Whether an exception says that the device has failed, and not that its memory was short.
+    """Return whether an exception means that the device failed, other than by lack of memory.
 
-    After most of CUDA's errors (a memory access or an assertion that failed, ECC) its context is lost, and
-    every call says the same until the process ends.
+    After most CUDA errors (illegal memory access, failed assertion, ECC) the context is lost, and every
+    further call in the process raises the same error.
     """
     return isinstance(error, RuntimeError) and not is_out_of_memory(error) and (
         isinstance(error, torch.AcceleratorError) or any(words in str(error) for words in _DEVICE_FAILURE))
 
 def release(target: Target) -> None:
-    """Free caches that nobody uses; call it where no exception is held, whose frames keep theirs."""
+    """Free unused caches. Call it outside of ``except``: an exception's frames keep their tensors alive."""
     target.spare_cache = None
     gc.collect()
     if target.device.type == "cuda":

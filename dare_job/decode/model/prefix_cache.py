@@ -1,11 +1,9 @@
-"""What prompts begin with alike, read once: the keys and values of a few prefixes, kept with the model.
+"""Prefix cache: keys and values of a few common prompt prefixes, computed once and kept with the model.
 
-Prompts of one template share its head, often behind a chat template's. Among the prompts that wait together,
-those that begin alike stand side by side once they are sorted, so the tokens shared by neighbours are all
-the prefixes there are. One is kept where leaving it out saves enough of what the prompts would read: a
-forward of its own reads it, and costs as much as a good number of tokens whatever its length; rows with
-another prefix, or none, cannot share a forward either. Limits: ``bench.prefix``. Prefixes are few and
-bounded, the one not used for longest goes first.
+Prompts of one template share its beginning, often after that of a chat template. When the waiting prompts are
+sorted, the common prefixes of neighbors are all candidates. A prefix is cached if this saves enough prompt
+tokens: reading it takes a separate forward pass, which has a fixed cost, and rows with different prefixes
+cannot share a forward pass. ``bench.prefix`` measured the limits. The least recently used prefix is dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,28 +15,33 @@ import torch
 
 
 @numba.njit(cache=True)
-def common_prefix_length(text, old):
-    """Tokens with which both begin."""
-    length = min(len(text), len(old))
+def common_prefix_length(text, other):
+    """Return the number of leading tokens that two texts share."""
+    length = min(len(text), len(other))
     for n in range(length):
-        if text[n] != old[n]:
+        if text[n] != other[n]:
             return n
     return length
 
-MAX_PREFIXES = 4  # prefixes
 
-MAX_TOKENS = 1024  # tokens of one: keys and values of 4096 tokens at most, as a few rows of a batch have
-
-MIN_TOKENS = 12  # tokens: fewer do not pay for a mask and a copy behind them
+MAX_PREFIXES = 4
+MAX_TOKENS = 1024  # per prefix; all prefixes take as much memory as a few rows of a batch
+MIN_TOKENS = 12  # per prefix; fewer do not pay for the mask and the copy
 
 _MIN_SAVED_TOKENS = 128  # a forward of its own costs as much as 50 tokens on a CPU
-
-_MIN_SAVED_SHARE = 1 / 16  # of the prompts' tokens that a prefix has to save
+_MIN_SAVED_SHARE = 1 / 16  # of the tokens of all waiting prompts
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """tokens int32 (N,); entries: keys and values (parts, heads, N, dim) of each stack of the cache."""
+    """A cached prefix.
+
+    Attributes
+    ----------
+    tokens : ndarray, int32 (N,)
+    entries : sequence of Tensor, (parts, heads, N, dim)
+        Keys and values, as from ``TreeCache.entries``.
+    """
 
     tokens: np.ndarray
     entries: Sequence[torch.Tensor]
@@ -47,75 +50,84 @@ class Prefix:
         return len(self.tokens)
 
     def truncated(self, length: int) -> "Prefix":
-        """Its first tokens: they do not depend on those behind them."""
+        """Return the first ``length`` tokens, whose entries do not depend on later tokens."""
         return Prefix(self.tokens[:length], [entries[:, :, :length] for entries in self.entries])
 
 
 class PrefixCache:
-    """Prefixes of one model, the one used last in front."""
+    """Prefixes of one model, in order of last use."""
 
     def __init__(self):
-        self._held: list[Prefix] = []
-        self._non_finite: list[np.ndarray] = []  # keys or values were no numbers
+        self._prefixes: list[Prefix] = []
+        self._non_finite: list[np.ndarray] = []  # tokens of prefixes that are not cached
 
     def update(self, prompts: Sequence[np.ndarray],
-              read: Callable[[np.ndarray], Sequence[torch.Tensor]]) -> None:
-        """Keep what is worth it of what these prompts, each int32 (tokens,), begin with, the best first.
+               read: Callable[[np.ndarray], Sequence[torch.Tensor]]) -> None:
+        """Cache the prefixes of waiting prompts that save the most tokens, at most ``MAX_PREFIXES`` per call.
 
-        read(tokens) -> its ``entries``, by a forward; at most ``HELD`` a call, as one more would drive out
-        what this call has read
+        Parameters
+        ----------
+        prompts : sequence of ndarray, int32 (tokens,)
+        read : callable
+            Computes the ``Prefix.entries`` of tokens by a forward pass.
         """
         prompts = sorted(prompts, key=lambda prompt: prompt.astype(">i4").tobytes())
         for _ in range(MAX_PREFIXES):
-            tokens = self._worth(prompts)
+            tokens = self._best_prefix(prompts)
             if tokens is None:
                 return
             prefix = Prefix(tokens, read(tokens))
             if all(bool(entries.isfinite().all()) for entries in prefix.entries):
-                self._held = [prefix, *self._held][:MAX_PREFIXES]
+                self._prefixes = [prefix, *self._prefixes][:MAX_PREFIXES]
             else:
                 self._non_finite = [tokens, *self._non_finite][:MAX_PREFIXES]
 
     def group(self, prompts: Sequence[np.ndarray]) -> list[tuple[Prefix | None, np.ndarray]]:
-        """Rows of these prompts that begin alike: what they begin with (None: nothing), and their indices.
+        """Group prompts by cached prefix.
 
-        Each prompt is longer than its prefix: the last token's logits are needed. Several groups are several
-        forwards, which small savings do not pay for.
+        A prompt is longer than its prefix, because the logits of its last token are needed. Each group takes
+        a forward pass, so groups with small savings are read without a prefix.
+
+        Returns
+        -------
+        list of (Prefix or None, ndarray, int64)
+            Prefix and indices of the prompts of each group.
         """
-        numbers, shared = (np.array(x, np.int64) for x in zip(*map(self._longest, prompts), strict=True))
-        for number in np.unique(numbers) if (numbers != numbers[0]).any() else ():
-            rows = numbers == number
+        indices, shared = (np.array(x, np.int64) for x in zip(*map(self._longest, prompts), strict=True))
+        for index in np.unique(indices) if (indices != indices[0]).any() else ():
+            rows = indices == index
             if rows.sum() * shared[rows].min() < _MIN_SAVED_TOKENS:
-                numbers[rows] = -1
-        groups = [(number, np.flatnonzero(numbers == number)) for number in dict.fromkeys(numbers.tolist())]
-        found = [(self._held[number].truncated(shared[rows].min()) if number >= 0 else None, rows)
-                 for number, rows in groups]
-        used = [number for number, _ in groups if number >= 0]
-        rest = [number for number in range(len(self._held)) if number not in used]
-        self._held = [self._held[number] for number in [*used, *rest]]
-        return found
+                indices[rows] = -1
+        members = [(index, np.flatnonzero(indices == index)) for index in dict.fromkeys(indices.tolist())]
+        groups = [(self._prefixes[index].truncated(shared[rows].min()) if index >= 0 else None, rows)
+                  for index, rows in members]
+        used = [index for index, _ in members if index >= 0]
+        unused = [index for index in range(len(self._prefixes)) if index not in used]
+        self._prefixes = [self._prefixes[index] for index in [*used, *unused]]
+        return groups
 
     def _longest(self, prompt: np.ndarray) -> tuple[int, int]:
-        """Number of the prefix that a prompt shares most of, and how much; (-1, 0): too little of any."""
-        shared = [(common_prefix_length(prompt[:-1], prefix.tokens), -len(prefix)) for prefix in self._held]
-        best = max(range(len(shared)), key=shared.__getitem__, default=-1)  # of equals the one shared by more
+        """Return the index of the prefix that a prompt shares most of, and the tokens shared; or (-1, 0)."""
+        shared = [(common_prefix_length(prompt[:-1], prefix.tokens), -len(prefix))
+                  for prefix in self._prefixes]
+        best = max(range(len(shared)), key=shared.__getitem__, default=-1)  # ties: the shorter prefix
         return (best, shared[best][0]) if shared and shared[best][0] >= MIN_TOKENS else (-1, 0)
 
-    def _worth(self, prompts: Sequence[np.ndarray]) -> np.ndarray | None:
-        """Tokens of the prefix that saves most of what sorted prompts would read, if that is enough."""
-        alike = np.array([min(common_prefix_length(a, b), len(a) - 1, len(b) - 1, MAX_TOKENS)
+    def _best_prefix(self, prompts: Sequence[np.ndarray]) -> np.ndarray | None:
+        """Return the uncached prefix that saves most tokens of sorted prompts; None if it saves too few."""
+        shared = np.array([min(common_prefix_length(a, b), len(a) - 1, len(b) - 1, MAX_TOKENS)
                           for a, b in zip(prompts, prompts[1:], strict=False)], np.int64)
         known = np.array([self._longest(prompt)[1] for prompt in prompts])
-        least = max(_MIN_SAVED_TOKENS, _MIN_SAVED_SHARE * sum(len(prompt) for prompt in prompts))
-        best, found = least, None
-        for place, length in enumerate(alike):
+        min_saved = max(_MIN_SAVED_TOKENS, _MIN_SAVED_SHARE * sum(len(prompt) for prompt in prompts))
+        best, prefix = min_saved, None
+        for place, length in enumerate(shared):
             if length < MIN_TOKENS:
                 continue
-            shorter = np.flatnonzero(alike < length)  # beside it all prompts begin with these tokens
+            shorter = np.flatnonzero(shared < length)  # between two of these, all prompts share these tokens
             first = shorter[shorter < place].max(initial=-1) + 1
-            last = shorter[shorter > place].min(initial=len(alike))
+            last = shorter[shorter > place].min(initial=len(shared))
             saved = np.maximum(length - known[first : last + 1], 0).sum() - length
             tokens = prompts[place][:length]
             if saved > best and not any(np.array_equal(tokens[: len(bad)], bad) for bad in self._non_finite):
-                best, found = saved, tokens.copy()
-        return found
+                best, prefix = saved, tokens.copy()
+        return prefix

@@ -1,12 +1,12 @@
-"""Linear layers on a CPU through oneDNN, with weights laid out for it once instead of in every forward.
+"""Prepacked weights: linear layers on a CPU through oneDNN, with weights reordered once.
 
-For a handful of queries, which is what a token tree is, this takes about half the time of torch's default
-(``bench.packing``), and from two rows on a row's result does not depend on how many others are computed with
-it. A single query of a model that fits into the processor's cache is left to torch, which is faster there.
-The model's own weights stay as they are, for ``generate`` and for embeddings that share them.
+For a few queries, such as those of a token tree, this takes about half the time of torch's default
+(``bench.packing``). From two queries on, a query's result does not depend on the number of others. A single
+query of a model that fits into the processor's cache is left to torch, which is faster there. The model's
+own weights do not change; ``generate`` and tied embeddings use them.
 
-The copies are of the weights as they are now: weights that are changed, moved or cast afterwards need a new
-Packing. A packed model can be copied; the copy is packed at its first use.
+Weights that are changed, moved or cast later need a new ``PrepackedLayers``. A model with prepacked layers
+can be copied; the copy is prepacked on first use.
 """
 
 from contextlib import contextmanager
@@ -14,14 +14,14 @@ from contextlib import contextmanager
 import torch
 from torch.nn.functional import linear
 
-MAX_BYTES = 4 * 2**30  # of packed copies; a model with more is left alone
-CACHED_BYTES = 24 * 2**20  # of weights that are taken to stay in the cache between forwards
-_TYPICAL_ROWS = 16  # the layout is chosen for about so many queries; any number works
+MAX_BYTES = 4 * 2**30  # of prepacked copies; larger models are not prepacked
+CACHED_BYTES = 24 * 2**20  # of weights that are assumed to stay in the processor's cache
+_TYPICAL_ROWS = 16  # number of queries that the layout is optimized for
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
 class PrepackedLayers:
-    """The packed layers of one model; empty where packing is impossible or would take too much memory."""
+    """The prepacked layers of a model; empty if prepacking is not supported or takes too much memory."""
 
     def __init__(self, model: torch.nn.Module):
         layers = [module for module in model.modules() if _can_prepack(module)]
@@ -30,7 +30,7 @@ class PrepackedLayers:
         try:
             for layer in self._layers:
                 layer.forward = PrepackedLinear(layer, size <= CACHED_BYTES)  # of the instance
-        except (RuntimeError, AttributeError):  # a processor or a build without it
+        except (RuntimeError, AttributeError):  # not supported by this processor or build of torch
             for layer in self._layers:
                 vars(layer).pop("forward", None)
             self._layers = []
@@ -40,10 +40,10 @@ class PrepackedLayers:
 
     @contextmanager
     def off(self):
-        """Run the layers as torch has them, for comparison."""
+        """Run the original layers, for comparison."""
         before = [(layer, vars(layer).get("forward")) for layer in self._layers]
         for layer, forward in before:
-            if isinstance(forward, PrepackedLinear):  # not what somebody else has put there since
+            if isinstance(forward, PrepackedLinear):  # not a later replacement by other code
                 del layer.forward
         try:
             yield
@@ -54,10 +54,12 @@ class PrepackedLayers:
 
 
 class PrepackedLinear:
-    """The forward of one linear layer on packed weights."""
+    """Forward function of a linear layer with prepacked weights.
+
+    ``leave_single``: leave a single query to torch.
+    """
 
     def __init__(self, layer: torch.nn.Linear, leave_single: bool):
-        """leave_single: a single query is left to torch."""
         self._layer, self._leave_single = layer, leave_single
         self._operator = torch.ops.mkldnn._linear_pointwise.default
         self._weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _TYPICAL_ROWS)
@@ -73,7 +75,7 @@ class PrepackedLinear:
 
 
 class _DeferredPrepack:
-    """A copy of a ``Packed``, whose layer may still lack its weights: packs them when it is called."""
+    """A copied ``PrepackedLinear``. It prepacks on first use, when the copied layer has its weights."""
 
     def __init__(self, layer: torch.nn.Linear, leave_single: bool):
         self._layer, self._leave_single = layer, leave_single
@@ -84,7 +86,7 @@ class _DeferredPrepack:
 
 
 def _can_prepack(module: torch.nn.Module) -> bool:
-    """A plain linear layer, perhaps packed before, whose forward nobody else has replaced."""
+    """Return whether a module is a plain linear layer whose forward function no other code replaced."""
     replaced = vars(module).get("forward")
     ours = isinstance(replaced, PrepackedLinear | _DeferredPrepack | None)
     if type(module) is not torch.nn.Linear or not ours:

@@ -1,4 +1,4 @@
-"""Does this model, whatever its name, give a tree's nodes the logits of a plain forward?"""
+"""Check that a model gives the nodes of a tree the same logits as ordinary forward passes."""
 
 import logging
 
@@ -12,16 +12,23 @@ from dare_job.errors import ModelError
 from pools.tree import ROOT, DraftBatch, empty_drafts
 
 _LOG = logging.getLogger("dare_job")
-_CANNOT = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError)
+_MODEL_ERRORS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError)
 _LENGTHS = (13, 8)  # tokens before the root, of two rows
-_WINDOW_LIMIT = 64  # longer windows are not filled: the check would cost more than loading
+_MAX_WINDOW = 64  # longer windows are not filled: the check would take longer than loading
 _PARENTS = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4]], np.int32)
-_TOLERANCE = 1e-3  # of what a text's other tokens do to the logits
-_ROUNDING = {torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the logits' spread
+_TOLERANCE = 1e-3  # relative to the influence of a text's other tokens on the logits
+# Relative to the standard deviation of the logits.
+_ROUNDING = {torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
-    """(heads, key_dim, value_dim) of every layer's cache. Raises ModelError where there is no such cache."""
+    """Return (heads, key_dim, value_dim) of each layer's cache.
+
+    Raises
+    ------
+    ModelError
+        If the model has no ordinary key-value cache.
+    """
     name = type(model).__name__
     cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     ids = torch.zeros((1, 1), dtype=torch.long, device=model.device)
@@ -30,68 +37,70 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
             model(input_ids=ids, past_key_values=cache, use_cache=True)
         return [(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in cache.layers]
     except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-        raise ModelError(f"{name} is not supported: no plain cache of keys and values ({error})") from error
+        raise ModelError(f"{name} is not supported: it has no ordinary key-value cache ({error})") from error
 
 
 @torch.inference_mode()
 def check_logits(target) -> None:
-    """Prompts, whole and behind a prefix, single tokens and trees of two rows against plain forwards.
+    """Compare prompts, cached prefixes, single tokens and trees with ordinary forward passes.
 
-    Raises ModelError naming the architecture when a plain forward is not causal, or when they differ by more
-    than rounding; naming the model where its logits are no numbers.
+    Raises
+    ------
+    ModelError
+        If the model is not causal, its logits are NaN, or they differ by more than rounding.
     """
     name = type(target.model).__name__
     try:
         backward, forward = _influence(target)
         cases = [_case(target, lengths) for lengths in _lengths(target.traits)]
-    except _CANNOT as error:
+    except _MODEL_ERRORS as error:
         raise ModelError(f"{name} is not supported: it cannot run a token tree ({error})") from error
-    ours, plain = (torch.cat(logits) for logits in zip(*cases, strict=True))
-    if plain.isnan().any():
-        raise ModelError(f"{target.model.name_or_path}: a forward of {name} gives logits that are no numbers "
-                         f"(NaN): its weights are damaged, or {target.dtype} is too narrow for them")
-    spread = plain.std().clamp_min(1e-6).item()
+    ours, expected = (torch.cat(logits) for logits in zip(*cases, strict=True))
+    if expected.isnan().any():
+        raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or they "
+                         f"exceed the range of {target.dtype}")
+    spread = expected.std().clamp_min(1e-6).item()
     noise = _ROUNDING[target.dtype] * spread
     if backward > max(noise, 0.01 * forward):
         raise ModelError(f"{name} is not supported: its attention is not causal")
-    difference = (ours - plain).square().mean().sqrt().item()
-    # Where a text's other tokens hardly matter, mistaking them hardly shows.
+    difference = (ours - expected).square().mean().sqrt().item()
+    # The influence of other tokens bounds the difference that confusing them would make.
     if not difference <= max(noise, _TOLERANCE * min(spread, forward)):
         raise ModelError(
-            f"{name} is not supported: over a token tree its logits differ from a plain forward by "
-            f"{difference / spread:.2g} of their spread"
+            f"{name} is not supported: its logits over a token tree differ from a forward pass without one "
+            f"by {difference / spread:.2g} standard deviations"
         )
 
 
 @torch.inference_mode()
 def supports_packed(target) -> bool:
-    """Whether uneven trees give the same logits without padding as with it."""
+    """Return whether trees of different sizes give the same logits packed as padded."""
     logits = []
     try:
         for target.packed in (True, False):
-            logits.append(_uneven(target))
-    except _CANNOT:
+            logits.append(_logits_of_uneven_trees(target))
+    except _MODEL_ERRORS:
         return False
-    return _same(target, *logits)
+    return _equal_logits(target, *logits)
 
 
 @torch.inference_mode()
 def enable_static(target, static) -> None:
-    """Let ``target`` run this static forward, if it gives the logits of its other forward; else say so."""
-    expected = _uneven(target)
+    """Enable static shapes if they give the same logits as dynamic ones; otherwise log a warning."""
+    expected = _logits_of_uneven_trees(target)
     target.static = static
     try:
-        same = _same(target, _uneven(target), expected)
-    except _CANNOT:
+        same = _equal_logits(target, _logits_of_uneven_trees(target), expected)
+    except _MODEL_ERRORS:
         same = False
     if target.static is not None and not same:
-        _LOG.warning("%s gives other logits in forwards of fixed shape: it runs without them, slower",
+        _LOG.warning("%s gives different logits in static shapes: continuing without them, slower",
                      type(target.model).__name__)
         target.static = None
 
 
-def _uneven(target) -> torch.Tensor:
-    """Logits (T, V) of two rows' trees of different sizes."""
+def _logits_of_uneven_trees(target) -> torch.Tensor:
+    """Return the logits (T, V) of two rows with trees of different sizes."""
     drafts = DraftBatch(_PARENTS + 1, _PARENTS, np.array([2, 6], np.int32), None, None)
     lengths = _lengths(target.traits)[0]
     ids = np.random.default_rng(2).integers(0, target.vocabulary, (2, lengths.max()))
@@ -101,18 +110,18 @@ def _uneven(target) -> torch.Tensor:
     return target.forward(cache, tree, lengths).float()
 
 
-def _same(target, logits: torch.Tensor, expected: torch.Tensor) -> bool:
+def _equal_logits(target, logits: torch.Tensor, expected: torch.Tensor) -> bool:
     noise = _ROUNDING[target.dtype] * expected.std().clamp_min(1e-6)
     return bool((logits - expected).square().mean().sqrt() <= noise)
 
 
 def _lengths(traits) -> list[np.ndarray]:
-    """Tokens before the roots of two rows: shorter than the window, and longer where that is cheap."""
+    """Return tokens before the roots of two rows: shorter than the window, and longer if that is cheap."""
     lengths = np.array(_LENGTHS)
     cases = [lengths]
-    if traits.window is not None and traits.window <= _WINDOW_LIMIT:
+    if traits.window is not None and traits.window <= _MAX_WINDOW:
         cases = [np.minimum(lengths, traits.window), lengths + traits.window]
-    if traits.max_length is not None:  # room for the root and three levels of drafts
+    if traits.max_length is not None:  # the root and three levels of drafts must fit
         cases = [np.clip(lengths, 1, traits.max_length - 5) for lengths in cases]
     return cases
 
@@ -137,13 +146,13 @@ def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     half = int(lengths[0]) // 2
     prefix = Prefix(texts[0, :half], cache.entries(0, half)) if half else None
     ours.append(target.prefill(cache, np.arange(1), texts[:1, : lengths[0]], lengths[:1], None, prefix))
-    before, plain = zip(*(_plain(target, texts[r, : lengths[r] + 1], tree, r) for r in range(2)), strict=True)
+    before, plain = zip(*(_expected(target, texts[r, : lengths[r] + 1], tree, r) for r in range(2)), strict=True)
     heads = torch.stack([logits[0] for logits in plain])
     return torch.cat(ours).float(), torch.cat((*before, heads[:1], heads, *plain, before[0]))
 
 
-def _plain(target, text: np.ndarray, tree, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (1, V) before the root, and (Q, V) of each node's own prefix."""
+def _expected(target, text: np.ndarray, tree, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return logits (1, V) before the root and (Q, V) of each node, by a forward pass for each prefix."""
     out, (start, end) = [], tree.starts[row : row + 2]
     with target.as_transformers() as model:
         for node in range(end - start):
@@ -157,7 +166,7 @@ def _plain(target, text: np.ndarray, tree, row: int) -> tuple[torch.Tensor, torc
 
 
 def _influence(target) -> tuple[float, float]:
-    """How far a text's last token moves the logits before it, and the others the last ones (r.m.s.)."""
+    """Return the r.m.s. change of earlier logits by a text's last token, and of the last by earlier tokens."""
     length = min(_LENGTHS[0], target.traits.context or _LENGTHS[0])
     texts = np.random.default_rng(1).integers(0, target.vocabulary, (2, length))
     texts = np.stack((texts[0], texts[0], texts[1]))

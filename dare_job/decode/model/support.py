@@ -1,4 +1,4 @@
-"""Which models the engine can decode, told from their configuration; the rest is refused by name."""
+"""Supported architectures, recognized by their configuration."""
 
 import re
 from dataclasses import dataclass
@@ -10,24 +10,32 @@ from dare_job.errors import ModelError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _ALIBI = {"bloom", "mpt", "jais", "baichuan"}
-_ANY_LENGTH = {"xglm"}  # a table that grows
-# A field of such a name limits what a query sees, in a way that only its own architecture's code tells.
-_LIMITS_SIGHT = re.compile(r"window|local_att|local_block|attention_chunk|sparse_att|blocksparse|index_topk")
+_ANY_LENGTH = {"xglm"}  # its position table grows
+# Fields with such names limit what a query sees, in a way defined only by the architecture's code.
+_LIMITING = re.compile(r"window|local_att|local_block|attention_chunk|sparse_att|blocksparse|index_topk")
 _UNDERSTOOD = re.compile(r"sliding_window|attention_chunk_size|.*(_layers|_pattern|_prob)")
 _PICKED_BY_CONTENT = {"keep_window_size", "index_topk", "index_topk_blocks"}
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What the engine has to know of an architecture.
+    """Properties of an architecture that the engine depends on.
 
-    kinds    mask kind of each kind of layer present: FULL, SLIDING or both
-    window   positions that a SLIDING layer sees, the query's own included
-    context  tokens that a prompt may have; None where nothing bounds it
-    reason   why the context ends there
-    longest  tokens that a text may have, its prompt included; None: as many as are asked for
-    columns  cache columns that a forward may use: those of a causal mask of the model's own, near whose end a
-             row drafts nothing; None: any number
+    Attributes
+    ----------
+    kinds : tuple of str
+        Mask kinds of the layers: FULL, SLIDING or both.
+    window : int, optional
+        Positions that a SLIDING layer sees, including the query's own.
+    context : int, optional
+        Maximum tokens of a prompt. None: unlimited.
+    reason : str
+        What limits the context.
+    max_length : int, optional
+        Maximum tokens of a text, including its prompt. None: unlimited.
+    max_columns : int, optional
+        Maximum cache columns of a forward pass, the size of the model's own causal mask. Rows near this limit
+        have no drafts. None: unlimited.
     """
 
     kinds: tuple[str, ...]
@@ -39,28 +47,28 @@ class Traits:
 
 
 def traits(model: PreTrainedModel) -> Traits:
-    """Traits of a loaded model. Raises ModelError naming the architecture and what is not supported."""
+    """Return the traits of a loaded model. Raises ModelError if the architecture is not supported."""
     config = model.config.get_text_config(decoder=True)
     name = type(model).__name__
 
-    def refuse(why: str):
-        raise ModelError(f"{name} is not supported: {why}")
+    def refuse(reason: str):
+        raise ModelError(f"{name} is not supported: {reason}")
 
     if model.config.is_encoder_decoder:
-        refuse("it is an encoder-decoder; the engine decodes decoder-only causal models")
+        refuse("it is an encoder-decoder; the engine supports decoder-only causal models")
     if getattr(model, "_is_stateful", False):
-        refuse("it keeps a recurrent state, which a rejected draft cannot be removed from")
+        refuse("it has a recurrent state, from which rejected drafts cannot be removed")
     if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", None):
         refuse("its attention is not causal")
     if getattr(config, "is_decoder", None) is False and _has_switch(model):
         refuse("its attention is not causal: is_decoder is false in its configuration")
     if getattr(config, "alibi", False) or config.model_type in _ALIBI:
-        refuse("ALiBi attaches positions to cache columns, which draft branches share")
+        refuse("ALiBi derives positions from cache columns, which do not match positions in draft trees")
     kinds = _kinds(config)
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        refuse(f"layers of type {', '.join(unknown)}")
+        refuse(f"it has layers of type {', '.join(unknown)}")
     if field := _hidden_limit(config, kinds):
-        refuse(f"{field} limits its attention in a way that the engine does not know")
+        refuse(f"{field} limits its attention in a way that the engine does not implement")
     window = getattr(config, "sliding_window", None) if SLIDING in kinds else None
     context, reason, longest = _lengths(model, config)
     own_mask = any(buffer.shape[-2:] == (context, context) for buffer in model.buffers())
@@ -79,37 +87,37 @@ def _kinds(config: PreTrainedConfig) -> tuple[str, ...]:
 
 
 def _has_switch(model: PreTrainedModel) -> bool:
-    """Whether its layers read ``is_decoder``: some causal models have the field and no use for it."""
+    """Return whether layers read ``is_decoder``: some causal models have the field but do not use it."""
     return any(getattr(module, "is_decoder", None) is False for module in model.modules())
 
 
 def _hidden_limit(config: PreTrainedConfig, kinds: tuple[str, ...]) -> str | None:
-    """A field in force that hides text from a query and is not among ``kinds``, with its value; or None."""
+    """Return an active field and its value that limit attention beyond ``kinds``; None if there is none."""
     if "local" in (layers := getattr(config, "attention_layers", None) or ()):
         return f"attention_layers with 'local' of window_size {getattr(config, 'window_size', None)}"
     if getattr(config, "attention_type", None) == "block_sparse":
         return "attention_type 'block_sparse'"
     for field, value in vars(config).items():
-        if not _LIMITS_SIGHT.search(field) or _UNDERSTOOD.fullmatch(field) or not _limits(value):
+        if not _LIMITING.search(field) or _UNDERSTOOD.fullmatch(field) or not _limits(value):
             continue
-        told = SLIDING in kinds or layers or field == "local_attention" and hasattr(config, "layer_types")
-        if field in _PICKED_BY_CONTENT or not told:
+        covered = SLIDING in kinds or layers or field == "local_attention" and hasattr(config, "layer_types")
+        if field in _PICKED_BY_CONTENT or not covered:
             return f"{field} {value}"
     return None
 
 
 def _limits(value) -> bool:
-    """Whether a field's value is a number of positions or several of them."""
+    """Return whether a field's value is one or several positive numbers of positions."""
     values = value if isinstance(value, list | tuple) else (value,)
     return any(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in values)
 
 
 def _lengths(model: PreTrainedModel, config: PreTrainedConfig) -> tuple[int | None, str, int | None]:
-    """Context, its reason, and the longest text.
+    """Return the context, what limits it, and the maximum text length.
 
-    Rotary positions go on behind the context, as they do in ``generate``. Tables end there, and so do the
-    rotary types that from there on turn every position by the length of the longest row: texts of a batch
-    would depend on each other. The last token of a text is never read, so it needs no position.
+    Rotary positions continue beyond the context, as in ``generate``. Position tables do not. Neither do
+    rotary types that, beyond the context, scale every position by the length of the longest row: texts would
+    depend on the batch composition. The last token of a text is never read, so it needs no position.
     """
     context, reason = getattr(config, "max_position_embeddings", None), "max_position_embeddings"
     ropes = _ropes(config)
@@ -120,19 +128,19 @@ def _lengths(model: PreTrainedModel, config: PreTrainedConfig) -> tuple[int | No
             context, reason = end, f"original context of its {rope['rope_type']} rotary positions"
     if context is None:
         return None, reason, None
-    goes_on = config.model_type in _ANY_LENGTH or ropes and not by_length and not _has_table(model, context)
-    return context, reason, None if goes_on else context + 1
+    unlimited = config.model_type in _ANY_LENGTH or ropes and not by_length and not _has_table(model, context)
+    return context, reason, None if unlimited else context + 1
 
 
 def _ropes(config: PreTrainedConfig) -> list[dict]:
-    """Rotary parameters of all layers, or of each kind of layer."""
-    found = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope for rope in found.values() if isinstance(rope, dict)] or [found]
+    """Return the rotary parameters of all layers, or of each kind of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope for rope in parameters.values() if isinstance(rope, dict)] or [parameters]
     return [{"rope_type": "default", **rope} for rope in kinds if rope]
 
 
 def _has_table(model: PreTrainedModel, context: int) -> bool:
-    """Whether it looks positions up in something with a line for each, or a few more, by code of its own."""
+    """Return whether the model has a position table: an embedding or buffer of about ``context`` rows."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     sizes = {module.weight.shape[0] for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     sizes.update(size for buffer in model.buffers() for size in buffer.shape[:-1])

@@ -1,9 +1,7 @@
-"""Draft trees as the target model and the verifiers need them: one query a node, and who sees whom.
+"""Draft trees as inputs of the target model and of verification.
 
-Uneven rows: the model's layers read their queries one behind the other, attention side by side.
-
-What a model does with one token at a time needs no padding. Attention does: there each row has its own keys,
-and rows with fewer queries than the widest one repeat their root.
+Layers that process tokens independently take the queries of all rows packed, without padding. Attention needs
+padding, because each row has its own keys: rows with fewer queries than the widest one repeat their root.
 """
 
 from functools import cached_property, lru_cache
@@ -16,25 +14,32 @@ from pools.tree import DraftBatch
 
 
 class Tree:
-    """T queries of one forward: each row's root and its draft nodes behind it, row after row. Read only.
+    """T queries of one forward pass: for each of R rows its root, then its draft nodes. Read only.
 
-    host    int64 arrays: tokens, parents, depths (T,), starts (R + 1,). A query's parent is a query that
-            stands before it, a root's is the root itself; a root's depth is 0; row r has the queries from
-            starts[r] up to starts[r + 1]
-    width   W: queries of the row that has the most
-    depth   of the deepest node
-    scores  float32 (T,): estimated probability that the path to a node is accepted; root 1
-    side    int64 arrays, for rows that stand side by side in R times W places: the query in each place
-            (R * W,), a root where a row has fewer, and the place of each query (T,)
-    even    whether all rows have as many queries
+    Attributes
+    ----------
+    host : tuple of ndarray, int64
+        tokens, parents, depths (T,) and starts (R + 1,). A parent comes before its children; a root is its
+        own parent and has depth 0. Row r has the queries from ``starts[r]`` to ``starts[r + 1]``.
+    width : int
+        W, the queries of the widest row.
+    depth : int
+        Depth of the deepest node.
+    scores : ndarray, float32 (T,)
+        Estimated probability that the path to a node is accepted; 1 for roots.
+    padding : tuple of ndarray, int64 (R * W,) and (T,)
+        For rows padded to R x W places: the query in each place (the root in padding), and the place of
+        each query.
+    uniform : bool
+        Whether all rows have the same number of queries.
     """
 
     def __init__(self, host: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], width: int, depth: int,
-                 scores: np.ndarray, side: tuple[np.ndarray, np.ndarray]):
-        self.host, self.width, self.depth, self.scores, self.padding = host, width, depth, scores, side
+                 scores: np.ndarray, padding: tuple[np.ndarray, np.ndarray]):
+        self.host, self.width, self.depth, self.scores, self.padding = host, width, depth, scores, padding
         self.starts = host[3]
-        self.uniform = len(side[0]) == len(side[1])
-        self._original: Tree | None = None  # of a tree that was moved to a device: what it was made of
+        self.uniform = len(padding[0]) == len(padding[1])
+        self._original: Tree | None = None  # of a copy on another device: the tree on the CPU
 
     def __len__(self) -> int:
         return len(self.host[0])
@@ -45,7 +50,7 @@ class Tree:
 
     @cached_property
     def tokens(self) -> torch.Tensor:
-        """int64 (T,); this and what follows is made when it is asked for, or by ``to``."""
+        """int64 (T,). Tensors are created on first use, or by ``to``."""
         return torch.from_numpy(self.host[0])
 
     @cached_property
@@ -63,13 +68,13 @@ class Tree:
 
     @cached_property
     def ancestors(self) -> torch.Tensor:
-        """bool (T, W): [t, j]: query j of t's row, its root being 0, is t or an ancestor of t."""
+        """bool (T, W): [t, j] is whether query j of t's row (0: the root) is t or an ancestor of t."""
         ancestors = np.zeros((len(self), self.width), np.bool_)
         _mark_ancestors(self.host[1], self.starts, ancestors)
         return torch.from_numpy(ancestors)
 
     def to(self, device: torch.device) -> "Tree":
-        """The same tree with its tensors on another device."""
+        """Return the tree with its tensors on another device."""
         if device.type == "cpu":
             return self
         moved = Tree(self.host, self.width, self.depth, self.scores, self.padding)
@@ -80,20 +85,26 @@ class Tree:
 
 
 def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
-    """Trees of the root tokens (R,) and their drafts, on the CPU.
+    """Build trees on the CPU.
 
-    Nodes deeper than ``deepest`` (R,) are left out.
+    Parameters
+    ----------
+    roots : ndarray, int64 (R,)
+        Root tokens.
+    drafts : DraftBatch
+    deepest : ndarray, int64 (R,)
+        Maximum depth of each row. Deeper nodes are left out.
     """
     rows = len(roots)
     if not drafts.nodes:
-        host, side, scores = _root_only(rows)
-        return Tree((roots.astype(np.int64), *host), 1, 0, scores, side)
-    most = rows * (1 + drafts.nodes)
-    host = np.empty((5, most), np.int64)
-    starts, scores = np.empty(rows + 1, np.int64), np.empty(most, np.float32)
-    given = drafts.scores if drafts.scores is not None else np.ones(drafts.tokens.shape, np.float32)
-    width, depth = _lay_out(roots, deepest, drafts.tokens, drafts.parents, drafts.sizes, given, host, scores,
-                            starts)
+        host, padding, scores = _root_only(rows)
+        return Tree((roots.astype(np.int64), *host), 1, 0, scores, padding)
+    max_queries = rows * (1 + drafts.nodes)
+    host = np.empty((5, max_queries), np.int64)
+    starts, scores = np.empty(rows + 1, np.int64), np.empty(max_queries, np.float32)
+    draft_scores = drafts.scores if drafts.scores is not None else np.ones(drafts.tokens.shape, np.float32)
+    width, depth = _lay_out(roots, deepest, drafts.tokens, drafts.parents, drafts.sizes, draft_scores, host,
+                            scores, starts)
     total = starts[-1]
     tokens, parents, depths, places = host[:4, :total]
     return Tree((tokens, parents, depths, starts), width, depth, scores[:total],
@@ -102,17 +113,17 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
 
 @lru_cache(maxsize=8)
 def _root_only(rows: int) -> tuple:
-    """Of trees without drafts parents, depths and starts, ``side`` and scores: nobody writes to them."""
+    """Return parents, depths and starts, ``padding`` and scores of trees without drafts; read only."""
     each = np.arange(rows)
     return (each, np.zeros(rows, np.int64), np.arange(rows + 1)), (each, each), np.ones(rows, np.float32)
 
 
 @numba.njit(cache=True)
 def _lay_out(roots, deepest, draft_tokens, draft_parents, sizes, draft_scores, host, scores, starts):
-    """Queries without those that are too deep; return the widest row's and the greatest depth."""
-    tokens, parents, depths, side_places, side_queries = host
+    """Fill in the queries except those that are too deep; return the width and the greatest depth."""
+    tokens, parents, depths, query_places, padded_queries = host
     at, width, depth = 0, 1, 0
-    places = np.empty(draft_tokens.shape[1] + 1, np.int64)  # of the root and of each node; -1: left out
+    places = np.empty(draft_tokens.shape[1] + 1, np.int64)  # query of the root and of each node; -1: left out
     for r in range(len(roots)):
         starts[r] = at
         tokens[at], parents[at], depths[at], scores[at] = roots[r], at, 0, 1
@@ -131,7 +142,7 @@ def _lay_out(roots, deepest, draft_tokens, draft_parents, sizes, draft_scores, h
             at += 1
         width = max(width, at - starts[r])
     starts[len(roots)] = at
-    _fill_padding(starts, width, side_places, side_queries)
+    _fill_padding(starts, width, query_places, padded_queries)
     return width, depth
 
 
@@ -159,18 +170,26 @@ def _mark_ancestors(parents, starts, ancestors):
 
 
 class PaddedLayout:
-    """T queries of R rows as R times W places. Read only.
+    """Padding of T packed queries to R rows of W places. Read only.
 
-    queries  int64 (R * W,)  the query in each place
-    places   int64 (T,)      the place of each query
-    even     query t stands in place t
-    fold     query heads that share keys become queries of one head, so that no kernel has to know of groups
+    Parameters
+    ----------
+    rows, width : int
+        R and W.
+    queries : Tensor, int64 (R * W,)
+        Query in each place.
+    places : Tensor, int64 (T,)
+        Place of each query.
+    uniform : bool
+        Whether query t has place t, so that nothing is padded.
+    fold : bool
+        Whether query heads that share keys become queries of one head, for kernels without grouped queries.
     """
 
     def __init__(self, rows: int, width: int, queries: torch.Tensor, places: torch.Tensor,
-                 even: bool = False, fold: bool = False):
+                 uniform: bool = False, fold: bool = False):
         self.rows, self.width, self.queries, self.places = rows, width, queries, places
-        self.even, self.fold = even, fold
+        self.uniform, self.fold = uniform, fold
         self._repeated: dict = {}
 
     @classmethod
@@ -181,18 +200,18 @@ class PaddedLayout:
         return cls(len(tree.starts) - 1, tree.width, queries, places)
 
     def pad(self, states: torch.Tensor) -> torch.Tensor:
-        """(1, H, T, D) -> (R, H, W, D)."""
+        """Pad packed states: (1, H, T, D) -> (R, H, W, D)."""
         _, heads, _, dim = states.shape
-        spread = states[0] if self.even else states[0].index_select(1, self.queries)
-        return spread.reshape(heads, self.rows, self.width, dim).transpose(0, 1)
+        padded = states[0] if self.uniform else states[0].index_select(1, self.queries)
+        return padded.reshape(heads, self.rows, self.width, dim).transpose(0, 1)
 
     def unpad(self, states: torch.Tensor) -> torch.Tensor:
-        """(R, W, ...) -> (T, ...)."""
+        """Remove padding: (R, W, ...) -> (T, ...)."""
         flat = states.flatten(0, 1)
-        return flat if self.even else flat.index_select(0, self.places)
+        return flat if self.uniform else flat.index_select(0, self.places)
 
     def repeated(self, mask: torch.Tensor, times: int) -> torch.Tensor:
-        """(R, 1, W, L) -> (R, 1, times * W, L), made once for all layers that bring the same mask."""
+        """Repeat a mask: (R, 1, W, L) -> (R, 1, times * W, L); cached for all layers with the same mask."""
         known = self._repeated.get(id(mask))
         if known is None or known[0] is not mask:
             rows, _, queries, columns = mask.shape
