@@ -57,7 +57,7 @@ def check_logits(target) -> None:
         raise ModelError(f"{name} is not supported: it cannot run a token tree ({error})") from error
     ours, expected = (torch.cat(logits) for logits in zip(*cases, strict=True))
     if expected.isnan().any():
-        raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or they "
+        raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
                          f"exceed the range of {target.dtype}")
     spread = expected.std().clamp_min(1e-6).item()
     noise = _ROUNDING[target.dtype] * spread
@@ -127,10 +127,10 @@ def _lengths(traits) -> list[np.ndarray]:
 
 
 def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (M, V) of two rows by the engine's forwards and by plain ones, in the same order.
+    """Return logits (M, V) of two rows by the engine's forward passes and by ordinary ones, in one order.
 
-    The prompts' last tokens; the roots alone, in one row and in two; whole trees; the first prompt's last
-    token once more, behind a prefix that was read before.
+    These are the logits of the prompts' last tokens; of the roots alone, in one row and in two; of whole
+    trees; and of the first prompt's last token after a cached prefix.
     """
     rng = np.random.default_rng(0)
     texts = rng.integers(0, target.vocabulary, (2, lengths.max() + 1))
@@ -146,9 +146,10 @@ def _case(target, lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     half = int(lengths[0]) // 2
     prefix = Prefix(texts[0, :half], cache.entries(0, half)) if half else None
     ours.append(target.prefill(cache, np.arange(1), texts[:1, : lengths[0]], lengths[:1], None, prefix))
-    before, plain = zip(*(_expected(target, texts[r, : lengths[r] + 1], tree, r) for r in range(2)), strict=True)
-    heads = torch.stack([logits[0] for logits in plain])
-    return torch.cat(ours).float(), torch.cat((*before, heads[:1], heads, *plain, before[0]))
+    rows = (_expected(target, texts[r, : lengths[r] + 1], tree, r) for r in range(2))
+    before, trees = zip(*rows, strict=True)
+    heads = torch.stack([logits[0] for logits in trees])
+    return torch.cat(ours).float(), torch.cat((*before, heads[:1], heads, *trees, before[0]))
 
 
 def _expected(target, text: np.ndarray, tree, row: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,7 +167,7 @@ def _expected(target, text: np.ndarray, tree, row: int) -> tuple[torch.Tensor, t
 
 
 def _influence(target) -> tuple[float, float]:
-    """Return the r.m.s. change of earlier logits by a text's last token, and of the last by earlier tokens."""
+    """Return r.m.s. changes: of earlier logits by the last token, of the last logits by earlier tokens."""
     length = min(_LENGTHS[0], target.traits.context or _LENGTHS[0])
     texts = np.random.default_rng(1).integers(0, target.vocabulary, (2, length))
     texts = np.stack((texts[0], texts[0], texts[1]))
@@ -174,5 +175,5 @@ def _influence(target) -> tuple[float, float]:
     with target.as_transformers() as model:
         ids = torch.from_numpy(texts).to(target.device)
         base, later, earlier = model(input_ids=ids, use_cache=False).logits.float()
-    return tuple(moved.square().mean().sqrt().item() for moved in (later[:-1] - base[:-1],
+    return tuple(change.square().mean().sqrt().item() for change in (later[:-1] - base[:-1],
                                                                    earlier[-1] - base[-1]))
