@@ -17,11 +17,12 @@ FLAT = LatencyCurve.of({"1": {"1": 20.0, "65": 20.0}, "8": {"1": 20.0, "65": 20.
 
 
 @pytest.mark.parametrize("text, message", [
-    ("{", "is not JSON"), ("[]", "holds no latency curve"), ("{}", "holds no latency curve"),
+    ("{", "is not JSON"), ("[]", "has no latency curve"), ("{}", "has no latency curve"),
     ('{"8": {}}', "batch 8 has no curve"), ('{"8": 3}', "batch 8 has no curve"),
-    ('{"many": {"1": 1}}', "batch: 'many' is no number"), ('{"8": {"0": 1}}', "queries: '0' is no number"),
-    ('{"8": {"1": "fast"}}', "1 queries: 'fast' is no time"), ('{"8": {"1": -1}}', "-1 is no time"),
-    ('{"8": {"1": NaN}}', "nan is no time"), ('{"8": {"4": 1}}', "batch 8 lacks 1 query a row")])
+    ('{"many": {"1": 1}}', "batch: 'many' is not a number"),
+    ('{"8": {"0": 1}}', "queries: '0' is not a number"),
+    ('{"8": {"1": "fast"}}', "1 queries: 'fast' is not a time"), ('{"8": {"1": -1}}', "-1 is not a time"),
+    ('{"8": {"1": NaN}}', "nan is not a time"), ('{"8": {"4": 1}}', "batch 8 lacks 1 query per row")])
 def test_a_wrong_latency_file_is_refused(tmp_path, text, message):
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(DataError, match=message) as found:

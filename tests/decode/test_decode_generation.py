@@ -23,7 +23,7 @@ def test_every_field_is_classified_once():
         generation_config.NATIVE,
         generation_config.PROCESSORS,
         generation_config.WITHOUT_EFFECT,
-        set(generation_config.REFUSED),
+        set(generation_config.REJECTED),
     )
     names = [name for table in tables for name in table]
     assert len(names) == len(set(names))
@@ -122,7 +122,7 @@ REFUSABLE = {
 }
 
 
-@pytest.mark.parametrize("field", generation_config.REFUSED)
+@pytest.mark.parametrize("field", generation_config.REJECTED)
 def test_refused_by_name(field):
     config = GenerationConfig()
     setattr(config, field, REFUSABLE[field])

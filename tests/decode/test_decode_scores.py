@@ -74,12 +74,12 @@ def test_a_penalty_that_waits_gives_the_verdict_of_one_that_was_there_before(rul
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_penalty_by_tensors_is_that_of_transformers(seed):
-    from dare_job.decode.engine.logits_processor import _penalise
+    from dare_job.decode.engine.logits_processor import _penalize
 
     tree, context, lengths, prefixes = _trees(seed)
     logits = torch.from_numpy(np.random.default_rng(seed).normal(0, 2, (len(tree), WRITABLE))).float()
     penalty, found = RepetitionPenaltyLogitsProcessor(1.7), logits.clone()
-    _penalise(found, tree, context, lengths, 1.7)
+    _penalize(found, tree, context, lengths, 1.7)
     for node, prefix in enumerate(prefixes):
         ids = torch.from_numpy(prefix[prefix < WRITABLE].astype(np.int64))[None]
         wanted = penalty(ids, logits[node : node + 1]) if ids.shape[1] else logits[node : node + 1]

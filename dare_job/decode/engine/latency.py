@@ -1,7 +1,4 @@
-"""What a forward costs: milliseconds against rows and queries.
-
-How long a forward of this model takes on this device, against rows and queries a row.
-"""
+"""Latency of a forward pass by rows and queries per row."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,105 +17,126 @@ EXPECTED_FORMAT = ('write {"latency_ms": {"8": {"1": 20.5, "17": 23.1}}}: millis
 
 @dataclass(frozen=True, eq=False)
 class LatencyCurve:
-    """Milliseconds of a forward, piecewise linear in queries a row and in rows.
+    """Milliseconds of a forward pass, piecewise linear in queries per row and in rows.
 
-    points  {rows: (queries, ms)}, both float64 (n,): queries ascending from 1, ms never falling
+    Attributes
+    ----------
+    points : mapping of int to (ndarray, ndarray), float64 (n,)
+        By rows: queries per row, ascending from 1, and milliseconds, never decreasing.
     """
 
     points: Mapping[int, tuple[np.ndarray, np.ndarray]]
 
     @classmethod
     def of(cls, table: Mapping[str, Mapping[str, float]], name: str) -> "LatencyCurve":
-        """A curve of {rows: {queries a row: ms}}; a time above that of more queries is noise and lowered.
+        """Make a curve from a table {rows: {queries per row: ms}}.
 
-        Raises DataError naming ``name`` and what is wrong.
+        A time above that of more queries is noise, and lowered.
+
+        Raises
+        ------
+        DataError
+            If the table is invalid; the message begins with ``name``.
         """
         if not isinstance(table, dict) or not table:
-            raise DataError(f"{name} holds no latency curve: {EXPECTED_FORMAT}")
+            raise DataError(f"{name} has no latency curve: {EXPECTED_FORMAT}")
         points = {}
-        for batch, row in table.items():
-            if not isinstance(row, dict) or not row:
+        for batch, times in table.items():
+            if not isinstance(times, dict) or not times:
                 raise DataError(f"{name}: batch {batch} has no curve: {EXPECTED_FORMAT}")
             where = f"{name}: batch {batch}"
             ms = {_at_least_one(q, f"{where}: queries", float): _milliseconds(value, f"{where}, {q} queries")
-                  for q, value in row.items()}
+                  for q, value in times.items()}
             if 1 not in ms:
-                raise DataError(f"{name}: batch {batch} lacks 1 query a row, which is plain decoding")
+                raise DataError(f"{name}: batch {batch} lacks 1 query per row (autoregressive decoding)")
             queries = sorted(ms)
-            levelled = np.minimum.accumulate([ms[q] for q in reversed(queries)])[::-1]
-            points[_at_least_one(batch, f"{name}: batch", int)] = (np.array(queries, float), levelled)
+            monotone = np.minimum.accumulate([ms[q] for q in reversed(queries)])[::-1]
+            points[_at_least_one(batch, f"{name}: batch", int)] = (np.array(queries, float), monotone)
         return cls(dict(sorted(points.items())))
 
     @property
     def batches(self) -> list[int]:
-        """Batch sizes of the curve, ascending; those between them can be asked for too."""
+        """Measured batch sizes, ascending."""
         return list(self.points)
 
     @property
     def common_queries(self) -> int:
-        """The most queries a row that every batch size of the curve has."""
+        """Largest number of queries per row that was measured for every batch size."""
         return int(min(queries[-1] for queries, _ in self.points.values()))
 
     def max_queries(self, batch: int) -> int:
-        """The most queries a row that the curve has for so many rows; behind it, ``steps`` supposes."""
+        """Return the most queries per row that were measured for about this many rows."""
         around = {min(self.batches, key=lambda b: (b < batch, abs(b - batch))),
                   min(self.batches, key=lambda b: (b > batch, abs(b - batch)))}
         return int(min(self.points[b][0][-1] for b in around))
 
     def ms(self, batch: int, queries: float) -> float:
-        """Milliseconds of a forward; batch and queries must lie within the curve."""
+        """Return milliseconds of a forward pass; ``batch`` and ``queries`` (per row) within the curve."""
         rows = self.batches
         return float(np.interp(batch, rows, [np.interp(queries, *self.points[b]) for b in rows]))
 
     def forward_ms(self, rows: int, nodes: int) -> np.ndarray:
-        """float64 (nodes + 1,): milliseconds of a forward of ``rows`` roots and 0 ... nodes drafts in all.
+        """Return milliseconds of a forward pass with 0 to ``nodes`` draft nodes in all, float64 (nodes + 1,).
 
-        Behind the curve's end it goes on as steep as its last piece.
+        Beyond its end, the curve is extrapolated with the slope of its last piece.
         """
-        known = self.batches
+        batches = self.batches
         queries = 1 + np.arange(nodes + 1) / rows
-        high = int(np.clip(np.searchsorted(known, rows), 1, len(known) - 1)) if len(known) > 1 else 0
-        upper = _extrapolated(queries, *self.points[known[high]])
+        high = int(np.clip(np.searchsorted(batches, rows), 1, len(batches) - 1)) if len(batches) > 1 else 0
+        upper = _extrapolated(queries, *self.points[batches[high]])
         if not high:
-            return upper * max(1.0, rows / known[0]) if rows > known[0] else upper
-        low = known[high - 1]
-        share = max(0.0, (rows - low) / (known[high] - low))
+            return upper * max(1.0, rows / batches[0]) if rows > batches[0] else upper
+        low = batches[high - 1]
+        share = max(0.0, (rows - low) / (batches[high] - low))
         lower = _extrapolated(queries, *self.points[low])
         return np.maximum(lower + share * (upper - lower), 1e-6)
 
 
-def _extrapolated(queries: np.ndarray, known: np.ndarray, ms: np.ndarray) -> np.ndarray:
-    found = np.interp(queries, known, ms)
-    if len(known) > 1:
-        slope = max(0.0, (ms[-1] - ms[-2]) / (known[-1] - known[-2]))
-        found += slope * np.maximum(0.0, queries - known[-1])
-    return found
+def _extrapolated(queries: np.ndarray, measured: np.ndarray, ms: np.ndarray) -> np.ndarray:
+    times = np.interp(queries, measured, ms)
+    if len(measured) > 1:
+        slope = max(0.0, (ms[-1] - ms[-2]) / (measured[-1] - measured[-2]))
+        times += slope * np.maximum(0.0, queries - measured[-1])
+    return times
 
 
 def _at_least_one(text: str, name: str, kind: type) -> float:
     try:
-        found = kind(text)
+        value = kind(text)
     except ValueError:
-        found = 0
-    if not 1 <= found < float("inf"):
-        raise DataError(f"{name}: {text!r} is no number from 1: {EXPECTED_FORMAT}")
-    return found
+        value = 0
+    if not 1 <= value < float("inf"):
+        raise DataError(f"{name}: {text!r} is not a number of at least 1: {EXPECTED_FORMAT}")
+    return value
 
 
 def _milliseconds(value, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise DataError(f"{name}: {value!r} is no time above 0 in milliseconds")
+        raise DataError(f"{name}: {value!r} is not a time in milliseconds above 0")
     return float(value)
 
-CONTEXT_TOKENS = 128  # tokens before the root, where the model takes as many
+
+CONTEXT_TOKENS = 128  # before the root, or fewer if the model's context is shorter
 
 
 def latency_ms(target: Target, batches: Sequence[int], queries: Sequence[int],
                repeats: int = 5) -> dict[str, dict[str, float]]:
-    """Median milliseconds of a forward: {batch: {queries a row: ms}}, keys as text for JSON.
+    """Measure the median milliseconds of a forward pass.
 
-    All with the same number of tokens before the root, so that they can be compared. Sizes of ``queries``
-    that the model's context does not hold with one token before are left out.
+    All measurements have the same number of tokens before the root. Values of ``queries`` that do not fit
+    into the model's context are left out.
+
+    Parameters
+    ----------
+    target : Target
+    batches, queries : sequence of int
+        Numbers of rows, and of queries per row.
+    repeats : int
+
+    Returns
+    -------
+    dict
+        {batch: {queries per row: ms}}, with strings as keys for JSON.
     """
     sizes, context = _supported_sizes(target, queries)
     return {str(b): {str(q): round(float(np.median(_forward_times(target, b, q, context, repeats))), 3)
@@ -126,21 +144,21 @@ def latency_ms(target: Target, batches: Sequence[int], queries: Sequence[int],
 
 
 def _supported_sizes(target: Target, queries: Sequence[int]) -> tuple[list[int], int]:
-    """Of ``queries`` those that the model has positions for, and the context to measure them in."""
+    """Return the values of ``queries`` that fit into the model's context, and the tokens before the root."""
     limit = target.traits.context or CONTEXT_TOKENS + max(queries)
     sizes = [q for q in queries if q < limit]
     return sizes, min(CONTEXT_TOKENS, limit - max(sizes, default=0))
 
 
 def _forward_times(target: Target, batch: int, queries: int, context: int, repeats: int) -> list[float]:
-    """Milliseconds of as many forwards over trees of one path, two more left out."""
+    """Return milliseconds of ``repeats`` forward passes over single-path trees, after two to warm up."""
     nodes, lengths = queries - 1, np.full(batch, context)
     chain = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (batch, 1))
     zeros = np.zeros((batch, nodes), np.int32)
     drafts = DraftBatch(zeros, chain, np.full(batch, nodes, np.int32), None, zeros.astype(np.uint8))
     tree = build(np.zeros(batch, np.int64), drafts, np.full(batch, queries)).to(target.device)
     cache = target.new_cache(batch)
-    cache.reserve(context + queries)  # what stands there costs the same
+    cache.reserve(context + queries)  # the content does not matter
     times = []
     for _ in range(repeats + 2):
         started = time.perf_counter()

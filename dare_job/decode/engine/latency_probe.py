@@ -1,4 +1,4 @@
-"""What a step of this model costs on this device: measured at the first start, and kept."""
+"""Measurement of step latency of a model on a device, cached on disk after the first start."""
 
 import fcntl
 import hashlib
@@ -26,36 +26,43 @@ from dare_job.decode.verify.result import longest_accepted
 from dare_job.errors import DataError
 from pools.tree import ROOT, DraftBatch
 
-_NODES_PER_ROW = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of the rows, in draft nodes
-_CHAIN_NODES = 6  # nodes of the rows that have some, where there are few
+_NODES_PER_ROW = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_CHAIN_NODES = 6  # of each row with drafts, if only some rows have drafts
 _ROUNDS = 6
-_MAX_SECONDS = 4.0  # of one batch size, after which it has no further round
-_FORMAT_VERSION = 6  # of what is kept on disk
+_MAX_SECONDS = 4.0  # per batch size: no further round begins after this
+_FORMAT_VERSION = 6  # of cached measurements
 _LOG = logging.getLogger("dare_job")
 
 
 def load_or_measure(target: Target, settings: EngineSettings, folder: Path | None = None) -> LatencyCurve:
-    """The curve that ``Scheduler`` needs: a forward and its verdict, up to ``settings`` rows and nodes a row.
+    """Return the latency curve for ``DraftBudget``: a forward pass and its verification.
 
-    Measured once for a model, its type, device and versions, and a rule.
-    folder  of what was measured before; None: ``dare-job/latency`` in the user's cache folder
+    Measured once for each model, dtype, device, versions and rule.
+
+    Parameters
+    ----------
+    target : Target
+    settings : EngineSettings
+        With the maximum number of rows and of nodes per row.
+    folder : Path, optional
+        Of cached measurements. None: ``dare-job/latency`` in the user's cache folder.
     """
     folder = folder or _cache_folder()
     path = folder / f"{_key(target, settings)}.json"
-    if (found := _read_cached(path)) is not None:
-        return found
-    with _measurement_lock(path):  # of the workers of a machine one measures, with nobody beside it
-        if (found := _read_cached(path)) is not None:
-            return found
+    if (cached := _read_cached(path)) is not None:
+        return cached
+    with _measurement_lock(path):  # parallel measurements of a machine's workers would disturb each other
+        if (cached := _read_cached(path)) is not None:
+            return cached
         started = time.perf_counter()
         table = measure(target, settings)
-        _LOG.info("measured what steps cost in %.1f s: %s", time.perf_counter() - started, path)
+        _LOG.info("measured step latency in %.1f s: %s", time.perf_counter() - started, path)
         _write_cached(path, table, target)
     return LatencyCurve.of(table, "the measured latency curve")
 
 
 def _read_cached(path: Path) -> LatencyCurve | None:
-    """A curve measured before; None where there is none, or it is damaged."""
+    """Return a cached curve; None if there is none, or its file is damaged."""
     try:
         return LatencyCurve.of(json.loads(path.read_text(encoding="utf-8"))["latency_ms"], str(path))
     except (OSError, ValueError, KeyError, TypeError, DataError):
@@ -64,45 +71,45 @@ def _read_cached(path: Path) -> LatencyCurve | None:
 
 @contextmanager
 def _measurement_lock(path: Path):
-    """Wait until no other process of this machine measures; without a place for a lock, do not."""
+    """Wait until no other process of this machine measures; do not wait if no lock file can be created."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(open(path.parent / "lock", "a"))
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when a process ends
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released by the system when the process ends
         except OSError as error:
-            _LOG.info("nothing keeps others from measuring at the same time: %s", error)
+            _LOG.info("cannot lock the latency measurement, others may disturb it: %s", error)
         yield
 
 
 def measure(target: Target, settings: EngineSettings) -> dict[str, dict[str, float]]:
-    """Milliseconds {batch: {queries a row: ms}} for 1, 4, 16 ... rows and those of ``settings``.
+    """Measure milliseconds {batch: {queries per row: ms}} for 1, 4, 16, ... and ``batch_size`` rows.
 
-    Queries a row are a mean: rows have different numbers of them, as the scheduler's have.
+    Queries per row are a mean: rows have different numbers of nodes, as under a draft budget.
     """
     batches = sorted({4**i for i in range(16) if 4**i < settings.batch_size} | {settings.batch_size})
-    found = {str(batch): _measure_batch(target, settings, batch) for batch in batches}
-    return {batch: curve for batch, curve in found.items() if curve}  # for the others there is no memory
+    table = {str(batch): _measure_batch(target, settings, batch) for batch in batches}
+    return {batch: times for batch, times in table.items() if times}  # empty: out of memory
 
 
 @torch.inference_mode()
 def _measure_batch(target: Target, settings: EngineSettings, batch: int) -> dict[str, float]:
-    """Of several rounds over all sizes the least, for others' work on the machine comes and goes; it counts
-    least where the thread's own time is all there is to a step, on a processor with one thread.
+    """Return the minimum over several rounds, which other load on the machine affects least.
 
-    A step that takes as many times as long as one without drafts as it can write tokens cannot pay: nothing
-    is measured behind it, nor behind one for which there is no memory.
+    With one thread on a CPU, thread time is measured, which excludes other load. A step cannot pay if its
+    time relative to one without drafts exceeds the tokens that it can generate. Larger sizes than such a
+    step, or than one that runs out of memory, are not measured.
     """
-    room = _max_columns(target)
-    context = max(1, int(min(CONTEXT_TOKENS, room / 2)))
+    columns = _max_columns(target)
+    context = max(1, int(min(CONTEXT_TOKENS, columns / 2)))
     totals = sorted({0, *(max(1, int(batch * share)) for share in _NODES_PER_ROW if share <= settings.nodes)})
     trees = {nodes: _tree(batch, nodes, settings.depth) for nodes in totals}
-    trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= room}
-    cache, step, found, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
-    alone = target.device.type == "cpu" and torch.get_num_threads() == 1
-    clock = time.thread_time if alone else time.perf_counter
+    trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= columns}
+    cache, step, best, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
+    single = target.device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.thread_time if single else time.perf_counter
     too_long: dict[int, int] = {}
-    for number in range(-1, _ROUNDS):  # the first round warms up
+    for round_index in range(-1, _ROUNDS):  # the first round warms up
         for nodes, tree in list(trees.items()):
             begun = clock()
             try:
@@ -110,28 +117,28 @@ def _measure_batch(target: Target, settings: EngineSettings, batch: int) -> dict
             except (RuntimeError, MemoryError) as error:
                 if not memory.is_out_of_memory(error):
                     raise
-                trees = {n: one for n, one in trees.items() if n < nodes}
+                trees = {n: other for n, other in trees.items() if n < nodes}
                 break
             ms = 1e3 * (clock() - begun)
-            found[nodes] = ms if number < 1 else min(found[nodes], ms)
-            too_long[nodes] = too_long.get(nodes, 0) + (ms > (settings.depth + 1) * found[0])
-            if too_long[nodes] > 1:  # once may be chance
-                trees = {n: one for n, one in trees.items() if n <= nodes}
+            best[nodes] = ms if round_index < 1 else min(best[nodes], ms)
+            too_long[nodes] = too_long.get(nodes, 0) + (ms > (settings.depth + 1) * best[0])
+            if too_long[nodes] > 1:  # a single outlier does not count
+                trees = {n: other for n, other in trees.items() if n <= nodes}
                 break
-        if number > 0 and time.perf_counter() - started > _MAX_SECONDS:
+        if round_index > 0 and time.perf_counter() - started > _MAX_SECONDS:
             break
-    return {f"{1 + nodes / batch:.6g}": round(found[nodes], 4) for nodes in trees}
+    return {f"{1 + nodes / batch:.6g}": round(best[nodes], 4) for nodes in trees}
 
 
 def _max_columns(target: Target) -> float:
-    """Columns that a row's text and tree may take together."""
+    """Return the columns that a row's text and tree can take together."""
     traits = target.traits
     return min(math.inf if traits.max_length is None else traits.max_length - 1,
                math.inf if traits.max_columns is None else traits.max_columns)
 
 
 def _tree(batch: int, nodes: int, depth: int) -> Tree:
-    """Chains: few nodes stand in few rows, many in all, in some three times as many as in others."""
+    """Return trees of chains: few nodes are in few rows; many are in all rows, unevenly (1 : 3)."""
     sizes = np.clip(nodes - _CHAIN_NODES * np.arange(batch), 0, _CHAIN_NODES)
     if nodes > _CHAIN_NODES * batch:
         sizes = np.where(np.arange(batch) % 2, 0.5, 1.5) * nodes / batch if batch > 1 else np.array([nodes])
@@ -145,14 +152,14 @@ def _tree(batch: int, nodes: int, depth: int) -> Tree:
 
 
 def _step(target: Target, settings: EngineSettings):
-    """A forward and its verdict, as an engine has them."""
+    """Return a function that runs a forward pass and its verification like an engine."""
     verify = verifier(settings, torch.zeros(0, dtype=torch.long, device=target.device))
 
     def step(cache: TreeCache, tree: Tree, lengths: np.ndarray) -> None:
         if settings.rule == "strict" and target.static is not None:
-            first = target.argmax_tokens(cache, tree, lengths)
-            if first is not None:
-                longest_accepted(tree, rules.verify_strict_argmax(tree, *first))
+            argmax = target.argmax_tokens(cache, tree, lengths)
+            if argmax is not None:
+                longest_accepted(tree, rules.verify_strict_argmax(tree, *argmax))
                 return
         on_device = tree.to(target.device)
         verify(target.forward(cache, on_device, lengths).float(), on_device)
@@ -161,7 +168,7 @@ def _step(target: Target, settings: EngineSettings):
 
 
 def device_name(device: torch.device) -> str:
-    """What the maker calls this processor or GPU."""
+    """Return the product name of a processor or GPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -178,17 +185,17 @@ def _cache_folder() -> Path:
 
 
 def _key(target: Target, settings: EngineSettings) -> str:
-    """Whatever a step's time depends on, as a file name."""
+    """Return a file name that depends on everything that affects a step's time."""
     config = {k: v for k, v in target.model.config.to_dict().items() if not k.startswith("_name")}
-    asked = [settings.batch_size, settings.nodes, settings.depth, settings.rule, settings.k]
-    what = [_FORMAT_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
+    limits = [settings.batch_size, settings.nodes, settings.depth, settings.rule, settings.k]
+    key = [_FORMAT_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
             torch.__version__, transformers.__version__, len(target.prepacked), target.packed,
-            target.static is not None, asked]
-    return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
+            target.static is not None, limits]
+    return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def _write_cached(path: Path, table: dict, target: Target) -> None:
-    """Write the curve for later processes; without a place to write to it is measured again."""
+    """Write the curve for later processes. If that fails, they measure again."""
     about = (f"{type(target.model).__name__} in {target.dtype} on {device_name(target.device)}, "
              f"{torch.get_num_threads()} thread(s)")
     staged = path.with_suffix(f".{os.getpid()}.tmp")
@@ -197,4 +204,4 @@ def _write_cached(path: Path, table: dict, target: Target) -> None:
         staged.write_text(json.dumps({"about": about, "latency_ms": table}, indent=1) + "\n", "utf-8")
         os.replace(staged, path)
     except OSError as error:
-        _LOG.info("the latency curve is not kept: %s", error)
+        _LOG.info("cannot cache the latency curve: %s", error)

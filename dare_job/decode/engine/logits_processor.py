@@ -1,7 +1,4 @@
-"""Logits to the scores that greedy decoding compares: penalties and bans, for every node's own prefix.
-
-Tokens that ``no_repeat_ngram_size`` forbids behind the nodes of trees, in compiled code.
-"""
+"""Logits processing for trees: penalties and banned tokens of a generation config, for each node's prefix."""
 
 from collections.abc import Sequence
 
@@ -18,26 +15,42 @@ from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 
 def banned_tokens(tree: Tree, context: np.ndarray, lengths: np.ndarray, size: int,
          vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and tokens int64 (B,): the token would end a run of ``size`` tokens that is in the node's prefix.
+    """Return the tokens that ``no_repeat_ngram_size`` bans after the nodes of trees.
 
-    context int32 (R, L) text padded on the right, lengths (R,) with the root. Source:
-    ``NoRepeatNGramLogitsProcessor`` of transformers.
+    Same result as ``NoRepeatNGramLogitsProcessor`` of transformers.
+
+    Parameters
+    ----------
+    tree : Tree
+    context : ndarray, int32 (R, L)
+        Text padded on the right.
+    lengths : ndarray, int64 (R,)
+        Tokens of the text, including the root.
+    size : int
+        Size of n-grams.
+    vocabulary : int
+        Tokens with a logit.
+
+    Returns
+    -------
+    tuple of ndarray, int64 (B,)
+        Nodes, and the token banned after each: it would complete an n-gram of the node's prefix.
     """
     tokens, parents, depths, starts = tree.host
-    room = np.empty((2, 4 * len(tree)), np.int64)
+    buffer = np.empty((2, 4 * len(tree)), np.int64)
     while True:
-        found = _bans(tokens, parents, depths, starts, context, lengths, size, vocabulary, room)
-        if found <= room.shape[1]:
-            return room[0, :found], room[1, :found]
-        room = np.empty((2, found), np.int64)
+        count = _fill_banned(tokens, parents, depths, starts, context, lengths, size, vocabulary, buffer)
+        if count <= buffer.shape[1]:
+            return buffer[0, :count], buffer[1, :count]
+        buffer = np.empty((2, count), np.int64)
 
 
 @numba.njit(cache=True)
-def _bans(tokens, parents, depths, starts, context, lengths, size, vocabulary, out):
-    """Fill ``out`` as far as it reaches; how many there are."""
-    found, widest = 0, lengths.max() + depths.max()
-    text = np.empty(widest, np.int64)
-    chain = np.empty(widest, np.int64)  # place before with the same token; -1: none
+def _fill_banned(tokens, parents, depths, starts, context, lengths, size, vocabulary, out):
+    """Fill ``out`` up to its capacity; return the number of banned tokens."""
+    count, longest = 0, lengths.max() + depths.max()
+    text = np.empty(longest, np.int64)
+    chain = np.empty(longest, np.int64)  # previous position of the same token; -1: none
     last = np.full(max(context.max(), tokens.max()) + 1, -1)
     for r in range(len(starts) - 1):
         length = lengths[r]
@@ -45,94 +58,111 @@ def _bans(tokens, parents, depths, starts, context, lengths, size, vocabulary, o
             text[i] = context[r, i]
             chain[i], last[text[i]] = last[text[i]], i
         for t in range(starts[r], starts[r + 1]):
-            whole, node = length + depths[t], t
-            for i in range(whole - 1, length - 1, -1):
+            end, node = length + depths[t], t
+            for i in range(end - 1, length - 1, -1):
                 text[i], node = tokens[node], parents[node]
-            at = last[text[whole - 1]] if size > 1 else length - 1  # in the row's text
+            at = last[text[end - 1]] if size > 1 else length - 1  # in the row's text
             while at >= 0:
-                if at < whole - 1 or size == 1:
-                    found = _ban(text, whole, at, size, vocabulary, t, out, found)
+                if at < end - 1 or size == 1:
+                    count = _ban(text, end, at, size, vocabulary, t, out, count)
                 at = chain[at] if size > 1 else at - 1
-            for at in range(length, whole if size == 1 else whole - 1):
-                found = _ban(text, whole, at, size, vocabulary, t, out, found)
+            for at in range(length, end if size == 1 else end - 1):
+                count = _ban(text, end, at, size, vocabulary, t, out, count)
         for i in range(length):
             last[text[i]] = -1
-    return found
+    return count
 
 
 @numba.njit
-def _ban(text, whole, at, size, vocabulary, node, out, found):
-    """Ban what stands behind place ``at`` where the run that ends there is the one that ends the prefix; of
-    runs of one token the token itself.
+def _ban(text, end, at, size, vocabulary, node, out, count):
+    """Ban the token after position ``at`` if the n - 1 tokens up to it equal the last n - 1 of the prefix.
+
+    For n = 1, ban the token at ``at``. Returns the number of banned tokens.
     """
     if size == 1:
         token = text[at]
     else:
         for i in range(size - 1):
-            if at - i < 0 or text[at - i] != text[whole - 1 - i]:
-                return found
+            if at - i < 0 or text[at - i] != text[end - 1 - i]:
+                return count
         token = text[at + 1]
     if token >= vocabulary:
-        return found
-    if found < out.shape[1]:
-        out[0, found], out[1, found] = node, token
-    return found + 1
+        return count
+    if count < out.shape[1]:
+        out[0, count], out[1, count] = node, token
+    return count + 1
 
 
 class TreeLogitsProcessor:
-    """Applies a generation config's rules to the logits of whole trees."""
+    """Applies the rules of a generation config to the logits of trees.
+
+    ``vocabulary``: tokens with an embedding. ``slow``: whether rows have processors of transformers.
+    """
 
     def __init__(self, rules: GenerationRules, vocabulary: int):
-        """vocabulary: tokens that the model can read."""
         self._rules = rules
         self._writable: torch.Tensor | None = None
         self._stamps = np.zeros(vocabulary + 1, np.int64)
         self.slow = bool(rules.processors)
 
     def idle(self, rows: Rows, slots: np.ndarray) -> bool:
-        """Whether it would leave the scores of the rows in these slots (R,) as they are."""
+        """Return whether processing leaves the scores of rows in slots (R,) unchanged."""
         early = rows.any_min_length and self._rules.eos
         early = early and (rows.length[slots] < rows.min_length[slots]).any()
         return not (self.slow or self._rules.penalty != 1.0 or self._rules.ngram or early)
 
     def __call__(self, scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
-                 least: np.ndarray,
+                 min_length: np.ndarray,
                  processors: Sequence[LogitsProcessorList | None]) -> tuple[torch.Tensor, PenaltyContext]:
-        """Scores float32 (T, V) of logits float32 (T, V), which may be overwritten, and what verification has
-        yet to do to those that it reads: on a CPU a penalty waits, as most nodes are never read.
+        """Process logits.
 
-        context int32 (R, L) text padded on the right, lengths (R,) with the root, least (R,) length before
-        which no text ends, processors of each row (None unless ``slow``).
+        Parameters
+        ----------
+        scores : Tensor, float32 (T, V)
+            Logits; may be overwritten.
+        tree : Tree
+        context : ndarray, int32 (R, L)
+            Text padded on the right.
+        lengths, min_length : ndarray, int64 (R,)
+            Tokens of the text including the root; length before which no text ends.
+        processors : sequence of LogitsProcessorList, optional
+            Of each row; None unless ``slow``.
+
+        Returns
+        -------
+        tuple of Tensor, float32 (T, V), and PenaltyContext
+            Scores, and the repetition penalty that verification has to apply. On a CPU it is applied there,
+            because most nodes are never visited.
         """
         if self.slow:
             return _run_processors(scores, tree, context, lengths, processors), NO_PENALTY
-        seen, penalty = NO_PENALTY, self._rules.penalty
+        context_penalty, penalty = NO_PENALTY, self._rules.penalty
         if penalty != 1.0 and scores.device.type == "cpu":
-            if len(self._stamps) <= scores.shape[1]:  # a head that is wider than the embedding
+            if len(self._stamps) <= scores.shape[1]:  # the output head is larger than the embedding
                 self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
-            seen = PenaltyContext(context, lengths, self._stamps, penalty)
+            context_penalty = PenaltyContext(context, lengths, self._stamps, penalty)
         elif penalty != 1.0:
-            _penalise(scores, tree, context, lengths, penalty)
+            _penalize(scores, tree, context, lengths, penalty)
         if self._rules.ngram:
             banned = banned_tokens(tree, context, lengths, self._rules.ngram, scores.shape[1])
             scores[tuple(torch.from_numpy(part).to(scores.device) for part in banned)] = -torch.inf
-        if self._rules.eos and (lengths < least).any():
-            room = torch.from_numpy(least - lengths).to(scores.device)
-            early = tree.depths < room[tree.rows]
+        if self._rules.eos and (lengths < min_length).any():
+            remaining = torch.from_numpy(min_length - lengths).to(scores.device)
+            early = tree.depths < remaining[tree.rows]
             ends = self._ends(scores.shape[1], scores.device)
             scores[:, ends] = scores[:, ends].masked_fill(early[:, None], -torch.inf)
-        return scores, seen
+        return scores, context_penalty
 
     def _ends(self, vocabulary: int, device: torch.device) -> torch.Tensor:
-        """End-of-text tokens that the model can write: a config may name others."""
+        """Return end-of-text tokens that have a logit; a config may name others."""
         if self._writable is None:
             ends = [token for token in self._rules.eos if token < vocabulary]
             self._writable = torch.tensor(ends, dtype=torch.long, device=device)
         return self._writable
 
 
-def _penalise(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, penalty: float):
-    """Repetition penalty in place: every token of a node's prefix once, as ``generate`` has it."""
+def _penalize(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, penalty: float):
+    """Apply the repetition penalty in place: each token of a node's prefix once, as in ``generate``."""
     longest, vocabulary = int(lengths.max()), scores.shape[1]
     filled = np.where(np.arange(longest) < lengths[:, None], context[:, :longest], context[:, :1])
     seen = torch.from_numpy(filled.astype(np.int64)).to(scores.device)[tree.rows]  # (T, L)
@@ -141,20 +171,20 @@ def _penalise(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np
     queries = queries.clamp_max(len(tree.tokens) - 1)
     path = torch.where(tree.ancestors, tree.tokens[queries], seen[:, :1])  # (T, W)
     seen = torch.cat((seen, path), 1)
-    unwritable = filled.max() >= vocabulary  # the embedding may hold tokens that the model cannot write
+    unwritable = filled.max() >= vocabulary  # the embedding may be larger than the output head
     if unwritable:
         last_seen = (seen == vocabulary - 1).any(1, keepdim=True)
         unknown = seen >= vocabulary
         seen = seen.clamp_max(vocabulary - 1)
     old = scores.gather(1, seen)
     new = torch.where(old < 0, old * penalty, old / penalty)
-    if unwritable:  # they share the last token's column, which is penalised only if it was seen itself
+    if unwritable:  # clamped to the last token, which keeps its own score unless it occurs itself
         new = torch.where(unknown & ~last_seen, old, new)
     scores.scatter_(1, seen, new)
 
 
 def _run_processors(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, processors):
-    """Each row's own processors on the prefixes of its nodes, those of one depth together."""
+    """Run each row's processors on the prefixes of its nodes, together for nodes of the same depth."""
     tokens, _, depths, starts = tree.host
     ancestors = tree.ancestors.cpu().numpy()
     for row, length in enumerate(lengths):
@@ -170,5 +200,5 @@ def _run_processors(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengt
 
 
 def _drafted(tokens: np.ndarray, path: np.ndarray) -> np.ndarray:
-    """Draft tokens on a path, the root left out (it is the text's last token)."""
+    """Return the draft tokens on a path, without the root, which is the text's last token."""
     return tokens[1:][path[1:]]

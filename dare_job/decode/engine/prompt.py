@@ -1,4 +1,4 @@
-"""A prompt's text to token ids, with the model's chat template where it has one."""
+"""Tokenization of prompts, with the model's chat template if it has one."""
 
 from typing import Literal
 
@@ -9,11 +9,23 @@ from dare_job.errors import ConfigError
 
 def prompt_ids(tokenizer, prompt: str,
                chat_template: Literal["auto", "always", "never"] = "auto") -> np.ndarray:
-    """Token ids int32 (tokens,) of one prompt.
+    """Tokenize one prompt.
 
-    chat_template  "auto": wrapped as a user's message where the tokenizer has a template; "always": a
-                   tokenizer without one is an error; "never": the bare text.
-    Raises ConfigError.
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+    prompt : str
+    chat_template : {"auto", "always", "never"}
+        Whether to wrap the prompt as a user message. auto: if the tokenizer has a template.
+
+    Returns
+    -------
+    ndarray, int32 (tokens,)
+
+    Raises
+    ------
+    ConfigError
+        If ``chat_template`` is unknown, or "always" and the tokenizer has no template.
     """
     if chat_template not in ("auto", "always", "never"):
         raise ConfigError(f"model.chat_template is {chat_template!r}; choose auto, always or never")
@@ -24,5 +36,5 @@ def prompt_ids(tokenizer, prompt: str,
         return np.asarray(tokenizer(prompt)["input_ids"], np.int32)
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True)
-    # The template writes its own special tokens.
+    # The template adds special tokens itself.
     return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
