@@ -9,7 +9,7 @@ import torch
 from decode_models import VOCABULARY, generate, oracle, prompts, tiny, write
 from tape import Recorder
 
-from dare_job.decode.model.cuda_graphs import fusion
+from dare_job.decode.model.cuda_graphs import forward, fusion
 from dare_job.decode.model.cuda_graphs.forward import StaticForward
 from dare_job.decode.model.cuda_graphs.fusion import fused
 from dare_job.decode.model.target import Target
