@@ -42,7 +42,7 @@ class Job:
         from dare_job.models.files import resolve
 
         model = self.config.model
-        return resolve(model.name, model.revision, model.trust_remote_code)
+        return resolve(model.name, trust_remote_code=model.trust_remote_code)
 
     @cached_property
     def draft_path(self) -> Path | None:
@@ -52,7 +52,8 @@ class Job:
         asked = self.config.drafter
         if asked.model is None:
             return None
-        return resolve(asked.model, asked.revision, self.config.model.trust_remote_code, "drafter.model")
+        return resolve(asked.model, trust_remote_code=self.config.model.trust_remote_code,
+                       setting="drafter.model")
 
     @cached_property
     def draft_hash(self) -> str | None:

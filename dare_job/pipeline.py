@@ -90,7 +90,7 @@ def _run_stage(job: Job, stage: str) -> dict:
     began = time.perf_counter()
     with (log.bound(run_id=job.run_id, date=job.space.dt, stage=stage),
           times.counted(job.space, stage) as beat,
-          progress.reporting(settings.every_s, [lambda _: beat(), partial(Metrics(job).running, stage)])):
+          progress.reporting(listeners=[lambda _: beat(), partial(Metrics(job).running, stage)])):
         report = importlib.import_module(f"dare_job.stages.{stage}").run(job)
         _LOG.info("%s", _DESCRIBE[stage](report), extra={
             "ended": True, "seconds": round(time.perf_counter() - began, 1)})

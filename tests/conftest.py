@@ -60,8 +60,8 @@ def spark():
     """A local session of two cores; starting one takes seconds, so every test uses the same."""
     from dare_job.spark.session import session
 
-    running = session(SparkSettings(master="local[2]", driver_memory="1g", conf={
-        "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}))
+    running = session(SparkSettings(master="local[2]", conf={
+        "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}))
     yield running
     running.stop()
 

@@ -53,7 +53,7 @@ def _run_spark() -> None:
     """What a stage does of Spark: tables read and written, an aggregate, a join, Python, a sort."""
     import tempfile
 
-    spark = session(SparkSettings(master="local[2]", driver_memory="1g"))
+    spark = session(SparkSettings(master="local[2]", conf={"spark.driver.memory": "1g"}))
     with tempfile.TemporaryDirectory() as folder:
         rows = spark.createDataFrame([(number, "x") for number in range(100)], "a long, b string")
         rows.write.parquet(f"{folder}/rows")

@@ -1,10 +1,15 @@
 """Settings: what is accepted, what is refused, and what the refusal says."""
 
+import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
+from dare_job.config.base import Section, values_for
+from dare_job.config.renamed import REPLACED
 from dare_job.config.settings import JobConfig, load
+from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import ConfigError
 
 SHIPPED = sorted((Path(__file__).parents[1] / "conf").glob("*.yaml"))
@@ -40,7 +45,7 @@ def test_there_are_shipped_files():
     ("group: {clusters: many}", ["group.clusters = 'many'", "integer", "'auto'"]),
     ("decode: {min_new_tokens: 9, max_new_tokens: 8}",
      ["decode.min_new_tokens = 9", "decode.max_new_tokens = 8"]),
-    ("embed: {learning_rate: .nan}", ["embed.learning_rate = nan", "finite"]),
+    ("beam: {length_penalty: .nan}", ["beam.length_penalty = nan", "finite"]),
     ("decode: {blend_lambda: .inf}", ["decode.blend_lambda = inf", "finite"]),
     ("history: {min_rating: .nan}", ["history.min_rating = nan", "finite"]),
     ("decode: {nodes: true}", ["decode.nodes = True", "integer"]),
@@ -50,15 +55,13 @@ def test_there_are_shipped_files():
     ("decode: {blend_lambda: true}", ["decode.blend_lambda = True", "number"]),
     ("verify: {reproducible: 1}", ["verify.reproducible = 1", "boolean"]),
     ("model: {name: ''}", ["model.name = ''", "at least 1 character"]),
-    ("model: {revision: 12345}", ["model.revision = 12345", "string", "quotes"]),
-    ("embed: {source: parquet}", ["embed.source = parquet", "embed.users", "embed.items"]),
-    ("embed: {seed: 99999999999999999999}", ["embed.seed", "less than or equal to 2147483647"]),
+    ("model: {name: 12345}", ["model.name = 12345", "string", "quotes"]),
+    ("seed: 99999999999999999999", ["seed", "less than or equal to 2147483647"]),
     ("decode: {batch_size: 1000000000000}", ["decode.batch_size", "less than or equal to 65536"]),
-    ("spark: {driver_memory: 1gig}", ["spark.driver_memory = '1gig'", "900m, 2g"]),
     ("spark: {master: foo}", ["spark.master = 'foo'", "local[N], yarn, spark://HOST:PORT"]),
     ("prompts: {user: nope}", ["prompts.user = 'nope'", "use one of kar, once, rlmrec, sample, trawl"]),
     ("prompts: {domain: music}", ["prompts.domain = 'music'", "should be 'movies' or 'books'"]),
-    ("metrics: {file: 's3://bucket/dare.prom'}", ["metrics.file", "a path, no URL"]),
+    ("metrics: {file: 's3://bucket/dare.prom'}", ["metrics.file", "Path (no URL)"]),
     ("1: foo", ["key 1 is not text", "decode"]),
     ("decode: {true: 4}", ["key True is not text", "nodes"]),
     ("spark: {conf: {1: x}}", ["spark.conf.1"]),
@@ -91,7 +94,7 @@ def test_refusals_name_key_file_and_choices(settings, text, parts):
     ("decode=3", ["decode = 3"]),
     ("decode.nodes.deep=3", ["decode.nodes"]),
     ("decode.max_new_tokens=1", ["decode.min_new_tokens = 2"]),
-    ("embed.source=parquet", ["embed.users"]),
+    ("beam.min_width=5", ["beam.width = 4"]),
     ("spark.shards=0", ["spark.shards = 0"]),
 ])
 def test_a_refused_override_names_itself_and_not_the_file(settings, override, parts):
@@ -101,9 +104,9 @@ def test_a_refused_override_names_itself_and_not_the_file(settings, override, pa
 
 
 def test_file_and_override_each_answer_for_their_own(settings):
-    message = refused(settings, "decode: {nodes: -1}", "decode.depth=0")
+    message = refused(settings, "decode: {nodes: -1}", "decode.context=0")
     file, _, flag = message.partition("; --set ")
-    assert "job.yaml: decode.nodes = -1" in file and flag.startswith("decode.depth=0: decode.depth = 0")
+    assert "job.yaml: decode.nodes = -1" in file and flag.startswith("decode.context=0: decode.context = 0")
 
 
 def test_a_refused_flag_names_itself(settings):
@@ -122,10 +125,10 @@ def test_overrides_of_the_wrong_shape(settings, override):
     ("decode: {depth: 3}", ["decode="], "decode.depth", 12),
     ("", [], "decode.nodes", "auto"),
     ("decode: {blend_lambda: 4}", [], "decode.blend_lambda", 4.0),
-    ("embed: {learning_rate: 1e-3}", [], "embed.learning_rate", 0.001),
-    ("", ["embed.learning_rate=5E-2"], "embed.learning_rate", 0.05),
+    ("verify: {p: 1e-3}", [], "verify.p", 0.001),
+    ("", ["verify.p=5E-2"], "verify.p", 0.05),
     ("spark: {shards: 3}", ["spark.shards=auto"], "spark.shards", "auto"),
-    ("", ['model.revision="12345"'], "model.revision", "12345"),
+    ("", ['model.name="12345"'], "model.name", "12345"),
     ("", ["group.user_attributes=[age, city]"], "group.user_attributes", ["age", "city"]),
     ("", ["spark.conf.spark.foo=1"], "spark.conf", {"spark.foo": "1"}),
     ("spark: {conf: }", ["spark.conf.spark.a.b=true"], "spark.conf", {"spark.a.b": "true"}),
@@ -133,7 +136,7 @@ def test_overrides_of_the_wrong_shape(settings, override):
      {"spark.x": "z", "spark.y": "false"}),
     ("", ["spark.conf={spark.x: 2}"], "spark.conf", {"spark.x": "2"}),
     ("spark: {conf: }", [], "spark.conf", {}),
-    ("embed: {source: parquet, items: i}", [], "embed.items", "i"),
+    ("embed: {items: i}", [], "embed.items", "i"),
 ])
 def test_accepted(settings, text, overrides, key, expected):
     found = settings(text, *overrides)
@@ -208,3 +211,51 @@ def test_sizes_of_waves_ascend(settings, value):
     with pytest.raises(ConfigError, match=r"--set waves\.sizes.*each larger than the one before") as found:
         settings("", f"waves.sizes={value}")
     assert "waves.when=never" in str(found.value)
+
+
+def leaves(section: type[Section] = JobConfig, above: str = "") -> dict:
+    """All settings by key, with their fields."""
+    found = {}
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            found |= leaves(kind, f"{above}{name}.")
+        else:
+            found[above + name] = field
+    return found
+
+
+def test_there_are_at_most_110_settings():
+    assert len(leaves()) <= 110
+
+
+@pytest.mark.parametrize("key", leaves())
+def test_each_setting_has_a_description_in_sentences(key):
+    text = leaves()[key].description
+    assert text and len(text) >= 15 and text[0].isupper() and not text.endswith((".", ",", ":", ";")), text
+    assert "  " not in text and not re.search(r"\b(tonight|anew|behind|hangs on|law|judged)\b", text), text
+
+
+@pytest.mark.parametrize("key", REPLACED)
+def test_a_key_of_an_earlier_version_is_refused_with_what_replaced_it(settings, key):
+    assert key not in leaves()
+    section, name = key.split(".")
+    for message in (refused(settings, f"{section}: {{{name}: 1}}"), refused(settings, "", f"{key}=1")):
+        assert f"unknown key {key}: {REPLACED[key]}" in message
+
+
+@pytest.mark.parametrize("key", REPLACED)
+def test_what_replaced_a_key_is_a_setting(key):
+    for name in re.findall(r"\b(?<!\.)[a-z]+\.[a-z_]+\b(?!\.)", REPLACED[key]):
+        assert name in leaves() or name.startswith("spark."), name
+
+
+@pytest.mark.parametrize("engine, section", [
+    (EngineSettings, "decode"), (EngineSettings, "verify"), (Warp, "sample"), (Beams, "beam")])
+def test_sections_have_the_defaults_and_descriptions_of_the_engine(engine, section):
+    fields = type(getattr(JobConfig(), section)).model_fields
+    assert values_for(engine, getattr(JobConfig(), section))
+    for field in dataclasses.fields(engine):
+        if field.name in fields and field.name not in ("nodes", "repetition_penalty"):
+            assert fields[field.name].description == field.metadata["description"]
+            assert fields[field.name].default == getattr(engine(), field.name)

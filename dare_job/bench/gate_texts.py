@@ -16,7 +16,7 @@ import typer
 from dare_job.cli import options
 from dare_job.config.settings import GateSettings
 from dare_job.evaluate.replay import texts as recorded
-from dare_job.publish.gate.checks import Texts, counted, looping
+from dare_job.publish.gate.checks import LOOP_NGRAM, LOOP_REPEATS, LOOP_TOKENS, Texts, counted, looping
 from dare_job.schemas import KNOWLEDGE
 
 _N_GRAMS = (6, 12, 24, 32)
@@ -43,7 +43,7 @@ def _found(ids: list[np.ndarray], n: int, gates: GateSettings) -> float:
     halves = [tokens[:len(tokens) // 2] for tokens in ids if len(tokens) >= 2 * n]
     made = [np.concatenate([half, np.tile(half[-n:], 3)]) for half in halves]
     offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in made])])
-    loops = looping(np.concatenate(made), offsets, gates.loop_ngram, gates.loop_repeats, gates.loop_tokens)
+    loops = looping(np.concatenate(made), offsets, LOOP_NGRAM, LOOP_REPEATS, LOOP_TOKENS)
     return float((loops > 0).mean())
 
 

@@ -78,7 +78,7 @@ def sampled(job: Job, rows: int, without: Iterable[str] = ()) -> list[dict]:
 
     asked = generate.tonight(job, None).where(F.col("prompt").isNotNull())
     asked = asked.where(~F.col("entity_id").isin(list(without)))
-    order = F.xxhash64(F.lit(job.config.baseline.seed), "entity", "entity_id")
+    order = F.xxhash64(F.lit(job.config.seed), "entity", "entity_id")
     return [row.asDict() for row in asked.orderBy(order, "entity_id").limit(rows).collect()]
 
 

@@ -50,7 +50,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Of halves, samples and
 Config = Annotated[list[Path] | None, typer.Option(
     "--config", help="YAML settings, of which input.max_reject_share, spark and log count; repeatable.")]
 Set = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", help="Override a setting, as in spark.driver_memory=8g; repeatable.")]
+    "--set", metavar="KEY=VALUE", help="Override a setting, as in spark.master=local[4]; repeatable.")]
 
 
 @prepare.callback()
@@ -158,7 +158,7 @@ def _run(name: str, sources: list[Path], read: Callable, asked, settings, as_jso
 
     def work() -> dict:
         with (log.bound(stage=f"prepare {name}"), writing(asked.out),
-              progress.reporting(settings.log.every_s)):
+              progress.reporting()):
             manifest = command.prepare(name, sources, read, asked, session(settings.spark))
         report.show(manifest, console())
         return {"out": str(asked.out), **manifest}

@@ -95,4 +95,4 @@ def _raise_if_java_ended(error: Exception) -> None:
         code = java.wait(_ENDS_WITHIN_S)
         raise InfrastructureError(
             f"Spark's Java process has ended with {code} (-9: killed, often for its memory: "
-            "spark.driver_memory): what was finished is kept, run it again") from error
+            "spark.driver.memory in spark.conf): what was finished is kept, run it again") from error

@@ -1,20 +1,44 @@
-"""What the sections of the settings are made of: how strictly they read, and types of numbers."""
+"""Base of all sections of the settings, common types, and sections made from the engine's dataclasses."""
 
-from typing import Annotated, Literal
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 MOST = 2**31 - 1
 
 
 class Section(BaseModel):
-    """Strict: `true` is no number and `"8"` is none either; a whole number is a float, NaN is not."""
+    """Strict types: `true` and `"8"` are no numbers. A whole number is accepted as a float, NaN is not."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), strict=True, allow_inf_nan=False)
 
 
 AtLeastOne = Annotated[int, Field(ge=1, le=MOST)]
-Seed = Annotated[int, Field(ge=0, le=MOST)]
 Dtype = Literal["float32", "bfloat16", "float16"]  # of a model's weights
 Share = Annotated[float, Field(ge=0, le=1)] | None
+
+
+def section_of(engine: type, *names: str, **others: tuple[Any, Any]) -> type[Section]:
+    """A section with these fields of an engine's dataclass: type, default, bounds and description.
+
+    others: fields that have another type and default here, as (type, default).
+    """
+    types = get_type_hints(engine)
+    found = {}
+    for field in fields(engine):
+        if field.name in names:
+            default = field.default_factory() if field.default is MISSING else field.default
+            found[field.name] = (types[field.name], Field(default, **field.metadata))
+        elif field.name in others:
+            kind, default = others[field.name]
+            found[field.name] = (kind, Field(default, **field.metadata))
+    return create_model(f"{engine.__name__}Fields", __base__=Section, **found)
+
+
+def values_for(engine: type, *sections: Section) -> dict[str, Any]:
+    """The values of sections that are fields of an engine's dataclass, by name."""
+    names = {field.name for field in fields(engine)}
+    return {name: getattr(section, name) for section in sections for name in type(section).model_fields
+            if name in names}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ValidationError
 
+from dare_job.config.renamed import REPLACED
 from dare_job.config.source import Override
 
 _QUOTE = "; write it in quotes (in a shell: --set 'KEY=\"VALUE\"')"
@@ -68,7 +69,7 @@ def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
     reason = f"should be {reason}" if any("Input should be" in found["msg"] for found in failures) else reason
     field = section.model_fields.get(names[-1]) if section else None
     if failure["type"] == "string_pattern_mismatch" and field and field.description:
-        reason = f"should be {field.description}"
+        reason = f"is not of this form: {field.description}"
     choices = _choices(field.annotation) if field else []
     choices = [choice for choice in choices if f"'{choice}'" not in reason]
     hint = f"; valid choices: {', '.join(choices)}" if choices else ""
@@ -79,6 +80,8 @@ def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
 def _unknown(key: str, failure, known: list[str]) -> str:
     if failure["type"] == "invalid_key":
         return f"key {failure['input']!r} is not text; valid keys: {', '.join(known)}"
+    if key in REPLACED:
+        return f"unknown key {key}: {REPLACED[key]}"
     close = difflib.get_close_matches(key.rsplit(".", 1)[-1], known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     return f"unknown key {key}{hint}; valid keys: {', '.join(known)}"

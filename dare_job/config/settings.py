@@ -1,4 +1,4 @@
-"""The job's settings: typed models, and the reader that turns YAML into them."""
+"""The job's settings: typed sections, and the reader that turns YAML into them."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from dare_job import prompts
 from dare_job.config import source as config_source
-from dare_job.config.base import MOST, AtLeastOne, Section, Seed, Share
+from dare_job.config.base import MOST, AtLeastOne, Section, Share
 from dare_job.config.decoding import (
     BeamSettings,
     DecodeSettings,
@@ -22,29 +22,37 @@ from dare_job.config.decoding import (
 from dare_job.config.errors import explain
 from dare_job.config.recommend import RecommendSettings
 from dare_job.config.source import Override
+from dare_job.decode.settings import check_widths
 from dare_job.errors import ConfigError
 
 
 class InputSettings(Section):
-    path: str | None = Field(None, description="folder or file with interactions, users and items")
-    format: Literal["auto", "parquet", "movielens", "amazon"] = "auto"
-    knowledge: str | None = Field(None, description="yesterday's text where OUT has none yet (Parquet)")
-    max_reject_share: float = Field(0.01, ge=0, le=1, description="stop when more rows than this are bad")
+    path: str | None = Field(None, description="Folder or file with interactions, users and items, or a URL")
+    format: Literal["auto", "parquet", "movielens", "amazon"] = Field(
+        "auto", description="Format of the input. auto: recognized from its files")
+    knowledge: str | None = Field(None, description="Folder of earlier texts (Parquet) for a first run, when "
+                                  "OUT has none yet. null: none")
+    max_reject_share: float = Field(0.01, ge=0, le=1, description="Maximum share of malformed input rows; "
+                                    "with more the run stops before it loads a model")
 
 
 class HistorySettings(Section):
     window: Literal["recent", "old", "new"] = Field(
-        "recent", description="recent: last items; old/new: the first/last m of n, n/2 < m < n (DARE)")
-    share: float = Field(0.7, gt=0.5, lt=1, description="m / n of the windows old and new")
-    max_items: int = Field(20, ge=1, le=prompts.MOST_HISTORY)
-    min_rating: float | None = Field(
-        None, description="keep interactions rated at least this, and those without a rating")
+        "recent", description="Part of a user's n interactions that prompts show. recent: the last ones. "
+        "old, new: the first or last m of them, n/2 < m < n, as in the DARE paper")
+    share: float = Field(0.7, gt=0.5, lt=1, description="Windows old and new: m / n. 0.7 is our choice")
+    max_items: int = Field(20, ge=1, le=prompts.MOST_HISTORY, description="Maximum number of interactions "
+                           "in a prompt. More make every prompt's forward pass longer")
+    min_rating: float | None = Field(None, description="Lowest rating of an interaction that counts; those "
+                                     "without a rating always count. null: all")
 
 
 class PromptSettings(Section):
-    domain: prompts.Domain = Field("movies", description="what sets that are worded for both speak of")
-    user: str = Field(prompts.SAMPLE, description="a prompt set by name, a YAML file, or a Jinja file")
-    item: str = prompts.SAMPLE
+    domain: prompts.Domain = Field("movies", description="What the items are, in prompt sets worded for both "
+                                   "domains")
+    user: str = Field(prompts.SAMPLE, description="Prompt set of users: its name, or a YAML or Jinja file. "
+                      "A changed prompt makes all texts stale")
+    item: str = Field(prompts.SAMPLE, description="Prompt set of items: its name, or a YAML or Jinja file")
 
     @field_validator("user", "item")
     @classmethod
@@ -61,53 +69,53 @@ class PromptSettings(Section):
 
 
 class EmbedSettings(Section):
-    source: Literal["lightgcn", "parquet"] = "lightgcn"
-    users: str | None = Field(None, description="ready-made user vectors (Parquet: entity_id, vector)")
-    items: str | None = None
-    dim: int = Field(32, ge=2, le=MOST)
-    layers: int = Field(2, ge=1, le=8)
-    epochs: int = Field(20, ge=1, le=MOST)
-    learning_rate: float = Field(0.01, gt=0)
-    batch_size: int = Field(2048, ge=1, le=MOST)
-    seed: Seed = 0
+    """Vectors of users and items: ready-made ones, or LightGCN where neither file is set."""
 
-    @model_validator(mode="after")
-    def _has_files(self):
-        if self.source == "parquet" and not (self.users or self.items):
-            raise ValueError("embed.source = parquet needs embed.users or embed.items, or both")
-        return self
+    users: str | None = Field(None, description="Parquet file or folder of user vectors (entity_id, vector). "
+                              "null: LightGCN, or no user vectors where embed.items is set")
+    items: str | None = Field(None, description="Parquet file or folder of item vectors (entity_id, vector). "
+                              "null: LightGCN, or no item vectors where embed.users is set")
+    dim: int = Field(32, ge=2, le=MOST, description="Dimensions of LightGCN's vectors")
+    epochs: int = Field(20, ge=1, le=MOST, description="Training epochs of LightGCN")
 
 
 class GroupSettings(Section):
     clusters: AtLeastOne | Literal["auto"] = Field(
-        "auto", description="k of k-means; auto: entities / target_size")
-    target_size: int = Field(500, ge=2, le=MOST)
-    max_group_size: int = Field(
-        2000, ge=2, le=MOST, description="a larger attribute group is divided further")
-    user_attributes: list[str] | Literal["learned"] = "learned"
-    item_attributes: list[str] | Literal["learned"] = "learned"
-    seed: Seed = 0
+        "auto", description="Number of k-means clusters. auto: number of entities / target_size")
+    target_size: int = Field(500, ge=2, le=MOST, description="Average number of entities in a group")
+    max_group_size: int = Field(2000, ge=2, le=MOST, description="Maximum number of entities in an attribute "
+                                "group; a larger one is split by a further attribute")
+    user_attributes: list[str] | Literal["learned"] = Field(
+        "learned", description="Attributes that group users, in order. learned: chosen by information gain")
+    item_attributes: list[str] | Literal["learned"] = Field(
+        "learned", description="Attributes that group items, in order. learned: chosen by information gain")
 
 
 class RouterSettings(Section):
-    min_interactions: int = Field(5, ge=0, le=MOST)
-    user: Literal["auto", "collaborative", "attribute", "global"] = "auto"
-    item: Literal["auto", "collaborative", "attribute", "global"] = "auto"
+    min_interactions: int = Field(5, ge=0, le=MOST, description="Entities with fewer interactions use the "
+                                  "pool of their attribute group in place of their collaborative group")
+    user: Literal["auto", "collaborative", "attribute", "global"] = Field(
+        "auto", description="Pool of users. auto: by min_interactions")
+    item: Literal["auto", "collaborative", "attribute", "global"] = Field(
+        "auto", description="Pool of items. auto: by min_interactions")
 
 
 class PoolSettings(Section):
-    own: bool = Field(True, description="mode dare: a row's own old text drafts too, as its nearest source")
-    max_texts: int = Field(
-        20000, ge=1, le=MOST, description="texts in a group pool; more are sampled by seed")
-    max_global_texts: int = Field(200000, ge=1, le=MOST)
-    seed: Seed = 0
+    own: bool = Field(True, description="Mode dare: use a row's own previous text as its nearest draft "
+                      "source")
+    max_texts: int = Field(20000, ge=1, le=MOST, description="Maximum number of texts in a group pool; of "
+                           "more a random sample is kept. A text takes about 11 bytes per token on disk")
+    max_global_texts: int = Field(200000, ge=1, le=MOST, description="Maximum number of texts in the global "
+                                  "pool; of more a random sample is kept")
 
 
 class WaveSettings(Section):
     when: Literal["auto", "always", "never"] = Field(
-        "auto", description="auto: without old text, or where another model, tokenizer or prompt wrote it")
+        "auto", description="When to generate in waves, so that the first texts are drafts for the others. "
+        "auto: without earlier text, and when another model, tokenizer or prompt wrote it")
     sizes: list[AtLeastOne] = Field(
-        [50, 500], description="texts of each entity type that are there after each wave, ascending")
+        [50, 500], description="Number of texts of each entity type after each wave, ascending. Add 5000 for "
+        "inputs of more than 100,000 rows")
 
     @field_validator("sizes")
     @classmethod
@@ -120,68 +128,64 @@ class WaveSettings(Section):
 
 class SparkSettings(Section):
     master: str = Field("local[*]", pattern=r"^(local(-cluster)?(\[.*\])?|yarn|(spark|k8s|mesos)://.+)$",
-                        description="local[N], yarn, spark://HOST:PORT, k8s://URL")
-    shards: AtLeastOne | Literal["auto"] = "auto"
-    rows_per_commit: int = Field(64, ge=1, le=MOST,
-                                 description="rows of a file; a killed worker loses its open ones")
-    driver_memory: str = Field("2g", pattern=r"^[1-9]\d*[kmgtKMGT]$", description="as Java has it: 900m, 2g")
+                        description="Spark master: local[N], yarn, spark://HOST:PORT, k8s://URL. --master of "
+                        "spark-submit has precedence")
+    shards: AtLeastOne | Literal["auto"] = Field(
+        "auto", description="Number of Spark tasks that generate. auto: up to four per task slot, by "
+        "estimated tokens")
+    rows_per_commit: int = Field(64, ge=1, le=MOST, description="Rows per output file. A killed worker loses "
+                                 "the rows of its open file")
     ship: Literal["auto", "always", "never", "model", "pools"] = Field(
-        "auto", description="carry model and pools to the executors: auto: both, unless the master is local; "
-        "model or pools: only that, the other is on every host under the same path")
-    conf: Annotated[dict[str, str], BeforeValidator(config_source.spark_conf)] = {}
+        "auto", description="What the driver sends to executors. auto: model and pools, unless the master is "
+        "local. model, pools: that alone; the other is on every host under the same path")
+    conf: Annotated[dict[str, str], BeforeValidator(config_source.spark_conf)] = Field(
+        {}, description="Spark properties, such as spark.driver.memory: 8g (2g where it is left out)")
 
 
 class BaselineSettings(Section):
-    rows: int = Field(
-        32, ge=0, le=MOST, description="rows also decoded plainly to measure the gain, of a small night at "
-        "most a quarter or a batch; 0: none")
-    seed: Seed = 0
+    rows: int = Field(32, ge=0, le=MOST, description="Rows that are decoded autoregressively too, to measure "
+                      "the speedup. Low-volume runs take at most a quarter of their rows, or a batch. 0: "
+                      "none")
 
 
 class LimitSettings(Section):
-    max_error_share: Share = Field(0.05, description="publish nothing when more rows failed; null: never")
+    max_error_share: Share = Field(0.05, description="Maximum share of failed rows; with more nothing is "
+                                   "published (exit code 3). null: no limit")
 
 
 class GateSettings(Section):
-    """Tonight's texts of an entity type are published only within these; null switches a check off."""
+    """Limits for the new texts of an entity type; null switches a check off (docs/quality-gates.md)."""
 
-    min_failing_rows: int = Field(
-        3, ge=1, le=MOST, description="fewer rows pass whatever their share: on a night of few rows one is "
-        "a large share; errors and lengths have no need of it")
-    max_empty_share: Share = Field(0.01, description="texts without a character that shows")
-    short_tokens: int = Field(8, ge=1, le=MOST, description="a text that ended with fewer is too short")
-    max_short_share: Share = 0.02
-    max_cut_off_share: Share = Field(0.5, description="texts that decode.max_new_tokens cut off")
-    loop_ngram: int = Field(32, ge=1, le=512, description="a loop repeats up to so many tokens ...")
-    loop_repeats: int = Field(4, ge=2, le=MOST, description="... so many times or more ...")
-    loop_tokens: int = Field(24, ge=2, le=MOST, description="... and is so many tokens long or longer")
-    max_loop_share: Share = Field(0.02, description="texts that end in a loop")
+    max_empty_share: Share = Field(0.01, description="Maximum share of texts without a visible character")
+    max_short_share: Share = Field(0.02, description="Maximum share of texts that ended by themselves with "
+                                   "fewer than 8 tokens")
+    max_cut_off_share: Share = Field(0.5, description="Maximum share of texts that decode.max_new_tokens cut "
+                                     "off. null where short texts are intended")
+    max_loop_share: Share = Field(0.02, description="Maximum share of texts that end in a loop: up to 32 "
+                                  "tokens, repeated 4 times or more over 24 tokens or more")
     max_unprintable_share: Share = Field(
-        0.01, description="texts with control characters but newline and tab, U+FFFD, or broken UTF-8")
-    max_relaxed_share: Share = Field(0.25, description="tokens that were not the model's first choice")
+        0.01, description="Maximum share of texts with control characters other than newline and tab, "
+        "U+FFFD, or broken UTF-8")
+    max_relaxed_share: Share = Field(0.25, description="Maximum share of tokens that are not the model's "
+                                     "argmax. Strict text has none")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
-        1.3, description="median of a text's tokens against those of the entity's text before, either way")
+        1.3, description="Maximum ratio of the median text length to that of the entities' previous texts, "
+        "either way")
     max_length_distance: Share = Field(
-        0.3, description="Kolmogorov-Smirnov distance of the same lengths; 0: as before, 1: all others")
-    min_length_pairs: int = Field(50, ge=1, le=MOST, description="fewer texts tell nothing of lengths")
+        0.3, description="Maximum Kolmogorov-Smirnov distance between the two distributions of text lengths. "
+        "0: equal, 1: disjoint")
 
 
 class EncodeSettings(Section):
-    model: str | None = Field(None, min_length=1, description="null: no features; 'embedded' "
-                              "(all-MiniLM-L6-v2, extra encode), a local folder, its URL, or a hub name")
-    revision: str | None = None
-    batch_size: int = Field(32, ge=1, le=65536, description="texts encoded at once, of similar length")
-    window: int | None = Field(
-        None, ge=16, le=MOST, description="tokens that the encoder reads at once; a longer text is the mean "
-        "of several windows; null: as many as it can")
+    """Published texts as vectors, ids and clusters for CTR models (docs/features.md)."""
+
+    model: str | None = Field(
+        None, min_length=1, description="Text encoder: 'embedded' (all-MiniLM-L6-v2, extra encode), a "
+        "folder, its URL, or a hub name with @REVISION. null: no features")
+    batch_size: int = Field(32, ge=1, le=65536, description="Texts of similar length encoded together")
     clusters: list[Annotated[int, Field(ge=2, le=65536)]] = Field(
-        [64, 64], description="sizes of the levels of residual k-means; []: none")
-    refit: bool = Field(False, description="make new clusters tonight: all cluster ids change")
-    max_drift: Annotated[float, Field(ge=1)] | None = Field(
-        1.25, description="warn where tonight's vectors are this many times as far from their clusters as on "
-        "the night that the clusters were made; null: never")
-    row_group_rows: int = Field(8192, ge=1, le=MOST, description="rows of a row group, but of the last")
-    seed: Seed = 0
+        [64, 64], description="Clusters on each level of residual k-means. []: no clusters")
+    refit: bool = Field(False, description="Fit new clusters in this run, which changes all cluster ids")
 
     @field_validator("clusters")
     @classmethod
@@ -194,18 +198,19 @@ class EncodeSettings(Section):
 
 class LogSettings(Section):
     format: Literal["text", "json"] = Field(
-        "text", description="format of the log on standard error; json: one object per line, for machines")
-    every_s: float = Field(15, ge=0.5, description="seconds between two lines, or metrics, of progress")
-    file: bool = Field(True, description="all records also in OUT/_work/dt=D/logs/RUN_ID.jsonl")
+        "text", description="Format of the log on standard error. json: one object per line, for machines. "
+        "OUT/_work/dt=D/logs/RUN_ID.jsonl always has all records as JSON")
 
 
 class MetricsSettings(Section):
-    file: str | None = Field(None, pattern=r"^([^:]|:[^/]|:/[^/])*\.prom$", description="a path, no URL, "
-                             "that ends in .prom, in the folder of node_exporter's textfile collector")
-    push: str | None = Field(None, pattern=r"^https?://.+", description="a Pushgateway's address: "
-                             "http://HOST:9091 or http://USER:PASSWORD@HOST:9091")
-    job: str = Field("dare-job", min_length=1, description="job of the metrics that are pushed")
-    labels: dict[str, str] = Field({}, description="labels of all metrics; for a push the group")
+    """Prometheus metrics of a run (docs/monitoring.md)."""
+
+    file: str | None = Field(None, pattern=r"^([^:]|:[^/]|:/[^/])*\.prom$", description="Path (no URL) of a "
+                             ".prom file in the folder of node_exporter's textfile collector. null: none")
+    push: str | None = Field(None, pattern=r"^https?://.+", description="Address of a Pushgateway, "
+                             "http://HOST:9091 or http://USER:PASSWORD@HOST:9091. null: no push")
+    labels: dict[str, str] = Field({}, description="Labels of all metrics, and the group of a push. job: "
+                                   "name of the pushed job, dare-job where it is left out")
 
     @field_validator("labels")
     @classmethod
@@ -217,11 +222,14 @@ class MetricsSettings(Section):
         return value
 
 
-_LABELS = {"job", "entity", "stage", "run_id", "date", "command"}
+_LABELS = {"entity", "stage", "run_id", "date", "command"}
 
 
 class JobConfig(Section):
-    out: str = Field("out", min_length=1)
+    out: str = Field("out", min_length=1, description="Output folder: a path, s3://BUCKET/folder or "
+                     "hdfs:///folder. Texts go to OUT/knowledge, files of a run to OUT/_work")
+    seed: int = Field(0, ge=0, le=MOST, description="Random seed of all stages. Sampled text depends on it "
+                      "and on a row's entity type and id, not on the batch")
     input: InputSettings = InputSettings()
     model: ModelSettings = ModelSettings()
     history: HistorySettings = HistorySettings()
@@ -246,24 +254,26 @@ class JobConfig(Section):
     metrics: MetricsSettings = MetricsSettings()
 
     @model_validator(mode="after")
-    def _sampled_texts_keep_their_law(self):
+    def _sampled_text_is_exact(self):
         for name, usual in (("rule", "strict"), ("target", None)):
             if self.decode.mode in ("sample", "beam") and getattr(self.verify, name) != usual:
                 raise ValueError(
                     f"verify.{name} = {getattr(self.verify, name)!r} with decode.mode = "
-                    f"{self.decode.mode!r}: what is sampled has the model's own law, and relaxed rules "
+                    f"{self.decode.mode!r}: sampled text has the model's distribution, and relaxed rules "
                     f"change it; leave verify.{name} out, or use decode.mode = dare")
         return self
 
     @model_validator(mode="after")
-    def _drafter_has_a_mode(self):
-        mode = self.decode.mode
-        if self.drafter.model and mode not in ("dare", "sample", "beam"):
+    def _mode_has_its_settings(self):
+        mode, drafted = self.decode.mode, self.drafter.model is not None
+        if drafted and mode not in ("dare", "sample", "beam"):
             raise ValueError(f"drafter.model = {self.drafter.model!r} with decode.mode = {mode!r}, which "
                              "uses no draft model: use decode.mode = dare, sample or beam, or leave "
                              "drafter.model out")
-        if self.drafter.model and mode == "beam":
-            self.beam.require_passing_layers()
+        try:
+            check_widths(self.beam, self.sample.temperature, drafted and mode == "beam")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
 
 

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import torch
 from torch.nn import functional
 
-from dare_job.config.settings import EmbedSettings
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
@@ -100,17 +99,29 @@ class Vectors:
     loss: list[float]
 
 
-def train(pairs: Pairs, settings: EmbedSettings, device: str | None = None,
+@dataclass(frozen=True)
+class Training:
+    """dim: of the vectors; layers: of propagation; batch_size: pairs of a step."""
+
+    dim: int = 32
+    epochs: int = 20
+    seed: int = 0
+    layers: int = 2
+    learning_rate: float = 0.01
+    batch_size: int = 2048
+
+
+def train(pairs: Pairs, settings: Training, device: str | None = None,
           on_epoch: Callable[[], None] = lambda: None) -> Vectors:
     """Learn vectors from pairs by Bayesian personalised ranking; the same seed gives the same on a CPU.
 
-    ``embed.batch_size`` bends to the data, so that an epoch has 16 to 64 steps.
+    ``batch_size`` is fitted to the data, so that an epoch has 16 to 64 steps.
     """
     with _threads_for(len(pairs.user)):
         return _train(pairs, settings, device, on_epoch)
 
 
-def _train(pairs: Pairs, settings: EmbedSettings, device: str | None,
+def _train(pairs: Pairs, settings: Training, device: str | None,
            on_epoch: Callable[[], None]) -> Vectors:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     random = torch.Generator().manual_seed(settings.seed)
@@ -153,7 +164,7 @@ def _threads_for(pairs: int):
 class LightGCN(torch.nn.Module):
     """Trains a vector a node; a node's embedding is the mean over 0 to ``layers`` propagations of them."""
 
-    def __init__(self, nodes: int, settings: EmbedSettings, random: torch.Generator):
+    def __init__(self, nodes: int, settings: Training, random: torch.Generator):
         """Its start depends on ``random`` alone, not on torch's global generator."""
         super().__init__()
         self.layers = settings.layers

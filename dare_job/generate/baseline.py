@@ -57,7 +57,8 @@ def measure_baseline(job: Job, cut) -> dict | None:
     """
     settings = job.config.baseline
     folder = job.space.stage("baseline")
-    fingerprint = digest([cut.fingerprint, cut.rows, settings.model_dump(), job.config.decode.batch_size])
+    fingerprint = digest([cut.fingerprint, cut.rows, settings.model_dump(), job.config.seed,
+                          job.config.decode.batch_size])
     if not is_done(folder, fingerprint):
         measured = _measured(job, cut) if settings.rows and cut.rows else None
         with committing(folder, fingerprint, {"measured": measured}):
@@ -82,7 +83,7 @@ def _measure(job: Job, cut) -> dict | None:
     task = Task.of(job, cut=f"baseline-{secrets.token_hex(4)}")  # whose hangs are no row's
     settings, batch = job.config.baseline, job.config.decode.batch_size
     rows = _written(job, cut)
-    order = F.xxhash64(F.lit(settings.seed), "entity", "entity_id")
+    order = F.xxhash64(F.lit(job.config.seed), "entity", "entity_id")
     asked = sample_size(settings.rows, cut.rows, batch)
     sample = rows.orderBy(order, "entity_id").limit(asked)
     workers = max(1, min(task_slots(job.spark), asked // (2 * batch)))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+from dare_job.config.base import values_for
 from dare_job.config.decoding import DrafterSettings
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
@@ -20,7 +21,7 @@ from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Drafter
-from dare_job.decode.settings import Beams, EngineSettings, Warp
+from dare_job.decode.settings import BEAM_METHODS, Beams, EngineSettings, Warp
 from dare_job.errors import DeviceError, InfrastructureError, describe
 from dare_job.generate.task import Task
 from dare_job.spark import workers
@@ -102,8 +103,8 @@ def make_beam_engine(task: Task, target: Target, settings: EngineSettings, plain
 
 def beam_settings(task: Task, drafted: bool) -> Beams:
     """The section ``beam``."""
-    asked = task.config.beam
-    warp = Warp(asked.temperature, asked.top_k, asked.top_p)
-    return Beams(asked.width, asked.draft_width, asked.min_width, asked.threshold,
-                 asked.layers if drafted else 0, warp, asked.law, asked.draft_law, asked.length_penalty,
-                 asked.single_cache, asked.seed)
+    sample, beam = task.config.sample, task.config.beam
+    law, draft_law = BEAM_METHODS[beam.method]
+    values = values_for(Beams, beam) | ({} if drafted else {"layers": 0})
+    return Beams(**values, warp=Warp(sample.temperature, sample.top_k, sample.top_p), law=law,
+                 draft_law=draft_law, seed=task.config.seed)

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from dare_job.config.base import values_for
 from dare_job.decode.draft.warm_up import warm_up
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
@@ -18,7 +19,7 @@ from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
-from dare_job.decode.settings import EngineSettings, Warp
+from dare_job.decode.settings import SAMPLE_METHODS, EngineSettings, Warp
 from dare_job.generate import engines
 from dare_job.generate.task import Task
 from dare_job.observe import log
@@ -148,13 +149,10 @@ def make_engine(task: Task, mode: str | None = None, batch_size: int | None = No
     mode = mode or decode.mode
     plain = mode == "autoregressive"
     sampled = decode.mode == "sample"
-    settings = EngineSettings(
-        rule=verify.rule if mode == "dare" else "strict", k=verify.k, p=verify.p,
-        c=verify.c, epsilon=verify.epsilon, delta=verify.delta,
-        max_new_tokens=decode.max_new_tokens, min_new_tokens=decode.min_new_tokens,
-        batch_size=batch_size or decode.batch_size, depth=decode.depth, score=_score(task, mode),
-        row_timeout_s=decode.row_timeout_s)
-    settings = replace(settings, nodes=0 if plain else _nodes(task, settings))
+    rule = verify.rule if mode == "dare" else "strict"
+    settings = EngineSettings(**values_for(EngineSettings, decode, verify) | {
+        "rule": rule, "batch_size": batch_size or decode.batch_size, "score": _score(task, mode),
+        "nodes": 0 if plain else _nodes(task, rule)})
     target = load_task_model(task).target
     if decode.mode == "beam":
         return engines.make_beam_engine(task, target, settings, plain)
@@ -171,18 +169,20 @@ def make_engine(task: Task, mode: str | None = None, batch_size: int | None = No
 
 def sampling_settings(task: Task) -> Sampling:
     """What the section sample of a task's settings asks for."""
-    asked = task.config.sample
-    penalty = 1.0 if asked.repetition_penalty is None else asked.repetition_penalty
-    warp = Warp(asked.temperature, asked.top_k, asked.top_p, asked.min_p, penalty, asked.logit_bias)
-    return Sampling(warp, asked.seed, asked.law, asked.rule, asked.repetition_penalty is None)
+    sample = task.config.sample
+    values = values_for(Warp, sample)
+    model_penalty = sample.repetition_penalty is None
+    warp = Warp(**values | ({"repetition_penalty": 1.0} if model_penalty else {}))
+    rule, law = SAMPLE_METHODS[sample.method]
+    return Sampling(warp, task.config.seed, law, rule, model_penalty)
 
 
-def _nodes(task: Task, settings: EngineSettings) -> int:
+def _nodes(task: Task, rule: str) -> int:
     """Draft nodes of a row: at most where the scheduler gives them out, else each row's."""
     asked = task.config.decode.nodes
     if asked != "auto":
         return asked
-    fixed = task.config.verify.reproducible and settings.rule != "strict"
+    fixed = task.config.verify.reproducible and rule != "strict"
     fixed |= task.config.decode.mode == "sample"
     if fixed:
         return engines.default_nodes(task.config.drafter)

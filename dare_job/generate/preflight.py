@@ -1,11 +1,12 @@
 """Whether a night can be drafted and sampled as its settings say: asked on the driver before it starts."""
 
 from dare_job.config.settings import JobConfig
+from dare_job.decode.settings import SAMPLE_METHODS
 from dare_job.errors import ConfigError, InfrastructureError, ModelError
 from dare_job.job import Job
 from dare_job.models import files
 
-_ADVICE = ("dare-job train-drafter trains a draft model on published text; without drafter.model, earlier "
+_ADVICE = ("dare-job drafter train trains a draft model on published text; without drafter.model, earlier "
            "texts are the drafts")
 
 
@@ -59,11 +60,11 @@ def _require_tree(config: JobConfig) -> None:
 def _require_exact(config: JobConfig, widths: tuple[int, ...]) -> None:
     from dare_job.decode.sampling.engine import Sampling
 
-    asked = config.sample
+    rule, law = SAMPLE_METHODS[config.sample.method]
     try:
-        Sampling(law=asked.law, rule=asked.rule).require(widths)
+        Sampling(law=law, rule=rule).require(widths)
     except ConfigError as error:
-        raise ConfigError(f"sample.law = {asked.law}, sample.rule = {asked.rule}, drafter.tree = "
+        raise ConfigError(f"sample.method = {config.sample.method}, drafter.tree = "
                           f"{config.drafter.tree}: {error}") from error
 
 

@@ -121,7 +121,7 @@ def _build(job: Job, entity: str, texts: list[AnyPath], pool: AnyPath) -> str | 
     rows = rows.filter(pc.and_(pc.is_null(rows["error"]), pc.is_valid(rows["token_ids"])))
     if not len(rows):
         return None
-    sample = store.sample_ids(rows["entity_id"].to_pylist(), settings.max_global_texts, settings.seed)
+    sample = store.sample_ids(rows["entity_id"].to_pylist(), settings.max_global_texts, job.config.seed)
     rows = rows.filter(pc.is_in(rows["entity_id"], pa.array(sample, pa.string())))
     _LOG.info("indexing %d %s texts of tonight", len(rows), entity)
     writer = published.writer_record(job)

@@ -10,6 +10,7 @@ is kept in memory and in ``file-digests.json`` of the user's cache folder ($XDG_
 import hashlib
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -110,12 +111,21 @@ _WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken
 _UNWANTED = ["consolidated*", "*/*"]  # the same weights again in another layout; exports to other runtimes
 
 
+_REVISION = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
+
+
+def split_revision(name: str) -> tuple[str, str | None]:
+    """A hub name and the branch, tag or commit after its ``@``, if any; other names as they are."""
+    match = None if Path(name).expanduser().exists() else _REVISION.fullmatch(name)
+    return (match[1], match[2]) if match else (name, None)
+
+
 def resolve(name: str, revision: str | None = None, trust_remote_code: bool = False,
             setting: str = "model.name", unwanted: Sequence[str] = _UNWANTED,
             parts: Callable[[Path], list[Path]] = lambda folder: [folder]) -> Path:
     """Local folder of a model, which a setting names.
 
-    name               "embedded", a folder, the URL of one, or a hub name ("owner/model")
+    name               "embedded", a folder, the URL of one, or a hub name ("owner/model", "owner/model@v2")
     revision           branch, tag or commit of a hub model
     trust_remote_code  download a hub model's Python code too
     unwanted           patterns of files of a hub model that are left there
@@ -132,9 +142,10 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+    hub_name, found = split_revision(name)
+    if folder.is_absolute() or name.startswith((".", "~")) or hub_name.count("/") > 1:
         raise ModelError(f"model folder {name} does not exist")
-    return _download(name, revision, trust_remote_code, unwanted, parts)
+    return _download(hub_name, revision or found, trust_remote_code, unwanted, parts)
 
 
 def _copied(folder: AnyPath, setting: str) -> Path:

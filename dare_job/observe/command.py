@@ -25,7 +25,7 @@ def observed(job: Job, command: str, counted: bool = True) -> Iterator[None]:
     """
     settings = job.config.log
     log.to_stderr(settings.format)
-    file = job.space.logs / f"{job.run_id}.jsonl" if settings.file else None
+    file = job.space.logs / f"{job.run_id}.jsonl"
     fields = {"run_id": job.run_id, "date": job.space.dt, "command": command}
     with log.bound(**fields), log.to_file(file), _ended_by_sigterm():
         began, code = time.monotonic(), 0

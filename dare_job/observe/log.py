@@ -67,7 +67,7 @@ def in_worker(settings, folder: AnyPath, run_id: str, **fields) -> None:
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(run_id=run_id, **fields)
     path = folder / f"{run_id}.{socket.gethostname()}-{os.getpid()}.jsonl"
-    if settings.file and path != _worker_file:  # a worker may outlive a run
+    if path != _worker_file:  # a worker may outlive a run
         for handler in _run_files():
             _detach(handler)
         _attach(_run_file(path))

@@ -29,6 +29,7 @@ class Metrics:
 
     def __init__(self, job: Job):
         self._job, self._settings, self._pushes = job, job.config.metrics, True
+        self._labels = {name: value for name, value in self._settings.labels.items() if name != "job"}
 
     @property
     def wanted(self) -> bool:
@@ -66,15 +67,16 @@ class Metrics:
 
     def _write(self, found: Iterable[Figure], path: Path) -> None:
         try:
-            write_to_textfile(str(path), _registry(found, self._settings.labels))
+            write_to_textfile(str(path), _registry(found, self._labels))
         except OSError as error:
             _LOG.warning("metrics.file = %s cannot be written: %s", path, error.strerror or error)
 
     def _push(self, found: Iterable[Figure]) -> bool:
         address, handler = _with_credentials(self._settings.push)
         try:
-            pushadd_to_gateway(address, self._settings.job, _registry(found), self._settings.labels,
-                               timeout=_TIMEOUT_S, handler=handler)
+            pushadd_to_gateway(address, self._settings.labels.get("job", "dare-job"),
+                               _registry(found, self._labels), self._labels, timeout=_TIMEOUT_S,
+                               handler=handler)
         except (OSError, ValueError, HTTPException) as error:  # refused, timed out, or no answer of HTTP
             _LOG.warning("metrics.push = %s: the push failed, the run does not: %s",
                          redact.text(self._settings.push), error)

@@ -83,6 +83,7 @@ class Reading:
         return f"{self.what}{count}{', ' if self.details else ''}{self.details}"
 
 
+EVERY_S = 15.0  # between two log lines, and between two metrics of progress
 Source = Callable[[float], Reading]  # of the seconds since the work began
 
 
@@ -132,13 +133,14 @@ _current: Reporter | None = None
 
 
 @contextmanager
-def reporting(every_s: float = 10.0, listeners: Sequence[Callable[[Reading], None]] = ()) -> Iterator[None]:
+def reporting(every_s: float | None = None,
+              listeners: Sequence[Callable[[Reading], None]] = ()) -> Iterator[None]:
     """Report progress while the block runs.
 
     every_s : seconds between two log lines, and between two calls of the listeners
     """
     global _current
-    _current = reporter = Reporter(every_s, listeners)
+    _current = reporter = Reporter(EVERY_S if every_s is None else every_s, listeners)
     thread = threading.Thread(target=copy_context().run, args=(reporter.run,), daemon=True)
     thread.start()
     try:

@@ -77,7 +77,7 @@ def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender
 
 
 def make_search(settings: RecommendSettings, recommender: Recommender, trie: Trie, sequences: Sequences,
-           drafter: Recommender | None, device: str) -> TopK:
+           drafter: Recommender | None, device: str, seed: int = 0) -> TopK:
     """Load the models and make the search that the settings ask for.
 
     Raises
@@ -92,13 +92,12 @@ def make_search(settings: RecommendSettings, recommender: Recommender, trie: Tri
         drafter_scorer = scorer(settings.drafter, trie, sequences, drafter, settings.dtype, device)
         width = 0 if settings.drafter == TRIE else settings.draft_width
         drafter_type = SampledTrieDrafter if settings.temperature else TrieDrafter
-        drafter_search = drafter_type(
-            drafter_scorer, trie.length, width, settings.draft_depth, settings.draft_whole
-        )
+        levels = settings.draft_depth if isinstance(settings.draft_depth, int) else None
+        drafter_search = drafter_type(drafter_scorer, trie.length, width, levels, settings.draft_whole)
     if settings.temperature:
         return SampledTopK(*arguments, settings.temperature, drafter_search, settings.verify, settings.scores,
-                           seed=settings.seed)
-    if drafter_search and settings.draft == "auto":
+                           seed=seed)
+    if drafter_search and settings.draft_depth == "auto":
         draft_depth = DraftDepth(None, trie.length, settings.draft_width)
     return TopK(*arguments, drafter_search, settings.scores, draft_depth)
 
@@ -165,6 +164,7 @@ class RecommendTask:
     task_threads: int
     run_id: str
     hang_timeout_s: float | None = None
+    seed: int = 0
 
     @classmethod
     def of(cls, job: Job, folder: Path, drafter: Path | None, users_: paths.AnyPath, work: paths.AnyPath,
@@ -172,7 +172,7 @@ class RecommendTask:
         return cls(ModelSource.of(job, folder), drafter and ModelSource.of(job, drafter),
                    job.config.recommend.model_dump_json(), str(users_.resolve()), str(work.resolve()), cut,
                    job.config.model.device, task_threads(job.spark), job.run_id,
-                   job.config.decode.hang_timeout_s)
+                   job.config.decode.hang_timeout_s, job.config.seed)
 
     @property
     def chunks(self) -> paths.AnyPath:
@@ -204,7 +204,7 @@ def _load(task: RecommendTask, gpu: str | None) -> BatchRecommender:
 
     with engines.memory_errors("the recommender"):
         search = make_search(settings, recommender, catalogue.trie, sequences, drafter,
-                             workers.select_device(task.device, gpu))
+                             workers.select_device(task.device, gpu), task.seed)
     return BatchRecommender(
         search, catalogue, recommender, drafter, settings.exclude, settings.k, settings.batch_size
     )

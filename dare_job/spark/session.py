@@ -40,7 +40,7 @@ def session(settings: SparkSettings):
         if master is None:
             require_java()
             master = with_retries(settings.master)
-            builder = builder.master(master).config("spark.driver.memory", settings.driver_memory)
+            builder = builder.master(master).config("spark.driver.memory", _DRIVER_MEMORY)
         for key, value in _settings(settings, master).items():
             builder = builder.config(key, value)
         active = _started(builder)
@@ -52,6 +52,7 @@ def session(settings: SparkSettings):
     return active
 
 
+_DRIVER_MEMORY = "2g"  # unless spark.conf says otherwise
 _SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

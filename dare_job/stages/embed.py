@@ -23,19 +23,19 @@ def run(job: Job) -> dict:
     settings = job.config.embed
     given = {entity: path and paths.path(path, f"embed.{entity}s")
              for entity, path in (("user", settings.users), ("item", settings.items))}
-    fingerprint = digest([require_stage(job, "input")["fingerprint"], job.space.dt, settings.model_dump(),
+    fingerprint = digest([require_stage(job, "input")["fingerprint"], job.space.dt,
+                          settings.model_dump(), job.config.seed,
                           [_identity(path, entity) for entity, path in given.items()]])
     target = job.space.stage("embed")
     if not is_done(target, fingerprint):
-        record: dict = {"source": settings.source}
+        record: dict = {"source": "parquet" if any(given.values()) else "lightgcn"}
         with committing(target, fingerprint, record) as staging:
-            if settings.source == "parquet":
+            if any(given.values()):
                 record.update(_copy(given, staging))
             else:
                 source = job.space.stage("input") / "interactions.parquet"
-                record.update(
-                    _learn(embed_lightgcn.read(source, end_of_day(job.space.day)), settings, staging)
-                )
+                pairs = embed_lightgcn.read(source, end_of_day(job.space.day))
+                record.update(_learn(pairs, settings, job.config.seed, staging))
             record["seconds"] = round(time.perf_counter() - began, 3)
     return stage_report(done_record(target))
 
@@ -59,15 +59,16 @@ def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:
     return record
 
 
-def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, staging: AnyPath) -> dict:
+def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, seed: int, staging: AnyPath) -> dict:
     """Train without a few users' last pairs, so that the same vectors can be judged on them."""
     from dare_job.embed import lightgcn  # torch: seconds that ready-made vectors spare
 
-    out = embed_lightgcn.held_out(graph, settings.seed)
+    out = embed_lightgcn.held_out(graph, seed)
     asked, wanted = graph.user[out], graph.item[out]
     known = graph.without(out)
     with progress.counting("LightGCN", settings.epochs, unit="epochs") as counter:
-        found = lightgcn.train(known, settings, on_epoch=counter.advance)
+        training = lightgcn.Training(settings.dim, settings.epochs, seed)
+        found = lightgcn.train(known, training, on_epoch=counter.advance)
     ids = dict(zip(ENTITIES, ((graph.users, found.users), (graph.items, found.items)), strict=True))
     for entity, (names, table) in ids.items():
         vectors.write(staging / f"entity={entity}" / "part-0.parquet", names, table)

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from dare_job.job import Job
+from dare_job.models.files import split_revision
 from dare_job.observe import redact
 from dare_job.publish.features import encoder_files, inputs
 from dare_job.publish.features.build import Night
@@ -27,6 +28,7 @@ from dare_job.workspace import MANIFEST, digest, write_json
 
 _LOG = logging.getLogger("dare_job")
 _VERSION = 1  # of what makes features: one more where the same texts get other ones
+MAX_DRIFT = 1.25  # how many times farther from their clusters than when these were fitted: a warning
 
 
 def run(job: Job) -> dict:
@@ -39,9 +41,10 @@ def run(job: Job) -> dict:
     if settings.model is None:
         return {}
     sources = inputs.require(job)
-    folder = encoder_files.resolve(settings.model, settings.revision)
-    encoder = {"name": redact.values(settings.model), "revision": settings.revision,
-               "sha256": encoder_files.fingerprint(folder), "window": settings.window}
+    folder = encoder_files.resolve(settings.model)
+    name, revision = split_revision(settings.model)
+    encoder = {"name": redact.values(name), "revision": revision,
+               "sha256": encoder_files.fingerprint(folder), "window": None}
     prints = {entity: _fingerprint(job, source, encoder) for entity, source in sources.items()}
     found = {entity: there for entity, sha256 in prints.items()
              if (there := published.current_manifest(job.space.features(entity), sha256))}
@@ -66,8 +69,7 @@ def _fingerprint(job: Job, source: dict, encoder: dict) -> str:
     """Of the texts, the encoder and the settings that features depend on."""
     settings = job.config.encode
     return digest(["encode", _VERSION, FEATURES_VERSION, source["run_id"], source["files"], encoder["sha256"],
-                   encoder["window"], settings.clusters, settings.refit, settings.seed,
-                   settings.row_group_rows])
+                   encoder["window"], settings.clusters, settings.refit, job.config.seed])
 
 
 def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> tuple[AnyPath, dict] | None:
@@ -94,13 +96,13 @@ def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> 
 
 def _warn(job: Job, entity: str, manifest: dict) -> None:
     """Say that clusters no longer fit the texts, or do not say the same of the same text."""
-    drift, most = manifest["drift"], job.config.encode.max_drift
+    drift = manifest["drift"]
     if not drift:
         return
-    if most and drift["ratio"] and drift["ratio"] > most:
+    if drift["ratio"] and drift["ratio"] > MAX_DRIFT:
         _LOG.warning("%ss: vectors are %.2f times as far from their clusters as on %s, when these were made "
-                     "(encode.max_drift = %g): encode.refit=true makes new ones, with new ids", entity,
-                     drift["ratio"], manifest["codebook"]["fitted"], most)
+                     "(more than %g): encode.refit=true makes new ones, with new ids", entity,
+                     drift["ratio"], manifest["codebook"]["fitted"], MAX_DRIFT)
     if drift["moved"]:
         _LOG.warning("%d of %d %ss with the same text have other cluster ids than before: the features that "
                      "they were compared with are damaged", drift["moved"], drift["compared"], entity)

@@ -32,7 +32,7 @@ def run(job: Job) -> dict:
     began = time.perf_counter()
     settings = job.config.group
     upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "embed")]
-    fingerprint = digest([*upstream, settings.model_dump()])
+    fingerprint = digest([*upstream, settings.model_dump(), job.config.seed])
     target = job.space.stage("group")
     if not is_done(target, fingerprint):
         record: dict = {}
@@ -68,7 +68,7 @@ def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath
     ids, found = vectors.read(stage_folder(job, "embed", entity))
     k = kmeans.clusters(len(ids), settings.target_size, settings.clusters)
     with progress.counting(f"groups of {entity}s", len(ids)) as counter:
-        labels = kmeans.assign(found, k, settings.seed, counter.advance)
+        labels = kmeans.assign(found, k, job.config.seed, counter.advance)
     path.mkdir()
     labels = pa.table([ids, kmeans.names(labels)], names=["entity_id", "collaborative_group"])
     with paths.arrow_sink(path / "part-0.parquet") as sink:

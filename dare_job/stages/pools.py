@@ -27,7 +27,7 @@ def run(job: Job) -> dict:
     fingerprint = digest([
         "pools",
         {entity: (published.text_identity(job, entity), _state(path)) for entity, path in old.items()},
-        tokenizer, job.config.pools.model_dump(), job.config.decode.mode,
+        tokenizer, job.config.pools.model_dump(), job.config.seed, job.config.decode.mode,
         stage_inputs.require_stage(job, "route")["fingerprint"]])
     if not is_done(folder, fingerprint):
         record: dict = {}
@@ -67,7 +67,7 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
     settings = job.config.pools
     previous_text.warn_invalid_ids(job, old)
     tokens = previous_text.previous_token_ids(job, old)
-    rank = F.xxhash64(F.lit(settings.seed), "entity_id")
+    rank = F.xxhash64(F.lit(job.config.seed), "entity_id")
     # one task sorts what a limit is taken of: ids alone, not the texts of everybody
     ids = published.read_texts(job, old).where(F.length("knowledge") > 0).select("entity_id").distinct()
     chosen = ids.orderBy(rank, "entity_id").limit(settings.max_global_texts)

@@ -56,7 +56,7 @@ def run(job: Job) -> dict:
     if settings.model is None:
         return {}
     began = time.perf_counter()
-    folder = models_files.resolve(settings.model, settings.revision, setting="recommend.model")
+    folder = models_files.resolve(settings.model, setting="recommend.model")
     recommender, drafter = Recommender.open(folder), _drafter(job)
     item_count = len(recommender.ids.items)
     _require_ids(job, item_count, item_count)  # fail before any expensive work
@@ -120,7 +120,7 @@ def _fingerprint(job: Job, input_fingerprint: str, made_by: dict) -> str:
     Drafts count only for sampling or in a narrow dtype: beam search in float32 gives the same result with any
     drafts. A drafter folder counts by its files, not its location.
     """
-    settings = job.config.recommend.model_dump(exclude={"model", "revision", "batch_size"})
+    settings = job.config.recommend.model_dump(exclude={"model", "batch_size"}) | {"seed": job.config.seed}
     if "drafter" in made_by:
         del settings["drafter"]
     if not settings["temperature"] and settings["dtype"] == "float32":

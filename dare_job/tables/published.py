@@ -94,11 +94,12 @@ def text_identity(job: Job, entity: str) -> list:
 
 def writer_record(job: Job) -> dict:
     """Who writes tonight, as a manifest says it: model, hashes of tokenizer and prompts, new tokens."""
-    from dare_job.models.files import tokenizer_hash
+    from dare_job.models.files import split_revision, tokenizer_hash
 
     settings = job.config.model
+    name, revision = split_revision(settings.name)
     return {
-        "model": {"name": settings.name, "revision": settings.revision, "dtype": settings.dtype,
+        "model": {"name": name, "revision": revision, "dtype": settings.dtype,
                   "path": str(job.model_path), "hash": job.model_hash},
         "tokenizer": tokenizer_hash(job.model_path),
         "prompts": {entity: job.config.prompts.of(entity).version_hash for entity in ENTITIES},

@@ -20,9 +20,10 @@ from dare_job.training.drafter.train import network
 MODEL = {"model": "m"}
 
 
-def task_of(beam: dict, draft=None):
+def task_of(beam: dict, draft=None, **others):
     drafter = {"model": str(draft)} if draft else {}
-    config = JobConfig.model_validate({"decode": {"mode": "beam"}, "beam": beam, "drafter": drafter})
+    config = JobConfig.model_validate(
+        {"decode": {"mode": "beam"}, "beam": beam, "drafter": drafter, **others})
     return SimpleNamespace(config=config, threads=1, draft=str(draft))
 
 
@@ -44,10 +45,9 @@ def drafter(tmp_path_factory):
 
 
 def test_the_engine_of_a_task(embedded, drafter):
-    asked = {"width": 3, "draft_width": 5, "min_width": 2, "threshold": 0.7,
-             "layers": 3, "temperature": 0.8, "top_k": 50, "law": "without_replacement",
-             "length_penalty": 0.5, "seed": 4}
-    task = task_of(asked, drafter)
+    beam = {"width": 3, "draft_width": 5, "min_width": 2, "threshold": 0.7, "layers": 3,
+            "method": "without_replacement/iid", "length_penalty": 0.5}
+    task = task_of(beam, drafter, sample={"temperature": 0.8, "top_k": 50}, seed=4)
     drafted, plain = loading.make_engine(task), loading.make_engine(task, mode="autoregressive")
     assert drafted.beams == Beams(3, 5, 2, 0.7, 3, Warp(0.8, 50), "without_replacement", "iid", 0.5, seed=4)
     assert drafted._drafter.model is engines.load_draft_model(task)
@@ -55,13 +55,19 @@ def test_the_engine_of_a_task(embedded, drafter):
 
 
 @pytest.mark.parametrize(("beam", "names"), [
-    ({"min_width": 5}, "beam.min_width"), ({"temperature": 1e-9}, "beam.temperature"),
-    ({"draft_width": 2, "min_width": 3}, "beam.draft_width"),
-    ({"draft_width": 2, "temperature": 0}, "beam.width"), ({"law": "greedy"}, "law"),
-    ({"width": 0}, "width")])
+    ({"min_width": 5}, "beam.min_width"), ({"draft_width": 2, "min_width": 3}, "beam.draft_width"),
+    ({"method": "greedy"}, "method"), ({"width": 0}, "width")])
 def test_what_is_refused(beam, names):
     with pytest.raises(ValidationError, match=names):
         JobConfig.model_validate({"decode": {"mode": "beam"}, "beam": beam, "drafter": MODEL})
+
+
+def test_temperatures_and_rules_that_are_refused():
+    search = {"decode": {"mode": "beam"}, "drafter": MODEL, "sample": {"temperature": 0}}
+    with pytest.raises(ValidationError, match="beam.draft_width = 2 is less than beam.width"):
+        JobConfig.model_validate({**search, "beam": {"draft_width": 2}})
+    with pytest.raises(ValidationError, match="sample.temperature = 1e-09"):
+        JobConfig.model_validate({**search, "sample": {"temperature": 1e-9}})
     with pytest.raises(ValidationError, match="verify.rule"):
         JobConfig.model_validate({"decode": {"mode": "beam"}, "verify": {"rule": "relaxed"}})
 

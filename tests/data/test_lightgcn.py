@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from dare_job.config.settings import EmbedSettings
 from dare_job.embed import lightgcn
 from dare_job.embed import lightgcn as embed_lightgcn
 
@@ -37,7 +36,7 @@ def test_adjacency_and_loss_of_two_pairs_by_hand(tmp_path):
     assert matrix.layout == torch.sparse_csr
     torch.testing.assert_close(matrix.to_dense(), expected)
 
-    model = lightgcn.LightGCN(4, EmbedSettings(dim=2, layers=1), torch.Generator().manual_seed(0))
+    model = lightgcn.LightGCN(4, lightgcn.Training(dim=2, layers=1), torch.Generator().manual_seed(0))
     start = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [-1.0, 1.0]])
     model.weight.data.copy_(start)
     e = (start + expected @ start) / 2
@@ -52,7 +51,7 @@ def test_adjacency_and_loss_of_two_pairs_by_hand(tmp_path):
 def test_gradient_equals_autograd_through_a_dense_matrix(tmp_path):
     graph = made(tmp_path, [("a", "x", 1), ("b", "x", 1), ("b", "y", 1)])
     matrix = lightgcn.adjacency(graph)
-    model = lightgcn.LightGCN(4, EmbedSettings(dim=3, layers=2), torch.Generator().manual_seed(1))
+    model = lightgcn.LightGCN(4, lightgcn.Training(dim=3, layers=2), torch.Generator().manual_seed(1))
     weight = torch.arange(12.0).reshape(4, 3)
     (model(matrix) * weight).sum().backward()
     x = model.weight.detach().clone().requires_grad_()
@@ -77,7 +76,7 @@ def test_it_beats_popularity_and_is_the_same_twice(tmp_path):
     out = embed_lightgcn.held_out(graph, seed=0)
     known = graph.without(out)
     assert len(out) == 120 and len(known.user) == len(graph.user) - 120
-    settings = EmbedSettings(dim=16, layers=2, epochs=40, batch_size=256)
+    settings = lightgcn.Training(dim=16, layers=2, epochs=40, batch_size=256)
     first, second = (lightgcn.train(known, settings) for _ in range(2))
     assert np.array_equal(first.users, second.users) and np.array_equal(first.items, second.items)
     assert first.users.dtype == np.float32 and first.loss[-1] < first.loss[0]
@@ -91,5 +90,5 @@ def test_it_beats_popularity_and_is_the_same_twice(tmp_path):
 
 def test_another_seed_is_another_start():
     random = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
-    weights = [lightgcn.LightGCN(5, EmbedSettings(dim=4), g).weight for g in random]
+    weights = [lightgcn.LightGCN(5, lightgcn.Training(dim=4), g).weight for g in random]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])

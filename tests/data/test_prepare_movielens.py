@@ -180,8 +180,7 @@ def test_bad_lines_one_label_alone_and_progress_are_said(tmp_path, monkeypatch):
     bad = ["1::2::six::978300275", "only::two"]
     path = ten_million(tmp_path, ROWS, more=bad, encoding="latin-1")
     code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out",
-                                 "--positive", 0.5, "--set", "log.every_s=0.5",
-                                 "--set", "log.format=text")
+                                 "--positive", 0.5, "--set", "log.format=text")
     assert code == 0 and "prepare movielens-10m: reading the original files, " in err
     assert "one label only, which has no AUC: train, valid, test" in printed
     assert f"bad lines: 2 (the first: ratings.dat:{len(ROWS) + 1}, rating is not a number)" in printed

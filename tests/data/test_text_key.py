@@ -31,7 +31,7 @@ def test_model_settings_change_text(section):
     {"decode": {"nodes": 64}}, {"decode": {"batch_size": 1}}, {"decode": {"mode": "resd"}},
     {"decode": {"mode": "autoregressive"}}, {"decode": {"depth": 3}}, {"verify": {"k": 5, "p": 0.5}},
     {"verify": {"c": 0.1, "epsilon": 0.1, "delta": 0.1, "length_quantile": 0.5}},
-    {"decode": {"mode": "resd"}, "verify": {"rule": "relaxed"}}, {"embed": {"seed": 3}},
+    {"decode": {"mode": "resd"}, "verify": {"rule": "relaxed"}}, {"seed": 3},
     {"spark": {"shards": 3}}, {"pools": {"own": False}}, {"decode": {"score": "always"}},
     {"verify": {"refresh_nights": 7}},
 ])
@@ -47,7 +47,7 @@ def test_strict_text_stays(change):
     {"verify": {"rule": "relaxed"}, "decode": {"score": "never"}},
     *({"verify": {"rule": "relaxed"}, **drafts} for drafts in (
         {"pools": {"own": False}}, {"pools": {"max_texts": 9}}, {"router": {"user": "global"}},
-        {"group": {"target_size": 9}}, {"embed": {"seed": 3}})),
+        {"group": {"target_size": 9}}, {"seed": 3})),
 ])
 def test_relaxed_text_changes(change):
     assert salt(**change) != RELAXED
@@ -58,8 +58,8 @@ SAMPLED = {"decode": {"mode": "sample"}}
 
 @pytest.mark.parametrize(("change", "differs"), [
     ({"sample": {"temperature": 0.5}}, True), ({"sample": {"top_p": 0.9}}, True),
-    ({"sample": {"seed": 1}}, True), ({"sample": {"logit_bias": {3: 1.0}}}, True),
-    ({"sample": {"law": "iid", "rule": "priority"}}, False),
+    ({"seed": 1}, True), ({"sample": {"logit_bias": {3: 1.0}}}, True),
+    ({"sample": {"method": "priority"}}, False),
     ({"drafter": {"model": "m"}}, False),
     ({"pools": {"own": False}}, False), ({"group": {"target_size": 9}}, False)])
 def test_sampled_text_has_the_models_law_whatever_drafts_it(change, differs):
@@ -83,15 +83,15 @@ def test_relaxed_text_hangs_on_the_draft_model_and_strict_text_does_not(drafter,
 
 
 @pytest.mark.parametrize(("change", "differs"), [
-    ({"width": 3}, True), ({"temperature": 0.5}, True), ({"seed": 1}, True),
-    ({"law": "without_replacement"}, True),
-    ({"length_penalty": 0.0}, True), ({"layers": 2}, False),
-    ({"threshold": 0.5}, False), ({"draft_width": 6}, False)])
+    ({"beam": {"width": 3}}, True), ({"sample": {"temperature": 0.5}}, True), ({"seed": 1}, True),
+    ({"beam": {"method": "without_replacement"}}, True), ({"beam": {"length_penalty": 0.0}}, True),
+    ({"beam": {"layers": 2}}, False), ({"beam": {"threshold": 0.5}}, False),
+    ({"beam": {"draft_width": 6}}, False), ({"beam": {"method": "iid/without_replacement"}}, False)])
 def test_beams_by_their_section(change, differs):
     beams = {"decode": {"mode": "beam"}}
     plain = salt(**beams)
     assert plain not in (STRICT, RELAXED)
-    assert (salt(**beams, beam=change) != plain) == differs
+    assert (salt(**beams, **change) != plain) == differs
 
 
 @pytest.mark.parametrize(("change", "differs"), [
@@ -105,8 +105,8 @@ def test_drafted_beams_by_how_they_are_drafted(change, differs):
 
 def test_beam_search_is_the_same_however_it_is_drafted():
     beams = {"decode": {"mode": "beam"}}
-    assert salt(**beams, beam={"temperature": 0.0}) == salt(
-        **beams, drafter=MODEL, beam={"temperature": 0.0, "layers": 2, "seed": 5})
+    assert salt(**beams, sample={"temperature": 0.0}) == salt(
+        **beams, sample={"temperature": 0.0}, drafter=MODEL, beam={"layers": 2}, seed=5)
 
 
 @pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "literal", "ratio", "entropy"])

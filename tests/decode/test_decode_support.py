@@ -249,7 +249,7 @@ def test_loading_says_what_is_missing(tmp_path):
 
 def test_mode_sample_draws_by_its_section(monkeypatch):
     given = {"decode": {"mode": "sample"},
-             "sample": {"temperature": 0.5, "top_k": 3, "min_p": 0.1, "seed": 4}}
+             "sample": {"temperature": 0.5, "top_k": 3, "min_p": 0.1}, "seed": 4}
     target = Target(tiny("llama"))
     monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(target=target))
     task = SimpleNamespace(config=JobConfig.model_validate(given), threads=1, model="llama")

@@ -201,7 +201,7 @@ def test_what_is_downloaded(tmp_path, monkeypatch, files, trust, expected):
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert resolve("owner/model", "v2", trust) == tmp_path
+    assert resolve("owner/model@v2", None, trust) == tmp_path
     assert {file.name for file in tmp_path.iterdir()} == expected
 
 
@@ -210,11 +210,11 @@ def test_a_job_downloads_code_only_where_it_is_trusted(monkeypatch):
     from dare_job.job import Job
     from dare_job.models import files as models_files
 
-    monkeypatch.setattr(models_files, "resolve", lambda *given: given)
+    monkeypatch.setattr(models_files, "resolve", lambda name, trust_remote_code: (name, trust_remote_code))
     for trust in (True, False):
-        settings = {"name": "owner/model", "revision": "v2", "trust_remote_code": trust}
+        settings = {"name": "owner/model@v2", "trust_remote_code": trust}
         job = Job(JobConfig.model_validate({"out": "o", "model": settings}), None, "run")
-        assert job.model_path == ("owner/model", "v2", trust)
+        assert job.model_path == ("owner/model@v2", trust)
 
 
 @pytest.mark.parametrize(("kind", "fields", "torch_needed"), [

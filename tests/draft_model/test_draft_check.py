@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from dare_job import pipeline
 from dare_job.config.settings import JobConfig, load
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS
-from dare_job.decode.sampling.engine import KNOWN_RULES
+from dare_job.decode.sampling.rules import RULES
+from dare_job.decode.sampling.tree_verification import TRAVERSAL
+from dare_job.decode.settings import SAMPLE_METHODS
 from dare_job.errors import ConfigError, ModelError
 from dare_job.generate import preflight
 from dare_job.job import Job
@@ -38,17 +40,16 @@ SAMPLED = {"mode": "sample"}
 
 @pytest.mark.parametrize(("sections", "error", "said"), [
     ({"drafter": {"model": "/nowhere/at/all"}}, ModelError,
-     r"drafter\.model = '/nowhere/at/all': .* does not exist; dare-job train-drafter trains"),
+     r"drafter\.model = '/nowhere/at/all': .* does not exist; dare-job drafter train trains"),
     ({"decode": {"nodes": 27}}, ConfigError,
      "draft tree 4x2x1x1 has 28 nodes a row, more than decode.nodes = 27; raise that, or take a smaller"),
     ({"decode": {"depth": 3}}, ConfigError,
      "drafter.tree = 4x2x1x1 has 4 levels, more than decode.depth = 3; raise that"),
     ({"drafter": {"tree": "999x9"}}, ConfigError, "draft tree 999x9 has 9990 nodes per row, more than 512"),
-    ({"decode": SAMPLED, "sample": {"rule": "k_seq"}}, ConfigError,
-     "sample.law = without_replacement, sample.rule = k_seq, drafter.tree = 4x2x1x1: .*not exact for draft "
-     "distribution 'without_replacement'.*rrs"),
-    ({"decode": SAMPLED, "sample": {"law": "iid", "rule": "traversal"}}, ConfigError, "sample a token twice"),
-    ({"decode": SAMPLED, "sample": {"law": "spechub"}}, ConfigError, "exactly 2 candidates, not 4"),
+    ({"decode": SAMPLED, "sample": {"method": "speculative"}}, ConfigError,
+     "sample.method = speculative, drafter.tree = 4x2x1x1: .*needs exactly 1 candidates, not 4"),
+    ({"decode": SAMPLED, "sample": {"method": "traversal/iid"}}, ConfigError, "sample a token twice"),
+    ({"decode": SAMPLED, "sample": {"method": "rrs/spechub"}}, ConfigError, "exactly 2 candidates, not 4"),
     ({"decode": SAMPLED, "sample": {"logit_bias": {999999: 1.0}}}, ConfigError,
      r"sample.logit_bias = {999999: 1.0}: embedded has token ids up to \d+; leave 999999 out")])
 def test_what_cannot_be_is_refused_before_anything_is_written(job_of, tmp_path, sections, error, said):
@@ -80,7 +81,7 @@ def test_other_tokens_are_named_with_the_first_difference(job_of, drafter, tmp_p
 
 def test_what_can_be_is_not_refused(job_of):
     for sections in ({}, {"decode": SAMPLED}, {"decode": {"nodes": 28}},
-                     {"decode": SAMPLED, "sample": {"law": "iid", "rule": "priority", "logit_bias": {3: -2}}},
+                     {"decode": SAMPLED, "sample": {"method": "priority", "logit_bias": {3: -2}}},
                      {"drafter": {"model": None}}):
         preflight.check_drafting(job_of(**sections))
 
@@ -96,13 +97,13 @@ def test_settings_that_contradict_each_other(given, said):
 
 def test_settings_as_a_user_writes_them(tmp_path):
     file = tmp_path / "night.yaml"
-    file.write_text("decode: {mode: sample}\nsample: {law: iid, rule: priority, logit_bias: {7: 1, 9: -2}}\n"
+    file.write_text("decode: {mode: sample}\nsample: {method: priority, logit_bias: {7: 1, 9: -2}}\n"
                     "drafter: {model: out/drafter, tree: 2x2}\n")
     found = load(file, ["sample.logit_bias={7: 2}"])
     assert found.sample.logit_bias == {7: 2.0} and found.drafter.tree == "2x2"
     for override, said in (("sample.temperature=-1", "sample.temperature = -1: should be greater than or"),
-                           ("sample.rule=best", "sample.rule = 'best': should be 'speculative', 'rrs'"),
-                           ("drafter.tree=4x", "drafter.tree = '4x': should be .* such as 4x2x1"),
+                           ("sample.method=best", "sample.method = 'best': should be 'rrs', 'rrs/iid'"),
+                           ("drafter.tree=4x", "drafter.tree = '4x': .* such as 4x2x1"),
                            ('drafter.model=""', "drafter.model = ''"),
                            ("sample.logit_bias={-1: 2}", "sample.logit_bias.-1")):
         with pytest.raises(ConfigError, match=said):
@@ -110,7 +111,8 @@ def test_settings_as_a_user_writes_them(tmp_path):
 
 
 def test_laws_and_rules_are_those_that_there_are():
-    fields = JobConfig.model_fields["sample"].annotation.model_fields
-    assert set(fields["law"].annotation.__args__) == set(DISTRIBUTIONS)
-    assert set(fields["rule"].annotation.__args__) == set(KNOWN_RULES)
+    """sample.method has every pair of a rule and a distribution that it is exact for."""
+    exact = {(rule.name, law) for rule in RULES.values() for law in rule.laws}
+    exact |= {(TRAVERSAL, law) for law in DISTRIBUTIONS}
+    assert set(SAMPLE_METHODS.values()) == exact and len(SAMPLE_METHODS) == len(exact)
     assert JobConfig().drafter.model is None  # retrieval, unless a draft model is named

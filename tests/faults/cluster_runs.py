@@ -19,7 +19,8 @@ from fault_nights import BEFORE, NIGHT, PATIENCE_S, ROOT, STAGES, committed, pop
 from dare_job.schemas import ENTITIES
 from dare_job.spark.session import QUICK_START
 
-CLUSTER = {"master": "local-cluster[2,1,512]", "driver_memory": "512m", "conf": {
+CLUSTER = {"master": "local-cluster[2,1,512]", "conf": {
+    "spark.driver.memory": "512m",
     "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m", "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": QUICK_START,
     "spark.executor.extraJavaOptions": quick_java.options(), "spark.driver.host": "127.0.0.1"}}

@@ -35,7 +35,7 @@ def settings(world: Path, out: Path, **sections) -> dict:
         "out": str(out), "input": {"path": str(world)},
         "decode": {"max_new_tokens": 32, "batch_size": 2, "nodes": 8, "hang_timeout_s": 600},
         "embed": {"epochs": 2, "dim": 8}, "group": {"target_size": 8}, "baseline": {"rows": 0},
-        "spark": {"rows_per_commit": 1, "shards": 4, "driver_memory": "1g"},
+        "spark": {"rows_per_commit": 1, "shards": 4, "conf": {"spark.driver.memory": "1g"}},
         "gates": {"max_cut_off_share": None}, "limits": {"max_error_share": 0.2},
     }
     for name, section in sections.items():

@@ -29,7 +29,7 @@ def night_of(tmp_path, write_input, recommender):
         shop, out = write_input(rows or tiny_recommender.interactions()), (place or tmp_path) / name
         (tmp_path / name).mkdir(exist_ok=True)
         given = {"model": str(recommender), "k": 3, "batch_size": 4, "rows_per_commit": 4,
-                 "drafter": "transitions", "draft": "always"} | settings
+                 "drafter": "transitions", "draft_depth": "all"} | settings
         return configured(tmp_path / name, shop, out, recommend=given, **(sections or {})), out, shop
     return make
 

@@ -22,7 +22,8 @@ USERS = {f"u{number}": f"likes {'war ' * number}films" for number in range(9)}
 def job_of(out: Path, bert: Path, day: str = DAY) -> Job:
     config = JobConfig.model_validate({
         "out": str(out), "encode": {"model": str(bert), "clusters": [3]}, "spark": {
-            "master": "local[2]", "driver_memory": "1g", "conf": {"spark.sql.shuffle.partitions": "2"}}})
+            "master": "local[2]", "conf": {
+                "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}}})
     return Job(config, Workspace(out, date.fromisoformat(day)), "run-1")
 
 

@@ -15,7 +15,7 @@ from small_texts import manifest, publish, rows, table
 
 from dare_job import pipeline, schemas
 from dare_job.errors import ConfigError, DataError, ModelError
-from dare_job.publish.features import encode_tasks
+from dare_job.publish.features import build, encode_tasks
 from dare_job.publish.snapshots.clean import clean
 from dare_job.stages import encode
 
@@ -31,10 +31,12 @@ def bert(tmp_path_factory):
 
 
 @pytest.fixture
-def job_of(make_job, bert):
+def job_of(make_job, bert, monkeypatch):
     """Factory: a job of a date that encodes with the tiny BERT; settings of ``encode`` by name."""
+    monkeypatch.setattr(build, "ROW_GROUP_ROWS", 8)
+
     def make(day: str = DAY, **settings):
-        given = {"model": str(bert), "clusters": [4, 3], "row_group_rows": 8, "batch_size": 4} | settings
+        given = {"model": str(bert), "clusters": [4, 3], "batch_size": 4} | settings
         return make_job({"encode": given}, day)
     return make
 
@@ -120,7 +122,7 @@ def test_who_has_the_same_text_is_encoded_once(job_of):
     assert rows(job)["a"]["vector"] == rows(job)["b"]["vector"]
 
 
-def test_another_encoder_or_window_makes_all_anew_but_the_ids(job_of, tmp_path):
+def test_another_encoder_makes_all_anew_but_the_ids(job_of, tmp_path):
     users = texts(20)
     night, after = job_of(), job_of(NEXT, model=str(tiny_bert(tmp_path / "other", seed=3, dim=24)))
     publish(night.space.out, DAY, users, items=NONE)
@@ -132,7 +134,6 @@ def test_another_encoder_or_window_makes_all_anew_but_the_ids(job_of, tmp_path):
     assert {len(row["vector"]) for row in rows(after).values()} == {24}
     assert {name: row["id"] for name, row in rows(night).items()}.items() <= {
         name: row["id"] for name, row in rows(after).items()}.items()
-    assert encode.run(job_of(NEXT, window=16))["user"]["encoding"]["texts"] == 21
 
 
 def test_new_clusters_come_on_request_or_with_other_sizes_and_take_no_encoding(job_of):
@@ -171,8 +172,9 @@ def test_clusters_that_no_longer_fit_are_told(job_of, job_log):
                for said in job_log)
 
 
-def test_large_tables_are_cut_into_files_of_whole_row_groups(job_of):
-    job = job_of(row_group_rows=2, clusters=[])
+def test_large_tables_are_cut_into_files_of_whole_row_groups(job_of, monkeypatch):
+    monkeypatch.setattr(build, "ROW_GROUP_ROWS", 2)
+    job = job_of(clusters=[])
     publish(job.space.out, DAY, texts(37), items=NONE)
     found = encode.run(job)["user"]  # two slots, four tasks each
     sizes = [file["rows"] for _, file in sorted(found["files"].items())]
@@ -309,9 +311,10 @@ def test_an_executor_without_the_extra_is_told(job_of, monkeypatch):
         encode.run(job)
 
 
-def test_the_examples_of_the_documents_read_what_the_stage_leaves(job_of):
+def test_the_examples_of_the_documents_read_what_the_stage_leaves(job_of, monkeypatch):
     """docs/features.md: the join by id. docs/consume.md: torch-rechub's reader on the table itself."""
-    job = job_of(row_group_rows=2)
+    monkeypatch.setattr(build, "ROW_GROUP_ROWS", 2)
+    job = job_of()
     publish(job.space.out, DAY, texts(33), items=NONE)
     encode.run(job)
     join, stream = (re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)[at]

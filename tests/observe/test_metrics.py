@@ -44,7 +44,7 @@ def publish(space: Workspace, dt: str) -> None:
 def test_a_published_date_in_the_file_and_at_the_gateway(tmp_path):
     with gateway() as (address, came):
         job = job_of(tmp_path, file=str(tmp_path / "dare.prom"), push=f"http://bob:hunter%402@{address}",
-                     job="nightly", labels={"team": "ranking"})
+                     labels={"team": "ranking", "job": "nightly"})
         with observed(job, "run"):
             publish(job.space, DAY)
             with times.counted(job.space, "plan"):

@@ -39,11 +39,12 @@ def test_empty_texts_have_no_character_that_shows():
     assert counted("empty", *map(row, words)) == [True, True, True, True, False, False]
 
 
-def test_a_text_is_too_short_if_it_ended_by_itself_with_fewer_tokens():
+def test_a_text_is_too_short_if_it_ended_by_itself_with_fewer_tokens(monkeypatch):
     rows = [row("a b", range(7)), row("a b", range(8)), row("a b", range(7), finish_reason="length"),
             row(" ", range(7))]
     assert counted("short", *rows) == [True, False, False, False]  # one cut off, one empty
-    assert counted("short", *rows, short_tokens=9) == [True, True, False, False]
+    monkeypatch.setattr(checks, "SHORT_TOKENS", 9)
+    assert counted("short", *rows) == [True, True, False, False]
 
 
 def test_cut_off_texts_ended_by_length():
@@ -125,5 +126,5 @@ def test_loops_are_found_in_rows_of_a_filtered_table():
     rows[1]["error"] = "x"
     rows[3]["token_ids"] = None
     of = checks.Texts.of(batch(rows).slice(0, 5))
-    assert of.loop_tokens(GATES).tolist() == [30, 0, 0, 30]
-    assert checks.Texts.of(batch(rows).slice(2, 3)).loop_tokens(GATES).tolist() == [0, 0, 30]
+    assert of.loop_tokens().tolist() == [30, 0, 0, 30]
+    assert checks.Texts.of(batch(rows).slice(2, 3)).loop_tokens().tolist() == [0, 0, 30]

@@ -212,4 +212,4 @@ def test_config_schema_describes_every_setting(monkeypatch, capsys):
     code, out, _ = run(monkeypatch, capsys, "config", "schema", "--json")
     found = json.loads(out)
     assert code == 0 and len(found) > 90
-    assert found["log.every_s"]["default"] == 15 and found["log.every_s"]["type"] == "number >= 0.5"
+    assert found["embed.epochs"]["default"] == 20 and found["embed.epochs"]["type"] == "integer >= 1"

@@ -60,8 +60,8 @@ def test_strict_text_is_the_same_whatever_drafts_it(job_of, tmp_path, plain):
 
 def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_path, drafter):
     """By model, law, rule, bias and seed of the settings, and numbers by each row's entity type and id."""
-    sample = {"temperature": 1.3, "law": "iid", "rule": "priority", "seed": 3, "logit_bias": {20: 1.5}}
-    found = night(job_of, tmp_path, sample=sample,
+    sample = {"temperature": 1.3, "method": "priority", "logit_bias": {20: 1.5}}
+    found = night(job_of, tmp_path, sample=sample, seed=3,
                   drafter={"model": str(drafter), "tree": "3x2"},
                   decode={"mode": "sample", "nodes": "auto", "batch_size": 2, "score": "auto"})
     assert found["written"] == 2 * ROWS and found["accepted_per_step"] > 0.1

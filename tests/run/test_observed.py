@@ -28,7 +28,7 @@ def run(job_of, tmp_path_factory):
     with gateway() as (address, came):
         job = job_of(out, NIGHT_2, limit=30, run_id="run-seen", baseline={"rows": 0},
                      decode={"batch_size": 1, "nodes": 0}, spark={"rows_per_commit": 1},
-                     log={"every_s": 0.5, "format": "json"},
+                     log={"format": "json"},
                      metrics={"file": str(out.parent / "dare.prom"), "push": f"http://{address}"})
         with observed(job, "run"):
             summary = pipeline.run(job)

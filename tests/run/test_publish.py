@@ -123,7 +123,7 @@ def test_rows_that_no_gate_let_through_are_not_published(prepared):
 def test_what_the_gate_found_is_in_the_manifest(prepared):
     manifests = gated(prepared({"a": True, "b": True}, [text("a", "x"), text("b", " ")]))
     assert manifests["user"]["gates"]["empty"]["value"] == 0.5
-    assert manifests["user"]["gates"]["empty"]["why"] == "fewer rows than gates.min_failing_rows = 3"
+    assert manifests["user"]["gates"]["empty"]["why"] == "fewer than 3 rows"
     assert manifests["item"]["gates"]["empty"]["value"] is None
     assert pipeline.summarise(prepared({}, []), manifests)["gates"]["empty"] == 0.5
 

@@ -21,6 +21,7 @@ from standalone import ROOT
 
 from dare_job import cli, errors, pipeline, workspace
 from dare_job.errors import InfrastructureError
+from dare_job.publish.gate import scan
 from dare_job.publish.report import texts
 from dare_job.schemas import ENTITIES
 from dare_job.stages import publish
@@ -143,10 +144,11 @@ def test_what_workers_say_and_how_busy_they_were_is_kept(runs, at_url):
     assert set(found["seconds"]) == set(pipeline.STAGES[:-1])  # all before it is published
 
 
-def test_a_failed_gate_names_the_rows_and_leaves_what_is_published(runs, at_url, job_at):
+def test_a_failed_gate_names_the_rows_and_leaves_what_is_published(runs, at_url, job_at, monkeypatch):
+    monkeypatch.setattr(scan, "MIN_FAILING_ROWS", 1)
     out = at_url[1]
     before = published.read_manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
-    shut = job_at(NIGHT_2, gates={"max_cut_off_share": 0.0, "min_failing_rows": 1})
+    shut = job_at(NIGHT_2, gates={"max_cut_off_share": 0.0})
     for stage in ("gate", "publish"):
         with pytest.raises(errors.ThresholdError, match="texts are cut off") as caught:
             pipeline.run_stage(shut, stage)
@@ -189,7 +191,7 @@ def test_a_killed_run_is_refused_company_and_goes_on(at_url, store, job_of, nigh
     """By the command line: killed with its Java once chunks are committed; then the same date again."""
     world, out = at_url[0], paths.path(f"{store}/out/killed")
     sections = {"decode": {"max_new_tokens": 48, "batch_size": 1, "nodes": 0}, "baseline": {"rows": 0},
-                "spark": {"master": "local[2]", "driver_memory": "1g", "rows_per_commit": 3}}
+                "spark": {"master": "local[2]", "conf": {"spark.driver.memory": "1g"}, "rows_per_commit": 3}}
     config = settings(nights.world, tmp_path / "unused", **sections)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(config))
     job = job_of(out, NIGHT_1, input={"path": world}, **sections)

@@ -24,7 +24,7 @@ def world(write_input):
                ("late", "horror00", 5.0, JAN_2 + 86_400)]
     users += [("few", [("taste", "comedy"), ("age", "1")]), ("late", None)]
     return {"input": {"path": str(write_input(events, users, items))},
-            "embed": {"dim": 8, "epochs": 30, "batch_size": 64},
+            "embed": {"dim": 8, "epochs": 30},
             "group": {"target_size": 20, "max_group_size": 15, "clusters": 2}}
 
 
@@ -100,7 +100,7 @@ def test_a_given_order_of_attributes_is_kept(make_job, world):
 def test_ready_made_vectors(make_job, world, tmp_path):
     rows = {"entity_id": [f"u{n:02d}" for n in range(40)], "vector": [[float(n % 2), 1.0] for n in range(40)]}
     pq.write_table(pa.table(rows), tmp_path / "users.parquet")
-    world["embed"] = {"source": "parquet", "users": str(tmp_path / "users.parquet")}
+    world["embed"] = {"users": str(tmp_path / "users.parquet")}
     job = make_job(world)
     *_, routed = through(job)
     groups = table(job, "group")
@@ -108,7 +108,7 @@ def test_ready_made_vectors(make_job, world, tmp_path):
     assert groups["few"]["collaborative_group"] is None
     assert routed["item"].get("collaborative", 0) == 0  # no vectors of items were given
     with pytest.raises(DataError, match="no such file of vectors"):
-        embed.run(make_job({**world, "embed": {"source": "parquet", "items": "absent.parquet"}}))
+        embed.run(make_job({**world, "embed": {"items": "absent.parquet"}}))
 
 
 def test_each_stage_says_which_command_to_run_first(make_job, world):

@@ -118,7 +118,7 @@ def test_staleness_by_setting(make_job, inputs):
     plan.run(first)
     publish(first, "user", [rows(first, "user")["ann"]], "2026-01-02")
     for settings, model, expected in (
-            ({"decode": {"nodes": 64, "batch_size": 2}, "pools": {"seed": 5}}, "model-1", False),
+            ({"decode": {"nodes": 64, "batch_size": 2}, "seed": 5}, "model-1", False),
             ({}, "model-2", True), ({"history": {"max_items": 1}}, "model-1", True)):
         second = make_job({**inputs, **settings}, day="2026-01-03", model=model)
         plan.run(second)

@@ -5,6 +5,7 @@ Which pool drafts for whom: users by what they met, items by their category, as 
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ import pyarrow.parquet as pq
 from rich.progress import Progress
 
 from dare_job.bench.dare.tables import Data
-from dare_job.config.settings import EmbedSettings
 from dare_job.embed import kmeans, lightgcn
 from dare_job.embed import lightgcn as embed_lightgcn
 from dare_job.generate import previous_text
@@ -66,7 +66,7 @@ def pools_of(data: Data, work: Path) -> dict[str, dict[str, tuple[str, str]]]:
 def _by_vectors(data: Data, folder: Path) -> dict[str, tuple[str, str]]:
     """k-means of LightGCN vectors, learned from the interactions that the old text knows."""
     known = {user: data.known(user) for user in sorted(data.users)}
-    made_of = digest([known, CLUSTERS, EmbedSettings().model_dump()])
+    made_of = digest([known, CLUSTERS, asdict(lightgcn.Training())])
     if not is_done(folder, made_of):
         record: dict = {}
         with committing(folder, made_of, record) as staging, Progress(transient=True) as progress:
@@ -76,7 +76,7 @@ def _by_vectors(data: Data, folder: Path) -> dict[str, tuple[str, str]]:
                        for column, field in zip(zip(*rows, strict=True), INTERACTIONS, strict=True)]
             pq.write_table(pa.table(columns, schema=INTERACTIONS), staging / "interactions.parquet")
             graph = embed_lightgcn.read(staging / "interactions.parquet", len(rows))
-            vectors = lightgcn.train(graph, EmbedSettings(), progress=progress).users
+            vectors = lightgcn.train(graph, lightgcn.Training(), progress=progress).users
             labels = kmeans.names(kmeans.assign(vectors, kmeans.clusters(len(vectors), 1, CLUSTERS), _SEED))
             record["groups"] = dict(zip(graph.users.to_pylist(), labels.to_pylist(), strict=True))
     groups = done_record(folder)["groups"]

@@ -9,7 +9,7 @@ Items are titles without their years, as in the prompts: two films of one title 
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from rich.progress import Progress
 
 from dare_job.bench.decode.night import Night
 from dare_job.bench.profiles.data import LATER, Profile
-from dare_job.config.settings import EmbedSettings
 from dare_job.embed import kmeans, lightgcn, vectors
 from dare_job.embed.lightgcn import Pairs
 from dare_job.workspace import committing, digest, is_done
@@ -41,8 +40,8 @@ class Groups:
 
 def learned(profiles: Sequence[Profile], work: Path) -> dict[str, np.ndarray]:
     """Vector of each user, float32 (d,); kept in ``work`` for the next call."""
-    settings = EmbedSettings()
-    name = digest([settings.model_dump(), LATER, [(p.user, p.titles) for p in profiles]])
+    settings = lightgcn.Training()
+    name = digest([asdict(settings), LATER, [(p.user, p.titles) for p in profiles]])
     folder = work / f"vectors-{name[:12]}"
     if not is_done(folder, name):
         pairs = interactions(profiles)

@@ -77,10 +77,10 @@ def _settings(folder: Path, users: int, options: argparse.Namespace) -> Path:
     (folder / "world.json").write_text(json.dumps({"users": users, "dim": options.dim}))
     path.write_text(yaml.safe_dump({
         "out": str(folder / "out"), "input": {"path": str(folder / "input"), "format": "parquet"},
-        "embed": {"source": "parquet", **{f"{entity}s": str(folder / "vectors" / f"entity={entity}")
-                                          for entity in ("user", "item")}},
-        "spark": {"master": options.master, "driver_memory": options.driver_memory, "rows_per_commit": 256,
-                  "conf": {"spark.local.dir": str(folder / "spill"),
+        "embed": {f"{entity}s": str(folder / "vectors" / f"entity={entity}") for entity in ("user", "item")},
+        "spark": {"master": options.master, "rows_per_commit": 256,
+                  "conf": {"spark.driver.memory": options.driver_memory,
+                           "spark.local.dir": str(folder / "spill"),
                            **dict(pair.split("=", 1) for pair in options.conf)}},
         "baseline": {"rows": 0}}))
     return path

@@ -65,7 +65,7 @@ def _read(data: str, into: Path) -> Path:
     from dare_job.data import readers
     from dare_job.spark.session import session
 
-    readers.read(InputSettings(path=data), into, session(SparkSettings(driver_memory="1g")))
+    readers.read(InputSettings(path=data), into, session(SparkSettings(conf={"spark.driver.memory": "1g"})))
     return into
 
 

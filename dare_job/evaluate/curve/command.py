@@ -91,14 +91,14 @@ class _Encoder:
         """Raises ConfigError where a package is missing, ModelError where there is no such encoder."""
         self._settings = settings = job.config.encode
         self.name = settings.model or EMBEDDED
-        self._folder, self._loaded = encoder_files.resolve(self.name, settings.revision), None
+        self._folder, self._loaded = encoder_files.resolve(self.name), None
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         if self._loaded is None:
             import torch
 
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            self._loaded = Encoder(self._folder, device, self._settings.batch_size, self._settings.window)
+            self._loaded = Encoder(self._folder, device, self._settings.batch_size)
         return self._loaded.encode(texts).vectors
 
 

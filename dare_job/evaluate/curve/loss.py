@@ -72,7 +72,7 @@ def asked(job: Job, sets: dict[str, Path], check: Check):
     return Options(
         data=check.data, knowledge={key: str(out) for key, out in sets.items()}, models=check.models,
         seeds=check.seeds, dt=job.space.dt, labels_from=check.labels_from, encoder=encode.model or EMBEDDED,
-        revision=encode.revision, window=encode.window, min_rating=check.min_rating, device=check.device,
+        min_rating=check.min_rating, device=check.device,
         training=TrainSettings(epochs=check.epochs))
 
 

@@ -25,6 +25,7 @@ from dare_job.spark.tables import read_parquet
 from dare_job.storage import lock, paths
 from dare_job.storage.paths import AnyPath
 
+ROW_GROUP_ROWS = 8192  # rows of a Parquet row group, except the last
 _LOG = logging.getLogger("dare_job")
 
 
@@ -44,7 +45,7 @@ class Night:
 
     def make(self, staging: AnyPath) -> dict | None:
         """Write files and codebooks; what the manifest says of them. None, with a warning: no text."""
-        job, settings = self.job, self.job.config.encode
+        job = self.job
         rows = inputs.read(job, self.entity)
         known, without = inputs.entities(job, self.entity, rows)
         if not len(known):
@@ -60,7 +61,7 @@ class Night:
         origin = self._origin(old)
         books, codebook, why = self._codebooks(rows, old, len(tonight), origin)
         layout = Layout(str(staging.resolve()), f"part-{secrets.token_hex(4)}",
-                        self._schema(origin.dim, books), books, settings.row_group_rows, origin)
+                        self._schema(origin.dim, books), books, ROW_GROUP_ROWS, origin)
         written = self._write(rows, self._vectors(old, books), tonight, layout)
         if books:
             clusters.write(staging / codebook["file"], books)
@@ -70,7 +71,7 @@ class Night:
             "counts": {"rows": written.rows, "reused": written.reused, "without_text": without,
                        "encoded": written.rows - written.reused},
             "codebook": codebook, "new_clusters": why, "drift": drift if books else None,
-            "encoding": stats.record(), "row_group_rows": settings.row_group_rows}
+            "encoding": stats.record(), "row_group_rows": ROW_GROUP_ROWS}
 
     def _encode(self, rows: DataFrame, old: Before | None) -> Stats:
         """Encode the texts that have no vector yet."""
@@ -119,7 +120,8 @@ class Night:
         with progress.doing(f"clusters of {self.entity}s"):
             sample = rows.select("text_sha256").join(self._vectors(old), "text_sha256").orderBy("text_sha256")
             sample = sample.limit(most * clusters.POINTS_PER_CENTROID).toArrow()
-            books = clusters.fit(matrix(sample, "text_sha256", origin), settings.clusters, settings.seed)
+            books = clusters.fit(matrix(sample, "text_sha256", origin), settings.clusters,
+                                 self.job.config.seed)
         return books, {"file": clusters.name(books), "sha256": books.sha256, "sizes": settings.clusters,
                        "fitted": self.job.space.dt, "texts": count}, why
 

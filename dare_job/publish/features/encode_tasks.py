@@ -60,7 +60,7 @@ class EncodeTask:
             archive = shipping.ship_folder(job.spark, folder, sha256, encoder_files.files(folder))
         asked = archive is None and not is_local(job.spark.sparkContext.master)
         return cls(str(folder), archive, sha256 if asked else "", job.config.model.device,
-                   task_threads(job.spark), settings.batch_size, settings.window)
+                   task_threads(job.spark), settings.batch_size, None)
 
 
 def loaded(task: EncodeTask):

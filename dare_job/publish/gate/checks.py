@@ -13,6 +13,9 @@ import pyarrow.compute as pc
 
 from dare_job.config.settings import GateSettings
 
+SHORT_TOKENS = 8  # a text that ended by itself with fewer is too short
+# A loop repeats up to LOOP_NGRAM tokens at least LOOP_REPEATS times, over at least LOOP_TOKENS tokens.
+LOOP_NGRAM, LOOP_REPEATS, LOOP_TOKENS = 32, 4, 24
 AFTER = 8  # other tokens that may follow a loop: a full stop, an end of text
 
 
@@ -114,13 +117,13 @@ class Texts:
     def empty(self) -> np.ndarray:
         return _mask(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(self.text)), 0))
 
-    def loop_tokens(self, gates: GateSettings) -> np.ndarray:
+    def loop_tokens(self) -> np.ndarray:
         """(N,) int32: tokens of the loop at each text's end, 0: none."""
         ids = self.rows["token_ids"]
         flat, lengths = pc.list_flatten(ids), pc.fill_null(pc.list_value_length(ids), 0)
         offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
-        return looping(np.asarray(pc.fill_null(flat, -1), np.int32), offsets, gates.loop_ngram,
-                       gates.loop_repeats, gates.loop_tokens)
+        return looping(np.asarray(pc.fill_null(flat, -1), np.int32), offsets, LOOP_NGRAM,
+                       LOOP_REPEATS, LOOP_TOKENS)
 
     def unprintable(self) -> np.ndarray:
         """(N,) int64: characters that cannot be shown. One that a cut tore at the end is the cut's."""
@@ -132,12 +135,12 @@ class Texts:
 def counted(texts: Texts, gates: GateSettings) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Of each check of single rows: (N,) which rows it counts, and (N,) the value that is why."""
     tokens, cut_off, empty = texts.tokens, texts.cut_off, texts.empty
-    loops, unprintable = texts.loop_tokens(gates), texts.unprintable()
+    loops, unprintable = texts.loop_tokens(), texts.unprintable()
     relaxed = texts.relaxed_tokens / np.maximum(tokens, 1)
     most = 1.0 if gates.max_relaxed_share is None else gates.max_relaxed_share
     return {
         "empty": (empty, tokens),
-        "short": (~empty & ~cut_off & (tokens < gates.short_tokens), tokens),
+        "short": (~empty & ~cut_off & (tokens < SHORT_TOKENS), tokens),
         "cut_off": (cut_off, tokens),
         "loop": (loops > 0, loops),
         "unprintable": (unprintable > 0, unprintable),

@@ -24,6 +24,8 @@ from dare_job.publish.gate.lengths import Sample
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
+MIN_FAILING_ROWS = 3  # fewer pass whatever their share: in a low-volume run one row is a large share
+MIN_LENGTH_PAIRS = 50  # of previous and new texts; fewer tell nothing about lengths
 _BATCH = 16_384  # rows looked at together
 
 _FILES = 64  # opened together
@@ -62,14 +64,14 @@ class Scan:
         self._listing.add(self._entity, check, ids, values, starts)
 
     def finding(self, check: str) -> Finding:
-        """A check of single texts against its limit; fewer rows than ``gates.min_failing_rows`` pass."""
+        """A check of single texts against its limit; fewer rows than ``MIN_FAILING_ROWS`` pass."""
         limit = getattr(self._gates, CHECKS[check][1].partition(".")[2])
         rows, first = self.rows[check], self.first.get(check, [])
         part, whole = (self.relaxed_tokens, self.tokens) if check == "relaxed" else (rows, self.texts)
         value = part / whole if whole else None
         over = limit is not None and part > limit * whole
-        few = over and rows < self._gates.min_failing_rows
-        why = f"fewer rows than gates.min_failing_rows = {self._gates.min_failing_rows}" if few else None
+        few = over and rows < MIN_FAILING_ROWS
+        why = f"fewer than {MIN_FAILING_ROWS} rows" if few else None
         return Finding(rows, self.texts, value, limit, over and not few, first, why)
 
 
@@ -109,8 +111,8 @@ def compared(job: Job, entity: str, sample: pa.Table, checked: Scan) -> dict[str
         old = published.previous_folder(job, entity)
         before = published.dataset(old).to_batches(columns=["entity_id", "tokens"])
         pairs = lengths.pair(sample, readable(before, old, "publish that date again"))
-        if len(pairs.new) < gates.min_length_pairs:
-            why = f"{len(pairs.new)} pairs, fewer than gates.min_length_pairs = {gates.min_length_pairs}"
+        if len(pairs.new) < MIN_LENGTH_PAIRS:
+            why = f"{len(pairs.new)} pairs, fewer than {MIN_LENGTH_PAIRS}"
     if why is not None:
         return {check: Finding(0, 0, None, limits[check], why=why) for check in OF_LENGTHS}
     ratio, distance, found = pairs.median_ratio(), pairs.distance(), {}

@@ -24,7 +24,7 @@ def test_the_command_needs_a_recommender(tmp_path):
 @pytest.mark.parametrize(("override", "words"), [
     ("recommend.k=0", "recommend.k"), ("recommend.exclude=[bought]", "recommend.exclude"),
     ("recommend.scores=log", "renormalised"), ("recommend.dtype=float64", "recommend.dtype"),
-    ("recommend.draft=never", "always"),
+    ("recommend.draft_depth=never", "all"),
     ("recommend.temperature=-1", "recommend.temperature"), ("recommend.beams=3", "recommend.beams")])
 def test_settings_are_refused_by_name(override, words):
     with pytest.raises(ConfigError, match=words):

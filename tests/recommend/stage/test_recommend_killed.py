@@ -27,9 +27,9 @@ def job_of(out: Path, shop: Path, model: Path) -> Job:
     config = JobConfig.model_validate({
         "out": str(out), "input": {"path": str(shop)},
         "recommend": {"model": str(model), "k": 3, "rows_per_commit": 4, "drafter": "transitions",
-                      "draft": "always"},
-        "spark": {"master": "local[2]", "driver_memory": "1g", "conf": {
-            "spark.sql.shuffle.partitions": "2"}}})
+                      "draft_depth": "all"},
+        "spark": {"master": "local[2]", "conf": {
+            "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}}})
     return Job(config, Workspace(out, date.fromisoformat(DAY)), "run-1")
 
 

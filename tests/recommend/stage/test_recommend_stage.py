@@ -36,7 +36,7 @@ def job_of(make_job, write_input, folder):
     def make(rows=None, limits=None, limit=None, **settings):
         place = write_input(rows or tiny_recommender.interactions(), users=[("u_new", None)])
         given = {"model": str(folder), "k": 4, "batch_size": 5, "rows_per_commit": 8, "drafter": None,
-                 "draft": "always"} | settings
+                 "draft_depth": "all"} | settings
         return make_job({"input": {"path": str(place)}, "recommend": given, "limits": limits or {}},
                         limit=limit)
     return make

@@ -50,7 +50,7 @@ def task_of(recommender, tmp_path):
         (folder / "users" / users.ROWS).mkdir()
         pq.write_table(pa.Table.from_pylist(rows), folder / "users" / users.ROWS / "part-0.parquet")
         settings = RecommendSettings(model=str(recommender), k=4, batch_size=4, drafter=drafter,
-                                     draft="always").model_dump_json()
+                                     draft_depth="all").model_dump_json()
         return RecommendTask(ModelSource(str(recommender), None, ""), None, settings, str(folder / "users"),
                              str(folder), "cut-1", "cpu", 1, "run-1", hang_timeout_s)
     return make
@@ -238,8 +238,8 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
 
 
 @pytest.mark.parametrize(("settings", "said"), [
-    ({"temperature": 1e-9}, "temperature 1e-09 is neither 0 nor at least 1e-6"),
-    ({"draft_whole": 0}, "drafter: trie drafts whole levels alone, and draft_whole: 0 has none")])
+    ({"temperature": 1e-9}, "recommend.temperature = 1e-09: use 0"),
+    ({"draft_whole": 0}, "recommend.drafter = 'trie' drafts whole levels only")])
 def test_settings_that_cannot_work_are_refused_before_any_worker(settings, said):
     with pytest.raises(ValidationError, match=said):
         RecommendSettings(**settings)
