@@ -1,4 +1,4 @@
-"""``dare-job bench budget``: the scheduler against fixed budgets on recorded texts."""
+"""``python -m dare_job.bench budget``: the scheduler against fixed budgets on recorded texts."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
-from dare_job.cli import app
+from dare_job.bench.cli import app
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import latency
 
@@ -30,7 +30,7 @@ def files(tmp_path):
 
 
 def call(files, *more: str):
-    return CliRunner().invoke(app, ["bench", "budget", "--text", str(files / "a.jsonl"), "--column", "text",
+    return CliRunner().invoke(app, ["budget", "--text", str(files / "a.jsonl"), "--column", "text",
                                     "--tokenizer", str(files / "tokenizer.json"), "--held-out", "12", *more])
 
 

@@ -1,4 +1,4 @@
-"""``dare-job bench dare``: from nothing to the tables, on a handful of rows."""
+"""``python -m dare_job.bench dare``: from nothing to the tables, on a handful of rows."""
 
 import json
 import sys
@@ -8,11 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare_job import cli
+from dare_job.bench import cli as bench_cli
 from dare_job.bench.dare import indexes, measure, models, tables
 from dare_job.bench.dare import models as dare_models
 from dare_job.bench.dare import tables as dare_tables
 from dare_job.bench.dare.command import Options
+from dare_job.cli import run_app
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.models import embedded_path
 from dare_job.prompts.sets import HistoryItem
@@ -26,10 +27,10 @@ FIGURES = {"data", "architecture", "prompts", "side", "batch", "nodes", "method"
 
 
 def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of ``dare-job bench dare``."""
-    monkeypatch.setattr(sys, "argv", ["dare-job", "bench", "dare", *arguments])
+    """Exit code, standard output and standard error of ``python -m dare_job.bench dare``."""
+    monkeypatch.setattr(sys, "argv", ["bench", "dare", *arguments])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        run_app(bench_cli.with_commands("dare"))
     captured = capsys.readouterr()
     return ended.value.code, captured.out, captured.err
 

@@ -11,11 +11,12 @@ from profile_files import MOVIES, USERS
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
+from dare_job.bench.cli import app
 from dare_job.bench.decode import methods, night
 from dare_job.bench.decode import methods as decode_methods
 from dare_job.bench.decode.command import Options
-from dare_job.bench.profiles import architectures, data, noise, texts, train
-from dare_job.cli import app
+from dare_job.bench.profiles import data, noise, texts, train
+from dare_job.bench.profiles import noise as profiles_noise
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DataError
 from dare_job.generate import baseline
@@ -114,12 +115,12 @@ def test_settings_are_checked():
         train.Settings(steps=0)
 
 
-@pytest.mark.parametrize("architecture", architectures.NAMES)
+@pytest.mark.parametrize("architecture", profiles_noise.NAMES)
 def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, architecture):
     profiles = data.load(folder)
     tokenizer = train.train_tokenizer([p.text for p in profiles], 600, 512)
     torch.manual_seed(0)
-    network = architectures.make(architecture, tokenizer)
+    network = profiles_noise.make(architecture, tokenizer)
     noise.reserve(network)
     batch = next(train.batches(profiles, tokenizer, 0))
     optimizers = train._optimizers(network)
@@ -242,7 +243,7 @@ def test_targets_are_held_against_what_was_measured():
 @pytest.mark.parametrize("nodes", ["8,4", "auto"])
 def test_the_command_ends_with_its_figures(folder, work, short, nodes):
     result = CliRunner().invoke(app, [
-        "bench", "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", nodes,
+        "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", nodes,
         "--rows", "4", "--repeats", "2", "--pool", "20", "--tokens", "12", "--steps", "2",
         "--test-users", "10"])
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""``dare-job bench gpu`` in tiny shapes on a CPU: all but graphs and joules (``test_bench_gpu_power``)."""
+"""``bench gpu`` in tiny shapes on a CPU: all but graphs and energy (``test_bench_gpu_power``)."""
 
 import json
 import subprocess

@@ -7,16 +7,15 @@ import profile_files
 import pytest
 from typer.testing import CliRunner
 
+from dare_job.bench.cli import app
 from dare_job.bench.decode import night
-from dare_job.bench.edits import distance
 from dare_job.bench.pools import command, figures
 from dare_job.bench.pools import figures as pools_figures
 from dare_job.bench.pools import pools as pools_pools
 from dare_job.bench.pools.command import Options
-from dare_job.bench.pools.measure import Bench, Budget, PublishedDrafter, along
+from dare_job.bench.pools.measure import Bench, Budget, PublishedDrafter, along, distance
 from dare_job.bench.pools.pools import BLEND, CRP, GLOBAL, GROUP, GRP, OWN, PLAIN, RRP, Cell, Pools
 from dare_job.bench.profiles import data, train
-from dare_job.cli import app
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -62,7 +61,7 @@ def pools(folder, work, tonight):
 
 def invoke(folder, work):
     return CliRunner().invoke(app, [
-        "bench", "pools", "--data", str(folder), "--work", str(work), "--sizes", "5,10", "--group", "10",
+        "pools", "--data", str(folder), "--work", str(work), "--sizes", "5,10", "--group", "10",
         "--pool", "25", "--rows", "2", "--repeats", "2", "--nodes", "6", "--tokens", "12", "--steps", "2",
         "--test-users", "10"])
 

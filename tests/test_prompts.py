@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from dare_job import prompts
-from dare_job.bench.downstream import split_input
+from dare_job.bench.profiles import data
 from dare_job.bench.profiles.data import prompt
 from dare_job.errors import ConfigError, RowError
 from dare_job.prompts.read import DOMAINS
@@ -228,7 +228,7 @@ def test_a_prompt_that_no_table_can_hold_is_a_config_error(tmp_path):
 
 
 def test_the_real_profiles_model_is_asked_in_the_words_that_it_was_trained_on():
-    wording = prompts.load(str(Path(split_input.__file__).with_name("profiles.yaml")))
+    wording = prompts.load(str(Path(data.__file__).with_name("prompts.yaml")))
     history = [HistoryItem(f"Film {n}, The (19{n})", attributes={"year": f"19{n}"}) for n in range(80, 94)]
     history.append(HistoryItem("1984"))
     assert wording.user({}, history) == prompt([*(f"Film {n}, The" for n in range(80, 94)), "1984"])

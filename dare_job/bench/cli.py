@@ -1,8 +1,9 @@
-"""The commands under ``dare-job bench``: what the figures in the documents come from.
+"""Commands of ``python -m dare_job.bench``: the measurements of the README and the documents.
 
-Each prints tables as it goes and ends standard output with one JSON object.
+Each prints tables and ends standard output with one JSON object.
 """
 
+import importlib
 import json
 import logging
 from pathlib import Path
@@ -16,11 +17,25 @@ from dare_job.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Measure: the figures of the README and docs/benchmarks.md.")
 app.add_typer(cli_drafted.app)
+# Commands whose module has the function ``main``, imported only when it is needed.
+_MODULES = {"modes": "modes", "prepacked": "prepacked", "overhead": "overhead", "waves": "waves",
+            "growth": "growth", "ctr-input": "ctr_input", "train-profiles": "profiles.train",
+            "train-profiles-drafter": "profiles.drafter"}
+
+
+def with_commands(name: str | None) -> typer.Typer:
+    """The application with the command ``name`` of a module, or with all where none has that name."""
+    own = {command.name or command.callback.__name__ for command in
+           [*app.registered_commands, *cli_drafted.app.registered_commands]}
+    if name not in own:
+        for each in [name] if name in _MODULES else _MODULES:
+            app.command(each)(importlib.import_module(f"dare_job.bench.{_MODULES[each]}").main)
+    return app
 
 
 @app.callback()
 def bench() -> None:
-    """Measure: the figures of the README and docs/benchmarks.md."""
+    """Measure the figures of the README and the documents."""
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The commands under ``dare-job bench`` of draft models, beams and recommenders."""
+"""Commands of ``python -m dare_job.bench`` on draft models, beams and recommenders."""
 
 import json
 import logging

@@ -111,6 +111,3 @@ def _report(lines: list[dict], users: int, items: int) -> None:
                   "of one worker; accepted: the model's own token not counted")
     print(json.dumps({"users": users, "items": items, "rows": lines}))
 
-
-if __name__ == "__main__":
-    typer.run(main)

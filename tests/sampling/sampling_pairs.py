@@ -2,10 +2,10 @@
 
 import numpy as np
 import torch
+from draft_trees import World, shares
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from dare_job.bench.acceptance_trees import World, shares
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE, enumerate_candidates
 from dare_job.decode.sampling.rules import RULES
 from dare_job.decode.sampling.verify import Verifier

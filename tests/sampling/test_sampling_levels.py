@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from draft_trees import all_drafts, drafts_by_child, laid_out, law_of_three
 from sampling_pairs import NODE_RULES, takes, worlds
 
-from dare_job.bench.acceptance_trees import all_drafts, drafts_by_child, laid_out, law_of_three
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE, enumerate_candidates
 from dare_job.decode.sampling.traversal import traversal_distribution
 from dare_job.decode.sampling.verify import tree_distribution

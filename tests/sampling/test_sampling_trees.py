@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from draft_trees import all_drafts, laid_out, law_of_three, shares, some_drafts
 from sampling_pairs import NODE_RULES, takes, worlds
 from scipy.stats import chi2
 
-from dare_job.bench.acceptance_trees import all_drafts, laid_out, law_of_three, shares, some_drafts
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE
 from dare_job.decode.sampling.traversal import traversal_distribution, traverse
 from dare_job.decode.sampling.verify import tree_distribution, verify_trees

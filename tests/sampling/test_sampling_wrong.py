@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from draft_trees import all_drafts, laid_out, law_of_three
 from sampling_pairs import distance, exact_ways, judged, pairs, worlds
 
-from dare_job.bench.acceptance_trees import all_drafts, laid_out, law_of_three
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, sample_candidates
 from dare_job.decode.sampling.rules import RULES, gather_at
 from dare_job.decode.sampling.traversal import _Traversal, traversal_distribution

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from decode_models import prompts, tiny
+from draft_trees import laid_out, paths, shares
 from sampling_pairs import worlds
 from scipy.stats import chi2
 
-from dare_job.bench.acceptance_trees import laid_out, paths, shares
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request

@@ -1,6 +1,8 @@
 """One cell measured: tonight's rows decoded one at a time, and known texts drafted along.
 
 The retrieval rule of DARE's authors as a drafter of the engine.
+
+How far two texts are apart, in tokens.
 """
 
 import logging
@@ -8,9 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 
-from dare_job.bench.edits import distance
 from dare_job.bench.pools.pools import NONE, PUBLISHED, Cell, Pools
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
@@ -22,6 +24,20 @@ from pools.draft import DraftSettings
 from pools.frequency import FrequencyDrafter
 from pools.index import Index
 from pools.tree import SOURCE_GLOBAL, DraftBatch
+
+
+@numba.njit(cache=True)
+def distance(a, b):
+    """Edit distance of two texts over the longer one's tokens; 0 where both are empty."""
+    above = np.arange(len(b) + 1)
+    for i in range(len(a)):
+        left, corner = i + 1, above[0]
+        above[0] = left
+        for j in range(len(b)):
+            left = min(left + 1, above[j + 1] + 1, corner + (a[i] != b[j]))
+            corner = above[j + 1]
+            above[j + 1] = left
+    return above[len(b)] / max(len(a), len(b), 1)
 
 
 class PublishedDrafter:

@@ -1,24 +1,22 @@
 """A draft model for the model of real profiles.
 
-``python -m dare_job.bench.profiles.drafter --data DIR --out DIR [--steps N] [--width N] [--layers N]
-[--rows N] [--seed S] [--test-users N]`` trains the target (``train.py``, without noise) where it is not there
-yet, then a small Llama by ``dare_job.training.drafter.command`` on profiles of the training users and on what
-the target says of them. It leaves below --out the draft model, and ``test-users.jsonl``: prompt and profile
-of each test user, of whom neither model has learned; and prints the three paths as JSON.
+Trains the target (``train.py``, without noise) unless it is there, then a small Llama on profiles of the
+training users and on the target's distributions.
 """
 
-import argparse
 import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 from transformers import AutoTokenizer
 
-from dare_job.bench.profiles import architectures, data, train
+from dare_job.bench.profiles import data, noise, train
 from dare_job.bench.profiles.data import Profile
 from dare_job.decode.model.target import Target
 from dare_job.models.files import fingerprint
@@ -53,7 +51,7 @@ def drafter(folder: Path, work: Path, target: Path, test_users: int, settings: S
 def _distilled(profiles: Sequence[Profile], target: Path, out: Path, settings: Settings) -> dict:
     tokenizer, model = AutoTokenizer.from_pretrained(target), Target.load(target)
     rows = [_row(tokenizer, profile) for profile in profiles]
-    small = network(tokenizer, model.vocabulary, architectures.CONTEXT_TOKENS, settings)
+    small = network(tokenizer, model.vocabulary, noise.CONTEXT_TOKENS, settings)
     found = learn(small, teacher.lessons(model, rows), settings, model.device.type)
     small.save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -74,22 +72,25 @@ def texts(folder: Path, work: Path, test_users: int) -> Path:
     return work / TEXTS
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data, see data.py")
-    parser.add_argument("--out", type=Path, required=True, help="work folder; each model gets one below it")
-    for name in ("steps", "width", "layers", "rows", "seed"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(SMALL, name))
-    parser.add_argument("--test-users", type=int, default=train.Settings().test_users)
-    options = vars(parser.parse_args())
-    folder, work, kept = (options.pop(name) for name in ("data", "out", "test_users"))
+def main(
+    data: Annotated[Path, typer.Option(help="Folder of the data: see docs/datasets.md.")],
+    out: Annotated[Path, typer.Option(help="Work folder; each model gets a folder in it.")],
+    steps: Annotated[int, typer.Option(help="Updates.")] = SMALL.steps,
+    width: Annotated[int, typer.Option(help="Width of the draft model.")] = SMALL.width,
+    layers: Annotated[int, typer.Option(help="Layers of the draft model.")] = SMALL.layers,
+    rows: Annotated[int, typer.Option(help="Training users.")] = SMALL.rows,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = SMALL.seed,
+    test_users: Annotated[int, typer.Option(
+        help="Users that are left out of training.")] = train.Settings.test_users,
+) -> None:
+    """Train a model of real profiles without noise and a draft model for it; print the paths as JSON.
+
+    test-users.jsonl holds the prompt and profile of each user that neither model was trained on.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     threads = torch.get_num_threads()
-    target = train.model(folder, work, train.Settings(noise=0, test_users=kept, threads=threads))
-    small = drafter(folder, work, target, kept, replace(SMALL, **options))
-    print(json.dumps({"target": str(target), "draft": str(small), "texts": str(texts(folder, work, kept))}))
-
-
-if __name__ == "__main__":
-    main()
+    target = train.model(data, out, train.Settings(noise=0, test_users=test_users, threads=threads))
+    settings = replace(SMALL, steps=steps, width=width, layers=layers, rows=rows, seed=seed)
+    small = drafter(data, out, target, test_users, settings)
+    rows = texts(data, out, test_users)
+    print(json.dumps({"target": str(target), "draft": str(small), "texts": str(rows)}))

@@ -1,11 +1,10 @@
-"""A small causal model of real profiles: ``python -m dare_job.bench.profiles.train --data DIR --out DIR``.
+"""A small causal model of real profiles.
 
-[--architecture llama|qwen2|gpt2] [--steps N] [--seed S] [--noise NATS]. Trains a tokenizer and 5.5 M
-parameters on prompts and profiles of the training users, in minutes on a CPU. Then ``noise.perturb`` makes
-the model's greedy text a sample of what it learned: the likeliest texts of a small model are too much alike.
+Trains a tokenizer and 5.5 M parameters on prompts and profiles of the training users, in minutes on a CPU.
+``noise.perturb`` then makes greedy text a sample of what the model learned, because the most probable texts
+of a small model are too much alike.
 """
 
-import argparse
 import itertools
 import logging
 import time
@@ -13,9 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -24,7 +25,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from dare_job.bench.profiles import architectures, data, noise
+from dare_job.bench.profiles import data, noise
+from dare_job.bench.profiles import noise as profiles_noise
 from dare_job.bench.profiles.data import Profile
 from dare_job.errors import ConfigError
 from dare_job.training.embedded.corpus import Batch, padded, train_tokenizer
@@ -61,7 +63,7 @@ class Settings:
     threads: int = 2
 
     def __post_init__(self):
-        architectures.check(self.architecture)
+        profiles_noise.check(self.architecture)
         for name, least in (("steps", 1), ("noise", 0), ("test_users", 1), ("threads", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
@@ -115,9 +117,9 @@ def train(profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
     torch.set_num_threads(settings.threads)
     start = time.monotonic()
     asked = [data.later(profile) for profile in profiles]
-    tokenizer = train_tokenizer([*asked, *(p.text for p in profiles)], architectures.VOCABULARY,
-                                architectures.CONTEXT_TOKENS)
-    network = architectures.make(settings.architecture, tokenizer)
+    tokenizer = train_tokenizer([*asked, *(p.text for p in profiles)], profiles_noise.VOCABULARY,
+                                profiles_noise.CONTEXT_TOKENS)
+    network = profiles_noise.make(settings.architecture, tokenizer)
     parameters = sum(p.numel() for p in network.parameters())
     _LOG.info("%s: %.2f M parameters, %d entries, %d profiles, %d steps", settings.architecture,
               parameters / 1e6, len(tokenizer), len(profiles), settings.steps)
@@ -188,18 +190,18 @@ def _save(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Pat
     tokenizer.save_pretrained(out)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data, see data.py")
-    parser.add_argument("--out", type=Path, required=True, help="work folder; the model gets one below it")
-    for name, value in asdict(Settings()).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
-    options = vars(parser.parse_args())
-    folder, work = options.pop("data"), options.pop("out")
+def main(
+    data: Annotated[Path, typer.Option(help="Folder of the data: see docs/datasets.md.")],
+    out: Annotated[Path, typer.Option(help="Work folder; the model gets a folder in it.")],
+    architecture: Annotated[str, typer.Option(help="llama, qwen2 or gpt2.")] = Settings.architecture,
+    steps: Annotated[int, typer.Option(help="Updates of 2,048 tokens.")] = Settings.steps,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = Settings.seed,
+    noise: Annotated[float, typer.Option(
+        help="Standard deviation, in nats, of the fixed noise on the logits; 0: none.")] = Settings.noise,
+    test_users: Annotated[int, typer.Option(
+        help="Users that are left out of training.")] = Settings.test_users,
+    threads: Annotated[int, typer.Option(help="torch threads.")] = Settings.threads,
+) -> None:
+    """Train a small model on profiles of real users; print its folder."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    print(model(folder, work, Settings(**options)))
-
-
-if __name__ == "__main__":
-    main()
+    print(model(data, out, Settings(architecture, steps, seed, noise, test_users, threads)))

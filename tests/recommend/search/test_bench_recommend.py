@@ -1,4 +1,4 @@
-"""``dare-job bench recommend`` on a small shop: every row has its figures, drafts change no strict list."""
+"""``bench recommend`` on a small shop: every row has its figures, and drafts change no strict list."""
 
 import json
 from types import SimpleNamespace

@@ -85,6 +85,3 @@ def _report(found: dict, old: Old, rows: int, threads: int, repeats: int) -> Non
                   "token not counted")
     print(json.dumps({"old": old, "rows": lines}))
 
-
-if __name__ == "__main__":
-    typer.run(main)

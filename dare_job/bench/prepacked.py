@@ -72,6 +72,3 @@ def _chain(rng: np.random.Generator, target: Target, batch: int, nodes: int) -> 
     roots = rng.integers(0, target.vocabulary, batch).astype(np.int32)
     return build(roots, drafts, np.full(batch, nodes + 1, np.int32)).to(target.device)
 
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -13,17 +13,19 @@ step. On a CPU with one thread all times are that thread's own, so that other wo
 else they are wall times.
 """
 
-import argparse
 import cProfile
 import json
 import os
 import platform
 import pstats
 import time
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 import transformers
+import typer
 from transformers import AutoTokenizer
 
 from dare_job import prompts
@@ -49,6 +51,16 @@ STEP_US, ROW_US = 500, 20  # what may be spent outside the forward
 # Part of a step: the object that does it, and its name there. "mask": what Target.forward does beside the
 # model's own forward.
 _PARTS = ("draft", "tree", "mask", "forward", "verify", "write", "cache")
+
+
+@dataclass(frozen=True)
+class Options:
+    model: str
+    rule: str
+    new_tokens: int
+    repeats: int
+    threads: int
+    profile: str | None
 
 
 class _Timed:
@@ -96,7 +108,7 @@ class _Timers:
                 setattr(owner, name, self._before[part])
 
 
-def measure(target: Target, batch: int, nodes: str, options: argparse.Namespace) -> dict:
+def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
     """One line of the table: medians over the repeats."""
     requests = _requests(options.model, batch, options.new_tokens)
     limit = max_row_nodes(batch) if nodes == "auto" else int(nodes)
@@ -190,42 +202,37 @@ def _requests(model: str, rows: int, tokens: int) -> list[Request]:
             for one, length in zip(asked, lengths, strict=True)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="embedded")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batches", default="1,8,32")
-    parser.add_argument("--nodes", default="0,16,auto")
-    parser.add_argument("--rule", default="strict", choices=RULES)
-    parser.add_argument("--repetition-penalty", type=float)
-    parser.add_argument("--no-repeat-ngram-size", type=int)
-    parser.add_argument("--new-tokens", type=int, default=80)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--profile", help="append a profile by functions of each line's last run")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def main(
+    model: Annotated[str, typer.Option(help="'embedded', a local folder, or a hub name.")] = "embedded",
+    dtype: Annotated[str, typer.Option(help="Of the model's weights.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8,32",
+    nodes: Annotated[str, typer.Option(
+        help="Draft tokens per row and forward pass; auto: the draft budget.")] = "0,16,auto",
+    rule: Annotated[str, typer.Option(help=f"Verification rule: {', '.join(RULES)}.")] = "strict",
+    repetition_penalty: Annotated[float | None, typer.Option(help="As in a generation config.")] = None,
+    no_repeat_ngram_size: Annotated[int | None, typer.Option(help="As in a generation config.")] = None,
+    new_tokens: Annotated[int, typer.Option(help="Tokens per text, on average.")] = 80,
+    repeats: Annotated[int, typer.Option(help="Times each line is measured; medians.")] = 5,
+    threads: Annotated[int, typer.Option(help="torch threads.")] = 1,
+    profile: Annotated[str | None, typer.Option(
+        help="File that gets a profile by function of each line's last run.")] = None,
+) -> None:
+    """Measure the time of a decoding step inside and outside the model's forward pass, part by part."""
+    torch.set_num_threads(threads)
     warm_up()
-    target = Target.load(resolve(options.model), options.dtype, options.device)
+    target = Target.load(resolve(model), dtype, device)
     target.generation_config.update(eos_token_id=None,  # texts end where their requests say
-                                    repetition_penalty=options.repetition_penalty,
-                                    no_repeat_ngram_size=options.no_repeat_ngram_size)
+                                    repetition_penalty=repetition_penalty,
+                                    no_repeat_ngram_size=no_repeat_ngram_size)
+    options = Options(model, rule, new_tokens, repeats, threads, profile)
     rows = []
-    for batch in map(int, options.batches.split(",")):
-        for nodes in options.nodes.split(","):
-            rows.append(measure(target, batch, nodes, options))
+    for batch in map(int, batches.split(",")):
+        for budget in nodes.split(","):
+            rows.append(measure(target, batch, budget, options))
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()))
     print(json.dumps({
-        "rows": rows, "model": options.model, "dtype": options.dtype, "device": options.device,
-        "threads": options.threads, "rule": options.rule,
-        "repetition_penalty": options.repetition_penalty,
-        "no_repeat_ngram_size": options.no_repeat_ngram_size, "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "torch": torch.__version__, "transformers": transformers.__version__,
-    }))
-
-
-if __name__ == "__main__":
-    main()
+        "rows": rows, "model": model, "dtype": dtype, "device": device, "threads": threads, "rule": rule,
+        "repetition_penalty": repetition_penalty, "no_repeat_ngram_size": no_repeat_ngram_size,
+        "cores": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__,
+        "transformers": transformers.__version__}))

@@ -45,6 +45,3 @@ def _year(title: str) -> list[tuple[str, str]]:
     found = re.search(r" \((\d{4})\)$", title)
     return [("year", found[1])] if found else []
 
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,4 +1,4 @@
-"""``python -m dare_job.bench.decode_overhead``: where a step's time goes, and how much of it may be ours."""
+"""``python -m dare_job.bench overhead``: where a step's time goes, and how much of it may be ours."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ PARTS = ("draft", "tree", "mask", "verify", "write", "cache", "other")
 
 
 def call(*options: str) -> dict:
-    done = subprocess.run([sys.executable, "-m", "dare_job.bench.decode_overhead", "--new-tokens", "8",
+    done = subprocess.run([sys.executable, "-m", "dare_job.bench", "overhead", "--new-tokens", "8",
                            "--repeats", "1", *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -1,1 +1,0 @@
-"""How evenly shards fill the task slots of a cluster, in simulation."""

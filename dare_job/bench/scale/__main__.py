@@ -1,3 +1,0 @@
-from dare_job.bench.scale.command import main
-
-main()
