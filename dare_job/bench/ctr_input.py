@@ -1,6 +1,4 @@
-"""Input of the job from files split for CTR: ``python -m dare_job.bench.downstream.split_input``.
-
-    --data DIR --out DIR
+"""Input of the job from files split for CTR.
 
 DIR holds train, valid and test.csv.gz as ``dare-job ctr`` reads them. The job gets all items, by title and
 year, and the interactions of the train part alone, so that no text of a user can know a later label. Prints

@@ -1,7 +1,5 @@
 """Every decoding mode beside plain decoding on the sample world, in one run: the README's speed figures.
 
-    python -m dare_job.bench.sample [--old shipped|model] [--rows 32] [--batch 1,8] [--nodes auto,auto]
-
 The old text is what comes with the sample, as in ``make demo``; or, with ``--old model``, the model's own of
 a first night without pools, so that only users with a new interaction are written, all of them changed.
 Tonight's plan, groups, routes and pools are made by the job's stages. A seeded sample of tonight's rows is

@@ -1,8 +1,5 @@
 """Where a decoding step's time goes: inside the target's forward and outside it, part by part.
 
-    python -m dare_job.bench.decode_overhead [--model NAME_OR_DIR] [--batches 1,8,32] [--nodes 0,16,auto]
-        [--rule entropy] [--repetition-penalty 1.05] [--no-repeat-ngram-size 4] [--profile FILE]
-
 Users of a sample world; what its grammar writes for other users drafts, so that about as much is accepted as
 on a night, from three pools as there: of the row's own, its group's and everybody's. Texts end at uneven
 lengths, and the next row takes the slot: all steps have all rows, and those after such a change are among

@@ -1,7 +1,5 @@
 """What packed weights are worth: one forward over draft trees with and without them, taking turns.
 
-    python -m dare_job.bench.packing [--model NAME_OR_DIR] [--batches 1,8] [--queries 1,9,17]
-
 Times are the thread's own, so that other work on the machine counts less. The last line is JSON.
 """
 

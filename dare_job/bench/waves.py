@@ -1,7 +1,5 @@
 """What waves save: forwards of the model on a first night, and on a night after a new prompt.
 
-    python -m dare_job.bench.waves [--users 400] [--items 300] [--sizes "50 50,500 25,100,400"] [--first-only]
-
 The sample world without the old text that comes with it. Every way of cutting the night writes all rows, with
 the same stages before. The night after the first has another prompt set, so that every row is written again
 and all old text is of the former prompt. Strict verification: the texts are the same, and the steps do not
