@@ -52,7 +52,7 @@ def test_the_last_line_compares_every_batch_size_and_curve(files):
 
 
 def test_a_scheduler_that_is_behind_ends_the_command_with_one(files, monkeypatch):
-    monkeypatch.setattr("dare_job.bench.budget.most", lambda batch: 0)  # it never drafts, fixed budgets do
+    monkeypatch.setattr("dare_job.bench.budget.max_row_nodes", lambda batch: 0)  # never drafts
     done = call(files, "--latency", str(files / "linear.json"), "--batch", "1", "--nodes", "0,8")
     assert done.exit_code == 1 and "missed: linear, batch 1: " in done.stdout
     assert json.loads(done.stdout.splitlines()[-1])["worst"] < 0.95

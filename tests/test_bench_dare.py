@@ -70,7 +70,7 @@ def test_a_run_from_nothing_ends_with_every_cell_and_goes_on_where_it_stopped(mo
     def again(*_):
         raise AssertionError("was there")
     monkeypatch.setattr(measure, "cell", again)
-    monkeypatch.setattr(models, "fit", again)
+    monkeypatch.setattr(models, "_train", again)
     code, repeated, err = run(monkeypatch, capsys, *SMALL, "--work", str(work))
     assert code == 0 and json.loads(repeated.splitlines()[-1])["rows"] == lines, err
 
