@@ -1,1 +1,2 @@
-"""Acceptance rates of a draft model under each exact sampling method, beside the optimum."""
+"""Acceptance statistics: rates of a draft model under each exact sampling method, compared with the optimum.
+"""

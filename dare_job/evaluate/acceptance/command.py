@@ -1,8 +1,5 @@
-"""``dare-job acceptance``: two models and texts in, rates beside optima out.
-
-Rates and optima over temperatures, and over numbers of candidates, as an SVG document without scripts.
-
-The rates as tables for people.
+"""``dare-job acceptance``: acceptance rates and optima of two models on texts, as tables, JSON and an SVG
+chart.
 """
 
 import logging
@@ -32,39 +29,43 @@ _DASHES = {"rrs": "6 3", "k_seq": "2 3", "priority": "8 3 2 3", "greedy": ""}
 
 
 def draw_chart(rows: Sequence[dict]) -> str | None:
-    """Of the command's ``rows``, a panel where one number of candidates has several temperatures, or one
-    temperature several numbers; None where there is nothing to draw.
+    """Draw rates and optima over temperatures and over numbers of candidates as an SVG document.
+
+    There is a panel per number of candidates with several temperatures, and per temperature with several
+    numbers; None if there is no panel.
     """
     panels = []
-    for fixed, moving, title in (("drafts", "temperature", "{:g} candidates, over temperatures"),
+    for fixed, axis, title in (("drafts", "temperature", "{:g} candidates, over temperatures"),
                                  ("temperature", "drafts", "temperature {:g}, over candidates")):
         for value in dict.fromkeys(row[fixed] for row in rows):
-            some = [row for row in rows if row[fixed] == value]
-            if len({row[moving] for row in some}) > 1:
-                panels.append(Panel("Acceptance rate: " + title.format(value), _lines(some, moving)))
+            selected = [row for row in rows if row[fixed] == value]
+            if len({row[axis] for row in selected}) > 1:
+                panels.append(Panel("Acceptance rate: " + title.format(value), _lines(selected, axis)))
     if not panels:
         return None
-    return document("Acceptance rates of verification rules beside the optima of their draft laws", panels)
+    return document(
+        "Acceptance rates of verification rules and the optima of their draft distributions", panels
+    )
 
 
-def _lines(rows: Sequence[dict], moving: str) -> list[Line]:
-    """Optima with whole lines and rates of their rules with broken ones, in the law's colour."""
-    found = []
-    for law, colour in _COLOURS.items():
-        best = sorted({(row[moving], row["optimum"]) for row in rows if row["law"] == law})
-        found.append(Line(f"{law}: optimum", colour, "", best))
-        for other, rule in SHOWN:
-            points = sorted((row[moving], row["rate"]) for row in rows
-                            if (row["law"], row["verifier"]) == (law, rule))
-            if other == law != rule and points:  # the greedy rule is the optimum of its law
-                found.append(Line(f"{law}: {rule}", colour, _DASHES[rule], points))
-    return [one for one in found if one.points]
+def _lines(rows: Sequence[dict], axis: str) -> list[Line]:
+    """Return solid lines for the optima and dashed lines for the rates, in the color of the distribution."""
+    lines = []
+    for distribution, colour in _COLOURS.items():
+        best = sorted({(row[axis], row["optimum"]) for row in rows if row["law"] == distribution})
+        lines.append(Line(f"{distribution}: optimum", colour, "", best))
+        for rule_distribution, rule in SHOWN:
+            points = sorted((row[axis], row["rate"]) for row in rows
+                            if (row["law"], row["verifier"]) == (distribution, rule))
+            if rule_distribution == distribution != rule and points:  # rule greedy attains its optimum
+                lines.append(Line(f"{distribution}: {rule}", colour, _DASHES[rule], points))
+    return [one for one in lines if one.points]
 
 
 def print_rates(rows: Sequence[dict], console: Console) -> None:
-    """A table for each temperature and number of candidates: rate, optimum and gap of every verifier."""
+    """Print a table per temperature and number of candidates: rate, optimum and gap of every rule."""
     for temperature, drafts in dict.fromkeys((row["temperature"], row["drafts"]) for row in rows):
-        table = Table("law", "verifier", "rate", "optimum", "gap", "over rrs", "",
+        table = Table("distribution", "rule", "rate", "optimum", "gap", "vs rrs", "",
                       title=f"temperature {temperature:g}, {drafts} {'draft' if drafts == 1 else 'drafts'}")
         for row in rows:
             if (row["temperature"], row["drafts"]) == (temperature, drafts):
@@ -74,8 +75,8 @@ def print_rates(rows: Sequence[dict], console: Console) -> None:
 
 
 def print_trees(rows: Sequence[dict], console: Console) -> None:
-    table = Table("temperature", "tree", "law", "rule", "accepted a step", "delta", "of judged nodes",
-                  "steps", title="Drafted trees")
+    table = Table("temperature", "tree", "distribution", "rule", "accepted per step", "delta",
+                  "per verified node", "steps", title="Drafted trees")
     for row in rows:
         error = "" if row["error"] is None else f" ± {1.96 * row['error']:.3f}"
         share = "" if row["node_rate"] is None else f"{row['node_rate']:.4f}"
@@ -93,12 +94,14 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked; the fields' names are those of the options.
+    """Options of the command, named like those on the command line.
 
-    text    None: the sample world
-    texts   rows of it that are read; positions: tokens of these that are judged
-    draws   of candidates, for a rate at one place that has no exact form
-    trees   written with the first ``tree_rows`` prompts
+    Attributes
+    ----------
+    text : None for the sample world
+    texts, positions : number of rows read, and of their tokens at which rates are measured
+    draws : samples for an estimated rate at one place
+    trees : tree shapes, measured on the first ``tree_rows`` prompts
     """
 
     target: str
@@ -122,40 +125,67 @@ class Options:
 
 
 def run(options: Options) -> dict:
-    """Measure and print the tables; returns what the last line says."""
+    """Measure, print the tables, and return the record of the last line."""
     folders = [resolve(name, None, options.trust_remote_code, setting) for name, setting in
                ((options.target, "--model"), (options.draft, "--draft"))]
-    ours, theirs = (AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
-                    for folder in folders)
-    rows = texts.read(options.text, options.column, options.prompt_column, ours, folders[0], options.texts,
-                      options.seed, options.chat_template)
-    require_same_tokenizer(ours, theirs, vocabulary(folders[1], options.trust_remote_code),
-                 (options.target, options.draft))
+    target_tokenizer, draft_tokenizer = (
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
+        for folder in folders
+    )
+    rows = texts.read(
+        options.text,
+        options.column,
+        options.prompt_column,
+        target_tokenizer,
+        folders[0],
+        options.texts,
+        options.seed,
+        options.chat_template,
+    )
+    require_same_tokenizer(
+        target_tokenizer,
+        draft_tokenizer,
+        vocabulary(folders[1], options.trust_remote_code),
+        (options.target, options.draft),
+    )
     target, draft = (Target.load(folder, options.dtype, options.device, options.trust_remote_code)
                      for folder in folders)
     contexts = [one.traits.context for one in (target, draft) if one.traits.context is not None]
     rows = texts.truncate(rows, min(contexts, default=None))
-    chosen = acceptance_texts.sample_places(rows, options.positions, options.seed)
-    total, used = sum(map(len, chosen)), sum(len(one) > 0 for one in chosen)
-    _LOG.info("%d places of %d texts, at %d temperatures", total, used, len(options.temperatures))
-    found = measure.cells(options.temperatures, options.drafts)
+    places = acceptance_texts.sample_places(rows, options.positions, options.seed)
+    total, texts_used = sum(map(len, places)), sum(len(one) > 0 for one in places)
+    _LOG.info("%d places of %d texts, at %d temperatures", total, texts_used, len(options.temperatures))
+    cells = measure.cells(options.temperatures, options.drafts)
     measure.fill(
-        found, acceptance_texts.read_places(target, draft, rows, chosen), total, options.draws, options.seed
+        cells, acceptance_texts.read_places(target, draft, rows, places), total, options.draws, options.seed
     )
-    lines, console = measure.lines(found), Console(width=120)
+    lines, console = measure.lines(cells), Console(width=120)
     print_rates(lines, console)
-    grown = list(trees.measure(target, draft, rows[: options.tree_rows], options.trees, options.temperatures,
-                               options.new_tokens, min(8, options.tree_rows), options.seed))
-    if grown:
-        print_trees(grown, console)
-    console.print(f"{total} places of {used} texts; ±: half an interval of 95 % of the mean over places, in "
-                  "which those of a text count as dependent. over rrs: rate less that of recursive "
-                  "rejection of draws without replacement at the same places", soft_wrap=True)
+    tree_rows = list(
+        trees.measure(
+            target,
+            draft,
+            rows[: options.tree_rows],
+            options.trees,
+            options.temperatures,
+            options.new_tokens,
+            min(8, options.tree_rows),
+            options.seed,
+        )
+    )
+    if tree_rows:
+        print_trees(tree_rows, console)
+    console.print(
+        f"{total} places of {texts_used} texts; ±: half-width of the 95 % confidence interval "
+        "of the mean, with the places of a text treated as dependent. vs rrs: rate minus that of recursive "
+        "rejection without replacement at the same places",
+        soft_wrap=True,
+    )
     return {
         "rows": lines,
-        "trees": grown,
+        "trees": tree_rows,
         "positions": total,
-        "texts": used,
+        "texts": texts_used,
         "seed": options.seed,
         "target": _model_record(options.target, folders[0], target),
         "draft": _model_record(options.draft, folders[1], draft),

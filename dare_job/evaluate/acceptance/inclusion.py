@@ -1,16 +1,16 @@
-"""The naive rule's acceptance: the sum over tokens of p times the probability that one is a candidate.
+"""Closed-form acceptance of the naive rule, and of two candidates without replacement.
 
-With w = p q and e_k the elementary symmetric polynomials, both laws need D_k, the sum over tokens x of w_x
-times e_k of all tokens but x. A token y that is added makes it D_k + b_y D_(k-1) + w_y e_k, and e_k
-e_k + b_y e_(k-1): sums of positive terms, so that no digits are lost.
+The naive rule accepts with probability sum over tokens x of p_x Pr[x is a candidate]. With w = p q and e_k
+the elementary symmetric polynomials, all distributions need D_k = sum over x of w_x e_k(all tokens but x).
+Adding a token y updates D_k += b_y D_(k-1) + w_y e_k and e_k += b_y e_(k-1): sums of positive terms, which
+keep full precision.
 
-Of draws one after the other, token i arrives at a time of rate q_i, and x is among the first n with
-probability q_x times the integral of e^-t times the sum over k < n of e_k(b_i, i not x), b_i = e^(q_i t) - 1.
-As in ``race.py`` k = 0 and 1 have closed forms, the others are integrated by the trapezoid rule in log t, and
-light tokens go in together, through power sums.
+For sampling without replacement, token i arrives at a random time of rate q_i, and x is among the first n
+with probability q_x times the integral of e^-t sum_(k < n) e_k(b_i, i not x), b_i = e^(q_i t) - 1. As in
+``optimum.py`` k = 0 and 1 have closed forms, the others are integrated by the trapezoid rule in log t, and
+light tokens are added together through power sums.
 
-Acceptance of two candidates without replacement: sums over the first. p, q float64 (V,) sum to 1, and more
-than two tokens have q; exact to rounding.
+p and q are float64 (V,) with sum 1 and more than n tokens in the support of q.
 """
 
 import numba
@@ -20,74 +20,77 @@ from dare_job.evaluate.acceptance import optimum
 from dare_job.evaluate.acceptance.optimum import complements
 from dare_job.evaluate.acceptance.rejection import SortedByRatio
 
-_STEP = 0.125  # of log t: half of it changes rates of up to eight candidates by less than 1e-14
+_STEP = 0.125  # of log t; halving it changes rates of up to eight candidates by less than 1e-14
 
 
 def sequential(p: np.ndarray, q: np.ndarray, n: int, step: float = _STEP) -> float:
-    """Of draws one after the other; p, q float64 (V,) sum to 1, more than n tokens have q. Exact to 1e-12."""
-    inside = np.flatnonzero(q)
-    p, q = p[inside], q[inside]
-    weights, others = p * q, optimum.complements(q)
-    found = weights.sum()
+    """Acceptance of n candidates without replacement under the naive rule; exact to 1e-12."""
+    support = np.flatnonzero(q)
+    p, q = p[support], q[support]
+    weights, complement = p * q, optimum.complements(q)
+    total = weights.sum()
     if n > 1:
-        largest, second = int(np.argmax(q)), q / others
+        largest, second = int(np.argmax(q)), q / complement
         rest = second.copy()
         rest[largest] = 0
-        but_one = rest.sum() + second[largest] - second
-        but_one[largest] = rest.sum()
-        found += weights @ but_one
+        others_sum = rest.sum() + second[largest] - second
+        others_sum[largest] = rest.sum()
+        total += weights @ others_sum
     if n > 2:
         times = optimum.quadrature_times(q, n, step)
-        found += step * (times * _sums(q, weights, times, n)[2:].sum(0)).sum()
-    return float(found)
+        total += step * (times * _sums(q, weights, times, n)[2:].sum(0)).sum()
+    return float(total)
 
 
 def distinct(p: np.ndarray, q: np.ndarray, n: int) -> float:
-    """Of independent draws, given that no two are equal; p and q as above. Exact to rounding.
+    """Acceptance of n independent candidates conditioned on being distinct, under the naive rule; exact to
+    rounding.
 
-    In the unit that q is taken in here e_n is at least 1: its digits are not lost below float64's numbers.
+    q is scaled so that e_n is at least 1, which avoids underflow.
     """
-    inside = np.flatnonzero(q)
-    p, q = p[inside], q[inside]
+    support = np.flatnonzero(q)
+    p, q = p[support], q[support]
     q = q / np.exp(np.log(np.partition(q, len(q) - n)[-n:]).mean())
     e, d = _symmetric(q, p * q, n)
     return float(d[n - 1] / e[n])
 
 
 def _sums(q: np.ndarray, weights: np.ndarray, times: np.ndarray, n: int) -> np.ndarray:
-    """e^-t D_k, (n, T): of k below n and each time."""
+    """Return e^-t D_k, (n, T), for k below n and each time."""
     heavy = q * times[-1] > optimum.LIGHT
     e, d = _of_heavy(q[heavy], weights[heavy], times, n)
-    light, of_light, coefficients = q[~heavy], weights[~heavy], optimum.coefficients(n)
+    light, light_weights, coefficients = q[~heavy], weights[~heavy], optimum.coefficients(n)
     powers = light ** np.arange(optimum.POWERS + 1)[:, None]
     for each in (e, d):
         optimum.add_light(each, times, powers.sum(-1), coefficients)
-    rising = times ** np.arange(optimum.POWERS + 1)[:, None]
-    shares = coefficients @ ((powers @ of_light)[:, None] * rising)  # sums of weights times b^j
+    time_powers = times ** np.arange(optimum.POWERS + 1)[:, None]
+    weighted_powers = coefficients @ (
+        (powers @ light_weights)[:, None] * time_powers
+    )  # sums of weights times b^j
     for k in range(n):
-        d[k] += sum((-1) ** j * shares[j] * e[k - j] for j in range(k + 1))
+        d[k] += sum((-1) ** j * weighted_powers[j] * e[k - j] for j in range(k + 1))
     return d * np.exp(-light.sum() * times)
 
 
 @numba.njit(cache=True)
 def _of_heavy(q, weights, times, n):
-    """e_k and D_k of the tokens q (m,), times e^(-t h), h their sum: nothing overflows. (n, T) each."""
+    """Return e_k and D_k, (n, T) each, of tokens q (m,), times e^(-t sum(q)) to avoid overflow."""
     e, d = np.zeros((n, len(times))), np.zeros((n, len(times)))
     e[0] = 1
     for i in range(len(q)):
         for m in range(len(times)):
-            missed, came = np.exp(-q[i] * times[m]), -np.expm1(-q[i] * times[m])
+            absent, arrived = np.exp(-q[i] * times[m]), -np.expm1(-q[i] * times[m])
             for k in range(n - 1, 0, -1):
-                d[k, m] = missed * (d[k, m] + weights[i] * e[k, m]) + came * d[k - 1, m]
-                e[k, m] = missed * e[k, m] + came * e[k - 1, m]
-            d[0, m] = missed * (d[0, m] + weights[i] * e[0, m])
-            e[0, m] *= missed
+                d[k, m] = absent * (d[k, m] + weights[i] * e[k, m]) + arrived * d[k - 1, m]
+                e[k, m] = absent * e[k, m] + arrived * e[k - 1, m]
+            d[0, m] = absent * (d[0, m] + weights[i] * e[0, m])
+            e[0, m] *= absent
     return e, d
 
 
 @numba.njit(cache=True)
 def _symmetric(q, weights, n):
-    """e_k and D_k, (n + 1,) each."""
+    """Return e_k and D_k, (n + 1,) each."""
     e, d = np.zeros(n + 1), np.zeros(n + 1)
     e[0] = 1
     for i in range(len(q)):
@@ -99,33 +102,45 @@ def _symmetric(q, weights, n):
 
 
 def two_distinct(p: np.ndarray, q: np.ndarray) -> float:
-    """Of recursive rejection of independent draws that are not equal: the first is of q (1 - q), the second
-    of what is left of q."""
-    left = complements(q)
-    law = q * left / (q @ left)
-    rejected, tokens = np.maximum(law - p, 0), SortedByRatio(np.maximum(p - law, 0), q)
-    owed, some = tokens.over_p[0], rejected > 0
-    if owed == 0:
+    """Acceptance of recursive rejection for two candidates of the distribution "distinct".
+
+    The first has distribution proportional to q (1 - q), the second q without the first.
+    """
+    complement = complements(q)
+    first = q * complement / (q @ complement)
+    rejected, tokens = np.maximum(first - p, 0), SortedByRatio(np.maximum(p - first, 0), q)
+    residual, positive = tokens.over_p[0], rejected > 0
+    if residual == 0:
         return 1.0
-    return float(1 - rejected[some] @ tokens.mass(owed / left[some]) / owed)
+    return float(1 - rejected[positive] @ tokens.mass(residual / complement[positive]) / residual)
 
 
 def greedy(p: np.ndarray, q: np.ndarray) -> float:
-    """Of the greedy rule for draws one after the other: it judges the second, the first comes from the
-    residual."""
+    """Acceptance of the greedy rule for two candidates without replacement.
+
+    It verifies the second candidate and emits the first through the residual.
+    """
     tokens = SortedByRatio(p, q)
     scale = 1 / complements(tokens.q)
-    beside = 1 - tokens.mass(scale) - np.minimum(tokens.p, scale * tokens.q)
-    return float(tokens.q @ (tokens.p + beside))
+    second_accepted = 1 - tokens.mass(scale) - np.minimum(tokens.p, scale * tokens.q)
+    return float(tokens.q @ (tokens.p + second_accepted))
 
 
 def spechub(p: np.ndarray, q: np.ndarray) -> float:
-    """Of recursive rejection of SpecHub's pairs: a draw and the most probable token, or one of the rest."""
+    """Acceptance of recursive rejection for SpecHub's pairs: a sample and the argmax, or one of the rest."""
     top = int(np.argmax(q))
-    rejected, owed, rest = np.maximum(q - p, 0), np.maximum(p - q, 0), np.delete(q, top)
-    first, mass = owed.sum(), rest.sum()
-    if first == 0:
+    rejected, residual, rest = np.maximum(q - p, 0), np.maximum(p - q, 0), np.delete(q, top)
+    residual_mass, mass = residual.sum(), rest.sum()
+    if residual_mass == 0:
         return 1.0
-    behind_top = np.maximum(np.delete(owed, top) - first * rest / mass, 0).sum() if mass > 0 else first
-    behind_others = first - owed[top]
-    return float(1 - (rejected[top] * behind_top + np.delete(rejected, top).sum() * behind_others) / first)
+    residual_after_top = (
+        np.maximum(np.delete(residual, top) - residual_mass * rest / mass, 0).sum()
+        if mass > 0
+        else residual_mass
+    )
+    residual_after_others = residual_mass - residual[top]
+    return float(
+        1
+        - (rejected[top] * residual_after_top + np.delete(rejected, top).sum() * residual_after_others)
+        / residual_mass
+    )

@@ -1,4 +1,6 @@
-"""Rates of every verifier and the optimum of every law, over places and temperatures."""
+"""Acceptance rates of every verification rule and optima of every draft distribution, by place and
+temperature.
+"""
 
 import logging
 import math
@@ -17,22 +19,26 @@ from dare_job.evaluate.acceptance.optimum import optimum
 from dare_job.evaluate.acceptance.rates import rate
 from dare_job.evaluate.acceptance.texts import Places
 
-_ALIASES = ("mcss",)  # rules that are another by name
-_Z_95 = 1.96  # standard errors of an interval of 95 %
+_ALIASES = ("mcss",)  # other names of a rule
+_Z_95 = 1.96  # half-width of a 95 % confidence interval in standard errors
 _LOG_EVERY_S = 10.0
 _LOG = logging.getLogger("dare_job")
 
 
 @dataclass
 class Cell:
-    """A law with n candidates at one temperature: at N places, by text.
+    """One draft distribution with n candidates at one temperature, measured at N places.
 
-    optima, rates  floats of the places, the latter by verifier; estimated: verifiers whose rate was estimated
-                   at some place
+    Attributes
+    ----------
+    texts : text of each place
+    optima : optimum at each place
+    rates : rates at each place, by rule
+    estimated : rules whose rate was estimated rather than computed at some place
     """
 
     temperature: float
-    law: str
+    distribution: str
     drafts: int
     texts: list[int] = field(default_factory=list)
     optima: list[float] = field(default_factory=list)
@@ -41,7 +47,7 @@ class Cell:
 
 
 def cells(temperatures: Sequence[float], drafts: Sequence[int]) -> list[Cell]:
-    """Every law with every number of candidates that it is defined for."""
+    """Return cells for every distribution and every number of candidates that it is defined for."""
     return [
         Cell(temperature, law.name, n, rates={rule: [] for rule in verifiers(law.name, n)})
         for temperature in temperatures
@@ -51,61 +57,61 @@ def cells(temperatures: Sequence[float], drafts: Sequence[int]) -> list[Cell]:
     ]
 
 
-def verifiers(law: str, n: int) -> list[str]:
-    """The rules that are exact for n candidates of a law."""
+def verifiers(distribution: str, n: int) -> list[str]:
+    """Return the rules that are exact for n candidates of a distribution."""
     return [rule.name for rule in RULES.values()
-            if law in rule.distributions and rule.count in (None, n) and rule.name not in _ALIASES]
+            if distribution in rule.distributions and rule.count in (None, n) and rule.name not in _ALIASES]
 
 
-def fill(found: Sequence[Cell], places: Iterable[Places], total: int, draws: int, seed: int) -> None:
-    """Add every place to every cell; ``total`` places are announced. draws, seed: of what is estimated."""
+def fill(cells: Sequence[Cell], places: Iterable[Places], total: int, draws: int, seed: int) -> None:
+    """Add every place to every cell; ``draws`` and ``seed`` are for rates that must be estimated."""
     done, began = 0, time.monotonic()
-    told = began
+    last_log = began
     for part in places:
         for target, draft in zip(part.target, part.draft, strict=True):
-            laws = {}
-            for cell in found:
-                if cell.temperature not in laws:
-                    laws[cell.temperature] = pair(target, draft, cell.temperature)
-                _add(cell, part.text, *laws[cell.temperature], draws, seed + done)
+            pairs = {}
+            for cell in cells:
+                if cell.temperature not in pairs:
+                    pairs[cell.temperature] = pair(target, draft, cell.temperature)
+                _add(cell, part.text, *pairs[cell.temperature], draws, seed + done)
             done += 1
-            if time.monotonic() - told > _LOG_EVERY_S:
-                told = time.monotonic()
-                _LOG.info("rates: %d of %d places, %.0f s, %.0f s left", done, total, told - began,
-                          (told - began) / done * (total - done))
+            if time.monotonic() - last_log > _LOG_EVERY_S:
+                last_log = time.monotonic()
+                _LOG.info("rates: %d of %d places, %.0f s, %.0f s left", done, total, last_log - began,
+                          (last_log - began) / done * (total - done))
 
 
 def pair(target: torch.Tensor, draft: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """p and q float64 (W,) of logits (V,): of the tokens that may be drafted, and of all others as one.
+    """Return p and q float64 (W,) from logits (V,), with all tokens outside the support of q merged into one.
 
-    No rule tells tokens apart that are never drafted, and at low temperatures few are.
+    No rule distinguishes tokens that are never drafted, and at low temperatures few tokens can be drafted.
     """
     settings = Warp(temperature)
     p, q = (warp(logits[None], settings)[0][0].double() for logits in (target, draft))
     drafted = q > 0
-    others = p[~drafted].sum()[None]
-    return torch.cat((p[drafted], others)), torch.cat((q[drafted], torch.zeros_like(others)))
+    rest = p[~drafted].sum()[None]
+    return torch.cat((p[drafted], rest)), torch.cat((q[drafted], torch.zeros_like(rest)))
 
 
 def _add(cell: Cell, text: int, p: torch.Tensor, q: torch.Tensor, draws: int, seed: int) -> None:
     cell.texts.append(text)
-    cell.optima.append(optimum(cell.law, p, q, cell.drafts))
-    for rule, known in cell.rates.items():
-        found = rate(rule, cell.law, p, q, cell.drafts, draws, seed)
-        known.append(found.value)
-        if not found.exact:
+    cell.optima.append(optimum(cell.distribution, p, q, cell.drafts))
+    for rule, cell_rates in cell.rates.items():
+        rule_rate = rate(rule, cell.distribution, p, q, cell.drafts, draws, seed)
+        cell_rates.append(rule_rate.value)
+        if not rule_rate.exact:
             cell.estimated.add(rule)
 
 
 def mean(values: Sequence[float], texts: Sequence[int]) -> tuple[float, float]:
-    """Mean of places and its standard error, in which places of a text count as dependent.
+    """Return the mean over places and its standard error, with the places of a text treated as dependent.
 
-    Of one text alone they count as independent: there is nothing else to judge by. One place: error NaN.
+    If there is a single text, its places are treated as independent. The error is NaN for a single place.
     """
-    x, of = np.asarray(values), np.asarray(texts)
-    if len(np.unique(of)) == 1:
-        of = np.arange(len(x))
-    sums = np.bincount(np.unique(of, return_inverse=True)[1], x - x.mean())
+    x, groups_of = np.asarray(values), np.asarray(texts)
+    if len(np.unique(groups_of)) == 1:
+        groups_of = np.arange(len(x))
+    sums = np.bincount(np.unique(groups_of, return_inverse=True)[1], x - x.mean())
     groups = len(sums)
     if groups == 1:
         return float(x.mean()), math.nan
@@ -113,23 +119,30 @@ def mean(values: Sequence[float], texts: Sequence[int]) -> tuple[float, float]:
 
 
 def lines(cells: Sequence[Cell]) -> list[dict]:
-    """A line for each verifier of each cell: rate, optimum, gap, and what the rate has over recursive
-    rejection of draws without replacement at the same places, each with its interval of 95 %.
+    """Return one record per rule and cell: rate, optimum, gap and difference from the baseline, with 95 %
+    intervals.
+
+    The baseline is recursive rejection without replacement at the same places.
     """
-    usual = {(cell.temperature, cell.drafts): cell.rates["rrs"] for cell in cells
-             if cell.law == "without_replacement"}
-    return [line for cell in cells for line in _lines(cell, usual[cell.temperature, cell.drafts])]
+    baseline = {(cell.temperature, cell.drafts): cell.rates["rrs"] for cell in cells
+             if cell.distribution == "without_replacement"}
+    return [line for cell in cells for line in _lines(cell, baseline[cell.temperature, cell.drafts])]
 
 
-def _lines(cell: Cell, usual: list[float]) -> list[dict]:
-    found = []
+def _lines(cell: Cell, baseline: list[float]) -> list[dict]:
+    lines = []
     for rule, values in cell.rates.items():
-        gap, over = np.subtract(cell.optima, values), np.subtract(values, usual)
-        line = {"law": cell.law, "verifier": rule, "drafts": cell.drafts, "temperature": cell.temperature}
-        means = {"rate": values, "optimum": cell.optima, "gap": gap, "over_rrs": over}
-        for name, numbers in means.items():
-            middle, error = mean(numbers, cell.texts)
-            ends = [middle - _Z_95 * error, middle + _Z_95 * error]
-            line |= {name: middle, f"{name}_interval": None if math.isnan(error) else ends}
-        found.append(line | {"exact": rule not in cell.estimated})
-    return found
+        gap, over_baseline = np.subtract(cell.optima, values), np.subtract(values, baseline)
+        line = {
+            "law": cell.distribution,
+            "verifier": rule,
+            "drafts": cell.drafts,
+            "temperature": cell.temperature,
+        }
+        means = {"rate": values, "optimum": cell.optima, "gap": gap, "over_rrs": over_baseline}
+        for name, values_of in means.items():
+            average, error = mean(values_of, cell.texts)
+            ends = [average - _Z_95 * error, average + _Z_95 * error]
+            line |= {name: average, f"{name}_interval": None if math.isnan(error) else ends}
+        lines.append(line | {"exact": rule not in cell.estimated})
+    return lines

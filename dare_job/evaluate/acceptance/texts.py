@@ -1,7 +1,4 @@
-"""The texts over whose places the rates are taken, and the prompts that they were written for.
-
-What target and draft model say at places of the texts: one forward of each over a text.
-"""
+"""The texts at whose places acceptance is measured, and both models' logits at these places."""
 
 import logging
 from collections.abc import Iterator
@@ -26,51 +23,68 @@ from dare_job.publish.prompted_texts import Row, no_prompt
 
 _PROMPT = "prompt"
 
-_USERS, _ITEMS, _DAY = 400, 300, 20  # of the sample world, and the day of its texts
+_USERS, _ITEMS, _DAY = 400, 300, 20  # size of the sample world, and the day of its texts
 
 _LOG = logging.getLogger("dare_job")
 
 
 def read(source: str | None, column: str, prompt_column: str | None, tokenizer, model: Path, count: int,
          seed: int, chat_template: str = "auto") -> list[Row]:
-    """Up to ``count`` rows with a text.
+    """Return up to ``count`` rows with a text.
 
-    source         output folder of a run: its newest published texts with the prompts that are left, those
-                   whose names have the smallest SHA-256; a jsonl, csv or Parquet file, or None for the
-                   sample world: rows drawn by the seed
-    column         of a file: its texts; prompt_column: what they were written for, None: "prompt" where the
-                   file has it, else nothing
-    model          folder of the target
-    Raises DataError where there is no text.
+    Parameters
+    ----------
+    source : a run's output folder, for its newest published texts with prompts (those whose names have the
+        smallest SHA-256); a jsonl, csv or Parquet file; or None for the sample world; from the last two, rows
+        are sampled by the seed
+    column : text column of a file
+    prompt_column : prompt column of a file; None for "prompt" if the file has it
+    model : folder of the target
+
+    Raises
+    ------
+    DataError
+        There is no text.
     """
     if source is None:
         examples = _sampled(_sample_world(), count, seed)
-        found = [_row(*one, tokenizer, chat_template) for one in examples]
+        rows = [_row(*one, tokenizer, chat_template) for one in examples]
     elif _is_output(source):
-        night = published.source(source, None)
-        ranked = published.ranked(night, tokenizer, tokenizer_hash(model), count, chat_template)
-        found = [_with_first_token(row) for _, row in ranked]
+        published_texts = published.source(source, None)
+        ranked = published.ranked(published_texts, tokenizer, tokenizer_hash(model), count, chat_template)
+        rows = [_with_first_token(row) for _, row in ranked]
     else:
         records = _sampled(_records(Path(source), column, prompt_column), count, seed)
-        found = [_row(*one, tokenizer, chat_template) for one in records]
-    found = [row for row in found if len(row.text)]
-    if not found:
-        raise DataError(f"--text {source} holds no text of one token at least")
-    return found
+        rows = [_row(*one, tokenizer, chat_template) for one in records]
+    rows = [row for row in rows if len(row.text)]
+    if not rows:
+        raise DataError(f"--text {source} holds no text with at least one token")
+    return rows
 
 
 def truncate(rows: list[Row], context: int | None) -> list[Row]:
-    """Rows cut to what both models' positions hold. Raises DataError where no prompt leaves room."""
+    """Truncate rows to the context of both models.
+
+    Raises
+    ------
+    DataError
+        Every prompt fills the context.
+    """
     if context is None:
         return rows
-    found = [replace(row, text=row.text[: max(0, context - len(row.prompt))]) for row in rows]
-    found = [row for row in found if len(row.text)]
-    if not found:
-        raise DataError(f"every prompt is longer than the {context} tokens that the models' positions hold")
-    if len(found) < len(rows):
-        _LOG.warning("%d of %d rows are left out: their prompts fill the %d tokens that the models' "
-                     "positions hold", len(rows) - len(found), len(rows), context)
-    return found
+    truncated = [replace(row, text=row.text[: max(0, context - len(row.prompt))]) for row in rows]
+    truncated = [row for row in truncated if len(row.text)]
+    if not truncated:
+        raise DataError(f"every prompt fills the context of {context} tokens that both models support")
+    if len(truncated) < len(rows):
+        _LOG.warning(
+            "%d of %d rows are left out: their prompts fill the context of %d tokens that both models "
+            "support",
+            len(rows) - len(truncated),
+            len(rows),
+            context,
+        )
+    return truncated
 
 
 def _is_output(source: str) -> bool:
@@ -83,52 +97,56 @@ def _sampled(rows: list, count: int, seed: int) -> list:
 
 
 def _sample_world() -> list[tuple]:
-    """(name, prompt, text) of users and items."""
-    world, asked = simulate(_USERS, _ITEMS, 0), prompts.load(prompts.SAMPLE)
-    both = chain(user_examples(world, asked, _DAY), item_examples(world, asked, _DAY))
+    """Return (name, prompt, text) of users and items of the sample world."""
+    world, prompt_set = simulate(_USERS, _ITEMS, 0), prompts.load(prompts.SAMPLE)
+    both = chain(user_examples(world, prompt_set, _DAY), item_examples(world, prompt_set, _DAY))
     return [(f"{one.entity}:{one.row}", one.prompt, one.text) for one in both]
 
 
 def _records(path: Path, column: str, prompt_column: str | None) -> list[tuple]:
-    """(name, prompt or None, text) of a file's rows with a text."""
+    """Return (name, prompt or None, text) of a file's rows with a text."""
     if not path.exists():
         raise DataError(f"--text {path} does not exist: name a jsonl, csv or Parquet file, or the output "
                         "folder of a run")
     table = frame(path, [column, *([prompt_column] if prompt_column else [])])
-    asked = prompt_column or (_PROMPT if _PROMPT in table.columns else None)
-    found = []
+    prompt_name = prompt_column or (_PROMPT if _PROMPT in table.columns else None)
+    records = []
     for number, text in enumerate(table[column]):
-        prompt = table[asked].iloc[number] if asked else None
-        for name, value in ((column, text), (asked, prompt)):
+        prompt = table[prompt_name].iloc[number] if prompt_name else None
+        for name, value in ((column, text), (prompt_name, prompt)):
             if not isinstance(value, str) and not _missing(value):
                 raise DataError(f"{path}, row {number}: {name} is {str(value)[:40]!r}, no text")
         if not _missing(text) and text:
-            found.append((str(number), None if _missing(prompt) else prompt, text))
-    return found
+            records.append((str(number), None if _missing(prompt) else prompt, text))
+    return records
 
 
 def _missing(value) -> bool:
-    return value is None or value != value  # a table's missing values are NaN
+    return value is None or value != value  # missing values of a table are NaN
 
 
 def _row(name: str, prompt: str | None, text: str, tokenizer, chat_template: str) -> Row:
     ids = [*tokenizer(text, add_special_tokens=False)["input_ids"]]
     if ids and tokenizer.eos_token_id is not None:
         ids.append(tokenizer.eos_token_id)
-    asked = prompt_ids(tokenizer, prompt, chat_template) if prompt else no_prompt(tokenizer)
-    return _with_first_token(Row(name, asked.astype(np.int64), np.asarray(ids, np.int64), bool(prompt)))
+    prompt_tokens = prompt_ids(tokenizer, prompt, chat_template) if prompt else no_prompt(tokenizer)
+    return _with_first_token(
+        Row(name, prompt_tokens.astype(np.int64), np.asarray(ids, np.int64), bool(prompt))
+    )
 
 
 def _with_first_token(row: Row) -> Row:
-    """A row with a token to begin with: its text's first where nothing else is there."""
+    """Return a row with a nonempty prompt: without one, the text's first token becomes the prompt."""
     return row if len(row.prompt) else replace(row, prompt=row.text[:1], text=row.text[1:])
 
 
 class Places(NamedTuple):
-    """M places of one text: logits float32 (M, V) of both models over the target's vocabulary.
+    """M places of one text.
 
-    text    its number
-    target, draft  what they say of the next token there
+    Attributes
+    ----------
+    text : number of the text
+    target, draft : float32 (M, V), logits of the next token over the target's vocabulary
     """
 
     text: int
@@ -137,32 +155,40 @@ class Places(NamedTuple):
 
 
 def sample_places(rows: list[Row], count: int, seed: int) -> list[np.ndarray]:
-    """For each row the places int64 (M,) of tokens of its text, rising: ``count`` of all, drawn by seed."""
+    """Sample ``count`` places over all rows; return for each row the ascending token indices int64 (M,) of
+    its text.
+    """
     ends = np.cumsum([len(row.text) for row in rows])
-    drawn = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
+    sampled = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
     return [part - end + len(row.text) for part, end, row in
-            zip(np.split(drawn, np.searchsorted(drawn, ends[:-1])), ends, rows, strict=True)]
+            zip(np.split(sampled, np.searchsorted(sampled, ends[:-1])), ends, rows, strict=True)]
 
 
 @torch.inference_mode()
 def read_places(target: Target, draft: Target, rows: list[Row], places: list[np.ndarray]) -> Iterator[Places]:
-    """Texts without a place are not read. Raises ModelError where scores are no numbers."""
-    for number, (row, wanted) in enumerate(zip(rows, places, strict=True)):
-        if not len(wanted):
+    """Run both models over every text with a place.
+
+    Raises
+    ------
+    ModelError
+        Logits are non-finite.
+    """
+    for number, (row, row_places) in enumerate(zip(rows, places, strict=True)):
+        if not len(row_places):
             continue
-        logits = [_logits(model, row, wanted) for model in (target, draft)]
+        logits = [_logits(model, row, row_places) for model in (target, draft)]
         logits[1] = over_vocabulary(logits[1], target.vocabulary)
         for name, one in zip(("target", "draft model"), logits, strict=True):
             if not one.amax(-1).isfinite().all():
-                raise ModelError(f"text {row.name}: the {name}'s scores are no numbers: its weights are "
-                                 "damaged, or its type is too narrow; try --dtype float32")
+                raise ModelError(f"text {row.name}: the logits of the {name} are not finite: its weights are "
+                                 "damaged, or its dtype is too narrow; try --dtype float32")
         yield Places(number, *logits)
 
 
-def _logits(model: Target, row: Row, wanted: np.ndarray) -> torch.Tensor:
-    scored = wanted[-1:]  # tokens of the text that the last place stands behind
-    ids = np.concatenate((row.prompt, row.text[: scored[0]]))[None]
-    ids = np.minimum(ids, model.vocabulary - 1)  # as the drafter reads what its table lacks
+def _logits(model: Target, row: Row, places: np.ndarray) -> torch.Tensor:
+    last_place = places[-1:]  # number of text tokens before the last place
+    ids = np.concatenate((row.prompt, row.text[: last_place[0]]))[None]
+    ids = np.minimum(ids, model.vocabulary - 1)  # as the drafter replaces tokens outside its vocabulary
     length, slot = np.array([len(row.prompt)]), np.zeros(1, np.int64)
-    logits = model.prefill(model.new_cache(1), slot, ids, length, scored)
-    return logits[torch.from_numpy(wanted)].float().cpu()
+    logits = model.prefill(model.new_cache(1), slot, ids, length, last_place)
+    return logits[torch.from_numpy(places)].float().cpu()

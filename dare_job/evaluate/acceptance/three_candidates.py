@@ -1,12 +1,12 @@
-"""Acceptance of three candidates under rules that ask more of the first than what is left of q behind it.
+"""Acceptance of three candidates under rules for which the first candidate matters beyond the q that it
+removes.
 
-p and q are float64 (V,) and sum to 1, and more than three tokens have q. What is found is exact to 1e-9.
+p and q are float64 (V,) with sum 1 and more than three tokens in the support of q. Results are exact to 1e-9.
 
-Acceptance of recursive rejection of three independent draws of which no two are equal.
-
-The first is of q e_2, e_2 being of all other tokens; the second, behind x, of q (1 - q - q_x); the last of
-what is left of q. Of p the first leaves a, p less its law, and the second (a - c q (1 - q - q_x))+, c hanging
-on q_x alone: a sum over x as in ``rising.py``, but the order of tokens for the last changes with x.
+Recursive rejection of three distinct candidates: the first has distribution q e_2, e_2 over all other tokens;
+the second, after x, has q (1 - q - q_x); the last has what is left of q. The first leaves the residual a = (p
+- its distribution)+, the second (a - c q (1 - q - q_x))+ with c depending on q_x alone. This is a sum over x
+as in ``recursive.py``, but the token order for the last candidate changes with x.
 """
 
 import numba
@@ -19,84 +19,107 @@ from dare_job.evaluate.acceptance.rejection import SortedByRatio
 
 
 def greedy(p: np.ndarray, q: np.ndarray) -> float:
-    """Of the greedy rule for draws one after the other: it judges the last, the others come from the
-    residual.
+    """Acceptance of the greedy rule for three candidates without replacement.
 
-    Of p the last misses N(k), the sum of (p - k q)+, k being 1 / what is left of q. It would be accepted with
-    min(p, k q) of either token before, too. Of both orders of the two, so that only the second is asked:
-    what that makes of the first hangs on its q alone.
+    It verifies the last candidate and emits the others through the residual. The last misses N(k), the sum of
+    (p - k q)+ with k = 1 / (remaining q), and would accept min(p, k q) of the first two as well. The sum
+    takes both orders of the two, so that only the second is summed over: the first matters through its q
+    alone.
     """
     tokens = SortedByRatio(p, q)
-    rising, lefts = SortedByQ(tokens), complements(np.sort(tokens.q))
+    tokens_by_q, complement = SortedByQ(tokens), complements(np.sort(tokens.q))
 
-    def second(token, miss):
-        left, rests = rising.left((token,)), rising.lefts((token,))
-        return _missed(token.q, token.place < 0, left, rests, rising.q, rising.ratio, lefts, tokens.ratio,
-                       tokens.over_p, tokens.over_q)
+    def second(token, tolerance):
+        remaining, remaining_after = tokens_by_q.remaining((token,)), tokens_by_q.remaining_after((token,))
+        return _missed(
+            token.q,
+            token.place < 0,
+            remaining,
+            remaining_after,
+            tokens_by_q.q,
+            tokens_by_q.ratio,
+            complement,
+            tokens.ratio,
+            tokens.over_p,
+            tokens.over_q,
+        )
 
-    own, left, ratio = (each[: rising.light] for each in (rising.q, lefts, rising.ratio))
-    twice = own**3 * 2 / left * np.minimum(ratio, 1 / (1 - 2 * own))
-    return inclusion.sequential(p, q, 2) + 1 - (rising.summed(second, rising.q) - float(twice.sum()))
+    light_q, remaining, ratio = (
+        each[: tokens_by_q.light] for each in (tokens_by_q.q, complement, tokens_by_q.ratio)
+    )
+    counted_twice = light_q**3 * 2 / remaining * np.minimum(ratio, 1 / (1 - 2 * light_q))
+    return (
+        inclusion.sequential(p, q, 2)
+        + 1
+        - (tokens_by_q.weighted_sum(second, tokens_by_q.q) - float(counted_twice.sum()))
+    )
 
 
 @numba.njit(cache=True)
-def _missed(own, light, left, rests, q, ratios, lefts, ratio, over_p, over_q):
-    """The sum over second tokens, all that leave something behind the first; by rising q but for the last
-    three arrays."""
+def _missed(first_q, light, remaining, remaining_after, q, ratios, complement, ratio, over_p, over_q):
+    """Sum over second tokens that leave some q after the first, sorted by q except for the last three arrays.
+    """
     at, total = 0, 0.0
     for i in range(len(q)):
-        if rests[i] <= 0:
+        if remaining_after[i] <= 0:
             continue
-        scale = 1 / rests[i]
+        scale = 1 / remaining_after[i]
         while at < len(ratio) and ratio[at] <= scale:
             at += 1
-        owed = max(over_p[at] - scale * over_q[at], 0.0)
-        total += q[i] * (owed / left + (1 / left + 1 / lefts[i]) * q[i] * min(ratios[i], scale))
+        residual = max(over_p[at] - scale * over_q[at], 0.0)
+        total += q[i] * (
+            residual / remaining + (1 / remaining + 1 / complement[i]) * q[i] * min(ratios[i], scale)
+        )
     if light:
-        scale = 1 / (left - own)
+        scale = 1 / (remaining - first_q)
         at = np.searchsorted(ratio, scale, side="right")
-        total -= own * max(over_p[at] - scale * over_q[at], 0.0) / left
+        total -= first_q * max(over_p[at] - scale * over_q[at], 0.0) / remaining
     return total
 
 
 def distinct(p: np.ndarray, q: np.ndarray) -> float:
-    """Of p and q float64 (V,) that sum to 1, more than three tokens having q; exact to 1e-9."""
-    rising, never = SortedByQ(SortedByRatio(p, q)), p[q == 0].sum()
-    law = rising.q * _e2_of_others(rising)
-    law /= law.sum()
-    left = np.maximum(rising.p - law, 0)
-    owed = left.sum() + never
-    if owed == 0:
+    """Acceptance of recursive rejection for three candidates of the distribution "distinct"."""
+    tokens_by_q, never = SortedByQ(SortedByRatio(p, q)), p[q == 0].sum()
+    first = tokens_by_q.q * _e2_of_others(tokens_by_q)
+    first /= first.sum()
+    residual = np.maximum(tokens_by_q.p - first, 0)
+    residual_mass = residual.sum() + never
+    if residual_mass == 0:
         return 1.0
-    return 1 - rising.summed(lambda token, miss: _rejected(token, rising, left, never) / owed,
-                             np.maximum(law - rising.p, 0))
+    return 1 - tokens_by_q.weighted_sum(
+        lambda token, tolerance: _rejected(token, tokens_by_q, residual, never) / residual_mass,
+        np.maximum(first - tokens_by_q.p, 0),
+    )
 
 
-def _rejected(token: Token, rising: SortedByQ, left: np.ndarray, never: float) -> float:
-    """What is owed where the second and the last are rejected behind a first token; left: what is owed of
-    each token before, ``never`` of all that are not drafted."""
-    lefts = rising.lefts((token,))
-    law, again = rising.q * lefts, token.q * (1 - 2 * token.q) if token.place < 0 else 0.0
-    scale = (left.sum() + never) / (law.sum() - again)
-    behind = left - scale * law
-    rejected, behind = np.maximum(-behind, 0), np.maximum(behind, 0)
-    owed, some = behind.sum() + never, behind > 0
-    if owed == 0:
+def _rejected(token: Token, tokens_by_q: SortedByQ, residual: np.ndarray, never: float) -> float:
+    """Return the residual mass where the second and the last candidate are rejected after a first token.
+
+    residual is the first candidate's residual per token, ``never`` that of all tokens outside the support of
+    q.
+    """
+    remaining_after = tokens_by_q.remaining_after((token,))
+    second, own_q = tokens_by_q.q * remaining_after, token.q * (1 - 2 * token.q) if token.place < 0 else 0.0
+    scale = (residual.sum() + never) / (second.sum() - own_q)
+    difference = residual - scale * second
+    rejected, difference = np.maximum(-difference, 0), np.maximum(difference, 0)
+    rest_mass, positive = difference.sum() + never, difference > 0
+    if rest_mass == 0:
         return 0.0
-    last = SortedByRatio(np.append(behind[some], never), np.append(rising.q[some], 0.0))
-    asked = rejected > 0
-    found = rejected[asked] @ last.mass(owed / lefts[asked])
-    if again:
-        found -= scale * again * last.mass(owed / (1 - 2 * token.q))
-    return float(found / owed)
+    last = SortedByRatio(np.append(difference[positive], never), np.append(tokens_by_q.q[positive], 0.0))
+    is_rejected = rejected > 0
+    total = rejected[is_rejected] @ last.mass(rest_mass / remaining_after[is_rejected])
+    if own_q:
+        total -= scale * own_q * last.mass(rest_mass / (1 - 2 * token.q))
+    return float(total / rest_mass)
 
 
-def _e2_of_others(rising: SortedByQ) -> np.ndarray:
-    """e_2 of all tokens but each, (m,): of heavy ones without a difference."""
-    found = _e2(rising.q) - rising.q * rising.lefts(())
-    for x in range(rising.light, len(rising.q)):
-        found[x] = _e2(np.delete(rising.q, x))
-    return found
+def _e2_of_others(tokens_by_q: SortedByQ) -> np.ndarray:
+    """Return e_2 of all tokens but each, (m,), without cancellation for heavy ones."""
+    result = _e2(tokens_by_q.q) - tokens_by_q.q * tokens_by_q.remaining_after(())
+    for x in range(tokens_by_q.light, len(tokens_by_q.q)):
+        result[x] = _e2(np.delete(tokens_by_q.q, x))
+    return result
 
 
 def _e2(q: np.ndarray) -> float:

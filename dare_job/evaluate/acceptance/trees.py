@@ -1,4 +1,4 @@
-"""Accepted tokens a step of drafted trees: texts are written with them, by each rule."""
+"""Accepted tokens per step of drafted trees, measured by generating texts with each rule."""
 
 import logging
 import math
@@ -26,8 +26,8 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class SparseShape:
-    """A tree's shape, and how many of its nodes are drafted: the likeliest nodes of each level have children
-    while these last.
+    """A tree shape and its number of drafted nodes; the likeliest nodes of each level get children while
+    nodes last.
     """
 
     shape: TreeShape
@@ -35,12 +35,18 @@ class SparseShape:
 
     @classmethod
     def parse(cls, text: str) -> "SparseShape":
-        """``4x2x1``, or ``4x2x1:12`` for 12 of its nodes. Raises ConfigError."""
+        """Parse ``4x2x1``, or ``4x2x1:12`` for 12 of its nodes.
+
+        Raises
+        ------
+        ConfigError
+            The text is not such a shape.
+        """
         widths, colon, nodes = text.partition(":")
         shape = TreeShape.parse(widths)
         if colon and not (nodes.isdecimal() and shape.widths[0] <= int(nodes) <= shape.nodes):
-            raise ConfigError(f"--trees {text!r}: behind the colon stands how many of the tree's nodes are "
-                              f"drafted, from {shape.widths[0]} to {shape.nodes}")
+            raise ConfigError(f"--trees {text!r}: the number after the colon, of drafted nodes, must be from "
+                              f"{shape.widths[0]} to {shape.nodes}")
         return cls(shape, int(nodes) if colon else shape.nodes)
 
     def __str__(self) -> str:
@@ -48,7 +54,7 @@ class SparseShape:
 
 
 class SparseDrafter(ModelDrafter):
-    """A draft model whose trees have no more than so many nodes."""
+    """A draft model whose trees have at most this many nodes."""
 
     def __init__(self, target: Target, tree: SparseShape, vocabulary: int):
         super().__init__(target, tree.shape, vocabulary)
@@ -59,61 +65,71 @@ class SparseDrafter(ModelDrafter):
 
 
 class CountingEngine(SamplingEngine):
-    """Counts nodes with candidates that verification came to, and those of which a candidate passed."""
+    """Counts the verified nodes with candidates, and those of which a candidate was accepted."""
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.judged = self.passed = 0
+        self.verified = self.accepted = 0
 
     def _verify_scores(self, rows, slots, tree, scores) -> VerificationResult:
-        verdict = super()._verify_scores(rows, slots, tree, scores)
+        result = super()._verify_scores(rows, slots, tree, scores)
         if self._sampled is not None:
             _, parents, depths, starts = tree.host
             inner = np.zeros(len(parents), np.bool_)
             inner[parents[depths > 0]] = True
-            last = starts[:-1] + np.take_along_axis(verdict.paths, verdict.counts[:, None], 1)[:, 0]
-            self.passed += int(verdict.counts.sum())
-            self.judged += int(verdict.counts.sum() + inner[last].sum())
-        return verdict
+            last = starts[:-1] + np.take_along_axis(result.paths, result.counts[:, None], 1)[:, 0]
+            self.accepted += int(result.counts.sum())
+            self.verified += int(result.counts.sum() + inner[last].sum())
+        return result
 
 
 def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[SparseShape],
             temperatures: Sequence[float], new_tokens: int, batch: int, seed: int) -> Iterator[dict]:
-    """A line for each temperature, tree and rule that can judge it.
+    """Yield a record for each temperature, tree and rule that is exact for the tree.
 
-    Texts of up to ``new_tokens`` tokens are written for the rows' prompts, ``batch`` together. ``delta``:
-    tokens a step, the target's own one among them, over those of the first of ``RULES``.
+    Texts of up to ``new_tokens`` tokens are generated for the rows' prompts, ``batch`` at a time. ``delta``
+    is the tokens per step, the target's own included, relative to the first of ``RULES``.
     """
     for temperature in temperatures:
         for tree in trees:
-            plainest = None
-            for rule, law in RULES:
-                sampling = Sampling(Warp(temperature), seed, law, rule)
+            baseline = None
+            for rule, distribution in RULES:
+                sampling = Sampling(Warp(temperature), seed, distribution, rule)
                 try:
                     sampling.require(tree.shape.widths)
                 except ConfigError:
                     continue
-                found = _measured(target, draft, rows, tree, sampling, new_tokens, batch)
-                _LOG.info("trees: temperature %g, %s, %s of %s: %.3f accepted a step", temperature, tree,
-                          rule, law, found["accepted"])
-                plainest = plainest or 1 + found["accepted"]
-                yield {"temperature": temperature, "tree": str(tree), "rule": rule, "law": law, **found,
-                       "delta": (1 + found["accepted"]) / plainest}
+                measured = _measured(target, draft, rows, tree, sampling, new_tokens, batch)
+                _LOG.info("trees: temperature %g, %s, %s of %s: %.3f accepted per step", temperature, tree,
+                          rule, distribution, measured["accepted"])
+                baseline = baseline or 1 + measured["accepted"]
+                yield {
+                    "temperature": temperature,
+                    "tree": str(tree),
+                    "rule": rule,
+                    "law": distribution,
+                    **measured,
+                    "delta": (1 + measured["accepted"]) / baseline,
+                }
 
 
 def _measured(target: Target, draft: Target, rows: Sequence[Row], tree: SparseShape, sampling: Sampling,
              new_tokens: int, batch: int) -> dict:
-    """Tokens accepted a step, the target's own not counted, and the share of judged nodes that accept one."""
+    """Return accepted tokens per step, the target's own excluded, and the share of verified nodes that accept
+    one.
+    """
     settings = EngineSettings(max_new_tokens=new_tokens, batch_size=batch, nodes=tree.shape.nodes,
                               depth=tree.shape.depth, score="never")
     engine = CountingEngine(target, settings, sampling, SparseDrafter(draft, tree, target.vocabulary))
     results = list(engine.run(Request(row.name, row.prompt.astype(np.int32)) for row in rows))
     if failed := [result for result in results if result.error]:
-        raise ModelError(f"text {failed[0].id} could not be written: {failed[0].error}")
+        raise ModelError(f"text {failed[0].id} could not be generated: {failed[0].error}")
     steps = [np.asarray(result.step_tokens[1:], np.int64) - 1 for result in results]
     accepted = np.concatenate(steps)
     if not len(accepted):
-        raise ModelError("every text ends with its first token: no tree was drafted; give other --text")
-    middle, error = mean(accepted, np.repeat(np.arange(len(steps)), [len(one) for one in steps]))
-    return {"accepted": middle, "error": None if math.isnan(error) else error, "steps": len(accepted),
-            "node_rate": None if sampling.rule == TRAVERSAL else engine.passed / max(1, engine.judged)}
+        raise ModelError(
+            "no tree was drafted, since every text ends with its first token: choose another --text"
+        )
+    average, error = mean(accepted, np.repeat(np.arange(len(steps)), [len(one) for one in steps]))
+    return {"accepted": average, "error": None if math.isnan(error) else error, "steps": len(accepted),
+            "node_rate": None if sampling.rule == TRAVERSAL else engine.accepted / max(1, engine.verified)}
