@@ -55,7 +55,7 @@ class BeamEngine(Engine):
     def _check(self) -> None:
         generation, traits = self.rules, self.target.traits
         native = {"repetition_penalty": generation.penalty != 1, "no_repeat_ngram_size": generation.ngram}
-        refused = [*generation.processors, *(name for name, there in native.items() if there)]
+        refused = [*generation.processors, *(name for name, used in native.items() if used)]
         if refused:
             raise ModelError(f"decode.mode = beam does not support generation_config.{refused[0]}: "
                              "remove it from the model's generation_config.json, or use another mode")

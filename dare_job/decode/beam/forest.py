@@ -11,7 +11,7 @@ import numpy as np
 
 from dare_job.decode.model.masks import Level
 
-TEXT = -1  # parent of a node directly behind the text
+TEXT = -1  # parent of a node directly after the text
 
 
 class Forest:

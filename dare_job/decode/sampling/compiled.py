@@ -39,7 +39,7 @@ def warp_parameters(settings: Warp) -> WarpParameters:
 
 @cached
 def verify_deterministic_drafts(
-    scores, tokens, parents, starts, uniforms, parameters, seen, counts, paths, out, relaxed, finite, sound
+    scores, tokens, parents, starts, uniforms, parameters, context, counts, paths, out, relaxed, finite, sound
 ):
     """Sample a token at each node of a row's path, until the token is none of the node's children.
 
@@ -49,7 +49,7 @@ def verify_deterministic_drafts(
     ----------
     scores : float32 (T, V), logits; the repetition penalty is applied in place to the nodes visited
     uniforms : (T,) in [0, 1)
-    seen : tokens of each row's text, as in ``verify.compiled``
+    context : tokens of each row's text and the penalty
 
     Returns
     -------
@@ -60,8 +60,8 @@ def verify_deterministic_drafts(
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
         node, depth = root, 0
-        text_tokens = distinct_tokens(r, scores.shape[1], seen)
-        penalize_scores(scores[node], text_tokens, root, node, tokens, parents, seen)
+        text_tokens = distinct_tokens(r, scores.shape[1], context)
+        penalize_scores(scores[node], text_tokens, root, node, tokens, parents, context)
         token, finite_logits = _sample_token(scores[node], uniforms[node], parameters, weights)
         for t in range(root + 1, end):  # children come after their parent
             if finite_logits and parents[t] == node and tokens[t] == token:
@@ -69,7 +69,7 @@ def verify_deterministic_drafts(
                 node = t
                 depth += 1
                 paths[r, depth] = node - root
-                penalize_scores(scores[node], text_tokens, root, node, tokens, parents, seen)
+                penalize_scores(scores[node], text_tokens, root, node, tokens, parents, context)
                 token, finite_logits = _sample_token(scores[node], uniforms[node], parameters, weights)
         out[r, depth] = token
         counts[r], finite[r], sound[r] = depth, finite_logits, finite_logits or depth > 0

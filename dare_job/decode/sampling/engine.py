@@ -180,7 +180,7 @@ class SamplingEngine(Engine):
         def is_finite(keep: np.ndarray) -> np.ndarray:
             subtree, scores = forward(keep)
             roots = torch.from_numpy(subtree.starts[:-1]).to(scores.device)
-            finite = (self._p(rows, slots, subtree, scores)[roots].sum(-1) > 0).cpu().numpy()
+            finite = (self._probabilities(rows, slots, subtree, scores)[roots].sum(-1) > 0).cpu().numpy()
             for slot in np.flatnonzero(~finite):
                 cache.clear(slot, plan.before[slot])
             return finite
@@ -204,19 +204,19 @@ class SamplingEngine(Engine):
         uniforms = RowUniforms(self._keys, rows.length[slots], VERIFY)
         if self._sampled is None and self._compiled:
             return tree_verification.verify_deterministic_on_cpu(
-                tree, scores, self._compiled, self._seen(rows, slots, scores), uniforms
+                tree, scores, self._compiled, self._penalty_context(rows, slots, scores), uniforms
             )
-        p = self._p(rows, slots, tree, scores)
+        p = self._probabilities(rows, slots, tree, scores)
         if self._sampled is None:
             return tree_verification.verify_deterministic(tree, p, uniforms)
         return tree_verification.verify_sampled(tree, self._sampled, p, self.sampling.rule, uniforms)
 
-    def _p(
+    def _probabilities(
         self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor
     ) -> tree_verification.Probabilities:
         return tree_verification.Probabilities(scores, self._warp, partial(_query_texts, rows, slots, tree))
 
-    def _seen(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> PenaltyContext:
+    def _penalty_context(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> PenaltyContext:
         """Return the tokens of each row's text, to which compiled code applies the repetition penalty."""
         if self._warp.repetition_penalty == 1.0:
             return NO_PENALTY

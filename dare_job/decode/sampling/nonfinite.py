@@ -74,16 +74,16 @@ def kept_queries(tree: Tree, keep: np.ndarray) -> np.ndarray:
     return kept[np.arange(kept.shape[1]) < np.diff(tree.starts)[:, None]]
 
 
-def restrict_to_queries(verdict: VerificationResult, tree: Tree, present: np.ndarray) -> VerificationResult:
+def restrict_to_queries(result: VerificationResult, tree: Tree, present: np.ndarray) -> VerificationResult:
     """Convert a result on the full tree to one on the forward pass that had only the queries ``present``,
     bool (T,).
 
     A path that ends at a missing node ends one node earlier instead, with the missing node's token as the
     step's own token. The next step finds that the logits after it are non-finite.
     """
-    rows, starts = np.arange(len(verdict.counts)), tree.starts[:-1]
-    ends = starts + verdict.paths[rows, verdict.counts]
+    rows, starts = np.arange(len(result.counts)), tree.starts[:-1]
+    ends = starts + result.paths[rows, result.counts]
     missing = ~present[ends]
     places = np.cumsum(present)
-    paths = places[starts[:, None] + verdict.paths] - places[starts][:, None]
-    return verdict._replace(counts=verdict.counts - missing, paths=paths, finite=verdict.finite | missing)
+    paths = places[starts[:, None] + result.paths] - places[starts][:, None]
+    return result._replace(counts=result.counts - missing, paths=paths, finite=result.finite | missing)

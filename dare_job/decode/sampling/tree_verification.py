@@ -34,8 +34,8 @@ class Probabilities:
 
     def __getitem__(self, queries: torch.Tensor) -> torch.Tensor:
         if queries is not self._cached_queries:
-            seen = self._texts(queries) if self._settings.repetition_penalty != 1 else None
-            self._cached, _ = warp(self._scores[queries], self._settings, seen)
+            text_tokens = self._texts(queries) if self._settings.repetition_penalty != 1 else None
+            self._cached, _ = warp(self._scores[queries], self._settings, text_tokens)
             self._cached_queries = queries
         return self._cached
 
@@ -56,7 +56,7 @@ def verify_deterministic(tree: Tree, p: Probabilities, draw: UniformSource) -> V
 
 
 def verify_deterministic_on_cpu(
-    tree: Tree, scores: torch.Tensor, settings: WarpParameters, seen: PenaltyContext, draw: UniformSource
+    tree: Tree, scores: torch.Tensor, settings: WarpParameters, context: PenaltyContext, draw: UniformSource
 ) -> VerificationResult:
     """Do the same in compiled code.
 
@@ -64,7 +64,7 @@ def verify_deterministic_on_cpu(
     ----------
     scores : float32 (T, V), before the repetition penalty
     settings : warping parameters
-    seen : tokens of each row's text, for the penalty
+    context : tokens of each row's text and the penalty
     """
     arrays = empty_result(tree)
     tokens, parents, _, starts = tree.host
@@ -72,7 +72,7 @@ def verify_deterministic_on_cpu(
     return VerificationResult(
         *arrays,
         verify_deterministic_drafts(
-            scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings, seen, *arrays
+            scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings, context, *arrays
         ),
     )
 

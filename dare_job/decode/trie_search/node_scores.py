@@ -124,8 +124,10 @@ class NodeScores:
         """
         nodes = self.unread(rows, nodes)
         if (capacity := self.capacity()) is not None and nodes.shape[1] > capacity:
-            raise ModelError(f"{nodes.shape[1]} more nodes behind the prompts and nodes so far do not fit "
-                             f"the {self.target.traits.max_columns} columns of the model's own mask")
+            raise ModelError(
+                f"{nodes.shape[1]} more nodes do not fit beside the prompts and nodes read so far: "
+                f"the model's own mask has {self.target.traits.max_columns} columns"
+            )
         new = np.full((len(self.lengths), nodes.shape[1]), NONE, np.int64)
         new[rows] = nodes
         is_new = np.zeros(len(self.lengths), np.bool_)

@@ -49,11 +49,11 @@ class Cell:
 def cells(temperatures: Sequence[float], drafts: Sequence[int]) -> list[Cell]:
     """Return cells for every distribution and every number of candidates that it is defined for."""
     return [
-        Cell(temperature, law.name, n, rates={rule: [] for rule in verifiers(law.name, n)})
+        Cell(temperature, distribution.name, n, rates={rule: [] for rule in verifiers(distribution.name, n)})
         for temperature in temperatures
         for n in drafts
-        for law in DISTRIBUTIONS.values()
-        if law.count in (None, n)
+        for distribution in DISTRIBUTIONS.values()
+        if distribution.count in (None, n)
     ]
 
 

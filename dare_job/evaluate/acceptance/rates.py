@@ -56,8 +56,8 @@ def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int,
         return Rate(closed_form)
     verifier, support = Verifier(rule, distribution, n), int((q > 0).sum())
     if support ** n <= _MAX_TUPLES:
-        tuples, chances = enumerate_candidates(verifier.distribution, q, n)
-        return Rate(float(chances @ _accepted(verifier, p, q, tuples)))
+        tuples, probabilities = enumerate_candidates(verifier.distribution, q, n)
+        return Rate(float(probabilities @ _accepted(verifier, p, q, tuples)))
     if distribution == "without_replacement" and _rest_mass(*_normalised(q), n) > _MIN_REST:
         estimates = rejection.estimates("rrs" if rule == "mcss" else rule, *_normalised(p, q), n, PATHS, seed)
     else:
