@@ -58,9 +58,9 @@ for _panel, _commands in {
 for _name, _group in {
     "recommender": _family(
         "Train and evaluate generative recommenders, for the stage recommend.",
-        train=recommender.train_recommender, evaluate=recommender.evaluate_recommender,
+        train=recommender.train, evaluate=recommender.evaluate,
         align=recommender.align, item_ids=recommender.item_ids),
-    "drafter": _family("Train draft models.", train=drafter.train_drafter),
+    "drafter": _family("Train draft models.", train=drafter.train),
     "data": data.app,
     "lab": _family("Measure drafts and verification rules without a run.",
                    replay=lab.replay, acceptance=drafter.acceptance),

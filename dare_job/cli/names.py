@@ -20,7 +20,8 @@ _OLD: dict[str, tuple[list[str], dict[str, str]]] = {
     "train-recommender": (["recommender", "train"], {"--to": "--save", "--model": "--base"}),
     "evaluate-recommender": (["recommender", "evaluate"], {}),
     "align": (["recommender", "align"], {
-        "--to": "--save", "--target": "--recommender", "--lessons": "--teacher-paths"}),
+        "--to": "--save", "--target": "--recommender", "--lessons": "--teacher-paths",
+        "--search-alpha": "--alpha=search"}),
     "replay": (["lab", "replay"], {}),
     "acceptance": (["lab", "acceptance"], {"--target": "--model"}),
     "tune": (["tune"], {"--out": "--save"}),

@@ -78,10 +78,10 @@ def words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def torch_device(device: Device) -> str:
+def torch_device(device: str) -> str:
     """The device that torch knows by name."""
-    if device is not Device.auto:
-        return device.value
+    if device != "auto":
+        return str(device)
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

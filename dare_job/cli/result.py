@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option(
-    "--json", help="Print only one JSON object on standard output, as always where that is no terminal.")]
+    "--json", help="Print one JSON object; the default if not on a terminal.")]
 
 
 def print_result(as_json: bool, work: Callable[[], dict], show: Callable[[dict], None] | None = None) -> dict:

@@ -19,7 +19,7 @@ from dare_job.training.align import command, teacher_paths
 from dare_job.training.align import settings as align_settings
 from dare_job.training.align.branches import MixedTopK, engine, log_probabilities, plain
 from dare_job.training.align.objective import objective
-from dare_job.training.align.settings import LOSSES, Settings
+from dare_job.training.align.options import LOSSES, Settings
 from dare_job.training.recommender.command import training_folder
 
 IDS = some_ids()
@@ -189,7 +189,7 @@ def test_more_steps_are_accepted(world, pair, tmp_path, loss):
 
 def test_alpha_is_searched_on_the_same_lessons(world, pair, tmp_path):
     kept = tmp_path / "lessons.safetensors"
-    found = _align(world, pair, tmp_path / "a", "--loss", "r", "--search-alpha", "--epochs", 1,
+    found = _align(world, pair, tmp_path / "a", "--loss", "r", "--alpha", "search", "--epochs", 1,
                    "--teacher-paths", kept)
     assert list(found["alphas"]) == ["0.1", "0.3", "0.5", "0.7", "0.9"]
     assert found["accepted_steps"]["after"] == max(found["alphas"].values())

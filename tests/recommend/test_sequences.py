@@ -9,7 +9,8 @@ import pytest
 from recommend_world import some_ids
 
 from dare_job.errors import ConfigError, DataError
-from dare_job.training.recommender.sequences import LEAVE_ONE_OUT, Source, read
+from dare_job.training.recommender.sequences import read
+from dare_job.training.recommender.settings import LEAVE_ONE_OUT, Source
 
 IDS = some_ids()
 

@@ -19,7 +19,7 @@ from dare_job.training.align import settings as align_settings
 from dare_job.training.align import teacher_paths
 from dare_job.training.align.branches import Engine, Scorer, engine
 from dare_job.training.align.objective import objective
-from dare_job.training.align.settings import ALPHAS, Settings
+from dare_job.training.align.options import SEARCHED_ALPHAS, Options, Settings
 from dare_job.training.align.teacher_paths import Lessons
 from dare_job.training.checkpoint import Checkpoint
 from dare_job.training.loop import Schedule, Training, fit
@@ -33,7 +33,7 @@ from dare_job.training.recommender.command import (
     write_folder,
 )
 from dare_job.training.recommender.network import dropping
-from dare_job.training.recommender.sequences import Sequences, Source
+from dare_job.training.recommender.sequences import Sequences
 from dare_job.workspace import digest
 
 Example = tuple[np.ndarray, int]  # history, and the row of the item that was taken next
@@ -43,21 +43,6 @@ KIND = "aligned draft"
 _DECIDES_LESSONS = ("k", "top_one", "all_steps", "examples", "seed")
 
 _LOG = logging.getLogger("dare_job")
-
-
-@dataclass(frozen=True)
-class Options:
-    """target, draft: folders of recommenders with the same ids; to: of the aligned one; lessons: a file to
-    keep them in for further alignments, None: with the training's own state.
-    """
-
-    data: Source
-    target: Path
-    draft: Path
-    to: Path
-    teacher_paths: Path | None
-    device: str
-    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -89,7 +74,7 @@ def run(options: Options) -> dict:
     course = _course(engine(target), engine(draft, learns=True), view, data, options, marks)
     before = _accepted(draft, course, settings)
     tried = {}
-    for alpha in ALPHAS if settings.alpha is None else (settings.alpha,):
+    for alpha in SEARCHED_ALPHAS if settings.alpha is None else (settings.alpha,):
         chosen = replace(settings, alpha=alpha)
         model, _ = _opened(options.draft, options.device)
         record = align((model, draft[1]), course, chosen,

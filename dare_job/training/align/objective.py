@@ -13,7 +13,7 @@ import torch
 
 from dare_job.decode.trie_search.trie import ROOT, Vocabulary
 from dare_job.training.align.branches import NEVER, Scorer, log_probabilities
-from dare_job.training.align.settings import Settings
+from dare_job.training.align.options import Settings
 from dare_job.training.align.teacher_paths import Lessons
 
 

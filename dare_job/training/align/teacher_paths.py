@@ -16,7 +16,7 @@ from dare_job.decode.trie_search.trie import NONE, ROOT, Trie
 from dare_job.errors import ConfigError
 from dare_job.storage import paths
 from dare_job.training.align.branches import USERS, Engine, MixedTopK, log_probabilities, plain
-from dare_job.training.align.settings import Settings
+from dare_job.training.align.options import Settings
 
 _LOG_EVERY_S = 10.0
 _LOG = logging.getLogger("dare_job")

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from dare_job.publish import prompted_texts
 from dare_job.storage import atomic
 from dare_job.training.drafter import teacher
 from dare_job.training.drafter import train as drafter_train
-from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.settings import Options
 from dare_job.training.drafter.train import network, train
 from dare_job.workspace import write_json
 
@@ -26,22 +26,6 @@ MANIFEST = "drafter.json"
 _CONTEXT = 4096  # positions of a draft model whose target names none
 
 _LOG = logging.getLogger("dare_job")
-
-
-@dataclass(frozen=True)
-class Options:
-    """out: of the runs; to: folder for the draft model; model: the target, None: who wrote the texts."""
-
-    out: str
-    to: Path
-    date: str | None
-    model: str | None
-    revision: str | None
-    dtype: str
-    device: str
-    chat_template: str
-    trust_remote_code: bool
-    settings: Settings
 
 
 def run(options: Options) -> dict:

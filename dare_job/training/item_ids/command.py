@@ -5,7 +5,7 @@ Items with the same codes get ids of their own: another last code, or one level 
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from dare_job.evaluate.replay import texts as text_files
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.storage import paths
 from dare_job.training.item_ids import quantiser
-from dare_job.training.item_ids.quantiser import Settings
+from dare_job.training.item_ids.settings import Options, Settings
 
 
 def count(codes: np.ndarray) -> int:
@@ -58,23 +58,6 @@ def levelled(codes: np.ndarray) -> np.ndarray:
 RULES = ("reassign", "level", "share")
 
 _LOG = logging.getLogger("dare_job")
-
-
-@dataclass(frozen=True)
-class Options:
-    """vectors: Parquet (entity_id, vector) or .npy (n, d), whose items are named by row; or texts with the
-    columns of ids and texts and their encoder. to: the file of ids. collisions: one of ``RULES``.
-    """
-
-    vectors: Path | None
-    texts: Path | None
-    column: str
-    id_column: str
-    encoder: str
-    to: Path
-    collisions: str
-    device: str
-    settings: Settings
 
 
 def run(options: Options) -> dict:

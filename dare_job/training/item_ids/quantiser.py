@@ -3,41 +3,15 @@
 Zeghidour et al. 2021 (residual quantisation), Rajput et al. 2023 (item ids, TIGER). It knows vectors only.
 """
 
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch.nn.functional import mse_loss
 
 from dare_job.embed import kmeans
-from dare_job.errors import ConfigError
 from dare_job.training import loop as training_loop
-from dare_job.training.checks import require_rate
+from dare_job.training.item_ids.settings import Settings
 from dare_job.training.loop import Schedule, Training
-
-
-@dataclass(frozen=True)
-class Settings:
-    """levels and codes of each; inner: size of code vectors; hidden: of the layer between; the default takes
-    about a minute on one core for 10,000 vectors.
-    """
-
-    levels: int = 4
-    codes: int = 256
-    inner: int = 32
-    hidden: int = 256
-    commitment: float = 0.25
-    epochs: int = 100
-    batch: int = 1024
-    rate: float = 1e-3
-    seed: int = 0
-
-    def __post_init__(self):
-        for name, least, most in (("levels", 1, 16), ("codes", 2, 65536), ("inner", 1, 4096),
-                                  ("epochs", 1, 1_000_000), ("batch", 1, 1_000_000), ("seed", 0, 2**31)):
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"--{name} is {getattr(self, name)}; it must be from {least} to {most}")
-        require_rate(self.rate)
 
 
 class Quantiser(torch.nn.Module):

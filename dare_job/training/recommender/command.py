@@ -9,7 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,8 @@ from dare_job.training.checkpoint import Checkpoint
 from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender import histories, network
 from dare_job.training.recommender import network as recommender_network
-from dare_job.training.recommender.network import Settings
-from dare_job.training.recommender.sequences import Sequences, Source
+from dare_job.training.recommender.sequences import Sequences
+from dare_job.training.recommender.settings import Options, Settings
 from dare_job.workspace import digest, write_json
 
 TRAINING = "training.json"
@@ -78,24 +78,6 @@ def versions() -> dict[str, str]:
 KIND = "recommender"
 
 _LOG = logging.getLogger("dare_job")
-
-
-@dataclass(frozen=True)
-class Options:
-    """data: sequences; ids: file of item ids; to: folder of the recommender; model: None for a new one."""
-
-    data: Source
-    ids: Path
-    to: Path
-    model: str | None
-    revision: str | None
-    device: str
-    settings: Settings
-
-    def __post_init__(self):
-        if self.settings.lora and self.model is None:
-            raise ConfigError(f"--lora {self.settings.lora} updates a model that is there: name it with "
-                              "--base, or leave --lora out")
 
 
 def run(options: Options) -> dict:

@@ -19,7 +19,8 @@ from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.training.recommender.command import sample
 from dare_job.training.recommender.sasrec import SasRec, Settings
-from dare_job.training.recommender.sequences import Sequences, Source
+from dare_job.training.recommender.sequences import Sequences
+from dare_job.training.recommender.settings import EvaluationOptions
 
 _RESAMPLES = 4000
 
@@ -72,26 +73,7 @@ _LOG = logging.getLogger("dare_job")
 Tests = list[tuple[np.ndarray, np.ndarray]]  # (history, targets) of each user
 
 
-@dataclass(frozen=True)
-class Options:
-    """recommenders: folders by name; k: lengths of lists; users: at most, 0: all; width: beams, 0: as needed.
-
-    seen: leave items of the history in the lists, for every method alike
-    """
-
-    data: Source
-    ids: Path
-    recommenders: dict[str, Path]
-    baselines: list[str]
-    k: list[int]
-    users: int
-    width: int
-    seen: bool
-    device: str
-    seed: int
-
-
-def run(options: Options) -> dict:
+def run(options: EvaluationOptions) -> dict:
     """Means and intervals of each method, and of its differences from popularity and from each other."""
     if unknown := set(options.baselines) - set(BASELINES):
         raise ConfigError(f"--baselines: {', '.join(sorted(unknown))} is not known; there are "
@@ -146,7 +128,7 @@ def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, te
     return [found[place] for place in range(len(tests))]
 
 
-def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, options: Options):
+def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, options: EvaluationOptions):
     recommender = Recommender.open(folder)
     if recommender.ids.items != ids.items or (recommender.ids.codes != ids.codes).any():
         raise ConfigError(f"{folder} was trained with other ids than {options.ids}: give its item_ids.json")
@@ -160,7 +142,7 @@ def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, opti
                    "users_per_s": round(len(tests) / (time.monotonic() - began), 1)}
 
 
-def _baseline(name: str, items: int, data: Sequences, tests: Tests, options: Options):
+def _baseline(name: str, items: int, data: Sequences, tests: Tests, options: EvaluationOptions):
     most = max(options.k)
     histories = [history for history, _ in tests]
     without = [row[:0] for row in histories] if options.seen else histories

@@ -86,7 +86,6 @@ def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 PARTS = ("train", "valid", "test")
 
-GIVEN, LEAVE_ONE_OUT = "given", "leave-one-out"
 
 _SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
 
@@ -127,35 +126,6 @@ class Sequences:
     def popularity(self, items: int) -> np.ndarray:
         """Times that each of N items was taken in the part to learn from, int64 (N)."""
         return np.bincount(np.concatenate(self.train), minlength=items)
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a command reads sequences from.
-
-    path        a folder, or a Parquet file
-    split       given: by the files, or by time; leave-one-out: cut anew
-    first_item  the number that text files give the first item
-    min_rating  Parquet interactions rated below were not taken (``history.min_rating`` of the job); those
-                without a rating were. None: all were
-    """
-
-    path: Path
-    split: str = GIVEN
-    first_item: int = 1
-    min_rating: float | None = None
-
-    def read(self, ids: ItemIds) -> Sequences:
-        """Raises ConfigError for an unknown split, or where nothing is there, DataError for bad files."""
-        if self.split not in (GIVEN, LEAVE_ONE_OUT):
-            raise ConfigError(f"--split {self.split!r}: choose given (by the files, or by time) or "
-                              "leave-one-out")
-        found = read(self.path, ids, self.first_item, self.min_rating)
-        return found if self.split == GIVEN else found.leave_one_out()
-
-    def told(self, found: Sequences) -> dict:
-        """What a command's JSON says of them."""
-        return {"split": self.split, "min_rating": self.min_rating, "counts": found.counts}
 
 
 def read(path: str | Path, ids: ItemIds, first_item: int = 1, min_rating: float | None = None) -> Sequences:

@@ -1,0 +1,99 @@
+"""Commands whose options are the fields of a dataclass."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from dare_job.cli.result import AsJson
+from dare_job.config.options import Option
+
+Path = tuple[str, ...]
+
+
+def takes(options: type) -> Callable[[Callable[[Any, bool], None]], Callable[..., None]]:
+    """Turn ``function(options, as_json)`` into a command that has the fields of a dataclass as its options.
+
+    Fields that are dataclasses contribute their own fields. A field without ``option(...)`` is no option.
+    """
+    def decorate(function: Callable[[Any, bool], None]) -> Callable[..., None]:
+        found = {"__".join(path): (path, field, kind) for path, field, kind in _options(options)}
+
+        def command(as_json: bool = False, **values) -> None:
+            given = {found[name][0]: _parsed(found[name][1], value) for name, value in values.items()}
+            function(_built(options, given), as_json)
+
+        parameters = [_parameter(name, field, kind) for name, (_, field, kind) in found.items()]
+        parameters.sort(key=lambda one: one.default is not inspect.Parameter.empty)
+        parameters.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False,
+                                            annotation=AsJson))
+        command.__signature__ = inspect.Signature(parameters)
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        return command
+
+    return decorate
+
+
+def _options(options: type, above: Path = ()) -> Iterator[tuple[Path, Field, Any]]:
+    kinds = get_type_hints(options)
+    for field in fields(options):
+        path, kind = (*above, field.name), kinds[field.name]
+        if is_dataclass(kind):
+            yield from _options(kind, path)
+        elif "option" in field.metadata:
+            yield path, field, kind
+
+
+def _parameter(name: str, field: Field, kind: Any) -> inspect.Parameter:
+    option: Option = field.metadata["option"]
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    if option.parse:
+        kind = list[str] if option.repeatable else str
+        if default is not inspect.Parameter.empty:
+            default, kind = _text(default), kind | None
+    elif option.negated:
+        default = False
+    bounds = {key: value for key, value in (("min", option.min), ("max", option.max)) if value is not None}
+    hidden = default is None or default is False or default in ("", inspect.Parameter.empty)
+    shown = "" if hidden else f" \\[{default}]"  # on the line of the help, where typer begins a new one
+    typed = typer.Option(_flag(field), help=f"{option.help.removesuffix('.')}{shown}.", show_default=False,
+                         metavar=option.metavar, rich_help_panel=option.panel, **bounds)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                             annotation=Annotated[kind, typed])
+
+
+def _flag(field: Field) -> str:
+    return field.metadata["option"].flag or f"--{field.name.replace('_', '-')}"
+
+
+def _text(default: Any) -> str | None:
+    """A parsed default as it would be written on the command line."""
+    if default is None or default == ():
+        return None
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _parsed(field: Field, value: Any) -> Any:
+    option: Option = field.metadata["option"]
+    if option.negated:
+        return not value
+    if option.parse is None:
+        return value
+    if option.repeatable:
+        return option.parse(_flag(field), value or [])
+    return field.default if value is None else option.parse(_flag(field), value)
+
+
+def _built(options: type, given: dict[Path, Any]) -> Any:
+    kinds = get_type_hints(options)
+    values = {}
+    for field in fields(options):
+        if is_dataclass(kinds[field.name]):
+            below = {path[1:]: value for path, value in given.items() if path[0] == field.name}
+            values[field.name] = _built(kinds[field.name], below)
+        elif (field.name,) in given:
+            values[field.name] = given[field.name,]
+    return options(**values)

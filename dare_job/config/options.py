@@ -1,0 +1,57 @@
+"""Command-line options as fields of dataclasses: a field gives the option's name, type, default and help."""
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Literal
+
+from dare_job.errors import ConfigError
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is written on the command line.
+
+    flag        default: the field's name
+    parse       (flag, text) -> value, for values that are not written as one word
+    repeatable  the option may be given several times; ``parse`` then gets the list of texts
+    negated     the flag sets the field to False
+    """
+
+    help: str
+    flag: str | None = None
+    parse: Callable[[str, Any], Any] | None = None
+    repeatable: bool = False
+    negated: bool = False
+    panel: str | None = None
+    metavar: str | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+def option(help: str, default: Any = MISSING, **more) -> Any:
+    """A dataclass field that is a command-line option. ``more``: further fields of ``Option``."""
+    return field(default=default, metadata={"option": Option(help, **more)})
+
+
+def device(panel: str | None = None) -> Any:
+    return option("auto (cuda if there is a GPU), cpu or cuda.", "auto", metavar="DEVICE", panel=panel)
+
+
+def dtype(help: str = "Type of the weights: float32, bfloat16 or float16.", panel: str | None = None) -> Any:
+    return option(help, "float32", metavar="DTYPE", panel=panel)
+
+
+def words(flag: str, text: str) -> list[str]:
+    """Words separated by commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(flag: str, text: str) -> list[int]:
+    """Integers separated by commas. Raises ConfigError naming the option."""
+    try:
+        return [int(part) for part in words(flag, text)]
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r} is not a list of numbers; write for example 16,64") from None

@@ -1,0 +1,117 @@
+"""Settings of the training and evaluation of recommenders: the options of the commands. Imports no torch."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dare_job.config.options import Device, device, numbers, option, words
+from dare_job.errors import ConfigError
+from dare_job.training.checks import option as option_name
+from dare_job.training.checks import require_at_least, require_heads, require_rate
+
+GIVEN, LEAVE_ONE_OUT = "given", "leave-one-out"
+_MODEL, _TRAINING = "Model", "Training"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a command reads sequences of items from."""
+
+    path: Path = option("Parquet interactions, or a folder of sequential_*.txt files.", flag="--data")
+    split: Literal["given", "leave-one-out"] = option(
+        "given (by files, or by time) or leave-one-out (test on the last items).", GIVEN, metavar="SPLIT")
+    first_item: int = option("Number of the first item in text files.", 1)
+    min_rating: float | None = option("Ignore Parquet interactions with lower ratings.", None)
+
+    def read(self, ids):
+        """The sequences, as ``sequences.read`` reads them.
+
+        Raises ConfigError if the split is unknown or nothing is there, DataError for bad files.
+        """
+        from dare_job.training.recommender.sequences import read
+
+        if self.split not in (GIVEN, LEAVE_ONE_OUT):
+            raise ConfigError(f"--split {self.split!r}: choose given (by the files, or by time) or "
+                              "leave-one-out")
+        found = read(self.path, ids, self.first_item, self.min_rating)
+        return found if self.split == GIVEN else found.leave_one_out()
+
+    def told(self, found) -> dict:
+        """What the JSON of a command says about the sequences."""
+        return {"split": self.split, "min_rating": self.min_rating, "counts": found.counts}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The defaults take about twenty minutes on one core for Amazon Beauty."""
+
+    width: int = option("Size of a new model's hidden states.", 256, panel=_MODEL)
+    layers: int = option("Layers of a new model.", 4, panel=_MODEL)
+    heads: int = option("Attention heads of a new model.", 4, panel=_MODEL)
+    lora: int = option("Rank of LoRA updates of --base, merged at the end; 0: train all weights.", 0,
+                       panel=_MODEL)
+    history: int = option("Newest items in a prompt.", 20, panel=_MODEL)
+    epochs: int = option("Maximum number of epochs.", 40, panel=_TRAINING)
+    patience: int = option("Stop after this many epochs without a better validation.", 3, panel=_TRAINING)
+    batch_tokens: int = option("Tokens per update, approximately.", 2048, panel=_TRAINING)
+    rate: float = option("Peak learning rate.", 1e-3, panel=_TRAINING)
+    weight_decay: float = option("Weight decay of AdamW.", 0.1, panel=_TRAINING)
+    warmup: int = option("Updates until the peak learning rate.", 200, panel=_TRAINING)
+    dropout: float = option("Dropout of embeddings and of each layer's outputs.", 0.2, panel=_TRAINING)
+    item_dropout: float = option("Share of a history's items left out in an epoch.", 0.1, panel=_TRAINING)
+    valid_users: int = option("Maximum number of users to validate on.", 2000, panel=_TRAINING)
+    seed: int = option("Seed of the weights and the order.", 0, panel=_TRAINING)
+
+    def __post_init__(self):
+        require_at_least(self, width=8, layers=1, heads=1, lora=0, history=1, epochs=1, patience=1,
+                         batch_tokens=32, warmup=0, valid_users=1, seed=0)
+        require_heads(self.width, self.heads)
+        require_rate(self.rate)
+        for name in ("dropout", "item_dropout", "weight_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{option_name(name)} is {getattr(self, name):g}; it must be from 0 to "
+                                  "below 1")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``dare-job recommender train``."""
+
+    data: Source
+    ids: Path = option("Item ids, JSON, from `dare-job recommender item-ids`.")
+    to: Path = option("Folder for the recommender.", flag="--save")
+    model: str | None = option("Start from 'embedded', a folder or a hub name. Default: a new small Llama.",
+                               None, flag="--base")
+    revision: str | None = option("Branch, tag or commit of a hub model.", None)
+    device: Device = device()
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self):
+        if self.settings.lora and self.model is None:
+            raise ConfigError(f"--lora {self.settings.lora} updates a model that is there: name it with "
+                              "--base, or leave --lora out")
+
+
+def _named(flag: str, texts: list[str]) -> dict[str, Path]:
+    found = {name: Path(folder) for name, _, folder in (text.partition("=") for text in texts) if folder}
+    if len(found) < len(texts):
+        raise ConfigError(f"{flag} {', '.join(texts)}: write NAME=FOLDER, each name once")
+    return found
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Options of ``dare-job recommender evaluate``."""
+
+    data: Source
+    ids: Path = option("Item ids, JSON.")
+    recommenders: dict[str, Path] = option("A recommender to evaluate; repeatable.", (), flag="--recommender",
+                                           metavar="NAME=FOLDER", parse=_named, repeatable=True)
+    baselines: list[str] = option("popularity, sasrec (extra recommend); empty: none.", ("popularity",),
+                                  parse=words)
+    k: list[int] = option("Numbers of recommendations to evaluate at.", (5, 10), parse=numbers)
+    users: int = option("Number of users, sampled with --seed; 0: all.", 0, min=0)
+    width: int = option("Beams of the search; 0: as many as the largest --k.", 0, flag="--beams", min=0)
+    seen: bool = option("Also recommend items of the user's history.", False)
+    device: Device = device()
+    seed: int = option("Seed of the sample of users and the baselines.", 0)
