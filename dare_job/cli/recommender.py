@@ -33,10 +33,7 @@ def train(asked: TrainOptions, as_json: bool) -> None:
 
 @takes(AlignOptions)
 def align(asked: AlignOptions, as_json: bool) -> None:
-    """Align a draft recommender to a target, so that the target accepts more of its beams.
-
-    If it was interrupted, the same command continues from the last checkpoint.
-    """
+    """Align a draft recommender to a target, which then accepts more of its beams; can be interrupted."""
     from dare_job.training.align.command import run
 
     _run(run, asked, as_json, asked.to)

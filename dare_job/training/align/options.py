@@ -31,7 +31,8 @@ class Settings:
     """
 
     loss: Literal["s", "r", "sft", "wordkd", "tvdkd", "seqkd"] = option(
-        "s (AtSpeed-S), r (AtSpeed-R), or sft, wordkd, tvdkd, seqkd to compare.", "r", metavar="LOSS", panel=_LOSS)
+        "s (AtSpeed-S), r (AtSpeed-R), or sft, wordkd, tvdkd, seqkd to compare.", "r", metavar="LOSS",
+        panel=_LOSS)
     alpha: float | None = option("Weight of the alignment loss, or search.", 0.9,
                                  parse=_alpha, panel=_LOSS)
     k: int = option("Sequences per history to align on.", 10, panel=_LOSS)
