@@ -62,7 +62,7 @@ def sample(
     """
     from dare_job.bench.sampling import command, report
     from dare_job.bench.sampling.report import draw
-    from dare_job.training.drafter.teacher import Settings
+    from dare_job.training.drafter.settings import Settings
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     chosen = _temperatures(temperatures)
@@ -127,7 +127,7 @@ def beam(
     from dare_job.bench.beam import command as beam_command
     from dare_job.bench.beam.methods import Grid
     from dare_job.decode.settings import Beams, Warp
-    from dare_job.training.drafter.teacher import Settings
+    from dare_job.training.drafter.settings import Settings
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     require_temperatures("--temperature", [temperature])

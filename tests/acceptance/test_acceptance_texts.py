@@ -21,7 +21,7 @@ from dare_job.evaluate.acceptance import texts as acceptance_texts
 from dare_job.evaluate.acceptance.optimum import optimum
 from dare_job.models import embedded_path
 from dare_job.models.files import tokenizer_hash
-from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.train import network
 from dare_job.workspace import MANIFEST
 

@@ -14,7 +14,7 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.settings import Beams, Warp
 from dare_job.generate import engines, loading
 from dare_job.models.files import resolve
-from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.train import network
 
 MODEL = {"model": "m"}

@@ -28,7 +28,7 @@ from dare_job.models import embedded_path
 from dare_job.models.files import fingerprint, tokenizer_hash
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter import teacher
-from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.train import divergence, network, train
 from dare_job.workspace import MANIFEST
 

@@ -9,7 +9,7 @@ import torch
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.training.recommender import network
-from dare_job.training.recommender.network import Settings
+from dare_job.training.recommender.settings import Settings
 
 ITEMS, SIZES = 40, (4, 5, 6)
 

@@ -17,7 +17,7 @@ from dare_job.errors import ConfigError, DataError
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.training.item_ids import command, quantiser
 from dare_job.training.item_ids.command import identify
-from dare_job.training.item_ids.quantiser import Settings
+from dare_job.training.item_ids.settings import Settings
 
 SMALL = Settings(levels=3, codes=8, inner=8, hidden=32, epochs=80, batch=64, rate=3e-3)
 WIDE = replace(SMALL, codes=32, epochs=20)

@@ -28,7 +28,7 @@ from dare_job.bench.sampling.measure import Measured, Method
 from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.tree_search import expected_tokens, largest, nodes_of
 from dare_job.models import embedded_path
-from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.train import network
 
 LINE = {"temperature", "method", "drafter", "tree", "nodes", "law", "rule", "steps", "tokens",

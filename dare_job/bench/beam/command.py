@@ -20,7 +20,7 @@ from dare_job.decode.settings import Beams
 from dare_job.errors import ConfigError
 from dare_job.models.files import EMBEDDED, resolve
 from dare_job.training.checks import require_at_least, require_folder
-from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from dare_job.decode.model.target import Target
 from dare_job.models.files import fingerprint
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter import teacher
-from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.train import network
 from dare_job.training.drafter.train import train as learn
 from dare_job.workspace import committing, digest, is_done

@@ -31,7 +31,7 @@ from dare_job.decode.draft.sampled_tree import MAX_TREE_NODES
 from dare_job.errors import ConfigError
 from dare_job.models.files import EMBEDDED
 from dare_job.training.checks import require_at_least, require_folder, require_temperatures
-from dare_job.training.drafter.teacher import Settings
+from dare_job.training.drafter.settings import Settings
 from pools.draft import warm_up
 
 _LOG = logging.getLogger(__name__)

@@ -27,7 +27,8 @@ from dare_job.models.files import EMBEDDED, resolve
 from dare_job.models.files import fingerprint as fingerprint_of
 from dare_job.publish.prompted_texts import LEAST, Row
 from dare_job.training.drafter import teacher
-from dare_job.training.drafter.teacher import KEPT, Lesson, Settings
+from dare_job.training.drafter.settings import KEPT, Settings
+from dare_job.training.drafter.teacher import Lesson
 from dare_job.training.drafter.train import network, train
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools.index import Index

@@ -21,7 +21,8 @@ from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
-from dare_job.training.drafter.teacher import Lesson, Settings, lessons
+from dare_job.training.drafter.settings import Settings
+from dare_job.training.drafter.teacher import Lesson, lessons
 from dare_job.training.embedded.initialise import add_copy_circuit
 from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 
