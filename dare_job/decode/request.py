@@ -11,18 +11,25 @@ from pools.tree import DraftBatch
 
 @dataclass(frozen=True)
 class Request:
-    """One text to write.
+    """One text to generate.
 
-    id              returned with the result
-    prompt_ids      int32 (prompt_tokens,)
-    pools           what this row's drafts are looked up in, nearest first; read by the drafter alone
-    max_new_tokens  None: the engine's
-    previous_ids    int32 (tokens,) or None: what the row said before, end of text included where it had one;
-                    scored behind the prompt
-    strict          written by the strict rule, whatever the engine's
-    max_relaxed_tokens  tokens of the text that may be relaxed; those behind are written by the strict rule.
-                    None: all may
-    key             with a seed it decides the random numbers of a row that is sampled; None: the id
+    Attributes
+    ----------
+    id : Any
+        Returned with the result.
+    prompt_ids : ndarray, int32 (prompt_tokens,)
+    pools : tuple
+        Indexes in which the drafter looks up this row's drafts, nearest first.
+    max_new_tokens : int, optional
+        None: that of the engine.
+    previous_ids : ndarray, int32 (tokens,), optional
+        The row's previous text, with its end-of-text token if it had one. The prefill verifies it.
+    strict : bool
+        Verify by the strict rule, whatever the engine's rule.
+    max_relaxed_tokens : int, optional
+        Length limit of relaxed verification: later tokens are verified by the strict rule. None: no limit.
+    key : Any
+        Together with a seed, determines the random numbers of a sampled row. None: ``id``.
     """
 
     id: Any
@@ -36,27 +43,36 @@ class Request:
 
     @property
     def random_key(self) -> Any:
-        """What names the row's random numbers."""
+        """Key of the row's random numbers."""
         return self.id if self.key is None else self.key
 
 
 @dataclass(frozen=True)
 class BeamStatistics:
-    """What a row's beams were, over all its steps.
+    """Statistics of a row's beams over all its steps.
 
-    layers      tokens of its longest beam: layers that its steps accepted or drew
-    width       mean beams of a layer
-    judged      layers of drafts that were judged, and passed: those whose drafts were enough
-    passed_width  mean beams of these
-    beta        mean of the smaller of beam.threshold and the probability that a judged layer had
-                beam.min_width accepted drafts
-    last        layers of the last forward, which the text's end may have cut
-    queries     nodes that the target's forwards read, prompts left out
-    likelihoods  log P in nats of each finished beam that was kept, the best scored first: ``beam.width`` of
-                them, or fewer where fewer ended. The first is the text's
-    scores      of the same: likelihood / tokens ** beam.length_penalty
-    sequences   their tokens, int32 (tokens,) each, as ``Result.token_ids``, which is the first; sampled beams
-                may be equal
+    Attributes
+    ----------
+    layers : int
+        Tokens of the longest beam: layers that the steps accepted or sampled.
+    width : float
+        Mean number of beams per layer.
+    judged, passed : int
+        Draft layers that were verified, and those that passed: enough of their drafts were accepted.
+    passed_width : float
+        Mean number of beams of the layers that passed.
+    beta : float
+        Mean over verified layers of the probability of at least ``beam.min_width`` accepted drafts, at
+        most ``beam.threshold``.
+    last : int
+        Layers of the last forward pass, which the end of the text may have shortened.
+    queries : int
+        Nodes that forward passes of the target read, without prompts.
+    likelihoods, scores : tuple of float
+        Log P in nats of the best finished beams, at most ``beam.width``, and log P / tokens **
+        ``beam.length_penalty``; by descending score.
+    sequences : tuple of ndarray, int32 (tokens,)
+        Tokens of these beams. The first is ``Result.token_ids``; sampled beams may be equal.
     """
 
     layers: int
@@ -74,25 +90,39 @@ class BeamStatistics:
 
 @dataclass(frozen=True)
 class Result:
-    """One text, or why there is none.
+    """One text, or the reason why there is none.
 
-    token_ids        int32 (tokens,), the end-of-text token included where the model wrote it
-    finish_reason    "eos", "length" (all tokens it may get, or the model's positions end), "error", or
-                     "timeout": its forwards, which others may have slowed down, took ``row_timeout_s``
-    error            of the latter two, else None; the text then holds what was written before
-    target_steps     forwards of the model after the prompt's
-    reused_tokens    tokens of the row's old text that the prompt's forward accepted
-    accepted_tokens  draft tokens in the text that later forwards accepted
-    relaxed_tokens   tokens of either kind that were not the model's first choice
-    tokens_past_limit  tokens of the text behind the request's guard; 0 where it has none
-    step_tokens      int16 (target_steps + 1,): tokens that each forward wrote. The first entry is the
-                     prompt's forward: ``reused_tokens`` and one of its own; the sum is the number of tokens
-    relaxed          int32 positions in ``token_ids`` of the relaxed tokens
-    retrieval_ms     this row's share of drafting time
-    decode_ms        this row's share of all step time, drafting and the prompt's forward included
-    slot_steps       this row's share of the slots that its steps had, empty ones included: where all are
-                     busy, as many as ``target_steps``
-    beams            of a row that was written by beams, else None
+    Attributes
+    ----------
+    token_ids : ndarray, int32 (tokens,)
+        With the end-of-text token if the model generated it.
+    finish_reason : {"eos", "length", "error", "timeout"}
+        "length": the text reached its maximum length. "timeout": the row's forward passes, which other rows
+        may have slowed down, took ``row_timeout_s``.
+    error : str, optional
+        Message for "error" and "timeout"; the text then has the tokens generated before.
+    target_steps : int
+        Forward passes of the target after the prefill.
+    reused_tokens : int
+        Tokens of the previous text that the prefill accepted.
+    accepted_tokens : int
+        Draft tokens that later forward passes accepted.
+    relaxed_tokens : int
+        Accepted tokens of either kind that differ from the target's argmax.
+    tokens_past_limit : int
+        Tokens after ``Request.max_relaxed_tokens``; 0 without a limit.
+    step_tokens : ndarray, int16 (target_steps + 1,)
+        Tokens generated by each forward pass. The first entry is the prefill: ``reused_tokens`` + 1.
+    relaxed : ndarray, int32
+        Positions in ``token_ids`` of the relaxed tokens.
+    retrieval_ms : float
+        The row's share of drafting time.
+    decode_ms : float
+        The row's share of all step time, including drafting and prefill.
+    slot_steps : float
+        The row's share of the slots of its steps, including empty ones; ``target_steps`` if all are in use.
+    beams : BeamStatistics, optional
+        For rows generated by beams.
     """
 
     id: Any
@@ -114,7 +144,7 @@ class Result:
 
 
 def failed(request: Request, error: str) -> Result:
-    """The result of a row that could not be written."""
+    """Return the result of a row that could not be generated."""
     none = np.zeros(0, np.int32)
     return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, 0, 0,
                   none.astype(np.int16), none, 0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Tiny random models of many architectures, and what ``generate`` writes with them."""
+"""Tiny random models of many architectures, and the text of ``generate`` with them."""
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ ARCHITECTURES = {
 
 
 def tiny(name: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changes):
-    """A random model whose first choices vary: weights wide enough that no token always wins."""
+    """Return a random model whose weights vary enough that no token is always the argmax."""
     kind, options = ARCHITECTURES[name]
     config = kind(**{**options, "tie_word_embeddings": False, "eos_token_id": None, "bos_token_id": None,
                      **changes})
@@ -77,7 +77,7 @@ def prompts(lengths=(5, 17, 1, 30, 9, 22, 11), seed: int = 0) -> list[np.ndarray
 
 
 def generate(model, prompt: np.ndarray, **options) -> np.ndarray:
-    """What transformers writes for one prompt, greedily."""
+    """Return the greedy text of transformers for one prompt."""
     ids = torch.from_numpy(prompt.astype(np.int64))[None]
     options = {"max_new_tokens": 40, "do_sample": False, "attention_mask": torch.ones_like(ids), **options}
     options = {key: value for key, value in options.items() if value is not None}
@@ -86,7 +86,7 @@ def generate(model, prompt: np.ndarray, **options) -> np.ndarray:
 
 
 def write(target: Target, texts: list[np.ndarray], drafter=None, **settings):
-    """Results of the engine by row number."""
+    """Return the engine's results by row number."""
     engine = Engine(target, EngineSettings(**{"max_new_tokens": 40, "batch_size": 3, **settings}), drafter)
     return {r.id: r for r in engine.run(Request(i, p) for i, p in enumerate(texts))}
 
@@ -96,7 +96,7 @@ def oracle(texts, **options) -> OracleDrafter:
 
 
 def assert_written(results, expected) -> None:
-    """Every row holds its expected tokens and no error."""
+    """Assert that every row has its expected tokens and no error."""
     for row, text in enumerate(expected):
         assert results[row].error is None, results[row].error
         assert np.array_equal(results[row].token_ids, text), row

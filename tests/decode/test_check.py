@@ -1,4 +1,4 @@
-"""``dare-job check``: equal models pass, a wrong one is named with row, position and logit gap."""
+"""``dare-job check``: equal models pass; a difference is reported with row, position and logit gap."""
 
 import json
 import sys
@@ -50,7 +50,7 @@ def test_an_equal_model(folder, tmp_path):
     json.dumps(result)
 
 
-def test_a_difference_is_named(folder, monkeypatch):
+def test_a_difference_is_reported(folder, monkeypatch):
     from dare_job.evaluate import check
 
     write = check._write
@@ -93,7 +93,7 @@ def test_a_folder_without_tokenizer(tmp_path):
         _check(str(tmp_path), None, 2)
 
 
-def test_a_prompt_without_a_token_is_named(folder, tmp_path, monkeypatch):
+def test_a_prompt_without_tokens_is_reported(folder, tmp_path, monkeypatch):
     from dare_job.evaluate import check
 
     monkeypatch.setattr(check, "prompt_ids", lambda tokenizer, text, template: np.zeros(0, np.int32))
@@ -117,7 +117,7 @@ def test_short_contexts(tmp_path, monkeypatch, context, room):
     assert "16 queries" in shown and "64 queries" not in shown
 
 
-def test_rotary_models_are_compared_behind_their_context(tmp_path, monkeypatch):
+def test_rotary_models_are_compared_beyond_their_context(tmp_path, monkeypatch):
     path = _save(tmp_path, "llama", max_position_embeddings=32)
     seen = _lengths(monkeypatch)
     result, shown = _check(path, None, 4)
@@ -125,7 +125,7 @@ def test_rotary_models_are_compared_behind_their_context(tmp_path, monkeypatch):
 
 
 def _lengths(monkeypatch) -> list[int]:
-    """Fills with the lengths of the prompts that are compared."""
+    """Return a list that collects the lengths of compared prompts."""
     from dare_job.evaluate import check
 
     generate, seen = check._generate, []
@@ -137,8 +137,8 @@ def _lengths(monkeypatch) -> list[int]:
 @pytest.mark.parametrize("dtype, share, equal", [
     ("bfloat16", 0.02, True), ("bfloat16", 0.04, False), ("float16", 0.003, True), ("float16", 0.005, False),
     ("float32", 0.001, False)])
-def test_only_a_narrow_type_may_leave_the_text_and_only_at_a_near_tie(dtype, share, equal):
-    """The written token's logit lies ``share`` of the largest below that of ``generate``'s."""
+def test_only_a_half_precision_model_may_differ_and_only_at_a_near_tie(dtype, share, equal):
+    """The generated token's logit is ``share`` of the largest logit below that of ``generate``."""
     logits = torch.zeros(1, 3, 9)
     logits[..., 4], logits[..., 6] = 8.0, 8.0 * (1 - share)
     target = SimpleNamespace(device="cpu", as_transformers=lambda: nullcontext(
@@ -168,7 +168,7 @@ def test_the_command_passes_its_options(folder, monkeypatch, capsys):
                     "trust_remote_code": True}
 
 
-def test_a_wrong_prompts_file_is_one_line(folder, tmp_path, monkeypatch, capsys):
+def test_a_wrong_prompts_file_gives_one_line(folder, tmp_path, monkeypatch, capsys):
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": 5}\n')
     code, out, err = _command(monkeypatch, capsys, "--model", folder, "--prompts", str(file))

@@ -1,4 +1,4 @@
-"""Strict decoding writes what ``generate`` writes, token for token, for every architecture."""
+"""Strict decoding generates the text of ``generate``, token for token, for every architecture."""
 
 import numpy as np
 import pytest
@@ -25,14 +25,14 @@ def test_strict_equals_generate(name):
         if nodes:
             emitted += sum(len(r.token_ids) for r in results.values())
             drafted += sum(r.accepted_tokens for r in results.values())
-    # The right token is never the first sibling, so every accepted one is from a branch that is not.
+    # The right token is never the first sibling, so no accepted token is on the first branch.
     assert drafted >= 0.3 * emitted
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral-window", "gemma2", "gpt2"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 def test_half_precision(name, dtype):
-    """Types of two bytes, which numpy and numba lack: drafts change a text at most where logits tie."""
+    """bfloat16, which numpy and numba lack, and float16: drafts change a text at most at ties of logits."""
     target, texts = Target(tiny(name, dtype=dtype)), prompts()
     plain = write(target, texts, None, batch_size=3, nodes=0)
     expected = [plain[row].token_ids for row in range(len(texts))]

@@ -1,4 +1,4 @@
-"""Every field of a generation config is honoured as ``generate`` does, without effect, or refused by name."""
+"""Every field of a generation config is applied as in ``generate``, has no effect, or is rejected by name."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def _configured(**fields):
     {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "suppress_tokens": COMMON[:2]},
     {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "eos_token_id": COMMON[:2], "min_new_tokens": 9},
 ], ids=lambda fields: "+".join(fields))
-def test_honoured_like_generate(fields):
+def test_applied_as_in_generate(fields):
     model = _configured(**fields)
     texts = prompts()
     expected = [generate(model, prompt) for prompt in texts]
@@ -75,14 +75,14 @@ def test_honoured_like_generate(fields):
 
 
 def _before_5_19(self, input_ids, scores):
-    """How the prompt's tokens were changed: in as many rows as ids were given for."""
+    """The penalty of older releases, which applies only to as many rows as prompt ids."""
     score = torch.gather(scores, 1, self.encoder_input_ids)
     score = torch.where(score < 0, score * self.penalty, score / self.penalty)
     return scores.scatter(1, self.encoder_input_ids, score)
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_the_prompts_tokens_are_changed_for_every_prefix(monkeypatch, older):
+def test_the_prompt_penalty_applies_to_every_prefix(monkeypatch, older):
     if older:
         monkeypatch.setattr(EncoderRepetitionPenaltyLogitsProcessor, "__call__", _before_5_19)
     rules = generation_config.read_rules(GenerationConfig(encoder_repetition_penalty=1.5))
@@ -99,7 +99,7 @@ def test_the_prompts_tokens_are_changed_for_every_prefix(monkeypatch, older):
 
 
 @pytest.mark.parametrize("fields", [{}, {"max_new_tokens": 13}, {"max_length": 33}])
-def test_length_of_the_config_where_nothing_else_is_set(fields):
+def test_length_of_the_config_if_nothing_else_is_set(fields):
     model = _configured(**fields)
     texts = prompts()
     expected = [generate(model, prompt, max_new_tokens=None) for prompt in texts]
@@ -114,7 +114,7 @@ def test_sampling_fields_do_not_matter():
     assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(PLAIN))
 
 
-REFUSABLE = {
+REJECTABLE = {
     "max_time": 1.0, "stop_strings": ["."], "num_beams": 4, "num_beam_groups": 2, "num_return_sequences": 2,
     "use_mtp": True, "token_healing": True, "guidance_scale": 1.5, "watermarking_config": {"bias": 2.0},
     "penalty_alpha": 0.6, "dola_layers": "low", "constraints": [1], "force_words_ids": [[1]],
@@ -123,9 +123,9 @@ REFUSABLE = {
 
 
 @pytest.mark.parametrize("field", generation_config.REJECTED)
-def test_refused_by_name(field):
+def test_rejected_by_name(field):
     config = GenerationConfig()
-    setattr(config, field, REFUSABLE[field])
+    setattr(config, field, REJECTABLE[field])
     MODEL.generation_config = config
     with pytest.raises(ModelError, match=f"generation_config.{field} is"):
         Engine(Target(MODEL, check=False), EngineSettings())
@@ -138,14 +138,14 @@ def test_refused_by_name(field):
     ("eos_token_id", [1, -1]), ("eos_token_id", 2.0), ("max_new_tokens", "5"), ("max_length", -1),
     ("min_new_tokens", 1.5), ("no_repeat_ngram_size", "2"),
 ])
-def test_a_value_of_no_use_is_refused_by_name(field, value):
+def test_an_invalid_value_is_rejected_by_name(field, value):
     config = GenerationConfig()
     setattr(config, field, value)
     with pytest.raises(ModelError, match=f"generation_config.{field} is .*{value}.*; it must be"):
         generation_config.read_rules(config)
 
 
-def test_an_unknown_field_of_a_new_release_is_refused(monkeypatch):
+def test_an_unknown_field_of_a_new_release_is_rejected(monkeypatch):
     original = GenerationConfig.__init__
 
     def newer(self, **kwargs):
@@ -163,7 +163,7 @@ def test_vocabulary_is_wide_enough_for_the_tests():
     assert len(set(np.concatenate(PLAIN))) > 20 and max(COMMON) < VOCABULARY
 
 
-def test_a_length_penalty_without_an_end_of_text_is_refused_by_name():
+def test_a_length_penalty_without_an_end_of_text_is_rejected_by_name():
     model = tiny("llama")
     model.generation_config.exponential_decay_length_penalty = (3, 1.5)
     with pytest.raises(ModelError, match="exponential_decay_length_penalty needs an eos_token_id"):

@@ -1,4 +1,4 @@
-"""A text may become as long as ``generate`` makes it: behind max_position_embeddings, unless a table ends."""
+"""Texts may be as long as with ``generate``: beyond max_position_embeddings, unless a table ends."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def _short(name: str, **changes):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "gpt_neox"])
-def test_rotary_models_write_on_like_generate(name):
+def test_rotary_models_continue_like_generate(name):
     model, texts = _short(name), prompts((40, 5, CONTEXT, 1, 63, 22))
     expected = [generate(model, text, max_new_tokens=NEW) for text in texts]
     assert {len(text) for text in expected} == {NEW}
@@ -35,7 +35,7 @@ def test_rotary_models_write_on_like_generate(name):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_ends_where_generate_must(name):
+def test_every_architecture_ends_where_generate_does(name):
     model, texts = _short(name), prompts((60, 5, CONTEXT, 33))
     room = [min(NEW, CONTEXT + 1 - len(text)) if name in TABLES else NEW for text in texts]
     expected = [generate(model, text, max_new_tokens=new) for text, new in zip(texts, room, strict=True)]
@@ -48,7 +48,7 @@ def test_every_architecture_ends_where_generate_must(name):
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
-def test_generate_cannot_pass_a_table(name):
+def test_generate_cannot_exceed_a_table(name):
     with pytest.raises(IndexError):
         generate(_short(name), prompts((60,))[0], max_new_tokens=6)
 
@@ -65,8 +65,8 @@ def test_a_prompt_must_fit_the_context(name):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_limits_of_one_row_do_not_disturb_another(name):
-    """Own limits, an end of text, a full table and refused rows, side by side and one after the other."""
+def test_limits_of_one_row_do_not_affect_another(name):
+    """Row limits, an end of text, a full table and rejected rows, in one batch and one after another."""
     model, texts = _short(name), prompts((60, 5, 65, 30, CONTEXT, 12, 70, 3, 50))
     limits = [NEW, 7, NEW, 33, NEW, 1, 2, 60, NEW]
     ends = int(generate(model, texts[7], max_new_tokens=60)[25])
@@ -92,7 +92,7 @@ def test_limits_of_one_row_do_not_disturb_another(name):
     {"max_length": 30, "max_new_tokens": 9}, {"max_length": 40, "min_new_tokens": 90},
     {"max_length": 100, "min_length": 90, "eos_token_id": [3, 5, 7]}], ids=str)
 def test_lengths_of_the_generation_config(name, fields):
-    """Without any, 20 tokens more but none behind max_position_embeddings, in rotary models too."""
+    """Without any, 20 tokens but none beyond max_position_embeddings, also in rotary models."""
     model, texts = _short(name), prompts((5, 30, 50, 32, 63, 33, CONTEXT))
     model.generation_config = GenerationConfig(pad_token_id=0, **fields)
     most, new = fields.get("max_length", CONTEXT), fields.get("max_new_tokens")
@@ -112,7 +112,7 @@ def test_lengths_of_the_generation_config(name, fields):
         assert (results[row].error or results[row].token_ids.tolist()) == text, row
 
 
-def test_no_end_of_text_before_the_least_length_behind_the_context():
+def test_no_end_of_text_before_the_minimum_length_beyond_the_context():
     model, texts = _short("llama"), prompts((40, 5, 60))
     common = np.bincount(np.concatenate([generate(model, text, max_new_tokens=NEW) for text in texts]))
     often, unwritable = common.argsort()[::-1][:12].tolist(), 4000

@@ -1,4 +1,4 @@
-"""Ends of text, limits, bad rows, and independence of a row from its company."""
+"""Ends of text, limits, failing rows, and independence of a row from its batch."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_end_of_text_in_the_middle_of_a_branch():
     eos = next(token for token in row[5:] if token not in row[:5])
     MODEL.generation_config.eos_token_id = [eos]
     cut = row[: row.index(eos) + 1]
-    # The oracle goes on behind the end of text, where a greedy text would not.
+    # The oracle continues after the end of text, unlike a greedy text.
     result = write(TARGET, TEXTS[3:4], oracle([row], distractors=1, error_rate=0.0), nodes=40)[0]
     assert result.token_ids.tolist() == cut
     assert result.finish_reason == "eos"
@@ -60,7 +60,7 @@ def test_min_new_tokens_of_the_settings():
     assert min(len(text) for text in expected) >= 11
 
 
-def test_bad_rows_cost_no_other_row():
+def test_failing_rows_do_not_affect_others():
     bad = {1: np.zeros(0, np.int32), 3: np.full(257, 5), 5: np.array([4, VOCABULARY]), 6: np.array([-1])}
     texts = [bad.get(row, text) for row, text in enumerate(TEXTS)]
     results = write(TARGET, texts, oracle(PLAIN))
@@ -72,7 +72,7 @@ def test_bad_rows_cost_no_other_row():
         assert np.array_equal(results[row].token_ids, PLAIN[row])
 
 
-def test_logits_that_are_no_numbers_end_their_row_alone():
+def test_non_finite_logits_end_only_their_row():
     forward = TARGET.forward
 
     def poisoned(cache, tree, lengths):
@@ -93,7 +93,7 @@ def test_logits_that_are_no_numbers_end_their_row_alone():
 
 @pytest.mark.parametrize("rule", ["strict", "relaxed"])
 def test_a_row_does_not_depend_on_its_batch(rule):
-    """The fixed budget makes relaxed text, too, independent of company and order."""
+    """With a fixed number of nodes, relaxed text is independent of batch and order too."""
     wide = dict(rule=rule, k=4, p=0.01, nodes=12)
     alone = {}
     for row, text in enumerate(TEXTS):
@@ -108,7 +108,7 @@ def test_a_row_does_not_depend_on_its_batch(rule):
 
 
 class Fixed:
-    """Drafts that depend on a row's own last token alone: chains and siblings of plausible tokens."""
+    """Drafts that depend only on a row's last token: chains and siblings of plausible tokens."""
 
     def draft(self, requests, context, lengths, budgets, depths, least=0.0):
         from pools.tree import DraftBatch
@@ -121,7 +121,7 @@ class Fixed:
         return DraftBatch(tokens, parents, np.minimum(budgets, nodes).astype(np.int32), None, None)
 
 
-def test_impossible_settings_name_themselves():
+def test_invalid_settings_are_named():
     for wrong, name in (({"rule": "lenient"}, "verify.rule"), ({"p": 1.0}, "verify.p"),
                         ({"c": 0.0}, "verify.c"), ({"epsilon": 0.0}, "verify.epsilon"),
                         ({"delta": 1.1}, "verify.delta"),

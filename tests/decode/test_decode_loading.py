@@ -1,4 +1,4 @@
-"""A model is loaded whole and as it was saved, or not at all."""
+"""A model loads completely and as saved, or not at all."""
 
 import json
 
@@ -41,14 +41,14 @@ def test_tied_weights_are_not_missing(tmp_path):
     Target.load(tmp_path)
 
 
-def test_a_classifier_is_no_language_model(tmp_path):
+def test_a_classifier_is_rejected(tmp_path):
     config = hf.LlamaConfig(**GROUPED, tie_word_embeddings=False)
     hf.LlamaForSequenceClassification(config).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="lm_head.weight"):
         Target.load(tmp_path)
 
 
-def test_a_weight_of_another_shape_is_named(folder):
+def test_a_weight_with_a_wrong_shape_is_named(folder):
     name = "model.norm.weight"
     _edit(folder, lambda weights: weights.update({name: weights[name][:-1].clone()}))
     with pytest.raises(ModelError, match=r"other shapes.*model.norm.weight is \(31,\), not \(32,\)"):
@@ -73,7 +73,7 @@ def test_a_broken_generation_config_is_named(folder, text):
     Target.load(folder)
 
 
-def test_a_field_of_the_wrong_kind_is_one_line(folder):
+def test_a_field_of_the_wrong_type_gives_one_line(folder):
     fields = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**fields, "num_hidden_layers": "two"}))
     with pytest.raises(ModelError, match=f"cannot load model {folder}"):

@@ -1,4 +1,4 @@
-"""More rows at once than the other tests have: each still writes what ``generate`` does."""
+"""A large batch: each row still has the text of ``generate``."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SLOTS, ROWS, MOST = 96, 110, 14
     ("llama", False), ("mistral-window", False), ("gpt2", False), ("mixtral", False), ("phi", False),
     ("llama", True), ("qwen2-window", True)], ids=str)
 def test_strict_equals_generate_in_a_batch_of_96(name, static):
-    """More rows than slots and texts of different lengths, so that rows move and slots are filled again."""
+    """More rows than slots and texts of different lengths, so that rows move and slots are reused."""
     rng = np.random.default_rng(3)
     model, texts = tiny(name), prompts(rng.integers(1, 18, ROWS))
     most = rng.integers(MOST // 2, MOST + 1, ROWS).tolist()

@@ -1,5 +1,5 @@
-"""A causal mask of a model's own (GPT-Neo) ends. A row is by itself near its end, too: its drafts hang on its
-own length, and its text on nothing that shares its batch.
+"""Models with a causal mask of limited size (GPT-Neo). Near its end, too, a row's drafts depend only on its
+own length, and its text does not depend on the batch.
 """
 
 
@@ -44,7 +44,7 @@ def by_row(engine: Engine, asked: list[Request]) -> dict:
     return {one.id: (one.token_ids.tolist(), one.step_tokens.tolist()) for one in engine.run(asked)}
 
 
-def test_a_mask_of_its_own_is_what_the_model_has(target):
+def test_the_model_has_its_own_mask(target):
     assert target.traits.max_columns == COLUMNS and not target.fused
 
 
@@ -62,7 +62,7 @@ def test_strict_text_and_its_steps(target, batch):
 
 
 @pytest.mark.parametrize("kind", ["retrieval", "gpt2", "gpt_neo"])
-def test_a_sampled_rows_text_hangs_on_nothing_that_shares_its_batch(target, kind):
+def test_sampled_text_does_not_depend_on_the_batch(target, kind):
     def texts(batch, asked):
         settings = EngineSettings(max_new_tokens=99, batch_size=batch, nodes=NODES, depth=4, score="always")
         return by_row(SamplingEngine(target, settings, Sampling(Warp(0.9), 3), drafter(kind)), asked)
@@ -75,7 +75,7 @@ def test_a_sampled_rows_text_hangs_on_nothing_that_shares_its_batch(target, kind
     assert texts(1, requests(old)) == texts(4, requests(old))
 
 
-def test_relaxed_text_too(target):
+def test_relaxed_text_does_not_depend_on_the_batch(target):
     settings = dict(rule="relaxed", k=8, p=0.001, max_new_tokens=99, nodes=NODES, depth=4, score="always")
     alone, together = (by_row(Engine(target, EngineSettings(batch_size=size, **settings), drafter("gpt2")),
                               requests()) for size in (1, 7))

@@ -1,4 +1,4 @@
-"""Which kinds of positions go on behind max_position_embeddings, and where the others end."""
+"""Which position encodings continue beyond max_position_embeddings, and where others end."""
 
 import logging
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ BY_LENGTH = {
 
 
 @pytest.mark.parametrize("kind", FIXED)
-def test_rotary_types_of_fixed_angles_write_on(kind):
+def test_rotary_types_with_fixed_angles_continue(kind):
     model, texts = tiny("llama", **SHORT, rope_parameters=FIXED[kind]), prompts((40, 5, 63))
     expected = [generate(model, text, max_new_tokens=NEW) for text in texts]
     assert_written(write(Target(model), texts, oracle(expected), max_new_tokens=NEW), expected)
@@ -38,7 +38,7 @@ def test_rotary_types_of_fixed_angles_write_on(kind):
 
 @pytest.mark.parametrize("kind", BY_LENGTH)
 def test_rotary_types_that_change_with_the_length_end_where_they_change(kind, caplog):
-    """``generate`` goes on, with other angles for some of the text; the engine says where it stops."""
+    """``generate`` continues with different angles; the engine stops there and logs a warning."""
     rope, context = BY_LENGTH[kind]
     model, texts = tiny("llama", **SHORT, rope_parameters=rope), prompts((20, 5, context, context + 1))
     expected = [generate(model, text, max_new_tokens=context + 1 - len(text)) for text in texts[:3]]
@@ -57,7 +57,7 @@ def test_rotary_types_that_change_with_the_length_end_where_they_change(kind, ca
             assert np.array_equal(text, generate(model, prompt, max_new_tokens=NEW)[: len(text)])
 
 
-def test_layers_may_differ_in_their_rotary_type():
+def test_layers_may_have_different_rotary_types():
     ropes = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
              "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}
     assert Target(tiny("gemma3", **SHORT, rope_parameters=ropes), check=False).traits.max_length is None
@@ -67,15 +67,15 @@ def test_layers_may_differ_in_their_rotary_type():
 
 
 @pytest.mark.parametrize("shape", [(CONTEXT, 8), (1, 1, CONTEXT + 2, 8)])
-def test_a_table_of_angles_in_code_of_a_models_own_is_an_end(shape):
+def test_a_table_of_angles_in_a_models_own_code_is_a_limit(shape):
     model = tiny("llama", **SHORT)
     model.model.layers[0].self_attn.register_buffer("cos_cached", torch.zeros(shape))
     assert Target(model, check=False).traits.max_length == CONTEXT + 1
-    model = tiny("llama", max_position_embeddings=32)  # as many as its embedding is wide
+    model = tiny("llama", max_position_embeddings=32)  # equal to the width of its embedding
     assert Target(model, check=False).traits.max_length is None
 
 
-def test_a_model_without_a_context_has_no_end():
+def test_a_model_without_a_context_has_no_limit():
     context, _, longest = support._lengths(tiny("llama"), SimpleNamespace(model_type="llama"))
     assert (context, longest) == (None, None)
     rules = generation_config.read_rules(GenerationConfig())

@@ -1,4 +1,4 @@
-"""Prompts to token ids, with and without a chat template."""
+"""Tokenization of prompts, with and without a chat template."""
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -26,7 +26,7 @@ def test_bare_text(tokenizer):
         prompt_ids(tokenizer, "tell me", "always")
 
 
-def test_chat_template_writes_its_own_special_tokens(tokenizer):
+def test_chat_template_adds_its_own_special_tokens(tokenizer):
     tokenizer.chat_template = (
         "{{ bos_token }} {% for m in messages %}<user> {{ m.content }} {% endfor %}"
         "{% if add_generation_prompt %}<model>{% endif %}"

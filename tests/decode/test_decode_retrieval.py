@@ -1,4 +1,4 @@
-"""The retrieval drafter remembers what it saw of rows that stay: that may change no draft."""
+"""The retrieval drafter caches state of rows that stay in the batch, which must not change drafts."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from pools.index import Index
 SETTINGS = DraftSettings(threads=1)
 
 
-def test_rows_that_come_go_and_change_places_are_drafted_as_by_a_new_drafter():
+def test_rows_that_start_end_and_move_have_the_drafts_of_a_new_drafter():
     rng = np.random.default_rng(3)
     indexes = [Index.build([rng.integers(0, 6, 30, dtype=np.int32) for _ in range(3)], kind=kind)
                for kind in ("own", "attribute", "global") * 4]
@@ -38,7 +38,7 @@ def test_rows_that_come_go_and_change_places_are_drafted_as_by_a_new_drafter():
     assert widths == {0, 1, 2, 3}
 
 
-def test_a_request_that_is_there_twice_is_two_rows():
+def test_a_repeated_request_is_two_rows():
     index = Index.build([np.array([1, 2, 3, 4], np.int32)])
     request = Request(0, np.array([1, 2, 3, 1, 2], np.int32), (index,))
     context, one = np.tile(request.prompt_ids, (2, 1)), np.ones(2, np.int32)

@@ -1,4 +1,4 @@
-"""What cannot be decoded is refused by name; what says it can and cannot is found out at loading."""
+"""Unsupported models are rejected by name; wrong claims are detected at loading."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ from dare_job.decode.settings import Warp
 from dare_job.errors import ConfigError, ModelError
 from dare_job.generate import baseline, loading
 
-REFUSED = {
+REJECTED = {
     "BloomForCausalLM": (hf.BloomConfig(vocab_size=99, hidden_size=32, n_layer=2, n_head=4), "ALiBi"),
     "MptForCausalLM": (hf.MptConfig(vocab_size=99, d_model=32, n_layers=2, n_heads=4), "ALiBi"),
     "FalconForCausalLM": (hf.FalconConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2,
@@ -44,9 +44,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_by_name(name):
-    config, reason = REFUSED[name]
+@pytest.mark.parametrize("name", REJECTED)
+def test_rejected_by_name(name):
+    config, reason = REJECTED[name]
     torch.manual_seed(0)
     model = hf.AutoModelForCausalLM.from_config(config)
     assert type(model).__name__ == name
@@ -57,7 +57,7 @@ def test_refused_by_name(name):
 
 
 @pytest.mark.parametrize("field", ["window_size", "attention_window", "local_window", "blocksparse_size"])
-def test_a_window_of_unknown_meaning_is_refused(field):
+def test_an_unknown_window_is_rejected(field):
     model = tiny("llama")
     for idle in (None, 0, False):
         setattr(model.config, field, idle)
@@ -67,13 +67,13 @@ def test_a_window_of_unknown_meaning_is_refused(field):
         Target(model, check=False)
 
 
-def test_encoder_decoder_is_refused():
+def test_encoder_decoder_is_rejected():
     config = hf.T5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4)
     with pytest.raises(ModelError, match="T5ForConditionalGeneration is not supported: .*encoder-decoder"):
         Target(hf.T5ForConditionalGeneration(config))
 
 
-def test_a_model_that_ignores_the_mask_is_found_out():
+def test_a_model_that_ignores_the_mask_is_detected():
     model = tiny("llama")
     forward = model.model.forward
     model.model.forward = lambda *args, attention_mask=None, **kwargs: forward(*args, **kwargs)
@@ -81,13 +81,13 @@ def test_a_model_that_ignores_the_mask_is_found_out():
         Target(model)
 
 
-def test_a_wrong_window_is_found_out(monkeypatch):
+def test_a_wrong_window_is_detected(monkeypatch):
     monkeypatch.setattr(support, "_kinds", lambda config: ("full_attention",))
     with pytest.raises(ModelError, match="differ from a forward pass without one"):
         Target(tiny("mistral-window"))
 
 
-def test_a_wrong_answer_for_a_single_token_is_found_out(monkeypatch):
+def test_wrong_logits_of_a_single_token_is_detected(monkeypatch):
     right = attention.tree_sdpa
 
     def wrong(module, query, key, value, attention_mask, **kwargs):
@@ -105,7 +105,7 @@ def test_a_prompt_without_a_mask_is_checked(monkeypatch, name):
     right = attention.tree_sdpa
 
     def blind(module, query, key, value, attention_mask, **kwargs):
-        if attention_mask is None:  # a model that adds a part of its own takes the rest for not causal
+        if attention_mask is None:  # a model with its own bias would not be causal
             attention_mask = query.new_zeros((len(query), 1, query.shape[2], key.shape[2]))
         return right(module, query, key, value, attention_mask, **kwargs)
 
@@ -127,8 +127,8 @@ def test_masks_of_each_head(groups, queries):
 
 
 @pytest.mark.parametrize("scale", [0.02, 0.25])
-def test_an_encoder_without_a_switch_is_found_out(monkeypatch, scale):
-    """Small weights make attention nearly uniform and its part of the logits tiny."""
+def test_an_encoder_without_a_switch_is_detected(monkeypatch, scale):
+    """Small weights make attention nearly uniform and its effect on logits tiny."""
     monkeypatch.setattr(support, "_has_switch", lambda model: False)
     torch.manual_seed(0)
     model = hf.BertLMHeadModel(hf.BertConfig(**SIZES))
@@ -163,7 +163,7 @@ def test_rotary_types(rope):
 
 @pytest.mark.parametrize(("name", "own"), [
     ("llama", None), ("llama", "eager"), ("gpt_oss", None), ("gemma2", None), ("gemma2", "eager")])
-def test_attention_is_ours_only_where_it_is_equal(name, own):
+def test_attention_is_replaced_only_if_equal(name, own):
     """None: what transformers chooses, which for Gemma 2 was torch's attention before 5.21."""
     model = tiny(name)
     if own is not None:
@@ -180,11 +180,11 @@ def test_attention_is_ours_only_where_it_is_equal(name, own):
     assert_written(write(target, prompts(), oracle(plain)), plain)
 
 
-def test_attention_is_ours_for_a_plain_llama():
+def test_attention_of_llama_is_replaced():
     assert Target(tiny("llama")).fused
 
 
-def test_a_cap_that_the_attention_leaves_out_is_said(caplog):
+def test_an_ignored_softcap_is_logged(caplog):
     model = tiny("llama")
     attention.enable(model)
     assert not caplog.records
@@ -195,8 +195,8 @@ def test_a_cap_that_the_attention_leaves_out_is_said(caplog):
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral-window", "gemma3", "gpt_oss"])
-def test_a_model_that_another_target_has_wrapped_is_wrapped_again(name):
-    """Compared with attention as transformers chose it, which the first target has replaced."""
+def test_a_wrapped_model_can_be_wrapped_again(name):
+    """The comparison uses the original attention, which the first target replaced."""
     model, texts = tiny(name), prompts((5, 17, 30))
     expected = [generate(model, text) for text in texts]
     first, again = Target(model), Target(model)
@@ -210,7 +210,7 @@ def test_a_model_that_another_target_has_wrapped_is_wrapped_again(name):
                        for prompt, text in zip(texts, expected, strict=True))
 
 
-def test_bfloat16_leaves_generate_only_at_near_ties():
+def test_bfloat16_differs_from_generate_only_at_near_ties():
     model = tiny("llama", dtype=torch.bfloat16)
     target, texts = Target(model), prompts()
     with target.as_transformers():
@@ -227,7 +227,7 @@ def test_bfloat16_leaves_generate_only_at_near_ties():
         assert abs(logits[text[place]] - logits[ours[place]]) <= 0.03 * logits.abs().max()
 
 
-def test_loading_says_what_is_missing(tmp_path):
+def test_loading_errors_name_what_is_missing(tmp_path):
     with pytest.raises(ModelError, match="does not exist"):
         Target.load(tmp_path / "nothing")
     with pytest.raises(ModelError, match="holds no config.json"):
@@ -247,7 +247,7 @@ def test_loading_says_what_is_missing(tmp_path):
             Target.load(tmp_path / "whole", device="cuda")
 
 
-def test_mode_sample_draws_by_its_section(monkeypatch):
+def test_mode_sample_uses_its_settings(monkeypatch):
     given = {"decode": {"mode": "sample"},
              "sample": {"temperature": 0.5, "top_k": 3, "min_p": 0.1}, "seed": 4}
     target = Target(tiny("llama"))
@@ -261,13 +261,13 @@ def test_mode_sample_draws_by_its_section(monkeypatch):
     request = Request(0, np.array([5, 6], np.int32), max_new_tokens=4)
     assert baseline.count_generated_tokens([request], task) > 0
     assert asked[0]["do_sample"] and (asked[0]["temperature"], asked[0]["top_k"], asked[0]["min_p"]) == (
-        0.5, 3, 0.1) and "repetition_penalty" not in asked[0]  # which is left to the model's own config
+        0.5, 3, 0.1) and "repetition_penalty" not in asked[0]  # taken from the model's config
     for changed in ({"rule": "relaxed"}, {"target": "cosine=0.98", "curve": "c.json"}):
         with pytest.raises(ValidationError, match="the model's own law, and relaxed rules change it; leave"):
             JobConfig.model_validate(given | {"verify": changed})
 
 
-def test_weights_that_are_no_numbers_are_the_models_fault_not_its_architectures(tmp_path):
+def test_nan_weights_are_reported_as_damage_not_as_architecture(tmp_path):
     model = tiny("llama")
     with torch.no_grad():
         model.lm_head.weight[3] = float("nan")

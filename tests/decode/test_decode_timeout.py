@@ -1,4 +1,4 @@
-"""A row whose forwards take too long is taken out of its slot; other time does not count."""
+"""A row whose forward passes take too long ends; other time does not count."""
 
 import time
 
@@ -16,7 +16,7 @@ LIMIT_S = 1.0
 
 
 def engine(model, limit_s: float | None = LIMIT_S, slow: frozenset = frozenset()) -> Engine:
-    """Three slots; a step takes 0.2 s longer while a slow row is in one."""
+    """Return an engine of three slots; a step takes 0.2 s longer while it has a slow row."""
     made = Engine(Target(model, check=False), EngineSettings(
         batch_size=3, max_new_tokens=20, score="never", row_timeout_s=limit_s))
     forward = made._forward
@@ -30,7 +30,7 @@ def engine(model, limit_s: float | None = LIMIT_S, slow: frozenset = frozenset()
     return made
 
 
-def test_a_row_that_takes_too_long_ends_and_the_rows_behind_it_are_written():
+def test_a_slow_row_ends_and_later_rows_are_generated():
     model, texts = tiny("llama"), prompts((5, 9, 4, 7, 6, 8))
     requests = [Request(row, text, max_new_tokens=200 if row == 1 else None)
                 for row, text in enumerate(texts)]
@@ -40,12 +40,12 @@ def test_a_row_that_takes_too_long_ends_and_the_rows_behind_it_are_written():
     assert late.finish_reason == "timeout" and 1 < len(late.token_ids) < 200
     assert late.error.startswith("timed out after 1.") and "decode.row_timeout_s = 1" in late.error
     for row, result in found.items():
-        if result.finish_reason != "timeout":  # its company of the first steps was slowed down with it
+        if result.finish_reason != "timeout":  # rows of its first steps were slowed down too
             assert result.token_ids.tolist() == generate(model, texts[row], max_new_tokens=20).tolist()
     assert sum(result.finish_reason == "length" for result in found.values()) >= 3
 
 
-def test_a_consumer_that_takes_its_time_costs_no_row():
+def test_a_slow_consumer_does_not_time_out_rows():
     model, texts = tiny("llama"), prompts((5, 9, 4, 7, 6, 8))
     made = engine(model)
     for result in made.run([Request(row, text) for row, text in enumerate(texts)]):
@@ -54,12 +54,12 @@ def test_a_consumer_that_takes_its_time_costs_no_row():
     assert made.active_ids() == [] and made.clock_s > 0
 
 
-def test_without_a_limit_nothing_ends():
+def test_without_a_limit_no_row_times_out():
     (result,) = engine(tiny("llama"), None, frozenset([0])).run([Request(0, prompts((5,))[0])])
     assert result.finish_reason == "length" and len(result.token_ids) == 20
 
 
 @pytest.mark.parametrize("limit_s", [0, -1.0, np.nan])
-def test_an_impossible_limit_is_named(limit_s):
+def test_an_invalid_limit_is_named(limit_s):
     with pytest.raises(ConfigError, match="decode.row_timeout_s"):
         EngineSettings(row_timeout_s=limit_s)

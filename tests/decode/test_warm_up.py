@@ -1,4 +1,4 @@
-"""After the warm-up a worker's first rows compile nothing."""
+"""After the warm-up, a worker's first rows compile nothing."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ print("NEW", sorted(compiled() - known))
 """
 
 
-def test_first_rows_compile_nothing_and_a_seed_stays():
+def test_first_rows_compile_nothing_and_the_seed_is_unchanged():
     done = subprocess.run([sys.executable, "-c", CODE, str(Path(__file__).parent)], capture_output=True,
                           text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]

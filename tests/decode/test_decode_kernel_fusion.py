@@ -1,4 +1,4 @@
-"""A model's small operations compiled while a graph is recorded: the same logits, its own code afterwards."""
+"""Kernel fusion: same logits with compiled operations, and the model's own code afterwards."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
 @pytest.fixture(autouse=True)
 def fresh():
-    """Nothing compiled or found out by a test before."""
+    """Clear the caches of compiled functions."""
     for known in (fusion._compiled, fusion._works):
         known.cache_clear()
     torch._dynamo.reset()
@@ -31,7 +31,7 @@ def fresh():
 
 @pytest.fixture
 def traced(monkeypatch):
-    """The functions that torch is given to compile; it traces them and runs that, without writing C++."""
+    """Return the functions that torch compiles; they are traced and run without generating C++."""
     given, compile_ = [], torch.compile
     monkeypatch.setattr(fusion.torch, "compile", lambda function: (
         given.append(function), compile_(function, backend="aot_eager"))[1])
@@ -39,7 +39,7 @@ def traced(monkeypatch):
 
 
 def uneven(name: str, **changes):
-    """A tiny model whose norms differ from each other."""
+    """Return a tiny model whose norms have different weights."""
     model = tiny(name, **changes)
     with torch.no_grad():
         for weight in model.parameters():
@@ -55,13 +55,13 @@ def logits(model, length: int = 9) -> torch.Tensor:
 
 
 def replaced(model) -> dict:
-    """What of a model is not its class's own, and the function that turns positions in its module."""
+    """Return the replaced forward functions of a model, and the rotary function of its Python module."""
     own = {name: module.forward for name, module in model.named_modules() if "forward" in vars(module)}
     return own | {scope.__name__: getattr(scope, fusion._ROTARY) for scope in fusion._compilable(model)[1]}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_fused_model_gives_the_logits_of_the_model(name, traced):
+def test_the_fused_model_has_the_logits_of_the_model(name, traced):
     model = uneven(name)
     modules, scopes = fusion._compilable(model)
     assert bool(modules) == bool(scopes) == (name != "gpt2"), "another part of it is compiled than was"
@@ -78,8 +78,8 @@ def test_the_fused_model_gives_the_logits_of_the_model(name, traced):
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler on this machine")
-def test_compiled_code_gives_them_too():
-    """As on a GPU, where torch writes Triton in place of C++."""
+def test_compiled_code_has_the_same_logits():
+    """As on a GPU, where torch generates Triton instead of C++."""
     model = uneven("llama", num_hidden_layers=1)
     expected = logits(model)
     with fused(model):
@@ -101,7 +101,7 @@ def test_recorded_with_compiled_parts_the_texts_are_the_same(traced, monkeypatch
     assert "forward" not in vars(model.model.norm), "prompts run the model's own code"
 
 
-def test_a_model_is_as_before_where_its_forward_fails(traced):
+def test_a_model_is_restored_if_its_forward_fails(traced):
     model = tiny("llama")
     before = replaced(model)
     with pytest.raises(ZeroDivisionError), fused(model):
@@ -110,7 +110,7 @@ def test_a_model_is_as_before_where_its_forward_fails(traced):
     assert replaced(model) == before
 
 
-def test_code_that_somebody_replaced_is_left_alone(traced):
+def test_replaced_forward_functions_are_not_changed(traced):
     model = tiny("llama")
     norm = model.model.norm
     norm.forward = own = lambda states: 2 * states
@@ -119,7 +119,7 @@ def test_code_that_somebody_replaced_is_left_alone(traced):
     assert norm.forward is own
 
 
-def test_where_torch_cannot_compile_the_model_runs_as_it_is(monkeypatch, caplog):
+def test_without_a_compiler_the_model_runs_its_own_code(monkeypatch, caplog):
     def fails(function):
         raise RuntimeError("Failed to find C compiler\nand a trace")
 

@@ -1,4 +1,4 @@
-"""Penalties and bans on whole trees are those of transformers on every node's own prefix."""
+"""Penalties and banned tokens on trees equal those of transformers on each node's prefix."""
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from dare_job.decode.verify import verifier
 from pools.tree import ROOT, DraftBatch
 
 ROWS, NODES, VOCABULARY = 5, 12, 9
-WRITABLE = 8  # the embedding may hold more than the model can write
+WRITABLE = 8  # tokens with a logit; the embedding has more
 
 
 def _trees(seed: int):
-    """Trees, some rows without drafts; their rows' texts int32 (R, L) of several lengths; every prefix."""
+    """Return trees, some without drafts, their rows' texts int32 (R, L) of several lengths, and prefixes."""
     rng = np.random.default_rng(seed)
     parents = np.stack([[rng.integers(ROOT, node) for node in range(NODES)] for _ in range(ROWS)])
     tokens, sizes = rng.integers(0, VOCABULARY, (ROWS, NODES)), rng.integers(0, NODES + 1, ROWS)
@@ -37,7 +37,7 @@ def _trees(seed: int):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(4))
-def test_bans_are_those_of_transformers(size, seed):
+def test_banned_tokens_equal_those_of_transformers(size, seed):
     tree, context, lengths, prefixes = _trees(seed)
     nodes, tokens = banned_tokens(tree, context, lengths, size, WRITABLE)
     found = np.zeros((len(tree), VOCABULARY), np.bool_)
@@ -52,7 +52,7 @@ def test_bans_are_those_of_transformers(size, seed):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_penalty_that_waits_gives_the_verdict_of_one_that_was_there_before(rule, seed):
+def test_a_deferred_penalty_gives_the_same_result(rule, seed):
     tree, context, lengths, prefixes = _trees(seed)
     logits = torch.from_numpy(np.random.default_rng(seed).normal(0, 2, (len(tree), WRITABLE))).float()
     penalty, expected = RepetitionPenaltyLogitsProcessor(1.7), logits.clone()
@@ -73,7 +73,7 @@ def test_a_penalty_that_waits_gives_the_verdict_of_one_that_was_there_before(rul
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_penalty_by_tensors_is_that_of_transformers(seed):
+def test_a_penalty_on_tensors_equals_that_of_transformers(seed):
     from dare_job.decode.engine.logits_processor import _penalize
 
     tree, context, lengths, prefixes = _trees(seed)

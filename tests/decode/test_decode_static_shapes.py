@@ -1,4 +1,4 @@
-"""Forwards of fixed shape, as a GPU runs them, here without recording: the same text as without them."""
+"""Static shapes, as on a GPU but without recording: same text as with dynamic shapes."""
 
 from contextlib import nullcontext
 
@@ -40,8 +40,8 @@ def test_strict_equals_generate(name):
 
 @pytest.mark.parametrize(("name", "dtype"), [("llama", torch.float32), ("qwen2-window", torch.float32),
                                               ("gpt2", torch.float32), ("llama", torch.bfloat16)])
-def test_logits_equal_those_of_the_other_forward(name, dtype):
-    """Ragged rows and uneven trees, under and over a bucket's border; slots without a row."""
+def test_logits_equal_those_of_dynamic_shapes(name, dtype):
+    """Rows and trees of different sizes, on both sides of a bucket's border; free slots."""
     model, rng = tiny(name, dtype=dtype), np.random.default_rng(0)
     least = 1e-4 if dtype == torch.float32 else 0.1
     target = static(model)
@@ -67,7 +67,7 @@ def test_logits_equal_those_of_the_other_forward(name, dtype):
 
 @torch.inference_mode()
 def test_accepted_nodes_follow_their_row():
-    """What stands in the cache after ``keep`` is what a prompt of the same tokens leaves there."""
+    """The cache after ``commit`` equals that after a prompt of the same tokens."""
     target, rng = static(tiny("llama")), np.random.default_rng(1)
     lengths = np.array([6, 11, 3])
     texts = rng.integers(0, VOCABULARY, (3, 16))
@@ -92,7 +92,7 @@ def test_accepted_nodes_follow_their_row():
         assert torch.allclose(stack[:, 1, :, :2], expected[:, 1, :, 2:4], atol=1e-5)
 
 
-def test_texts_pass_the_border_of_a_bucket_and_the_cache_grows():
+def test_texts_cross_a_bucket_border_and_the_cache_grows():
     """256 columns: prompts on both sides of it, more rows than slots, and a longer prompt later on."""
     model = tiny("llama", max_position_embeddings=1024)
     many = COLUMN_MULTIPLE
@@ -104,7 +104,7 @@ def test_texts_pass_the_border_of_a_bucket_and_the_cache_grows():
         assert_written(results, expected)
 
 
-def test_old_text_behind_prompts_and_rows_that_end():
+def test_previous_text_after_prompts_and_rows_that_end():
     model = tiny("llama", seed=1)
     plain, texts = [generate(model, text) for text in prompts()], prompts()
     model.generation_config.eos_token_id = int(plain[0][17])
@@ -147,7 +147,7 @@ def test_rules_of_the_generation_config(options):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_drafts_whose_values_are_no_numbers_cost_no_other_row(value):
+def test_non_finite_drafts_do_not_affect_other_rows(value):
     model, bad = tiny("llama", seed=1), VOCABULARY - 1
     target = static(model)
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_drafts_whose_values_are_no_numbers_cost_no_other_row(value):
     assert_written(results, expected)
 
 
-def test_few_shapes_serve_many_steps():
+def test_few_buckets_serve_many_steps():
     assert [round_up_count(n) for n in (1, 2, 3, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257, 400)] == [
         1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 384, 512]
     assert [round_up_columns(n) for n in (1, 256, 257, 2048, 2049, 3073)] == [256, 256, 512, 2048, 3072, 4096]
@@ -177,8 +177,8 @@ def test_few_shapes_serve_many_steps():
     assert len(shapes) <= 12
 
 
-def test_a_model_with_attention_of_its_own_goes_without(caplog):
-    """Its other forward is a fine one; so is that of a model whose static forward gives other logits."""
+def test_a_model_with_its_own_attention_uses_dynamic_shapes(caplog):
+    """So does a model with different logits in static shapes."""
     assert Target(tiny("gpt_neo"), static=True).static is None
     model = tiny("llama")
     expected = [generate(model, text) for text in prompts()]
@@ -187,7 +187,7 @@ def test_a_model_with_attention_of_its_own_goes_without(caplog):
     def wrong(*args, past_key_values=None, **kwargs):
         out = inner(*args, past_key_values=past_key_values, **kwargs)
         mask = kwargs.get("attention_mask")
-        if mask is not None and mask.shape[-1] % COLUMN_MULTIPLE == 0:  # of fixed shape
+        if mask is not None and mask.shape[-1] % COLUMN_MULTIPLE == 0:  # static shapes
             out.last_hidden_state = out.last_hidden_state.roll(1, 1)
         return out
 
@@ -197,8 +197,8 @@ def test_a_model_with_attention_of_its_own_goes_without(caplog):
     assert_written(write(target, prompts(), oracle(expected)), expected)
 
 
-def test_a_forward_that_cannot_be_recorded_costs_speed_alone(caplog, monkeypatch):
-    """First with compiled parts, then without them, then as before, in the middle of a run."""
+def test_a_forward_that_cannot_be_recorded_only_costs_speed(caplog, monkeypatch):
+    """First with compiled parts, then without, then in dynamic shapes, in the middle of a run."""
     model = tiny("llama")
     expected, target, tried = [generate(model, text) for text in prompts()], static(model), []
 

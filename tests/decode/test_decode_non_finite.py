@@ -1,4 +1,4 @@
-"""Keys and values that are no numbers spoil the row that wrote them, and no other, now or later."""
+"""Non-finite keys and values fail the row that wrote them, and no other or later row."""
 
 import numpy as np
 import pytest
@@ -11,11 +11,11 @@ from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from pools.tree import ROOT, DraftBatch
 
-BAD = VOCABULARY - 1  # a token that no good row holds
+BAD = VOCABULARY - 1  # a token that only failing rows have
 
 
 def _poisoned(name: str, value: float):
-    """A model whose token BAD has a hopeless embedding; prompts without it, and their texts."""
+    """Return a model whose token BAD has a non-finite embedding, prompts without it, and their texts."""
     model = tiny(name, seed=1)
     with torch.no_grad():
         model.get_input_embeddings().weight[BAD] = value
@@ -31,12 +31,12 @@ def poisoned(request):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_a_bad_row_costs_no_later_row(poisoned, batch_size):
+def test_a_failing_row_does_not_affect_later_rows(poisoned, batch_size):
     model, texts, expected = poisoned
     assert not any(BAD in text for text in expected)
     engine = Engine(Target(model, check=False), EngineSettings(max_new_tokens=40, batch_size=batch_size))
     bad = [np.full(35, BAD, np.int32), np.array([5, 6, BAD, 7, 8, 9], np.int32)]
-    for _ in range(2):  # the second run takes over the first one's cache
+    for _ in range(2):  # the second run reuses the cache of the first
         requests = [Request(-1 - i, text) for i, text in enumerate(bad)]
         requests += [Request(i, text) for i, text in enumerate(texts)]
         requests.insert(4, Request(-3, bad[0]))
@@ -49,7 +49,7 @@ def test_a_bad_row_costs_no_later_row(poisoned, batch_size):
 
 
 class Distractor:
-    """Drafts the right text with a bad sibling at every level, first or last in its tree."""
+    """Drafts the right text with a sibling BAD at every level, first or last in its tree."""
 
     def __init__(self, texts, bad_first: bool):
         self.texts, self.bad_first = texts, bad_first
@@ -58,7 +58,7 @@ class Distractor:
         tokens, parents = np.zeros((len(requests), 6), np.int32), np.full((len(requests), 6), ROOT, np.int32)
         sizes = np.zeros(len(requests), np.int32)
         for row, request in enumerate(requests):
-            if request.id % 2:  # every other row has drafts without the bad token
+            if request.id % 2:  # every other row has drafts without BAD
                 nodes, parent = [(7, ROOT)], 0
             else:
                 nodes, parent = [(BAD, ROOT)] if self.bad_first else [(9, ROOT)], ROOT
@@ -75,7 +75,7 @@ class Distractor:
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("bad_first", [True, False])
-def test_a_bad_draft_costs_its_row_nothing_but_the_step(poisoned, batch_size, bad_first):
+def test_a_non_finite_draft_costs_its_row_only_the_step(poisoned, batch_size, bad_first):
     model, texts, expected = poisoned
     results = write(Target(model, check=False), texts, Distractor(expected, bad_first),
                     batch_size=batch_size, nodes=6)

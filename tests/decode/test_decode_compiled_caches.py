@@ -1,4 +1,4 @@
-"""What compiled code is cached by: its own file, and those of all functions that it calls."""
+"""Cached compiled code depends on its own file and the files of all functions that it calls."""
 
 import importlib
 import pkgutil
@@ -20,7 +20,7 @@ def _cached() -> dict[str, Dispatcher]:
 
 
 def _files(function, known: set) -> set[Path]:
-    """Of a compiled function and of those that it calls."""
+    """Return the files of a compiled function and of the functions that it calls."""
     if function in known:
         return set()
     known.add(function)
@@ -30,7 +30,7 @@ def _files(function, known: set) -> set[Path]:
         *(_files(one, known) for one in called if isinstance(one, Dispatcher)))
 
 
-def test_a_change_in_any_file_that_a_cached_function_is_made_of_compiles_it_anew():
+def test_a_change_in_any_file_of_a_cached_function_compiles_it_again():
     several = 0
     for name, function in _cached().items():
         files = _files(function, set())

@@ -1,4 +1,4 @@
-"""Old text scored behind the prompt: strict text stays greedy decoding whatever the old text says."""
+"""Prefix verification of previous texts: strict text stays greedy, whatever the previous text."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ TEXTS = prompts()
 RELAXED = [rule for rule in RULES if rule != "strict"]
 
 
-def old_texts(text: np.ndarray, rng) -> dict[str, np.ndarray]:
-    """What a row may have said before it says ``text`` (40 tokens), by the kind of change."""
+def previous_texts(text: np.ndarray, rng) -> dict[str, np.ndarray]:
+    """Return previous texts for ``text`` (40 tokens), by the kind of change."""
     def other(*places: int) -> np.ndarray:
         changed = text.copy()
         changed[list(places)] = (changed[list(places)] + 7) % VOCABULARY
@@ -42,14 +42,14 @@ def write(target, texts, old, drafter=None, **settings):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_strict_equals_generate_whatever_the_old_text(name):
+def test_strict_equals_generate_whatever_the_previous_text(name):
     model, rng = tiny(name), np.random.default_rng(1)
     plain = [generate(model, prompt) for prompt in TEXTS]
-    kinds = list(old_texts(plain[0], rng))
+    kinds = list(previous_texts(plain[0], rng))
     cases = [(row, kind) for kind in kinds for row in (0, 3, 5)]
     rng.shuffle(cases)
     cases = [(int(row), kind) for row, kind in cases]
-    old = [old_texts(plain[row], np.random.default_rng(row))[kind] for row, kind in cases]
+    old = [previous_texts(plain[row], np.random.default_rng(row))[kind] for row, kind in cases]
     texts, expected = [TEXTS[row] for row, _ in cases], [plain[row] for row, _ in cases]
     target = Target(model, check=False)
     for batch_size, nodes in ((1, 0), (5, 9), (8, 0)):
@@ -68,14 +68,14 @@ def test_strict_equals_generate_whatever_the_old_text(name):
                 assert result.target_steps == 39 - result.reused_tokens
 
 
-def test_end_of_text_in_old_text():
+def test_end_of_text_in_previous_text():
     model = tiny("llama", seed=1)
     text = generate(model, TEXTS[3])
     eos = int(next(token for token in text[5:] if token not in text[:5]))
     end = text.tolist().index(eos)
     model.generation_config.eos_token_id = [eos]
     target = Target(model, check=False)
-    late = np.concatenate((text[:end], [eos], text[:9]))  # nothing behind the end of a text counts
+    late = np.concatenate((text[:end], [eos], text[:9]))  # tokens after the end of text are ignored
     early = np.concatenate((text[:3], [eos], text[3:]))
     without = text[:end]
     results = write(target, [TEXTS[3]] * 3, [late, early, without])
@@ -89,7 +89,7 @@ def test_end_of_text_in_old_text():
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7])
-def test_old_text_does_not_pass_the_limit(limit):
+def test_previous_text_does_not_exceed_the_limit(limit):
     model = tiny("gpt2", seed=1)
     text = generate(model, TEXTS[1])
     result = write(Target(model, check=False), [TEXTS[1]], [text], max_new_tokens=limit)[0]
@@ -100,9 +100,9 @@ def test_old_text_does_not_pass_the_limit(limit):
 @pytest.mark.parametrize("options", [
     {"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 2}, {"suppress_tokens": [3, 5, 8]},
     {"bad_words_ids": [[7, 9]], "repetition_penalty": 1.2}], ids=str)
-def test_rules_of_the_generation_config_hold_in_old_text(options):
+def test_the_generation_config_applies_to_previous_text(options):
     model = tiny("qwen2", seed=2)
-    plain = generate(model, TEXTS[3])  # as the model writes it without the rule
+    plain = generate(model, TEXTS[3])  # without the rule
     model.generation_config = GenerationConfig(pad_token_id=0, **options)
     expected = generate(model, TEXTS[3])
     old = [plain, expected, np.delete(expected, [9, 10])]
@@ -112,7 +112,7 @@ def test_rules_of_the_generation_config_hold_in_old_text(options):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt", "xglm", "gpt_neo"])
-def test_old_text_where_positions_or_a_models_own_mask_end(name):
+def test_previous_text_at_the_end_of_positions_or_of_a_models_own_mask(name):
     sizes = {"gpt2": {"n_positions": 50}}.get(name, {"max_position_embeddings": 50})
     model = tiny(name, **sizes)
     target = Target(model)
@@ -128,7 +128,7 @@ def test_old_text_where_positions_or_a_models_own_mask_end(name):
 
 @pytest.mark.parametrize("name", ["llama", "mistral-window", "gpt2"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_old_text_whose_values_are_no_numbers_costs_no_text(name, value):
+def test_previous_text_with_non_finite_values_does_not_change_texts(name, value):
     model, bad = tiny(name, seed=1), VOCABULARY - 1
     with torch.no_grad():
         model.get_input_embeddings().weight[bad] = value
@@ -143,7 +143,7 @@ def test_old_text_whose_values_are_no_numbers_costs_no_text(name, value):
         assert [results[row].reused_tokens for row in range(4)] == [39, 0, 39, 0]
 
 
-def test_memory_of_logits_bounds_what_is_scored_and_read_at_once():
+def test_logit_memory_limits_reused_tokens_and_forward_sizes():
     model = tiny("llama", seed=1)
     expected, target = [generate(model, text) for text in TEXTS], Target(model, check=False)
     shapes = []
@@ -158,11 +158,11 @@ def test_memory_of_logits_bounds_what_is_scored_and_read_at_once():
 
 
 @pytest.mark.parametrize("kind", ["insertion", "deletion", "several"])
-def test_old_text_drafts_on_behind_a_change(kind):
-    """The row's own pool finds its place again behind an insertion, a deletion or a replacement."""
+def test_previous_text_drafts_after_a_change(kind):
+    """The row's own pool matches again after an insertion, a deletion or a replacement."""
     model, rng = tiny("llama", seed=1), np.random.default_rng(3)
     expected = [generate(model, text) for text in TEXTS]
-    changed = [old_texts(text, rng)[kind] for text in expected]
+    changed = [previous_texts(text, rng)[kind] for text in expected]
     target = Target(model, check=False)
     engine = Engine(target, EngineSettings(max_new_tokens=40, score="always", nodes=16),
                     RetrievalDrafter(DraftSettings()))
@@ -175,13 +175,13 @@ def test_old_text_drafts_on_behind_a_change(kind):
     assert all(result.reused_tokens >= 5 for result in results.values())
 
 
-def test_scores_that_nobody_knows_are_refused():
+def test_unknown_values_of_score_are_rejected():
     with pytest.raises(ConfigError, match="decode.score"):
         EngineSettings(score="sometimes")
 
 
 @pytest.mark.parametrize("rule", ["relaxed", "top_k", "ratio", "entropy"])
-def test_relaxed_text_with_all_of_its_old_text_scored_depends_on_nothing_else(rule):
+def test_relaxed_text_with_a_fully_verified_previous_text_is_independent_of_the_batch(rule):
     model = tiny("llama", seed=1)
     target = Target(model, check=False)
     old = [(generate(model, text) + 1) % VOCABULARY for text in TEXTS]
@@ -216,7 +216,7 @@ def test_strict_rows_among_relaxed_ones(rule):
 
 @pytest.mark.parametrize("rule", RELAXED)
 def test_text_without_a_relaxed_token_is_strict_text(rule):
-    """What lets such a text go unrefreshed."""
+    """So such a text needs no refresh."""
     model = tiny("llama", seed=1)
     expected = [generate(model, text) for text in TEXTS]
     seen = set()

@@ -1,4 +1,4 @@
-"""How many slots hold a row while the sample world is written: counted in steps, whatever they take."""
+"""Slot utilization over the sample world, counted in steps regardless of their duration."""
 
 from functools import cache
 
@@ -18,7 +18,7 @@ from dare_job.models import embedded_path
 from pools.draft import DraftSettings
 from pools.index import Index
 
-PART, WHOLE = (104, 104), (400, 300)  # users and items; the whole is what ``dare-job sample`` writes
+PART, WHOLE = (104, 104), (400, 300)  # users and items; WHOLE: as ``dare-job sample`` generates
 
 
 @cache
@@ -28,7 +28,7 @@ def model() -> Target:
 
 @cache
 def night(users: int, items: int) -> list[Request]:
-    """All rows that the sample can ask about, users first, with their old text and everybody's."""
+    """Return requests for all rows of the sample, users first, with their own and the global pool."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_path())
     world, asked = simulate(users, items, 0), prompts.load(prompts.SAMPLE)
 
@@ -51,11 +51,11 @@ def night(users: int, items: int) -> list[Request]:
 @pytest.mark.parametrize(("size", "batch_size", "score"), [
     (PART, 8, "never"), (PART, 8, "always"), (PART, 32, "never"), (WHOLE, 32, "always")],
     ids=lambda value: str(value).replace(", ", "x"))
-def test_refill_keeps_nine_slots_in_ten_busy(size, batch_size, score):
-    """Rows take from 0 to 40 steps; slots that waited for the last row of their batch would stand empty.
+def test_nine_slots_in_ten_are_in_use(size, batch_size, score):
+    """Rows take from 0 to 40 steps, so waiting for the last row of each batch would leave slots empty.
 
-    Where old text is scored, half of the rows end in the prompt's forward, so that few others take all the
-    steps and slots run empty at the end for longer: at batch 32 that takes more rows.
+    With prefix verification, half of the rows end in the prefill and the others take all steps. More slots
+    are empty at the end of the run, so batch 32 needs more rows.
     """
     requests = night(*size)
     assert len(requests) >= 200

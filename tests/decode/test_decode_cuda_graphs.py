@@ -1,4 +1,4 @@
-"""Forwards recorded once and replayed, as a GPU has them: a tape stands in for CUDA's graphs."""
+"""Recorded and replayed forward passes; a tape on the CPU replaces CUDA graphs."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,8 @@ def recorded(model) -> Target:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2-window", "gpt2", "phi", "mixtral"])
-def test_replayed_forwards_write_what_generate_writes(name, recorder):
-    """Lengths, trees, rows and slots move from step to step, and nothing but the tapes runs."""
+def test_replayed_forwards_give_the_text_of_generate(name, recorder):
+    """Lengths, trees, rows and slots change between steps, and only tapes run."""
     model, texts = tiny(name), prompts()
     expected = [generate(model, text) for text in texts]
     target, steps = recorded(model), 0
@@ -52,8 +52,8 @@ def test_each_bucket_is_run_twice_before_it_is_recorded(recorder):
     assert runs == list(range(1, 3 * count + 1)), "a bucket that was known was run again"
 
 
-def test_a_run_that_waits_for_the_device_is_found_before_the_recording(recorder, caplog):
-    """It leaves nothing half recorded: the engine goes on without, and writes the same."""
+def test_synchronization_is_detected_before_the_recording(recorder, caplog):
+    """Nothing stays half recorded: the engine continues without graphs, with the same text."""
     model = tiny("llama")
     expected = [generate(model, text) for text in prompts()]
     target = recorded(model)
@@ -64,8 +64,8 @@ def test_a_run_that_waits_for_the_device_is_found_before_the_recording(recorder,
     assert "cannot be recorded as a CUDA graph (aten.item.default waits" in caplog.text
 
 
-def test_what_python_chose_while_it_was_recorded_is_in_every_replay(recorder):
-    """The tape is no second run of the code: a model that counts its calls is frozen at the recording's."""
+def test_python_values_are_constant_in_a_replay(recorder):
+    """A replay does not run Python code: a model that counts its calls keeps the count of the recording."""
     model = tiny("gpt2")
     target, calls = recorded(model), []
     layer = model.transformer.ln_f.forward
@@ -74,7 +74,7 @@ def test_what_python_chose_while_it_was_recorded_is_in_every_replay(recorder):
     assert len(recorder.tapes) == 1 and len(calls) == 1 + 3  # the prompt, two runs, the recording
 
 
-def test_answers_of_all_graphs_stand_in_one_buffer_and_a_grown_cache_forgets_graphs(recorder):
+def test_graphs_share_an_output_buffer_and_growing_the_cache_drops_them(recorder):
     model = tiny("llama", max_position_embeddings=1024)
     texts = prompts((9, 30, 12))
     expected = [generate(model, text) for text in texts]
@@ -90,7 +90,7 @@ def test_answers_of_all_graphs_stand_in_one_buffer_and_a_grown_cache_forgets_gra
     assert len(recorder.tapes) > few and len(cache.graphs) == len(recorder.tapes) - few
 
 
-def test_the_graph_not_used_for_longest_goes(recorder, monkeypatch):
+def test_the_least_recently_used_graph_is_dropped(recorder, monkeypatch):
     model, texts = tiny("llama"), prompts()
     expected = [generate(model, text) for text in texts]
     monkeypatch.setattr(forward, "_MAX_GRAPHS", 2)

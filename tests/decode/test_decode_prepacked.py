@@ -1,4 +1,4 @@
-"""Packed linear layers: the same numbers, only where they can be, and gone while others compare."""
+"""Prepacked linear layers: same results, only where supported, and disabled for comparison."""
 
 import copy
 
@@ -12,7 +12,7 @@ from dare_job.decode.model.target import Target
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("cached", [0, prepacked.CACHED_BYTES])
-def test_packed_layers_compute_the_same_and_rows_do_not_matter(dtype, tolerance, cached, monkeypatch):
+def test_prepacked_layers_compute_the_same_regardless_of_rows(dtype, tolerance, cached, monkeypatch):
     monkeypatch.setattr(prepacked, "CACHED_BYTES", cached)
     layer = torch.nn.Linear(96, 56).to(dtype)
     packed = prepacked.PrepackedLayers(layer)
@@ -29,7 +29,7 @@ def test_packed_layers_compute_the_same_and_rows_do_not_matter(dtype, tolerance,
         assert all(torch.equal(layer(values[:1, :n]), whole[:, :n]) for n in range(2 if cached else 1, 40))
 
 
-def test_the_target_packs_its_model_and_shows_it_unpacked():
+def test_the_target_prepacks_its_model_except_for_comparison():
     model = tiny("llama", tie_word_embeddings=True)
     linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
     target = Target(model)
@@ -43,7 +43,7 @@ def test_the_target_packs_its_model_and_shows_it_unpacked():
     assert all("forward" in vars(layer) for layer in linear)
 
 
-def test_what_cannot_be_packed_is_left_alone(monkeypatch):
+def test_unsupported_layers_are_unchanged(monkeypatch):
     model, texts = tiny("llama"), prompts()
     expected = [generate(model, text) for text in texts]
     monkeypatch.setattr(prepacked, "MAX_BYTES", 1000)
@@ -51,7 +51,7 @@ def test_what_cannot_be_packed_is_left_alone(monkeypatch):
     assert len(target.prepacked) == 0
     assert_written(write(target, texts, oracle(expected)), expected)
     monkeypatch.undo()
-    monkeypatch.setattr(prepacked, "_TYPICAL_ROWS", "none")  # an operator that refuses: as on another build
+    monkeypatch.setattr(prepacked, "_TYPICAL_ROWS", "none")  # makes the operator fail, as on another build
     assert len(prepacked.PrepackedLayers(model)) == 0
     monkeypatch.undo()
     layer = torch.nn.Linear(4, 4)
@@ -60,7 +60,7 @@ def test_what_cannot_be_packed_is_left_alone(monkeypatch):
     assert len(prepacked.PrepackedLayers(torch.nn.Linear(4, 4).half())) == 0
 
 
-def test_a_packed_model_can_be_copied():
+def test_a_prepacked_model_can_be_copied():
     model = tiny("llama")
     Target(model)
     ids = torch.arange(2, 12)[None]
@@ -68,12 +68,12 @@ def test_a_packed_model_can_be_copied():
         wanted = model(input_ids=ids).logits
         other = copy.deepcopy(model)
         assert torch.equal(other(input_ids=ids).logits, wanted)
-        other.lm_head.weight.data.zero_()  # a model of its own
+        other.lm_head.weight.data.zero_()  # an independent model
         assert len(prepacked.PrepackedLayers(other)) and not other(input_ids=ids).logits.any()
         assert torch.equal(model(input_ids=ids).logits, wanted)
 
 
-def test_what_others_put_in_a_layer_stays_and_contexts_nest():
+def test_other_replacements_of_forward_stay_and_contexts_nest():
     model = tiny("llama")
     first, second = Target(model), Target(model)
     layer = model.lm_head

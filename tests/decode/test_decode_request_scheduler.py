@@ -1,4 +1,4 @@
-"""Waiting rows: the longest of those taken ahead start first, none is lost, and busy slots are counted."""
+"""Request scheduler: longest requests start first, none is lost, and slots in use are counted."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ AHEAD = 32
 
 
 def started(target: Target) -> list[list[int]]:
-    """The list in which the prompts' lengths of each later forward over prompts will be found."""
+    """Return a list that collects the prompt lengths of each prefill."""
     calls, prefill = [], target.prefill
 
     def read(cache, slots, ids, lengths, *others):
@@ -25,7 +25,7 @@ def started(target: Target) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_the_longest_of_those_taken_ahead_start_first(old):
+def test_the_longest_waiting_requests_start_first(old):
     model = tiny("llama")
     target = Target(model, check=False)
     calls = started(target)
@@ -54,7 +54,7 @@ def test_the_longest_of_those_taken_ahead_start_first(old):
     assert [length for call in calls for length in call][: AHEAD + 1] == expected
 
 
-def test_rows_that_cannot_start_are_given_once_and_cost_nobody():
+def test_rejected_requests_are_returned_once_and_do_not_affect_others():
     model = tiny("gpt2")
     texts = [*prompts(), *prompts((3, 8), seed=4)]
     expected = [generate(model, text) for text in texts]
@@ -72,7 +72,7 @@ def test_rows_that_cannot_start_are_given_once_and_cost_nobody():
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_slots_of_steps_are_shared_among_rows(batch_size):
+def test_slots_of_steps_are_divided_among_rows(batch_size):
     target = Target(tiny("llama"), check=False)
     steps, forward = [], target.forward
 
@@ -92,7 +92,7 @@ def test_slots_of_steps_are_shared_among_rows(batch_size):
     assert alone.slot_steps == batch_size * alone.target_steps
 
 
-def test_a_cache_stays_with_the_model_but_for_one_that_an_error_has_left():
+def test_a_cache_is_reused_except_after_an_error():
     target = Target(tiny("llama"), check=False)
     texts = prompts()
     expected = write(target, texts)

@@ -1,4 +1,4 @@
-"""What prompts begin with alike is read once, and their texts stay what ``generate`` writes."""
+"""Common prompt prefixes are read once, and texts stay those of ``generate``."""
 
 import numpy as np
 import pytest
@@ -11,20 +11,20 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 
-BAD = VOCABULARY - 1  # a token that no good prompt holds
+BAD = VOCABULARY - 1  # a token that only failing prompts have
 HEAD = 20  # tokens, more than a window
 TAILS = (5, 17, 1, 30, 9, 22, 11, 2, 14, 6)
 
 
 def headed(seeds=(7, 8)) -> list[np.ndarray]:
-    """Prompts of as many templates as there are seeds, in turn."""
+    """Return prompts that alternate between one template for each seed."""
     heads = [prompts((HEAD,), seed)[0] for seed in seeds]
     return [np.concatenate((head, tail)) for place, tail in enumerate(prompts(TAILS, 3))
             for head in (heads if place % 2 else heads[::-1])]
 
 
 def watched(target: Target) -> list[tuple[int, int]]:
-    """The list in which (rows, tokens read) of each later forward over prompts will be found."""
+    """Return a list that collects (rows, tokens read) of each prefill."""
     calls, prefill = [], target.prefill
 
     def read(cache, slots, ids, lengths, scored=None, prefix=None):
@@ -42,7 +42,7 @@ def write(target, texts, old=None, drafter=None, **settings):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_strict_equals_generate_behind_a_prefix(name):
+def test_strict_equals_generate_after_a_prefix(name):
     model = tiny(name)
     texts = headed()
     expected = [generate(model, text, max_new_tokens=16) for text in texts]
@@ -51,7 +51,7 @@ def test_strict_equals_generate_behind_a_prefix(name):
     calls = watched(target)
     whole = sum(map(len, texts))
     assert_written(write(target, texts, batch_size=1), expected)
-    assert sum(read for _, read in calls) == whole - (len(texts) - 2) * HEAD  # each head was read once
+    assert sum(read for _, read in calls) == whole - (len(texts) - 2) * HEAD  # each prefix was read once
     assert len(calls) == len(texts) + 2
     old = [(text, np.roll(text, 3), np.append(text[:7], text), text[:4], text[:0])[row % 5]
            for row, text in enumerate(expected)]
@@ -79,7 +79,7 @@ def test_fewer_tokens_are_read_for_the_same_text():
         if kind == "whole":
             target.prefix_cache = PrefixCache()
     assert read["whole"] - read["behind"] == HEAD * (len(texts) - 1)
-    assert read["behind"] - read["known"] == HEAD  # by a later engine of the same model
+    assert read["behind"] - read["known"] == HEAD  # by a later engine with the same model
 
 
 def _poisoned(value: float):
@@ -93,12 +93,12 @@ def _poisoned(value: float):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_head_that_is_no_numbers_is_not_kept(value, batch_size):
+def test_a_non_finite_prefix_is_not_cached(value, batch_size):
     model, texts, expected = _poisoned(value)
     assert not any(BAD in text for text in expected)
     bad = [text.copy() for text in texts[::2]]
     for text in bad:
-        text[3] = BAD  # in the head, a template of its own
+        text[3] = BAD  # in the prefix of its own template
     target = Target(model, check=False)
     calls = watched(target)
     for _ in range(2):
@@ -109,12 +109,12 @@ def test_a_head_that_is_no_numbers_is_not_kept(value, batch_size):
         assert len(broken) == len(bad) and all("finite" in result.error for result in broken)
         held = target.prefix_cache._prefixes
         assert held and all(bool(x.isfinite().all()) for prefix in held for x in prefix.entries)
-    assert sum(rows == 1 and read == HEAD for rows, read in calls) <= 4  # not tried again each time
+    assert sum(rows == 1 and read == HEAD for rows, read in calls) <= 4  # not tried again every time
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_bad_row_does_not_spoil_the_prefix(value, batch_size):
+def test_a_failing_row_does_not_affect_the_prefix(value, batch_size):
     model, texts, expected = _poisoned(value)
     bad = [np.append(text[:HEAD], np.full(3, BAD, np.int32)) for text in texts[:4]]
     old = [*([np.full(5, BAD, np.int32)] * 8), *([None] * len(texts))]
@@ -139,7 +139,7 @@ def lots(count: int, head: int, tail: int = 10, seed: int = 0) -> list[np.ndarra
     (lots(20, 30), 30), (lots(1, 30), 0), (lots(3, 30), 0), (lots(30, MIN_TOKENS), MIN_TOKENS),
     (lots(30, MIN_TOKENS - 1), 0), (lots(30, 20, tail=600), 0), (lots(3, 3 * MAX_TOKENS), MAX_TOKENS)],
     ids=["many", "one", "few", "shortest", "too short", "small share", "longest"])
-def test_a_prefix_is_read_where_it_saves_enough(texts, held):
+def test_a_prefix_is_cached_if_it_saves_enough(texts, held):
     prefixes, read = PrefixCache(), []
     prefixes.update(texts, lambda tokens: read.append(tokens) or keys(tokens))
     assert [len(tokens) for tokens in read] == ([held] if held else [])
@@ -148,7 +148,7 @@ def test_a_prefix_is_read_where_it_saves_enough(texts, held):
     assert (len(prefix) if prefix else 0, rows.tolist()) == (held, [0])
 
 
-def test_a_longer_prefix_of_some_is_used_by_them_alone():
+def test_a_longer_prefix_of_some_prompts_is_used_only_by_them():
     rng = np.random.default_rng(1)
     inner = [np.concatenate((text[:30], np.arange(60), text[30:])).astype(np.int32) for text in lots(9, 30)]
     outer = lots(20, 30, seed=0)
@@ -160,7 +160,7 @@ def test_a_longer_prefix_of_some_is_used_by_them_alone():
     groups = prefixes.group([*inner[:5], *outer[:5]])
     assert [(len(prefix), rows.tolist()) for prefix, rows in groups] == [
         (90, [0, 1, 2, 3, 4]), (30, [5, 6, 7, 8, 9])]
-    (few, (other, rows)) = prefixes.group([*inner[:5], *outer[:2]])  # 2 x 30 tokens are no forward's worth
+    (few, (other, rows)) = prefixes.group([*inner[:5], *outer[:2]])  # 2 x 30 tokens save too little
     assert len(few[0]) == 90 and other is None and rows.tolist() == [5, 6]
 
 
@@ -175,7 +175,7 @@ def test_the_last_token_of_a_prompt_is_always_read():
     assert len(prefix) == len(texts[0]) - 1
 
 
-def test_few_are_held_and_those_in_use_stay():
+def test_few_prefixes_are_cached_and_those_in_use_stay():
     prefixes, first = PrefixCache(), lots(20, 30, seed=99)
     prefixes.update(first, keys)
     for seed in range(2 * MAX_PREFIXES):
@@ -187,7 +187,7 @@ def test_few_are_held_and_those_in_use_stay():
 
 
 @pytest.mark.parametrize("value", [1.0, np.nan], ids=["numbers", "no numbers"])
-def test_more_heads_than_are_held_are_read_best_first_and_once(value):
+def test_the_best_prefixes_are_read_first_and_once(value):
     counts = [20 + 5 * seed for seed in range(MAX_PREFIXES + 2)]  # the last one saves most
     texts = [text for seed, count in enumerate(counts) for text in lots(count, 30, seed=seed)]
     prefixes, seen = PrefixCache(), []

@@ -1,0 +1,66 @@
+"""Number of previous tokens to verify: estimated survival against the cost of a token."""
+
+import numpy as np
+import pytest
+
+from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.decode.model.prefix_cache import common_prefix_length
+
+
+def timed(step_s: float, prompt_s: float) -> ReuseEstimator:
+    estimator = ReuseEstimator()
+    for _ in range(3):
+        estimator.record_step(10 * step_s, 10)
+        estimator.record_prefill(100 * prompt_s, 100)
+    return estimator
+
+
+def test_a_fixed_number_is_verified_before_measurements():
+    estimator = ReuseEstimator()
+    assert estimator.tokens(300, 12) == 32
+    for _ in range(50):
+        estimator.record_row(0, True)
+    estimator.record_step(1.0, 10)
+    estimator.record_prefill(1.0, 10)  # the first of each includes setup
+    assert estimator.tokens(300, 12) == 32 and estimator.tokens(0, 12) == 0
+
+
+def test_survival_equals_that_of_recorded_texts():
+    """Against the share of a large sample, partly censored."""
+    rng = np.random.default_rng(0)
+    estimator = ReuseEstimator()
+    deaths = np.minimum(rng.geometric(0.02, 4000) - 1, 200)
+    for death, asked in zip(deaths, rng.integers(5, 200, 4000), strict=True):
+        estimator.record_row(int(min(death, asked)), bool(death < asked))
+    survival = estimator.survival(100)
+    expected = 0.98 ** np.arange(1, 101)
+    assert np.abs(survival - expected).max() < 0.12
+    assert (np.diff(survival) <= 0).all()
+
+
+def test_unchanged_texts_are_verified_and_quickly_changing_ones_are_not():
+    stays, changes = timed(1e-3, 1e-4), timed(1e-3, 1e-4)
+    for _ in range(200):
+        stays.record_row(150, False)
+        changes.record_row(3, True)
+    assert stays.tokens(150, 0) == 150
+    assert 3 <= changes.tokens(150, 0) <= 8
+    assert changes.tokens(150, 5) <= 3  # drafts save these steps as well
+    assert stays.tokens(150, 12) == 0
+
+
+def test_nothing_is_verified_while_steps_are_as_cheap():
+    estimator = timed(1e-4, 1e-4)
+    for _ in range(100):
+        estimator.record_row(5, True)
+    assert estimator.tokens(100, 0) == 0
+    for _ in range(300):  # unverified rows contribute too
+        estimator.record_row(100, False)
+        estimator.record_step(10 * 1e-3, 10)
+    assert estimator.tokens(100, 0) == 100
+
+
+@pytest.mark.parametrize(("text", "old", "length"), [
+    ([1, 2, 3], [1, 2, 4], 2), ([1, 2], [1, 2, 3], 2), ([5], [6], 0), ([], [1], 0), ([1], [1], 1)])
+def test_common_prefix_length(text, old, length):
+    assert common_prefix_length(np.array(text, np.int32), np.array(old, np.int32)) == length
