@@ -1,4 +1,4 @@
-"""One node budget a forward: what is bought, when drafting rests, and that text stays what it was."""
+"""Draft budget: which nodes are kept, when drafting pauses, and that text does not change."""
 
 import json
 import subprocess
@@ -37,14 +37,14 @@ LINEAR = LatencyCurve.of({str(b): {str(q): 5.0 + 0.3 * b * q for q in QUERIES} f
 STEEP = LatencyCurve.of({str(b): {str(q): 5.0 * b * q * q for q in QUERIES} for b in (1, 8)}, "steep")
 
 
-def test_a_curve_says_how_far_it_reaches_at_a_batch_size():
+def test_largest_measured_queries_of_a_batch_size():
     table = {"1": {"1": 1.0, "65": 2.0}, "4": {"1": 1.0, "17": 2.0}, "8": {"1": 1.0, "33": 2.0}}
     curve = LatencyCurve.of(table, "x")
     assert [curve.max_queries(rows) for rows in (1, 2, 4, 6, 8, 20)] == [65, 17, 17, 17, 33, 33]
 
 
 def drafts_of(scores: np.ndarray, sizes=None) -> DraftBatch:
-    """Chains with these scores (R, N)."""
+    """Return chains with these scores (R, N)."""
     rows, nodes = scores.shape
     parents = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (rows, 1))
     sizes = np.full(rows, nodes, np.int32) if sizes is None else sizes
@@ -52,28 +52,28 @@ def drafts_of(scores: np.ndarray, sizes=None) -> DraftBatch:
                       np.zeros((rows, nodes), np.uint8))
 
 
-def step(scheduler: DraftBudget, drafts: DraftBatch, accepted: int) -> np.ndarray:
-    """One step of which each row has so many nodes accepted; the sizes that were kept."""
-    kept = scheduler.select(drafts, 0.0)
+def step(budget: DraftBudget, drafts: DraftBatch, accepted: int) -> np.ndarray:
+    """Run one step with ``accepted`` nodes in each row; return the kept sizes."""
+    kept = budget.select(drafts, 0.0)
     tree = build(np.zeros(drafts.rows, np.int64), kept, np.full(drafts.rows, 99))
     counts = np.minimum(accepted, kept.sizes).astype(np.int64)
     paths = np.tile(np.arange(tree.depth + 1), (drafts.rows, 1))
     none = np.zeros(paths.shape, np.int32)
     yes = np.ones(drafts.rows, np.bool_)
-    scheduler.observe(tree, VerificationResult(counts, paths, none, none.astype(np.bool_), yes, yes, True))
+    budget.observe(tree, VerificationResult(counts, paths, none, none.astype(np.bool_), yes, yes, True))
     return kept.sizes
 
 
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEEP], ids=["flat", "linear", "steep"])
-def test_no_other_prefixes_gain_more(curve):
-    """Against every way of taking a prefix of each of three rows."""
+def test_no_other_prefixes_have_a_larger_gain(curve):
+    """Against all combinations of prefixes of three rows."""
     rng = np.random.default_rng(1)
     for _ in range(40):
         scores = np.sort(rng.random((3, 4)).round(1), 1)[:, ::-1]
         sizes = rng.integers(0, 5, 3).astype(np.int32)
         kept = DraftBudget(curve, 4).select(drafts_of(scores, sizes), 0.0).sizes
         ms = curve.forward_ms(3, 12)
-        rho = 3 / ms[0]  # before anything was seen: plain decoding
+        rho = 3 / ms[0]  # before any step: autoregressive decoding
 
         def net(taken, scores=scores, ms=ms, rho=rho):
             return sum(scores[r, :n].sum() for r, n in enumerate(taken)) - rho * (ms[sum(taken)] - ms[0])
@@ -83,7 +83,7 @@ def test_no_other_prefixes_gain_more(curve):
         assert (kept <= sizes).all() and net(kept) == pytest.approx(best)
 
 
-def test_the_budget_follows_what_a_forward_costs():
+def test_the_budget_depends_on_latency():
     scores = np.tile(0.9 ** np.arange(1, 13), (8, 1))
     assert step(DraftBudget(FLAT, 12), drafts_of(scores), 3).tolist() == [12] * 8
     assert step(DraftBudget(STEEP, 12), drafts_of(scores), 3).tolist() == [0] * 8
@@ -91,71 +91,71 @@ def test_the_budget_follows_what_a_forward_costs():
     assert 0 < some.sum() < 96
 
 
-def test_likely_rows_get_the_nodes():
+def test_more_probable_rows_get_the_nodes():
     scores = np.stack([0.95 ** np.arange(1, 9), 0.2 ** np.arange(1, 9)])
     sizes = step(DraftBudget(LINEAR, 8), drafts_of(scores), 2)
     assert sizes[0] == 8 and sizes[1] < 2
 
 
-def test_drafting_rests_where_it_cannot_pay_and_is_tried_again():
-    scheduler, drafted = DraftBudget(STEEP, 8), []
+def test_drafting_pauses_if_it_does_not_pay_and_is_tried_again():
+    budget, drafted = DraftBudget(STEEP, 8), []
     for number in range(200):
-        if scheduler.min_score(8) is not None:
+        if budget.min_score(8) is not None:
             drafted.append(number)
-            step(scheduler, drafts_of(np.full((8, 8), 0.5)), 0)
+            step(budget, drafts_of(np.full((8, 8), 0.5)), 0)
     gaps = np.diff(drafted)
     assert gaps[0] == 2 and gaps.max() == 33 and (np.diff(gaps) >= 0).all()
 
 
-def test_scores_that_promise_too_much_are_corrected():
-    scheduler, scores = DraftBudget(LINEAR, 8), np.full((8, 8), 0.6)
-    first = step(scheduler, drafts_of(scores), 0)
-    later = [step(scheduler, drafts_of(scores), 0) for _ in range(30)][-1]
+def test_overconfident_scores_are_calibrated():
+    budget, scores = DraftBudget(LINEAR, 8), np.full((8, 8), 0.6)
+    first = step(budget, drafts_of(scores), 0)
+    later = [step(budget, drafts_of(scores), 0) for _ in range(30)][-1]
     assert first.sum() > 0 and later.sum() == 0
     modest = DraftBudget(LINEAR, 8)
     low = np.full((8, 8), 0.08)
     assert step(modest, drafts_of(low), 8).sum() == 0
     modest = DraftBudget(LINEAR, 8)
-    for _ in range(30):  # a relaxed rule accepts more than the scores say
+    for _ in range(30):  # a relaxed rule accepts more than the scores predict
         step(modest, drafts_of(np.tile([0.6, *[0.08] * 7], (8, 1))), 8)
     assert step(modest, drafts_of(np.tile([0.6, *[0.08] * 7], (8, 1))), 8).sum() >= 8
 
 
-def test_a_threshold_spares_the_drafter_what_cannot_pay():
-    """At first ``least`` hides no node that ``cut`` would have taken; later those under half of the last
-    step's least may be, which a step costs that was much dearer before.
+def test_a_minimum_score_leaves_out_nodes_that_cannot_pay():
+    """At first, ``min_score`` excludes no node that ``select`` would keep. Later it may exclude nodes well
+    below the lowest score that the last step kept.
     """
     rng = np.random.default_rng(3)
     for curve in (FLAT, LINEAR):
-        scheduler = DraftBudget(curve, 8)
-        least = scheduler.min_score(8)
+        budget = DraftBudget(curve, 8)
+        least = budget.min_score(8)
         scores = np.sort(0.01 + 0.99 * rng.random((8, 8)) ** 3, 1)[:, ::-1]
-        kept = scheduler.select(drafts_of(scores), 0.0).sizes
+        kept = budget.select(drafts_of(scores), 0.0).sizes
         taken = [scores[r, n - 1] for r, n in enumerate(kept) if n]
         assert min(taken) >= least
 
 
-def test_what_drafts_cost_beside_the_forward_counts():
-    """Steps with drafts that take longer than the curve says, against steps without."""
+def test_overhead_of_drafts_counts():
+    """Steps with drafts that take longer than on the curve, relative to steps without."""
     scores, sizes = np.tile(0.5 ** np.arange(1, 5), (8, 1)), []
     for extra in (0.0, 6.0):
-        scheduler = DraftBudget(LINEAR, 4)
+        budget = DraftBudget(LINEAR, 4)
         ms = LINEAR.steps(8, 32)
         for _ in range(20):
-            scheduler.min_score(8)
-            sizes.append(step(scheduler, drafts_of(scores), 1).sum())
-            scheduler.record_step(8, int(sizes[-1]), ms[sizes[-1]] + (extra if sizes[-1] else 0.0) + 1.0)
-            scheduler.record_step(8, 0, ms[0] + 1.0)
-            scheduler.record_step(8, 0, 50 * ms[0])  # the machine did something else
+            budget.min_score(8)
+            sizes.append(step(budget, drafts_of(scores), 1).sum())
+            budget.record_step(8, int(sizes[-1]), ms[sizes[-1]] + (extra if sizes[-1] else 0.0) + 1.0)
+            budget.record_step(8, 0, ms[0] + 1.0)
+            budget.record_step(8, 0, 50 * ms[0])  # load of other processes
     assert sizes[0] == sizes[20] > 0 and sizes[19] > 0 and sizes[-1] == 0
 
 
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEEP], ids=["flat", "linear", "steep"])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2-window", "gpt2"])
 def test_strict_text_is_that_of_generate(name, curve):
-    """Uneven trees: in line where a model can, padded where it cannot (gemma2, whose attention has a cap)."""
+    """Trees of different sizes: packed if supported, else padded (gemma2, whose attention has a softcap)."""
     model = tiny(name)
-    if name == "gemma2":  # chosen by transformers itself from 5.21 on
+    if name == "gemma2":  # the choice of transformers from 5.21 on
         model.set_attn_implementation("eager")
     expected = [generate(model, text) for text in TEXTS]
     target = Target(model)
@@ -164,9 +164,9 @@ def test_strict_text_is_that_of_generate(name, curve):
     old = [np.where(rng.random(len(text)) < 0.15, 7, text).astype(np.int32) for text in expected]
     pool = Index.build(old)
     for batch in (1, 3, 7):
-        scheduler = DraftBudget(curve, 16)
+        budget = DraftBudget(curve, 16)
         engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch),
-                        RetrievalDrafter(DraftSettings()), draft_budget=scheduler)
+                        RetrievalDrafter(DraftSettings()), draft_budget=budget)
         shapes = []
         forward = target.forward
 
@@ -184,9 +184,9 @@ def test_strict_text_is_that_of_generate(name, curve):
         assert all(shapes) == (curve is STEEP or batch == 1)
 
 
-def test_steps_of_a_curve():
+def test_latency_of_steps():
     assert LINEAR.steps(8, 16)[[0, 8, 16]] == pytest.approx([5 + 2.4, 5 + 4.8, 5 + 7.2])
-    assert LINEAR.steps(1, 128)[128] == pytest.approx(5 + 0.3 * 129)  # behind its end
+    assert LINEAR.steps(1, 128)[128] == pytest.approx(5 + 0.3 * 129)  # extrapolated
     assert LINEAR.steps(4, 4)[[0, 4]] == pytest.approx([LINEAR.ms(4, 1), LINEAR.ms(4, 2)])
     one = LatencyCurve.of({"4": {"1": 2.0, "2": 3.0}}, "one")
     assert one.steps(8, 8)[0] > one.steps(4, 4)[0] > 0
@@ -218,14 +218,14 @@ def test_a_curve_is_measured_once(tmp_path, monkeypatch):
 
 
 def test_two_workers_do_not_measure_at_the_same_time(tmp_path):
-    """The second one waits, and reads what the first has measured."""
+    """The second one waits and reads the measurement of the first."""
     code = (
         "import sys, time, torch; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from decode_models import tiny\n"
         "from dare_job.decode.model.target import Target\n"
         "from dare_job.decode.settings import EngineSettings\n"
-            "from dare_job.decode.engine import latency_probe\n"
+        "from dare_job.decode.engine import latency_probe\n"
         "measure = latency_probe.measure\n"
         "def slow(*a):\n    print('measures', flush=True); time.sleep(3); return measure(*a)\n"
         "latency_probe.measure = slow\n"
@@ -239,8 +239,8 @@ def test_two_workers_do_not_measure_at_the_same_time(tmp_path):
     assert sorted(lines) == ["[1, 2]", "[1, 2]", "measures"]
 
 
-def test_nothing_is_measured_behind_what_can_pay_and_one_slow_moment_cuts_nothing(monkeypatch):
-    """A step that takes longer than writing all its tokens plainly, twice."""
+def test_sizes_that_cannot_pay_are_not_measured_and_one_outlier_is_ignored(monkeypatch):
+    """A step that is slower, twice, than generating all its tokens autoregressively."""
     target, seen = Target(tiny("llama"), check=False), []
     forward = target.forward
 
@@ -261,22 +261,22 @@ def test_nothing_is_measured_behind_what_can_pay_and_one_slow_moment_cuts_nothin
 @pytest.mark.parametrize("kind", ["gpt_neo", "gpt2", "llama"])
 @pytest.mark.parametrize(("positions", "batch", "depth"), [
     (32, 1, 12), (48, 8, 64), (128, 1, 64), (128, 2, 12)])
-def test_a_model_of_few_positions_is_measured_as_far_as_they_reach(kind, positions, batch, depth):
+def test_a_model_with_few_positions_is_measured_within_them(kind, positions, batch, depth):
     target = Target(tiny(kind, max_position_embeddings=positions), check=False)
     settings = EngineSettings(batch_size=batch, nodes=max_row_nodes(batch), depth=depth)
     table = latency_probe.measure(target, settings)
     assert all("1" in times for times in table.values()) and str(batch) in table
 
 
-def test_steps_of_very_many_drafts_are_known_too():
-    scheduler = DraftBudget(FLAT, 64)
+def test_steps_with_very_many_drafts():
+    budget = DraftBudget(FLAT, 64)
     for nodes in (0, 2**15, 2**22):
-        scheduler.record_step(512, nodes, 30.0)
-    known = scheduler._over(512 .bit_length())
+        budget.record_step(512, nodes, 30.0)
+    known = budget._overhead_by_nodes(512 .bit_length())
     assert np.flatnonzero(~np.isnan(known)).tolist() == [0, 16, 23]
 
 
-def test_what_memory_does_not_hold_is_not_in_the_curve(monkeypatch):
+def test_sizes_that_run_out_of_memory_are_not_in_the_curve(monkeypatch):
     target = Target(tiny("llama"), check=False)
     forward = target.forward
 
@@ -290,17 +290,17 @@ def test_what_memory_does_not_hold_is_not_in_the_curve(monkeypatch):
     assert list(table["4"]) == ["1", "1.25", "1.5", "2", "3"]
 
 
-def test_a_few_rows_draft_at_once_where_many_did_not():
-    """A shard's last rows: what did not pay for a full batch pays for one row."""
+def test_few_rows_draft_at_once_after_many_did_not():
+    """The last rows of a shard: drafting may pay for one row if it did not for a full batch."""
     cheap_alone = LatencyCurve.of({"1": {"1": 10.0, "65": 10.5}, "32": {"1": 10.0, "2": 900.0}}, "x")
-    scheduler = DraftBudget(cheap_alone, 12)
+    budget = DraftBudget(cheap_alone, 12)
     for _ in range(500):
-        if scheduler.min_score(32) is not None:
-            assert step(scheduler, drafts_of(np.full((32, 12), 0.5)), 6).sum() == 0
+        if budget.min_score(32) is not None:
+            assert step(budget, drafts_of(np.full((32, 12), 0.5)), 6).sum() == 0
     drafted = 0
     for _ in range(20):
-        if scheduler.min_score(1) is not None:
-            drafted += step(scheduler, drafts_of(np.full((1, 12), 0.5)), 6).sum() > 0
+        if budget.min_score(1) is not None:
+            drafted += step(budget, drafts_of(np.full((1, 12), 0.5)), 6).sum() > 0
     assert drafted == 20
 
 
@@ -311,7 +311,7 @@ def _texts(rng, count: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("batch", [1, 4, 32])
-def test_replay_by_the_scheduler_is_not_behind_the_best_fixed_budget(batch):
+def test_a_replay_is_as_fast_as_the_best_fixed_budget(batch):
     rng = np.random.default_rng(0)
     texts, pool = _texts(rng, 40), Index.build(_texts(rng, 60))
     pools, settings = [(pool,)] * len(texts), DraftSettings(threads=1)
@@ -326,9 +326,9 @@ def test_replay_by_the_scheduler_is_not_behind_the_best_fixed_budget(batch):
 @pytest.mark.parametrize("name", ["cpu-embedded", "h100-mistral-7b", "a100-mistral-7b"])
 @pytest.mark.parametrize(("batch", "fixed"), [
     (1, (0, 8, 64, 256)), (4, (0, 4, 16, 64)), (32, (0, 2, 8)), (128, (0, 1, 4)), (256, (0, 1, 2))])
-def test_on_a_published_curve_it_is_not_behind_the_best_fixed_budget(name, batch, fixed):
+def test_on_a_published_curve_it_is_as_fast_as_the_best_fixed_budget(name, batch, fixed):
     curve = latency.read(Path(__file__).parents[2] / "conf" / "latency" / f"{name}.json")
-    alike = _texts(np.random.default_rng(0), 60 + max(40, 4 * batch))  # of the same phrases
+    alike = _texts(np.random.default_rng(0), 60 + max(40, 4 * batch))  # with common phrases
     texts, pool = alike[60:], Index.build(alike[:60])
     pools, settings = [(pool,)] * len(texts), DraftSettings(threads=1)
     found = budgets.scheduled(texts, pools, batch, max_row_nodes(batch), settings, curve)
@@ -338,34 +338,34 @@ def test_on_a_published_curve_it_is_not_behind_the_best_fixed_budget(name, batch
                 >= 0.95 * without_drafting(other).tokens_per_s(curve)), nodes
 
 
-def test_rows_that_are_few_may_have_many_nodes_and_are_asked_for_no_more_than_they_use():
+def test_few_rows_may_have_many_nodes_but_draft_only_what_they_use():
     assert [max_row_nodes(rows) for rows in (1, 2, 4, 8, 300)] == [512, 256, 128, 64, 64]
-    scheduler, widths = DraftBudget(FLAT, 512), []
+    budget, widths = DraftBudget(FLAT, 512), []
     for size in (64, 128, 256, *[3] * 40):
-        widths.append(scheduler.row_nodes)
-        step(scheduler, drafts_of(np.full((1, size), 0.9)), 1)
+        widths.append(budget.row_nodes)
+        step(budget, drafts_of(np.full((1, size), 0.9)), 1)
     assert widths[:4] == [64, 128, 256, 512] and widths[-1] == 16
     assert DraftBudget(FLAT, 4).width == 4
 
 
-def test_what_a_node_takes_to_be_drafted_counts_too():
+def test_drafting_time_per_node_counts():
     leasts = []
     for ms in (0.002, 0.3):
-        scheduler = DraftBudget(FLAT, 64)
+        budget = DraftBudget(FLAT, 64)
         for size in (4, 8, 12, 16) * 5:
-            scheduler.min_score(1)
-            scheduler.select(drafts_of(np.full((1, size), 0.02)), 0.05 + ms * size)
-        assert scheduler._drafting.slope == pytest.approx(ms)
-        leasts.append(scheduler.min_score(1))
+            budget.min_score(1)
+            budget.select(drafts_of(np.full((1, size), 0.02)), 0.05 + ms * size)
+        assert budget._drafting.slope == pytest.approx(ms)
+        leasts.append(budget.min_score(1))
     assert leasts[1] > 1.5 * leasts[0]
 
 
 def without_drafting(steps: budgets.Steps) -> budgets.Steps:
-    """So that the outcome does not hang on how busy this machine is."""
+    """Set drafting times to 0, so that the outcome does not depend on load."""
     return budgets.Steps(steps.rows, steps.nodes, np.zeros(len(steps.rows)), steps.tokens)
 
 
-def test_the_drafter_is_asked_for_nothing_under_the_threshold():
+def test_the_drafter_gets_the_minimum_score():
     rng = np.random.default_rng(0)
     texts, pool = _texts(rng, 3), Index.build(_texts(rng, 60))
     request = types.SimpleNamespace(pools=(pool,), prompt_ids=texts[0][:5])
@@ -382,8 +382,8 @@ def test_the_drafter_is_asked_for_nothing_under_the_threshold():
 
 @pytest.mark.parametrize("window", [None, 3, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_mask_in_one_pass_is_that_of_tensors(window, dtype):
-    """What a CPU fills in a loop is what other devices put together from tensors."""
+def test_masks_of_compiled_code_equal_those_of_tensors(window, dtype):
+    """The CPU fills masks in a loop, other devices use tensor operations."""
     rng = np.random.default_rng(0)
     parents = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4], [ROOT] * 6], np.int32)
     tokens = np.arange(18, dtype=np.int32).reshape(3, 6)

@@ -1,4 +1,4 @@
-"""Verification rules against a plain reference, on every tree of random small vocabularies."""
+"""Verification rules against a simple reference, on random trees of small vocabularies."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ EOS = 2
 
 
 def _by_tensors(case: EngineSettings):
-    """The verifier as a GPU runs it, here on a CPU."""
+    """Return the verifier of GPUs, run on a CPU."""
     def verify(scores, tree, mask):
         judgement = (verify_rules.verify_strict(scores, tree, mask) if case.rule == "strict" else
                      verify_rules.verify_relaxed(scores, tree, mask, settings=case, eos=torch.tensor([EOS])))
@@ -34,7 +34,7 @@ def verifier(rule: str, eos: tuple = (EOS,), **settings):
 
 
 def _passes(settings: EngineSettings, scores: np.ndarray, token: int) -> bool:
-    """One draft token behind a node, by the words of the rules."""
+    """Return whether a draft token passes after a node, by the definitions of the rules."""
     q = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     first = token == int(scores.argmax())
     in_top = sum(other > scores[token] for other in scores) < settings.k and q[token] > 0
@@ -49,10 +49,10 @@ def _passes(settings: EngineSettings, scores: np.ndarray, token: int) -> bool:
 
 
 def _reference(passes, scores, tokens, parents, size):
-    """(path columns, bonus, relaxed tokens) of one row: every branch is walked, the best one kept.
+    """Return (path columns, bonus, relaxed tokens) of one row by trying every branch.
 
-    passes(node, depth, token): whether a child of the node at that depth below it does; the sum of log
-    probabilities decides between branches of the same length.
+    ``passes(node, depth, token)``: whether a child of the node passes. Among branches of the same length, the
+    sum of log probabilities decides.
     """
     best = ((0, 0.0), [0])
     logp = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
@@ -97,30 +97,30 @@ CASES += [EngineSettings(rule="entropy", epsilon=epsilon, delta=delta)
 
 
 def _seeded(seed: int):
-    """Random trees and scores float32 with ties, banned tokens, ends of text; nodes that are strict."""
+    """Return random trees, scores float32 with ties, banned tokens and ends of text, and strict nodes."""
     rng = np.random.default_rng(seed)
     drafts = _random_tree(rng, ROWS, 9, VOCABULARY)
     tree = build(np.zeros(ROWS, np.int64), drafts, np.full(ROWS, 64))
     scores = rng.normal(0, 2, (len(tree.tokens), VOCABULARY)).astype(np.float32)
     scores[rng.random(scores.shape) < 0.1] = -np.inf  # banned tokens
     scores[..., 5] = 0.0
-    level = rng.random(len(scores)) < 0.15  # ties, of the first choice too
+    level = rng.random(len(scores)) < 0.15  # ties, also of the argmax
     scores[level] = np.round(scores[level])
     flat = rng.random(len(scores)) < 0.05
     scores[flat] = 0.0
-    behind = np.where(rng.random(ROWS) < 0.3, rng.integers(-3, 1, ROWS), -99)  # tokens behind a row's guard
+    behind = np.where(rng.random(ROWS) < 0.3, rng.integers(-3, 1, ROWS), -99)  # tokens past a row's limit
     behind[rng.random(ROWS) < 0.15] = 99  # strict rows
     strict = np.repeat(behind, np.diff(tree.starts)) + tree.host[2] > 0
     return drafts, tree, scores, behind, strict if seed % 2 else None
 
 
 def _mismatches(case: EngineSettings, verify, seeds=range(8)) -> tuple[int, int]:
-    """Rows whose verdict is not the reference's, and relaxed tokens of the reference."""
+    """Count rows that differ from the reference, and relaxed tokens of the reference."""
     wrong = relaxed = 0
     for seed in seeds:
         drafts, tree, scores, behind, strict = _seeded(seed)
         mask = None if strict is None else torch.from_numpy(strict)
-        verdict = verify(torch.from_numpy(scores), tree, mask)
+        result = verify(torch.from_numpy(scores), tree, mask)
         for r in range(ROWS):
             exact = scores[tree.starts[r] : tree.starts[r + 1]].astype(np.float64)
 
@@ -134,9 +134,9 @@ def _mismatches(case: EngineSettings, verify, seeds=range(8)) -> tuple[int, int]
             n = len(path) - 1
             accepted = drafts.tokens[r, np.array(path[1:], int) - 1]
             wrong += not (
-                verdict.counts[r] == n and verdict.paths[r, : n + 1].tolist() == path
-                and verdict.tokens[r, : n + 1].tolist() == [*accepted, bonus]
-                and verdict.relaxed[r, :n].sum() == count)
+                result.counts[r] == n and result.paths[r, : n + 1].tolist() == path
+                and result.tokens[r, : n + 1].tolist() == [*accepted, bonus]
+                and result.relaxed[r, :n].sum() == count)
             relaxed += count
     return wrong, relaxed
 
@@ -152,12 +152,12 @@ def test_rules_against_the_reference(by, case):
     wrong, relaxed = _mismatches(case, verify)
     assert wrong == 0
     tight = {"strict": True, "relaxed": case.k == 1, "literal": case.k == 1, "top_k": False,
-             "threshold": False, "ratio": False, "entropy": False}[case.rule]  # but for ties of all tokens
+             "threshold": False, "ratio": False, "entropy": False}[case.rule]  # except for ties of all tokens
     assert relaxed > 0 or tight
 
 
 def _over(base=math.e, least=torch.minimum, **changes):
-    """The entropy rule with another logarithm, another choice of two bounds, or another parameter."""
+    """Return the entropy rule with a different logarithm, bound or parameter."""
     def rule(drafts, settings):
         settings = dataclasses.replace(settings, **changes)
         entropy = torch.special.entr(drafts.scores.softmax(-1)).sum(-1)[drafts.parents] / math.log(base)
@@ -167,7 +167,7 @@ def _over(base=math.e, least=torch.minimum, **changes):
 
 
 def _shifted(rule):
-    """The rule by the distribution of another node."""
+    """Return the rule applied to the distribution of another node."""
     return lambda drafts, settings: rule(dataclasses.replace(
         drafts, scores=drafts.scores.roll(1, 0), sums=drafts.sums.roll(1)), settings)
 
@@ -197,14 +197,14 @@ WRONG += [
 
 
 @pytest.mark.parametrize(("case", "what", "rule"), WRONG, ids=lambda x: x if isinstance(x, str) else "")
-def test_the_reference_tells_known_wrong_rules(case, what, rule, monkeypatch):
+def test_the_reference_detects_wrong_rules(case, what, rule, monkeypatch):
     monkeypatch.setitem(rules.RULES, case.rule, rule)
     assert _mismatches(case, _by_tensors(case))[0] > 0
 
 
 @pytest.mark.parametrize("width", [1, 255, 256, 257, 5000])
 @pytest.mark.parametrize("spread", [0.0, 0.1, 3.0, 30.0, 1e30])
-def test_sums_over_the_vocabulary_are_those_of_numpy(width, spread):
+def test_sums_over_the_vocabulary_equal_those_of_numpy(width, spread):
     line = (spread * np.random.default_rng(width).normal(0, 1, width)).astype(np.float32)
     line[1:][::7] = -np.inf
     x = line.astype(np.float64) - line.max()
@@ -215,7 +215,7 @@ def test_sums_over_the_vocabulary_are_those_of_numpy(width, spread):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.rule in ("ratio", "entropy")], ids=_name)
-def test_the_reference_tells_ends_of_text_and_strict_nodes(case):
+def test_the_reference_detects_ends_of_text_and_strict_nodes(case):
     right = of_settings(case, torch.tensor([EOS]))
     assert _mismatches(case, lambda scores, tree, strict: right(scores, tree))[0] > 0
     open_end = of_settings(case, torch.tensor([], dtype=torch.long))
@@ -224,7 +224,7 @@ def test_the_reference_tells_ends_of_text_and_strict_nodes(case):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_contract(rule):
-    """No drafts, and scores that are no numbers."""
+    """No drafts, and non-finite scores."""
     verify = verifier(rule)
     tokens = np.array([[3, 3], [3, 3]], np.int32)
     drafts = DraftBatch(tokens, np.array([[ROOT, 0]] * 2, np.int32), np.array([2, 0], np.int32), None, None)
@@ -232,17 +232,17 @@ def test_contract(rule):
     scores = torch.full((4, 5), -9.0)
     scores[:, 3] = 0.0
     before = scores.clone()
-    verdict = verify(scores, tree)
+    result = verify(scores, tree)
     assert torch.equal(scores, before), "a rule must not change its scores"
-    assert verdict.counts.tolist() == [2, 0]
-    assert verdict.tokens[0].tolist() == [3, 3, 3] and verdict.tokens[1, 0] == 3
-    assert verdict.finite.all()
+    assert result.counts.tolist() == [2, 0]
+    assert result.tokens[0].tolist() == [3, 3, 3] and result.tokens[1, 0] == 3
+    assert result.finite.all()
     scores[3] = torch.nan
     assert verify(scores, tree).finite.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_tree_without_drafts_has_the_same_verdict_without_a_rule(rule):
+def test_a_tree_without_drafts_has_the_same_result_without_a_rule(rule):
     scores = torch.randn((5, 7), generator=torch.Generator().manual_seed(0))
     scores[1], scores[2, 3], scores[3] = torch.nan, torch.inf, -torch.inf
     tree = build(np.arange(5), empty_drafts(5), np.full(5, 4))
@@ -255,7 +255,7 @@ def test_a_tree_without_drafts_has_the_same_verdict_without_a_rule(rule):
             assert np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype, name
 
 
-def test_first_choices_are_those_of_numpy():
+def test_argmax_equals_that_of_numpy():
     rng = np.random.default_rng(0)
     for width in (1, 2, 255, 256, 257, 700):
         for spread in (0.0, 1.0, 1e30):
@@ -273,8 +273,8 @@ def test_first_choices_are_those_of_numpy():
 
 @pytest.mark.parametrize("penalty", [0.8, 1.05, 1.3, 5.0])
 @pytest.mark.parametrize("width", [5, 300])
-def test_a_penalty_is_given_to_what_would_win_without_it(penalty, width):
-    """As when all tokens of each node's prefix have it: many of the text's, ties and zeros among the best."""
+def test_a_penalty_applied_to_winning_tokens_only_gives_the_same_result(penalty, width):
+    """Compared with a penalty on all tokens of each node's prefix; with ties and zeros among the best."""
     rng = np.random.default_rng(width)
     stamps, accepted = np.zeros(width + 1, np.int64), 0
     for _ in range(60):
@@ -309,8 +309,8 @@ def test_a_penalty_is_given_to_what_would_win_without_it(penalty, width):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_strict_verdicts_look_at_the_branch_alone(seed):
-    """What a CPU walks down is what comes out of every node's judgement."""
+def test_strict_results_depend_on_the_accepted_path_only(seed):
+    """Following the path on a CPU gives the result of verifying every node."""
     _, tree, scores, _, _ = _seeded(seed)
     scores[np.random.default_rng(seed).random(len(scores)) < 0.2] = np.nan
     whole = longest_accepted(tree, verify_rules.verify_strict(torch.from_numpy(scores), tree))
@@ -327,11 +327,11 @@ def test_the_more_probable_of_equally_long_branches_wins():
                         np.array([2], np.int32), None, None)
     tree = build(np.array([0]), drafts, np.array([4]))
     scores = torch.tensor([0.0, 1.0, -5.0, 0.0, 1.5]).expand(3, 5).contiguous()
-    verdict = verifier("relaxed")(scores, tree)
-    assert verdict.paths[0].tolist() == [0, 2] and not verdict.relaxed[0, 0]
+    result = verifier("relaxed")(scores, tree)
+    assert result.paths[0].tolist() == [0, 2] and not result.relaxed[0, 0]
 
 
-def test_end_of_text_only_as_the_first_choice():
+def test_end_of_text_only_as_the_argmax():
     drafts = DraftBatch(np.array([[EOS]], np.int32), np.array([[ROOT]], np.int32), np.array([1], np.int32),
                         None, None)
     tree = build(np.array([0]), drafts, np.array([4]))
@@ -348,16 +348,16 @@ def test_nodes_deeper_than_a_row_may_go_are_left_out():
     tree = build(np.array([0, 0]), chain, np.array([1, 3]))
     assert tree.starts.tolist() == [0, 2, 6]
     scores = torch.tensor([0.0, 1.0]).expand(6, 2).contiguous()
-    verdict = verifier("strict", eos=())(scores, tree)
-    assert verdict.counts.tolist() == [1, 3]
+    result = verifier("strict", eos=())(scores, tree)
+    assert result.counts.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_token_without_a_score_does_not_pass(rule):
-    """The embedding may hold tokens that the model cannot write; what hangs on them falls with them."""
+def test_a_token_without_a_logit_does_not_pass(rule):
+    """The embedding may be larger than the output head; descendants of such tokens do not pass either."""
     drafts = DraftBatch(np.array([[9, 1, 1]], np.int32), np.array([[ROOT, 0, ROOT]], np.int32),
                         np.array([3], np.int32), None, None)
     tree = build(np.array([0]), drafts, np.array([4]))
     scores = torch.tensor([0.0, 1.0, -5.0, 0.9]).expand(4, 4).contiguous()
-    verdict = verifier(rule, k=4, p=0.0)(scores, tree)
-    assert verdict.paths[0, : verdict.counts[0] + 1].tolist() == [0, 3]
+    result = verifier(rule, k=4, p=0.0)(scores, tree)
+    assert result.paths[0, : result.counts[0] + 1].tolist() == [0, 3]
