@@ -140,7 +140,7 @@ def test_overhead_of_drafts_counts():
     scores, sizes = np.tile(0.5 ** np.arange(1, 5), (8, 1)), []
     for extra in (0.0, 6.0):
         budget = DraftBudget(LINEAR, 4)
-        ms = LINEAR.steps(8, 32)
+        ms = LINEAR.forward_ms(8, 32)
         for _ in range(20):
             budget.min_score(8)
             sizes.append(step(budget, drafts_of(scores), 1).sum())
@@ -185,11 +185,11 @@ def test_strict_text_is_that_of_generate(name, curve):
 
 
 def test_latency_of_steps():
-    assert LINEAR.steps(8, 16)[[0, 8, 16]] == pytest.approx([5 + 2.4, 5 + 4.8, 5 + 7.2])
-    assert LINEAR.steps(1, 128)[128] == pytest.approx(5 + 0.3 * 129)  # extrapolated
-    assert LINEAR.steps(4, 4)[[0, 4]] == pytest.approx([LINEAR.ms(4, 1), LINEAR.ms(4, 2)])
+    assert LINEAR.forward_ms(8, 16)[[0, 8, 16]] == pytest.approx([5 + 2.4, 5 + 4.8, 5 + 7.2])
+    assert LINEAR.forward_ms(1, 128)[128] == pytest.approx(5 + 0.3 * 129)  # extrapolated
+    assert LINEAR.forward_ms(4, 4)[[0, 4]] == pytest.approx([LINEAR.ms(4, 1), LINEAR.ms(4, 2)])
     one = LatencyCurve.of({"4": {"1": 2.0, "2": 3.0}}, "one")
-    assert one.steps(8, 8)[0] > one.steps(4, 4)[0] > 0
+    assert one.forward_ms(8, 8)[0] > one.forward_ms(4, 4)[0] > 0
 
 
 def test_a_curve_is_measured_once(tmp_path, monkeypatch):

@@ -187,7 +187,7 @@ def test_relaxed_text_with_a_fully_verified_previous_text_is_independent_of_the_
     old = [(generate(model, text) + 1) % VOCABULARY for text in TEXTS]
     for row, text in enumerate(TEXTS):
         old[row][:6] = generate(model, text)[:6]
-    wide = dict(rule=rule, k=100, p=1e-12, c=1e-9, epsilon=1e-12)
+    wide = dict(rule=rule, k=64, p=1e-12, c=1e-9, epsilon=1e-12)
     alone = [write(target, [text], [old[row]], batch_size=1, **wide)[0] for row, text in enumerate(TEXTS)]
     assert sum(result.relaxed_tokens for result in alone) > 10
     for batch_size in (2, 7):

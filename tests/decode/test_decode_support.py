@@ -230,7 +230,7 @@ def test_bfloat16_differs_from_generate_only_at_near_ties():
 def test_loading_errors_name_what_is_missing(tmp_path):
     with pytest.raises(ModelError, match="does not exist"):
         Target.load(tmp_path / "nothing")
-    with pytest.raises(ModelError, match="holds no config.json"):
+    with pytest.raises(ModelError, match="has no config.json"):
         Target.load(tmp_path)
     tiny("llama").save_pretrained(tmp_path / "whole", max_shard_size="20KB")
     shards = sorted((tmp_path / "whole").glob("*.safetensors"))

@@ -93,13 +93,13 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings,
 
 def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,
            scheduler: DraftBudget | None) -> DraftBatch:
-    least = 0.0 if scheduler is None else scheduler.min_score(len(known))
+    min_score = 0.0 if scheduler is None else scheduler.min_score(len(known))
     room = (sizes - known - 1).astype(np.int32)  # a step's last token is the model's own
-    if least is None or not nodes:
+    if min_score is None or not nodes:
         return empty_drafts(len(known))
     most = nodes if scheduler is None else scheduler.row_nodes
     budgets = np.where(room > 0, most, 0).astype(np.int32)
-    return draft(context, known.astype(np.int32), budgets, pools, settings, room, least=least)
+    return draft(context, known.astype(np.int32), budgets, pools, settings, room, min_score=min_score)
 
 
 def _follow(tree: Tree, context: np.ndarray, known: np.ndarray, sizes: np.ndarray) -> VerificationResult:
