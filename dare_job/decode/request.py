@@ -154,7 +154,7 @@ class Drafter(Protocol):
     """Proposes a tree of draft tokens for each row of a batch."""
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+              budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
         """Trees for R rows; the next call may overwrite their arrays.
 
         Parameters
@@ -164,5 +164,5 @@ class Drafter(Protocol):
         lengths : int32 (R,), tokens in use; the last one is the tree's root.
         budgets : int32 (R,), maximum number of nodes of each row.
         depths : int32 (R,), longest path that each row can still use.
-        least : nodes with a lower score are left out; the nodes of a row have falling scores.
+        min_score : nodes with a lower score are left out; the nodes of a row have falling scores.
         """

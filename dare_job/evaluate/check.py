@@ -82,7 +82,7 @@ class OracleDrafter:
         self._rng = np.random.default_rng(seed)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+              budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
         shape = (len(requests), int(budgets.max(initial=0)))
         tokens, parents = np.zeros(shape, np.int32), np.full(shape, ROOT, np.int32)
         sizes = np.zeros(len(requests), np.int32)

@@ -128,11 +128,11 @@ def test_a_minimum_score_leaves_out_nodes_that_cannot_pay():
     rng = np.random.default_rng(3)
     for curve in (FLAT, LINEAR):
         budget = DraftBudget(curve, 8)
-        least = budget.min_score(8)
+        min_score = budget.min_score(8)
         scores = np.sort(0.01 + 0.99 * rng.random((8, 8)) ** 3, 1)[:, ::-1]
         kept = budget.select(drafts_of(scores), 0.0).sizes
         taken = [scores[r, n - 1] for r, n in enumerate(kept) if n]
-        assert min(taken) >= least
+        assert min(taken) >= min_score
 
 
 def test_overhead_of_drafts_counts():

@@ -110,7 +110,7 @@ def test_a_row_does_not_depend_on_its_batch(rule):
 class Fixed:
     """Drafts that depend only on a row's last token: chains and siblings of plausible tokens."""
 
-    def draft(self, requests, context, lengths, budgets, depths, least=0.0):
+    def draft(self, requests, context, lengths, budgets, depths, min_score=0.0):
         from pools.tree import DraftBatch
 
         rows, nodes = len(requests), int(budgets.max(initial=0))

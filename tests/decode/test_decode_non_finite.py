@@ -54,7 +54,7 @@ class Distractor:
     def __init__(self, texts, bad_first: bool):
         self.texts, self.bad_first = texts, bad_first
 
-    def draft(self, requests, context, lengths, budgets, depths, least=0.0):
+    def draft(self, requests, context, lengths, budgets, depths, min_score=0.0):
         tokens, parents = np.zeros((len(requests), 6), np.int32), np.full((len(requests), 6), ROOT, np.int32)
         sizes = np.zeros(len(requests), np.int32)
         for row, request in enumerate(requests):

@@ -25,7 +25,7 @@ RELAXED = [rule for rule in RULES if rule != "strict"]
 class Wandering:
     """Drafts that depend only on a row's last two tokens: chains and siblings, right and wrong, six deep."""
 
-    def draft(self, requests, context, lengths, budgets, depths, least=0.0):
+    def draft(self, requests, context, lengths, budgets, depths, min_score=0.0):
         rows, nodes = len(requests), int(budgets.max(initial=0))
         tokens, parents = np.zeros((rows, nodes), np.int32), np.full((rows, nodes), -1, np.int32)
         for r in range(rows):

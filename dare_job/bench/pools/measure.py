@@ -48,7 +48,7 @@ class PublishedDrafter:
         self._drafters: dict[int, tuple[Index, FrequencyDrafter]] = {}  # by the index's id, which is held
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+              budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
         """As in ``decode.draft.base``, with scores of 1. The tree's size is fixed: budgets are that or 0."""
         shape = (len(requests), self._nodes)
         batch = DraftBatch(np.zeros(shape, np.int32), np.zeros(shape, np.int32),

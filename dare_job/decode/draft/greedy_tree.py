@@ -83,14 +83,14 @@ class GreedyTrees(NamedTuple):
                    np.zeros((rows, read)))
 
     def add(self, rows: np.ndarray, parents: np.ndarray, tokens: np.ndarray, shares: np.ndarray,
-            budgets: np.ndarray, least: float) -> None:
+            budgets: np.ndarray, min_score: float) -> None:
         """Children of nodes that were read, or of roots.
 
         rows, parents  int64 (T,): ascending rows, and -1 or the number of a node that was read
         tokens, shares (T, K): the children and their probabilities behind that node, the likeliest first
-        budgets, least as in ``Drafter.draft``
+        budgets, min_score as in ``Drafter.draft``
         """
-        _add(rows, parents, tokens, shares, budgets, least, *self)
+        _add(rows, parents, tokens, shares, budgets, min_score, *self)
 
     def next_level(self, lengths: np.ndarray, depth: int, deepest: np.ndarray,
                    budgets: np.ndarray) -> tuple[Level, np.ndarray] | None:
@@ -108,7 +108,7 @@ class GreedyTrees(NamedTuple):
 
 
 @numba.njit(cache=True)
-def _add(rows, new_parents, new_tokens, shares, budgets, least, sizes, tokens, parents, depths, places,
+def _add(rows, new_parents, new_tokens, shares, budgets, min_score, sizes, tokens, parents, depths, places,
          scores, counts, above, below, reached):
     for t in range(len(rows)):
         r, parent = rows[t], new_parents[t]
@@ -117,7 +117,7 @@ def _add(rows, new_parents, new_tokens, shares, budgets, least, sizes, tokens, p
         for k in range(new_tokens.shape[1]):
             score, end = reach * shares[t, k], sizes[r]
             full = end == budgets[r]
-            if not score >= least or score <= 0 or full and (end == 0 or score <= scores[r, end - 1]):
+            if not score >= min_score or score <= 0 or full and (end == 0 or score <= scores[r, end - 1]):
                 break  # the others are no better
             if full:
                 end -= 1

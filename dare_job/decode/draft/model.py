@@ -32,7 +32,7 @@ class ModelDrafter:
 
     @torch.inference_mode()
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+              budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
         """What the draft model finds most probable, by the widths of the shape.
 
         A node's score is its path's probability. Where a row's budget is below the shape's nodes it gets the
@@ -47,7 +47,7 @@ class ModelDrafter:
         grown, parents = GreedyTrees.empty(len(requests), nodes, read), np.full(len(rows), -1)
         deepest, budgets = np.minimum(depths, self.shape.depth), np.minimum(budgets, nodes)
         for depth, width in enumerate(self.shape.widths, 1):
-            grown.add(rows, parents, *self._likeliest(logits, width), budgets, least)
+            grown.add(rows, parents, *self._likeliest(logits, width), budgets, min_score)
             found = grown.next_level(lengths, depth, deepest, budgets)
             if found is None:
                 break

@@ -20,10 +20,10 @@ class RetrievalDrafter:
         self._prepared = BatchDrafter(Sources((), self._addresses), settings)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-              budgets: np.ndarray, depths: np.ndarray, least: float = 0.0) -> DraftBatch:
+              budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
         if requests is not self._requests:
             self._prepare(tuple(requests))
-        return self._prepared(context, lengths, budgets, depths, least)
+        return self._prepared(context, lengths, budgets, depths, min_score)
 
     def _prepare(self, requests: tuple[Request, ...]) -> None:
         """Look at new rows: the others' pools would have to be fetched from memory again."""

@@ -3,7 +3,8 @@
 Prompts of one template share its beginning, often after that of a chat template. When the waiting prompts are
 sorted, the common prefixes of neighbors are all candidates. A prefix is cached if this saves enough prompt
 tokens: reading it takes a separate forward pass, which has a fixed cost, and rows with different prefixes
-cannot share a forward pass. ``bench.prefix`` measured the limits. The least recently used prefix is dropped.
+cannot share a forward pass. The limits come from measurements on a CPU. The least recently used prefix is
+dropped.
 """
 
 from collections.abc import Callable, Sequence
