@@ -1,16 +1,12 @@
 """What travels to a worker: plain values, and folders that its host may have elsewhere than the driver."""
 
-import socket
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 from dare_job.config.settings import JobConfig
-from dare_job.errors import ModelError
 from dare_job.job import Job
 from dare_job.models import files
 from dare_job.spark import shipping
-from dare_job.spark.session import is_local
 from dare_job.spark.shipping import Archive
 from dare_job.spark.workers import task_threads
 
@@ -56,15 +52,11 @@ class Task:
     def of(cls, job: Job, pools_version: str = "", cut: str = "") -> "Task":
         """The task of a job; ships its models, and its pools where ``pools_version`` says which."""
         model, pools = job.model_path.absolute(), job.space.stage("pools").resolve()
-        models = {model: job.model_hash}
+        shipped = [shipping.ship_model(job, model, job.model_hash, files.files)]
         if job.draft_path:
-            models[job.draft_path.absolute()] = job.draft_hash
-        archives, hashes = [], ["", ""]
-        if shipping.should_ship(job, "model"):
-            archives += [shipping.ship_folder(job.spark, folder, version, files.files(folder))
-                         for folder, version in models.items()]
-        elif not is_local(job.spark.sparkContext.master):
-            hashes = [job.model_hash, job.draft_hash or ""]
+            shipped.append(shipping.ship_model(job, job.draft_path.absolute(), job.draft_hash, files.files))
+        archives = list(dict.fromkeys(archive for archive, _ in shipped if archive))
+        hashes = [*(expected for _, expected in shipped), ""]
         if pools_version and shipping.should_ship(job, "pools"):
             archives.append(shipping.ship_folder(job.spark, pools, pools_version))
         return cls(job.config, str(model), files.tokenizer_hash(model),
@@ -88,22 +80,8 @@ class Task:
         """
         at = {archive.folder: shipping.unpack_archive(archive) for archive in self.archives}
         for folder, expected in ((self.model, self.model_hash), (self.draft, self.draft_hash)):
-            if expected:
-                _check_model(folder, expected)
+            files.require_same_files(folder, expected)
         waves = tuple((entity, at.get(pool, pool), version) for entity, pool, version in self.wave_pools)
         return replace(self, model=at.get(self.model, self.model), pools=at.get(self.pools, self.pools),
                        draft=at.get(self.draft, self.draft), wave_pools=waves, model_hash="", draft_hash="",
                        archives=())
-
-
-@lru_cache(maxsize=2)
-def _check_model(folder: str, expected: str) -> None:
-    """Two models on two hosts would write one table."""
-    host = socket.gethostname()
-    try:
-        found = files.fingerprint(folder)
-    except ModelError as error:
-        raise ModelError(f"{host}: {error}; spark.ship=auto sends the driver's") from error
-    if found != expected:
-        raise ModelError(f"{host} has another model in {folder} than the driver (hash {found[:12]}, not "
-                         f"{expected[:12]}): copy the driver's there, or let spark.ship=auto send it")

@@ -11,9 +11,11 @@ import hashlib
 import json
 import os
 import re
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from dare_job.errors import InfrastructureError, ModelError
@@ -234,6 +236,32 @@ def fingerprint(path: str | Path) -> str:
     _require(path)
     _require_weights(path)
     return digest_of_files(path, filter(_counts, sorted(path.iterdir())))
+
+
+@lru_cache(maxsize=4)
+def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path], str] = fingerprint) -> None:
+    """Check on an executor that a model's files are those of the driver; each folder is checked once.
+
+    Parameters
+    ----------
+    expected : the driver's fingerprint; empty: nothing is checked
+    fingerprint : of the kind of model that the folder holds
+
+    Raises
+    ------
+    ModelError
+        The host has no model there, or another one. Texts of two models would end up in one table.
+    """
+    if not expected:
+        return
+    host, advice = socket.gethostname(), "copy the driver's folder to this host, or set spark.ship=auto"
+    try:
+        found = fingerprint(Path(folder))
+    except ModelError as error:
+        raise ModelError(f"{host}: {error}; {advice}") from error
+    if found != expected:
+        raise ModelError(f"{host}: the model in {folder} differs from the driver's (SHA-256 {found[:12]} "
+                         f"instead of {expected[:12]}): {advice}")
 
 
 def digest_of_files(folder: Path, found: Iterable[Path]) -> str:

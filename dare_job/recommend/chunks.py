@@ -10,7 +10,6 @@ first or after it, replaces a file by one of the same users.
 import os
 import socket
 import time
-import uuid
 from collections.abc import Iterator
 from functools import partial
 
@@ -30,18 +29,12 @@ from dare_job.schemas import CANDIDATES
 from dare_job.spark import workers
 from dare_job.spark.tables import read_parquet, row_count
 from dare_job.storage import paths
-from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files
 
 _TASKS_A_SLOT = 4
 _STATS = pa.schema([("chunk", pa.int64()), ("users", pa.int64()), ("busy_s", pa.float64()),
                     ("worker", pa.string())])
 Batches = Iterator[pa.RecordBatch]
-
-
-def committed(folder: AnyPath) -> set[int]:
-    """Numbers of the chunks that are there; those of earlier runs once ``write`` has looked at them."""
-    return {int(path.stem.split("-")[1]) for path in folder.glob("part-*.parquet")}
 
 
 def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
@@ -55,7 +48,7 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
     (folder / shard_plan.FAILED).unlink(missing_ok=True)
     if (folder / shard_plan.RETRY).exists():
         _discard_failed(task)
-    missing = sorted(set(range(count)) - committed(task.chunks))
+    missing = sorted(set(range(count)) - _committed(task))
     if not missing:
         return []
 
@@ -63,18 +56,22 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
         yield from write_chunks(batches, task)
 
     def attempt() -> list[dict]:
-        left = sorted(set(missing) - committed(task.chunks))
+        left = sorted(set(missing) - _committed(task))
         return workers.map_in_dedicated_workers(_rows(job, task, left), write_all, schema,
                                       "recommender").toArrow().to_pylist()
 
     schema = "chunk long, users long, busy_s double, worker string"
     each = people / count  # about: a hash cuts them
     counted = progress.counting("lists of users", round(each * len(missing)),
-                                lambda: round(each * (len(committed(task.chunks)) - count + len(missing))))
+                                lambda: round(each * (len(_committed(task)) - count + len(missing))))
     with counted:
         found = hangs.retry_after_hangs(folder, task.cut, attempt)
     shard_plan.raise_failure(folder)
     return found
+
+
+def _committed(task: RecommendTask) -> set[int]:
+    return {chunk for chunk, in chunk_files.committed(task.chunks)}
 
 
 def _discard_failed(task: RecommendTask) -> None:
@@ -130,8 +127,7 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
             note(error.ids, str(error))
             raise
         table = pa.Table.from_pylist([row | {"run_id": task.run_id} for row in made], CANDIDATES)
-        with paths.atomic_writer(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
-            pq.write_table(table, file, compression="zstd")
+        chunk_files.write_table(path, table)
         said = {"chunk": chunk, "users": len(rows), "busy_s": time.perf_counter() - began, "worker": worker}
         yield pa.RecordBatch.from_pylist([said], schema=_STATS)
 

@@ -1,6 +1,5 @@
 """What a recommendation worker receives, and the search that it loads once per Python worker and device."""
 
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +19,7 @@ from dare_job.decode.trie_search.item_weights import (
 from dare_job.decode.trie_search.sampled import SampledTopK, SampledTrieDrafter
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Trie, Vocabulary
-from dare_job.errors import ConfigError, ModelError
+from dare_job.errors import ConfigError
 from dare_job.generate import engines
 from dare_job.job import Job
 from dare_job.models import files as models_files
@@ -29,7 +28,6 @@ from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.rows import BatchRecommender
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.spark import shipping, workers
-from dare_job.spark.session import is_local
 from dare_job.spark.shipping import Archive
 from dare_job.spark.workers import task_threads
 from dare_job.storage import paths
@@ -118,11 +116,9 @@ class ModelSource:
 
     @classmethod
     def of(cls, job: Job, folder: Path) -> "ModelSource":
-        folder, archive, sha256 = folder.absolute(), None, models_files.fingerprint(folder)
-        if shipping.should_ship(job, "model"):
-            archive = shipping.ship_folder(job.spark, folder, sha256, models_files.files(folder))
-        check_hash = archive is None and not is_local(job.spark.sparkContext.master)
-        return cls(str(folder), archive, sha256 if check_hash else "")
+        folder = folder.absolute()
+        return cls(str(folder), *shipping.ship_model(job, folder, models_files.fingerprint(folder),
+                                                     models_files.files))
 
     def here(self) -> Path:
         """Return the folder on this host, in a Spark task.
@@ -134,11 +130,7 @@ class ModelSource:
         """
         if self.archive:
             return Path(shipping.unpack_archive(self.archive))
-        if self.sha256 and models_files.fingerprint(self.folder) != self.sha256:
-            raise ModelError(
-                f"{socket.gethostname()}: the model in {self.folder} differs from the driver's: copy "
-                "the driver's there, or set spark.ship=auto to send it"
-            )
+        models_files.require_same_files(self.folder, self.sha256)
         return Path(self.folder)
 
 

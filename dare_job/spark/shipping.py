@@ -13,7 +13,7 @@ import shutil
 import socket
 import tarfile
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,22 @@ def should_ship(job, what: str) -> bool:
     if ship == "auto":
         return not is_local(job.spark.sparkContext.master)
     return ship in ("always", what)
+
+
+def ship_model(job, folder: Path, fingerprint: str,
+               files: Callable[[Path], Iterable[Path]]) -> tuple[Archive | None, str]:
+    """Make a model available to executors.
+
+    Returns
+    -------
+    Archive or None
+        The shipped folder; None if executors read their own copy.
+    str
+        Fingerprint that an executor must check its copy against; empty if it need not.
+    """
+    if should_ship(job, "model"):
+        return ship_folder(job.spark, folder, fingerprint, files(folder)), ""
+    return None, "" if is_local(job.spark.sparkContext.master) else fingerprint
 
 
 def ship_folder(spark, folder: Path, version: str, files: Iterable[Path] | None = None) -> Archive:

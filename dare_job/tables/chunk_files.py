@@ -1,7 +1,8 @@
-"""Files of finished rows: written whole, named by shard and chunk, with their totals in the footer.
+"""Chunk files: what Spark tasks commit while a stage runs, so that a killed run resumes without losing rows.
 
-A file is written under a hidden name and renamed, so one that can be listed is complete; writing a chunk
-a second time replaces the same rows. Knows nothing of models or Spark.
+A file ``part-*.parquet`` is written under a hidden name and renamed, so a file that can be listed is
+complete. Writing a chunk again replaces the same rows. Files of generated text also hold their totals in the
+footer. This module knows nothing about models or Spark.
 """
 
 import json
@@ -25,7 +26,7 @@ _NOTHING: Mapping[str, dict] = {}
 
 @dataclass(frozen=True)
 class Maker:
-    """Who wrote a file: host and process, and the rows that it decoded at once by then."""
+    """The worker (host and process) that wrote a file, and its batch size at that time."""
 
     worker: str
     batch_size: int
@@ -33,10 +34,12 @@ class Maker:
 
 @dataclass(frozen=True)
 class Totals:
-    """What some rows of KNOWLEDGE add up to.
+    """Sums over rows of KNOWLEDGE.
 
-    guarded_rows  rows with tokens behind their length guard
-    busy_s        the workers' decoding time
+    scored_tokens : tokens of the previous text that were reused
+    slot_steps    : steps times batch size
+    guarded_rows  : rows with tokens after the length limit of relaxed verification
+    busy_s        : decoding time of the workers
     """
 
     rows: int = 0
@@ -61,17 +64,17 @@ class Totals:
 
     @property
     def accepted_per_step(self) -> float | None:
-        """Draft tokens accepted a forward of the model, the model's own token not counted."""
+        """Accepted draft tokens per forward pass; the target's own token does not count."""
         return self.accepted_tokens / self.target_steps if self.target_steps else None
 
     @property
     def busy_slots(self) -> float | None:
-        """Share of the engine's slots that held a row, over all its steps."""
+        """Batch utilization: share of the batch slots that held a row, over all steps."""
         return self.target_steps / self.slot_steps if self.slot_steps else None
 
     @property
     def tokens_per_s(self) -> float | None:
-        """New tokens a second of one worker's decoding time (prompts, retrieval and steps)."""
+        """New tokens per second of one worker's decoding time (prompts, retrieval and steps)."""
         return self.tokens / self.busy_s if self.busy_s else None
 
 
@@ -87,25 +90,36 @@ def totals_of(table: pa.Table, busy_s: float = 0.0) -> Totals:
 
 
 def guarded(rows: pa.Table | pa.RecordBatch) -> int:
-    """Rows of KNOWLEDGE whose text went on behind their length guard."""
+    """Number of rows of KNOWLEDGE whose text exceeded the length limit of relaxed verification."""
     return pa.compute.sum(pa.compute.greater(rows["guarded_tokens"], 0)).as_py() or 0
 
 
 def name(shard: int, chunk: int) -> str:
+    """File name of a chunk of generated text."""
     return f"part-{shard:05d}-{chunk:05d}.parquet"
 
 
-def committed(folder: AnyPath) -> set[tuple[int, int]]:
-    """(shard, chunk) of every complete chunk file in a folder (which may not exist)."""
-    stems = (path.stem.split("-") for path in folder.glob("part-*-*.parquet"))
-    return {(int(shard), int(chunk)) for _, shard, chunk in stems}
+def committed(folder: AnyPath) -> set[tuple[int, ...]]:
+    """Numbers in the names of a folder's chunk files; the folder may not exist."""
+    return {numbers(path) for path in folder.glob("part-*.parquet")}
+
+
+def numbers(path: AnyPath) -> tuple[int, ...]:
+    """Numbers in a chunk file's name: (shard, chunk) of generated text."""
+    return tuple(map(int, path.stem.split("-")[1:]))
+
+
+def write_table(path: AnyPath, table: pa.Table) -> None:
+    """Write a chunk file atomically; an older file with this name is replaced."""
+    with paths.atomic_writer(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
+        pq.write_table(table, file, compression="zstd")
 
 
 def write(path: AnyPath, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
           maker: Maker | None = None, notes: Mapping[str, dict] = _NOTHING) -> Totals:
-    """Write rows of KNOWLEDGE under ``path``, complete or not at all; an older file is replaced.
+    """Write a chunk file of KNOWLEDGE rows, with their totals in the footer.
 
-    notes: of JSON values, for the footer, too
+    notes : JSON values by name that are added to the footer
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=KNOWLEDGE)
     totals = totals_of(table, busy_s)
@@ -113,19 +127,18 @@ def write(path: AnyPath, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
     if maker is not None:
         footer[_MAKER] = json.dumps(asdict(maker)).encode()
     footer |= {_note(name): json.dumps(note).encode() for name, note in notes.items()}
-    with paths.atomic_writer(path, f".{path.name}.{uuid.uuid4().hex}.partial") as file:
-        pq.write_table(table.replace_schema_metadata(footer), file, compression="zstd")
+    write_table(path, table.replace_schema_metadata(footer))
     return totals
 
 
 def read_totals(path: AnyPath) -> Totals:
-    """Totals from a file's footer, without its rows."""
+    """Totals from a file's footer, without reading its rows."""
     with paths.arrow_source(path) as source:
         return Totals(**json.loads(pq.read_schema(source).metadata[_FOOTER]))
 
 
 def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
-    """Who wrote a file, None where it does not say, and the seconds that its rows took."""
+    """The worker that wrote a file (None: unknown), and the seconds that its rows took."""
     with paths.arrow_source(path) as source:
         found = pq.read_schema(source).metadata
     maker = Maker(**json.loads(found[_MAKER])) if _MAKER in found else None
@@ -133,7 +146,7 @@ def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
 
 
 def read_note(path: AnyPath, name: str) -> dict | None:
-    """A note of a file's footer; None where there is none of this name."""
+    """A note from a file's footer; None if it has no note of this name."""
     with paths.arrow_source(path) as source:
         found = pq.read_schema(source).metadata.get(_note(name))
     return found and json.loads(found)
@@ -144,9 +157,9 @@ def _note(name: str) -> bytes:
 
 
 def discard_unreadable(folder: AnyPath, read: Callable[[AnyPath], object] = read_totals) -> None:
-    """Delete files that ``read`` cannot read (a disk was full, say): they are missing, and written anew.
+    """Delete chunk files that ``read`` cannot read, so that they are written again (a disk was full, say).
 
-    So are the hidden files of writers that were killed.
+    The hidden files of killed writers are deleted as well.
     """
     for path in folder.glob(".*.partial"):
         path.unlink(missing_ok=True)
@@ -162,7 +175,7 @@ def discard_unreadable(folder: AnyPath, read: Callable[[AnyPath], object] = read
 
 
 class Tally:
-    """Adds up the files of growing folders; each file's footer is read once."""
+    """Running totals of growing folders; each file's footer is read once."""
 
     def __init__(self, folders: Iterable[AnyPath]):
         self._folders = list(folders)

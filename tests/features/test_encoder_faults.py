@@ -13,6 +13,7 @@ from encoders import EMBEDDINGS, in_pickle, tiny_bert, with_dense, without_numbe
 from safetensors.torch import load_file, save_file
 
 from dare_job.errors import ModelError
+from dare_job.models import files
 from dare_job.publish.features import encode_tasks, encoder_files
 from dare_job.publish.features.encode_tasks import EncodeTask
 from dare_job.publish.features.encoder import Encoder
@@ -123,7 +124,8 @@ def test_a_host_with_another_encoder_is_named(bert):
     assert encode_tasks.loaded(wanted).encode(["war"]).vectors.shape == (1, 16)
     change(bert / "config.json", hidden_dropout_prob=0.2)
     encode_tasks._load.cache_clear()
-    with pytest.raises(ModelError, match="has another encoder in .*bert than the driver: .* spark.ship=auto"):
+    files.require_same_files.cache_clear()
+    with pytest.raises(ModelError, match="the model in .*bert differs from the driver's .* spark.ship=auto"):
         encode_tasks.loaded(wanted)
 
 

@@ -108,11 +108,11 @@ def test_another_model_under_the_same_path_is_refused(make_job, tmp_path):
     assert there.here() == task
     (model / "config.json").write_text((model / "config.json").read_text() + " ")
     other = replace(task, model_hash=models_files.fingerprint(embedded_path()), model=str(model))
-    with pytest.raises(ModelError, match=f"has another model in {model} than the driver"):
+    with pytest.raises(ModelError, match=f"the model in {model} differs from the driver's"):
         replace(other, model_hash="0" * 64).here()
-    with pytest.raises(ModelError, match=f"has another model in {model} than the driver"):
+    with pytest.raises(ModelError, match=f"the model in {model} differs from the driver's"):
         replace(task, draft=str(model), draft_hash="0" * 64).here()
-    with pytest.raises(ModelError, match="does not exist; spark.ship=auto sends the driver's"):
+    with pytest.raises(ModelError, match="does not exist; copy the driver's folder"):
         replace(other, model=str(tmp_path / "gone")).here()
 
 

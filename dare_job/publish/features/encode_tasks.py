@@ -19,20 +19,20 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from dare_job.errors import ConfigError, InfrastructureError, ModelError, describe
+from dare_job.errors import ConfigError, InfrastructureError, describe
 from dare_job.job import Job
+from dare_job.models import files
 from dare_job.observe import progress
 from dare_job.publish.features import encoder_files
 from dare_job.publish.features.encoder import Encoded, Encoder
 from dare_job.spark import executors, shipping, workers
 from dare_job.spark import workers as spark_workers
-from dare_job.spark.session import is_local
 from dare_job.spark.shipping import Archive
 from dare_job.spark.workers import task_threads
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
+from dare_job.tables import chunk_files
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,9 @@ class EncodeTask:
     @classmethod
     def of(cls, job: Job, folder: Path, sha256: str) -> "EncodeTask":
         """The task for an encoder with this fingerprint; ships it where executors may not have it."""
-        settings, archive, folder = job.config.encode, None, folder.absolute()
-        if shipping.should_ship(job, "model"):
-            archive = shipping.ship_folder(job.spark, folder, sha256, encoder_files.files(folder))
-        asked = archive is None and not is_local(job.spark.sparkContext.master)
-        return cls(str(folder), archive, sha256 if asked else "", job.config.model.device,
+        settings, folder = job.config.encode, folder.absolute()
+        archive, expected = shipping.ship_model(job, folder, sha256, encoder_files.files)
+        return cls(str(folder), archive, expected, job.config.model.device,
                    task_threads(job.spark), settings.batch_size, None)
 
 
@@ -73,9 +71,7 @@ def _load(task: EncodeTask, gpu: str | None):
     """Raises ModelError where this host has another encoder, ConfigError where it lacks a package."""
     host = socket.gethostname()
     folder = shipping.unpack_archive(task.archive) if task.archive else task.folder
-    if task.sha256 and encoder_files.fingerprint(Path(folder)) != task.sha256:
-        raise ModelError(f"{host} has another encoder in {folder} than the driver: copy the driver's there, "
-                         "or let spark.ship=auto send it")
+    files.require_same_files(folder, task.sha256, encoder_files.fingerprint)
     try:
         import torch
 
@@ -191,8 +187,7 @@ def _write(folder: AnyPath, part: int, names: pa.ChunkedArray, vectors: np.ndarr
     name = f"part-{part:05d}-{len(vectors)}-{uuid.uuid4().hex[:8]}.parquet"
     lists = pa.ListArray.from_arrays(
         pa.array(np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1]), pa.array(vectors.ravel()))
-    with paths.atomic_writer(folder / name, f".{name}.partial") as file:
-        pq.write_table(pa.table([names, lists], names=["text_sha256", "vector"]), file)
+    chunk_files.write_table(folder / name, pa.table([names, lists], names=["text_sha256", "vector"]))
 
 
 def _ratio(part: float, whole: float) -> float | None:
