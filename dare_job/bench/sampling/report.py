@@ -19,7 +19,7 @@ from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, 
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.errors import ConfigError
-from dare_job.publish.report.svg import Line, Panel, document
+from dare_job.publish.report.plot import Line, Panel, document, doubling
 
 PROBES = ("1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
 
@@ -206,6 +206,6 @@ def draw(acceptance: Sequence[dict]) -> str:
             points = sorted((one["candidates"], one["rate"]) for one in acceptance
                             if (one["drafter"], one["temperature"]) == (drafter, value))
             lines.append(Line(f"temperature {value:g}", _COLOURS[number % len(_COLOURS)], "", points))
-        panels.append(Panel(f"Acceptance rate over candidates: draft model {title}", lines, doubling=True))
+        panels.append(Panel(f"Acceptance rate over candidates: draft model {title}", lines, x=doubling))
     return document("How often one of k candidates is accepted, by temperature, for a draft model before and "
                     "after distillation", panels)

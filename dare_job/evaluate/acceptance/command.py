@@ -18,7 +18,7 @@ from dare_job.evaluate.acceptance import measure, texts, trees
 from dare_job.evaluate.acceptance import texts as acceptance_texts
 from dare_job.evaluate.acceptance.trees import SparseShape
 from dare_job.models.files import fingerprint, resolve, vocabulary
-from dare_job.publish.report.svg import Line, Panel, document
+from dare_job.publish.report.plot import Line, Panel, document
 
 SHOWN = (("iid", "rrs"), ("iid", "k_seq"), ("iid", "priority"), ("without_replacement", "rrs"),
          ("greedy", "greedy"))

@@ -1,30 +1,28 @@
-"""Small charts as inline SVG: colours come from the page's style sheet, each says in words what it shows.
+"""SVG elements, and the report's small inline charts. The page's style sheet has the colours.
 
-No text of the data is drawn unescaped: everything goes through ``markupsafe``.
-
-Lines over numbers, panel under panel, as an SVG document of its own without scripts.
+Every chart has an accessible name that states what it shows. ``markupsafe`` escapes all text of the data.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
 from dare_job.publish.report import format
 from dare_job.publish.report.format import Histogram
 
-_SHOWN = 24  # accepted tokens with a bar of their own; the last one holds all above
+_MAX_BARS = 24  # numbers of accepted tokens with a bar of their own
 
 
-def svg(width: int, height: int, says: str, parts: Sequence[Markup], name: str = "") -> Markup:
+def svg(width: int, height: int, description: str, parts: Sequence[Markup], name: str = "") -> Markup:
+    """An inline chart; ``name`` is its CSS class."""
     return Markup('<svg class="{}" role="img" aria-label="{}" width="{}" height="{}" viewBox="0 0 {} {}">'
                   "<title>{}</title>{}</svg>").format(
-        name, says, width, height, width, height, says, Markup("").join(parts))
+        name, description, width, height, width, height, description, Markup("").join(parts))
 
 
-def rect(x: float, y: float, width: float, height: float, name: str, says: str = "") -> Markup:
-    title = Markup("<title>{}</title>").format(says) if says else ""
+def rect(x: float, y: float, width: float, height: float, name: str, tooltip: str = "") -> Markup:
+    title = Markup("<title>{}</title>").format(tooltip) if tooltip else ""
     return Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}">{}</rect>').format(
         name, x, y, width, height, title)
 
@@ -39,56 +37,57 @@ def text(x: float, y: float, content: str, name: str = "", anchor: str = "middle
         name, x, y, anchor, content)
 
 
-def nights(title: str, dates: Sequence[str], values: Sequence[float | None], shown: Sequence[str],
+def nights(title: str, dates: Sequence[str], values: Sequence[float | None], labels: Sequence[str],
            width: int = 200, height: int = 58) -> Markup:
-    """One bar a date from zero up, the last one tonight's; a date without the figure has a dot."""
+    """One bar per date, the last one for this run; a date without the value has a dot."""
     top, step = max((value for value in values if value), default=0), width / max(len(values), 4)
     base = height - 13
     parts = [line(0, base + 0.5, width, base + 0.5, "axis"),
-             text(step * len(values) - 1.5, height - 2, "tonight", "tick", "end")]
+             text(step * len(values) - 1.5, height - 2, "this run", "tick", "end")]
     if len(values) > 2:
         parts.append(text(1.5, height - 2, dates[0], "tick", "start"))
-    for n, (date, value, words_) in enumerate(zip(dates, values, shown, strict=True)):
+    for n, (date, value, label) in enumerate(zip(dates, values, labels, strict=True)):
         tall = (base - 1) * value / top if value and top else 0
         name = "tonight" if n == len(values) - 1 else "past"
         if value is None:
             parts.append(text(step * (n + 0.5), base - 3, "·", "tick"))
         else:
             parts.append(rect(step * n + 1.5, base - max(tall, 1), max(step - 3, 1), max(tall, 1), name,
-                              f"{date}: {words_}"))
-    says = f"{title}: " + ", ".join(f"{date} {value}" for date, value in zip(dates, shown, strict=True))
-    return svg(width, height, says, parts, "nights")
+                              f"{date}: {label}"))
+    described = ", ".join(f"{date} {label}" for date, label in zip(dates, labels, strict=True))
+    return svg(width, height, f"{title}: {described}", parts, "nights")
 
 
-def accepted(found: Histogram, longest: int, width: int = 420, height: int = 56) -> Markup:
-    """Share of forwards by accepted draft tokens, 0 to ``longest``; the last bar holds all above."""
-    counts = [int(value) for value in found.counts[:longest]] + [int(found.counts[longest:].sum())]
-    top, step, base = max(counts), width / len(counts), height - 13
+def accepted(histogram: Histogram, longest: int, width: int = 420, height: int = 56) -> Markup:
+    """Forward passes by accepted draft tokens, 0 to ``longest``; the last bar includes all above."""
+    counts = [int(value) for value in histogram.counts[:longest]] + [int(histogram.counts[longest:].sum())]
+    top, step, base, total = max(counts), width / len(counts), height - 13, max(histogram.total, 1)
     parts, every = [line(0, base, width, base, "axis")], 1 if longest <= 12 else 4
     for n, value in enumerate(counts):
         label = f"{n} or more" if n == longest else str(n)
         tall = (base - 1) * value / top if top else 0
         parts.append(rect(step * n + 1, base - tall, max(step - 2, 1), tall, "bar",
-                          f"{label} accepted: {format.share(value / max(found.total, 1))} of the steps"))
+                          f"{label} accepted: {format.share(value / total)} of the steps"))
         if n % every == 0 or n == longest:
             parts.append(text(step * (n + 0.5), height - 2, f"{n}+" if n == longest else str(n), "tick"))
-    half, most = (format.count(found.quantile(share)) for share in (0.5, 0.9))
-    says = (f"Draft tokens accepted a step: {format.share(counts[0] / max(found.total, 1))} of the steps "
-            f"accepted none, half at most {half}, 90 % at most {most}")
-    return svg(width, height, says, parts, "histogram")
+    median, high = (format.count(histogram.quantile(share)) for share in (0.5, 0.9))
+    description = (f"Draft tokens accepted per step: {format.share(counts[0] / total)} of the "
+                   f"steps accepted none; median {median}, 90th percentile {high}")
+    return svg(width, height, description, parts, "histogram")
 
 
-def longest_shown(found: Sequence[Histogram]) -> int:
-    """Where the axis of several ``accepted`` charts ends: behind 99.5 % of all, between 4 and 24."""
-    ends = [value.quantile(0.995) for value in found if value.total]
-    return int(min(max([4, *ends]), _SHOWN))
+def longest_shown(histograms: Sequence[Histogram]) -> int:
+    """End of the axis of several ``accepted`` charts: the 99.5th percentile, between 4 and 24."""
+    ends = [histogram.quantile(0.995) for histogram in histograms if histogram.total]
+    return int(min(max([4, *ends]), _MAX_BARS))
 
 
-def latency(found: Histogram, span: tuple[int, int], width: int = 420, height: int = 56) -> Markup:
-    """Texts by milliseconds on a log axis over the bins ``span``, with the median and the 99th percentile."""
+def latency(histogram: Histogram, span: tuple[int, int], width: int = 420, height: int = 56) -> Markup:
+    """Texts by milliseconds, with median and 99th percentile. span: first and last bin of the log axis."""
     step, (first, last) = 5, span
-    shown = Histogram(found.counts[first:last], found.edges[first:last + 1]).coarse(step)
-    low, high, base = math.log10(found.edges[first]), math.log10(found.edges[last]), height - 13
+    shown = Histogram(histogram.counts[first:last], histogram.edges[first:last + 1]).coarse(step)
+    low, high = math.log10(histogram.edges[first]), math.log10(histogram.edges[last])
+    base = height - 13
 
     def at(milliseconds: float) -> float:
         return width * (math.log10(milliseconds) - low) / (high - low)
@@ -109,11 +108,11 @@ def latency(found: Histogram, span: tuple[int, int], width: int = 420, height: i
                 )
             )
     parts += _log_ticks(low, high, width, base, at)
-    quantiles = [found.quantile(share) for share in (0.5, 0.99)]
+    quantiles = [histogram.quantile(share) for share in (0.5, 0.99)]
     parts += [line(at(value), 0, at(value), base, f"mark {name}")
               for value, name in zip(quantiles, ("middle", "high"), strict=True) if value]
     median, high_value = map(format.milliseconds, quantiles)
-    return svg(width, height, f"Worker time a text: median {median}, 99th percentile {high_value}", parts,
+    return svg(width, height, f"Worker time per text: median {median}, 99th percentile {high_value}", parts,
                "histogram")
 
 
@@ -130,88 +129,27 @@ def _log_ticks(low: float, high: float, width: int, base: float, at) -> list[Mar
     return parts
 
 
-def latency_span(found: Sequence[Histogram]) -> tuple[int, int]:
-    """The bins that several ``latency`` charts share: from the first one filled to the last, tens of bins."""
-    filled = [n for value in found for n in value.counts.nonzero()[0]]
+def latency_span(histograms: Sequence[Histogram]) -> tuple[int, int]:
+    """First and last bin of the axis that several ``latency`` charts share, multiples of ten."""
+    filled = [n for histogram in histograms for n in histogram.counts.nonzero()[0]]
     if not filled:
         return 0, 100
     first, last = min(filled) // 10 * 10, (max(filled) // 10 + 1) * 10
     return first, max(last, first + 50)
 
 
-def against(ours: float, plain: float, width: int = 420) -> Markup:
-    """Two bars of worker time: tonight's and what plain decoding would have taken."""
-    top, scale = max(ours, plain), width - 90
+def against(ours: float, baseline: float, width: int = 420) -> Markup:
+    """Worker seconds of this run, and of autoregressive decoding of the same texts."""
+    top, scale = max(ours, baseline), width - 90
     parts = []
-    for n, (name, value) in enumerate((("tonight", ours), ("past", plain))):
+    for n, (name, value) in enumerate((("tonight", ours), ("past", baseline))):
         wide = max(scale * value / top, 1)
         parts += [rect(0, 30 * n + 4, wide, 20, name),
                   text(wide + 6, 30 * n + 18, format.seconds(value), "value", "start")]
     return svg(
         width,
         58,
-        f"Worker time tonight {format.seconds(ours)}, plain decoding {format.seconds(plain)}",
+        f"Worker time of this run {format.seconds(ours)}, autoregressive {format.seconds(baseline)}",
         parts,
         "against",
     )
-
-_WIDTH, _HIGH, _LEFT, _RIGHT, _TOP, _APART = 760, 320, 64, 250, 40, 15
-
-_STYLE = Markup("<style>text { font: 12px sans-serif; fill: #333 } .title { font-weight: bold }"
-                " .axis { stroke: #888 } .grid { stroke: #e4e4e4 } .lead { stroke: #ccc }"
-                " svg { background: white } path { fill: none; stroke-width: 1.8 }</style>")
-
-
-class Line(NamedTuple):
-    """points ascend by x; y is at most 1."""
-
-    name: str
-    colour: str
-    dashes: str
-    points: list[tuple[float, float]]
-
-
-class Panel(NamedTuple):
-    """doubling: a step to the right doubles x."""
-
-    title: str
-    lines: Sequence[Line]
-    doubling: bool = False
-
-
-def document(says: str, panels: Sequence[Panel]) -> str:
-    height = len(panels) * (_HIGH + _TOP)
-    parts = [part for number, panel in enumerate(panels)
-             for part in _drawn(panel, number * (_HIGH + _TOP) + _TOP)]
-    return str(Markup('<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{}" width="{}" '
-                      'height="{}" viewBox="0 0 {} {}">{}{}</svg>\n').format(
-        says, _WIDTH, height, _WIDTH, height, _STYLE, Markup("").join(parts)))
-
-
-def _drawn(panel: Panel, top: float) -> list[Markup]:
-    base, right = top + _HIGH - 40, _WIDTH - _RIGHT
-    xs = sorted({x for one in panel.lines for x, _ in one.points})
-    lowest = min(y for one in panel.lines for _, y in one.points)
-    low = int(lowest * 20) / 20
-    step_x = math.log2 if panel.doubling else float
-    scale_x = _scale(step_x(xs[0]), step_x(xs[-1]), _LEFT, right)
-    at_y = _scale(min(low, 0.95), 1.0, base, top + 6)
-    parts = [text(_LEFT, top - 12, panel.title, "title", "start"), line(_LEFT, base, right, base, "axis")]
-    for step in range(round(min(low, 0.95) * 20), 21):
-        parts += [line(_LEFT, at_y(step / 20), right, at_y(step / 20), "grid"),
-                  text(_LEFT - 6, at_y(step / 20) + 4, f"{step / 20:.2f}", "", "end")]
-    parts += [text(scale_x(step_x(x)), base + 18, f"{x:g}") for x in xs]
-    above = top - _APART
-    for one in sorted(panel.lines, key=lambda one: -one.points[-1][1]):
-        path = " L".join(f"{scale_x(step_x(x)):.1f},{at_y(y):.1f}" for x, y in one.points)
-        parts.append(Markup('<path d="M{}" stroke="{}" stroke-dasharray="{}"/>').format(
-            path, one.colour, one.dashes))
-        end = at_y(one.points[-1][1])
-        above = max(end, above + _APART)
-        parts += [line(right, end, right + 8, above, "lead"),
-                  text(right + 12, above + 4, one.name, "", "start")]
-    return parts
-
-
-def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    return lambda value: start + (end - start) * (value - low) / (high - low)
