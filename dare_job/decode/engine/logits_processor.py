@@ -165,22 +165,22 @@ def _penalize(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np
     """Apply the repetition penalty in place: each token of a node's prefix once, as in ``generate``."""
     longest, vocabulary = int(lengths.max()), scores.shape[1]
     filled = np.where(np.arange(longest) < lengths[:, None], context[:, :longest], context[:, :1])
-    seen = torch.from_numpy(filled.astype(np.int64)).to(scores.device)[tree.rows]  # (T, L)
+    prefix = torch.from_numpy(filled.astype(np.int64)).to(scores.device)[tree.rows]  # (T, L)
     starts = torch.from_numpy(tree.starts[:-1]).to(scores.device)[tree.rows]
     queries = (starts[:, None] + torch.arange(tree.width, device=scores.device))
     queries = queries.clamp_max(len(tree.tokens) - 1)
-    path = torch.where(tree.ancestors, tree.tokens[queries], seen[:, :1])  # (T, W)
-    seen = torch.cat((seen, path), 1)
+    path = torch.where(tree.ancestors, tree.tokens[queries], prefix[:, :1])  # (T, W)
+    prefix = torch.cat((prefix, path), 1)
     unwritable = filled.max() >= vocabulary  # the embedding may be larger than the output head
     if unwritable:
-        last_seen = (seen == vocabulary - 1).any(1, keepdim=True)
-        unknown = seen >= vocabulary
-        seen = seen.clamp_max(vocabulary - 1)
-    old = scores.gather(1, seen)
+        has_last = (prefix == vocabulary - 1).any(1, keepdim=True)
+        unknown = prefix >= vocabulary
+        prefix = prefix.clamp_max(vocabulary - 1)
+    old = scores.gather(1, prefix)
     new = torch.where(old < 0, old * penalty, old / penalty)
     if unwritable:  # clamped to the last token, which keeps its own score unless it occurs itself
-        new = torch.where(unknown & ~last_seen, old, new)
-    scores.scatter_(1, seen, new)
+        new = torch.where(unknown & ~has_last, old, new)
+    scores.scatter_(1, prefix, new)
 
 
 def _run_processors(scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray, processors):

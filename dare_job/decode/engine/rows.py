@@ -235,20 +235,20 @@ def _append(slots, counts, new, new_relaxed, finite, is_eos, share, max_length, 
     ending = 0
     for r, slot in enumerate(slots):
         start = length[slot]
-        written, ended = 0, False
+        appended, ended = 0, False
         last = counts[r] if finite[r] else counts[r] - 1  # non-finite scores give no token
-        while written <= last and start + written < max_length[slot] and not ended:
-            token = new[r, written]
-            tokens[slot, start + written] = token
-            relaxed[slot, start + written] = new_relaxed[r, written]
+        while appended <= last and start + appended < max_length[slot] and not ended:
+            token = new[r, appended]
+            tokens[slot, start + appended] = token
+            relaxed[slot, start + appended] = new_relaxed[r, appended]
             ended = is_eos[token]
-            written += 1
-        step_tokens[slot, forwards[slot]] = written
+            appended += 1
+        step_tokens[slot, forwards[slot]] = appended
         forwards[slot] += 1
-        accepted[slot] += min(counts[r], written)
+        accepted[slot] += min(counts[r], appended)
         slot_steps[slot] += share
-        length[slot] = start + written
-        full = start + written >= max_length[slot]
+        length[slot] = start + appended
+        full = start + appended >= max_length[slot]
         ends[r] = NON_FINITE if not finite[r] else EOS if ended else LENGTH if full else RUNNING
         ending += ends[r] != RUNNING
     return ending

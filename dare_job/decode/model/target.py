@@ -251,17 +251,17 @@ class Target:
         Tensor, (T, V) or (W, V)
         """
         tree = level.queries().to(self.device)
-        few = wanted is not None and len(wanted) < len(tree)
-        keep = few and self.packed and self.supports_logits_to_keep
-        layout = None if tree.uniform and not keep else PaddedLayout.of(tree)
+        partial = wanted is not None and len(wanted) < len(tree)
+        few_logits = partial and self.packed and self.supports_logits_to_keep
+        layout = None if tree.uniform and not few_logits else PaddedLayout.of(tree)
         cache.begin_trees(tree, level.before, None if self.packed else layout)
         columns = cache.column + tree.width
         positions, mask = masks.level_masks(self.traits, level, tree.width, columns, self.dtype,
                                             self.device)
-        if not few:
+        if not partial:
             return self._read(cache, tree, layout, positions, mask)
         wanted = torch.from_numpy(wanted).to(self.device)
-        if keep:
+        if few_logits:
             return self._read(cache, tree, layout, positions, mask, logits_to_keep=wanted)
         return self._read(cache, tree, layout, positions, mask)[wanted]
 
