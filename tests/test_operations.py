@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md: options exist, `sh` blocks run, what is named is there."""
+"""The commands of docs/how-to/operations.md: options exist, `sh` blocks run, what is named is there."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dare_job.cli import app
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 

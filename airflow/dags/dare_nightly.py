@@ -1,7 +1,8 @@
 """The nightly DAG of dare-job: wait for the input, the stages as tasks, then a message. Airflow 3.
 
 Each task is a spark-submit of one command, leaves its complete output or none, and can be run again at any
-time. A date starts once the date before is published. docs/airflow.md says how to set it up and run it.
+time. A date starts once the date before is published. How to set it up and run it:
+docs/how-to/airflow.md.
 """
 
 import sys

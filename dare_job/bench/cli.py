@@ -15,7 +15,7 @@ from dare_job.bench import cli_drafted
 from dare_job.cli import options
 from dare_job.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True, help="Measure: the figures of the README and docs/benchmarks.md.")
+app = typer.Typer(no_args_is_help=True, help="Measure: the figures of the README and docs/figures.md.")
 app.add_typer(cli_drafted.app)
 # Commands whose module has the function ``main``, imported only when it is needed.
 _MODULES = {"modes": "modes", "prepacked": "prepacked", "overhead": "overhead", "waves": "waves",

@@ -55,7 +55,7 @@ Set = Annotated[list[str] | None, typer.Option(
 
 @prepare.callback()
 def _prepare() -> None:
-    """Make the data sets of DARE's paper from their original files (docs/datasets.md)."""
+    """Make the data sets of DARE's paper from their original files (docs/how-to/datasets.md)."""
 
 
 @app.command()

@@ -123,8 +123,9 @@ class SampleSettings(section_of(Warp, "temperature", "top_k", "top_p", "min_p", 
 
     method: Literal[tuple(SAMPLE_METHODS)] = Field(
         "rrs", description="Mode sample with a draft model: how candidates are drawn and verified, "
-        "RULE or RULE/DISTRIBUTION (docs/sampling.md has the papers). All methods are exact: none changes "
-        "the distribution of the texts. rrs: recursive rejection of candidates without replacement")
+        "RULE or RULE/DISTRIBUTION (docs/explanation/sampling.md has the papers). All methods are "
+        "exact: none changes the distribution of the texts. rrs: "
+        "recursive rejection of candidates without replacement")
 
     @field_validator("temperature")
     @classmethod
@@ -137,7 +138,7 @@ class SampleSettings(section_of(Warp, "temperature", "top_k", "top_p", "min_p", 
 
 class BeamSettings(section_of(Beams, "width", "draft_width", "min_width", "threshold", "layers",
                               "length_penalty", "single_cache")):
-    """Mode beam (docs/beams.md). Temperature, top_k and top_p are those of the section sample."""
+    """Mode beam (docs/explanation/beams.md). Temperature, top_k and top_p are those of the section sample."""
 
     method: Literal[tuple(BEAM_METHODS)] = Field(
         "iid", description="How beams and drafts of a layer are sampled: iid (a beam may come twice), "

@@ -154,7 +154,7 @@ class LimitSettings(Section):
 
 
 class GateSettings(Section):
-    """Limits for the new texts of an entity type; null switches a check off (docs/quality-gates.md)."""
+    """Limits for the new texts of an entity type; null disables a check (docs/how-to/quality-gates.md)."""
 
     max_empty_share: Share = Field(0.01, description="Maximum share of texts without a visible character")
     max_short_share: Share = Field(0.02, description="Maximum share of texts that ended by themselves with "
@@ -177,7 +177,7 @@ class GateSettings(Section):
 
 
 class EncodeSettings(Section):
-    """Published texts as vectors, ids and clusters for CTR models (docs/features.md)."""
+    """Published texts as vectors, ids and clusters for CTR models (docs/how-to/features.md)."""
 
     model: str | None = Field(
         None, min_length=1, description="Text encoder: 'embedded' (all-MiniLM-L6-v2, extra encode), a "
@@ -203,7 +203,7 @@ class LogSettings(Section):
 
 
 class MetricsSettings(Section):
-    """Prometheus metrics of a run (docs/monitoring.md)."""
+    """Prometheus metrics of a run (docs/how-to/monitoring.md)."""
 
     file: str | None = Field(None, pattern=r"^([^:]|:[^/]|:/[^/])*\.prom$", description="Path (no URL) of a "
                              ".prom file in the folder of node_exporter's textfile collector. null: none")

@@ -26,7 +26,8 @@ _OUT = "out must be a place that every host sees under the same path, and may wr
 _LOST = ("ExecutorLostFailure", "FetchFailed", "Python worker exited unexpectedly",
          "SparkContext was shut down", "Connection refused")
 _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with --archives (a packed "
-            "environment) or in an image, and name its Python in spark.pyspark.python (docs/operations.md)")
+            "environment) or in an image, and name its Python in spark.pyspark.python "
+            "(docs/how-to/operations.md)")
 
 
 def check_executors(spark, folder: paths.AnyPath, inputs: Mapping[str, str | None]) -> None:

@@ -68,7 +68,7 @@ def _warn_of_wording(job: Job) -> None:
     elif odd:
         others = ", ".join(name for name in prompts.known() if name != prompts.SAMPLE)
         _LOG.warning("%s: this set is worded for the embedded model, not for %s; choose one of %s, or a file "
-                     "of your own (docs/prompts.md)", ", ".join(odd), model, others)
+                     "of your own (docs/how-to/prompts.md)", ", ".join(odd), model, others)
 
 
 def _identity(path: AnyPath | None) -> list | None:

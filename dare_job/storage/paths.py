@@ -76,7 +76,7 @@ def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
         from upath import UPath
     except ImportError as error:
         raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: install dare-job with its "
-                          f"extra {_EXTRAS[scheme]} (docs/urls.md)") from None
+                          f"extra {_EXTRAS[scheme]} (docs/how-to/object-stores.md)") from None
     if scheme == "hdfs":
         register_implementation("hdfs", "dare_job.storage.hdfs.HdfsFileSystem", clobber=True)
     found = UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])

@@ -1,4 +1,4 @@
-"""Every example of docs/consume.md runs, in the page's order, and learns what the vectors tell."""
+"""The examples of docs/how-to/read-the-output.md run as written, each in a process of its own."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from dare_job.publish.features import clusters, write
 from dare_job.publish.features.clusters import Codebooks
 from dare_job.publish.features.inputs import Origin
 
-PAGE = Path(__file__).parents[2] / "docs" / "consume.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-the-output.md"
 JOIN, RECHUB, STREAM, TORCH, SPARK, SKLEARN = re.findall(
     r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 USERS, ITEMS, WITHOUT = 60, 40, 5  # the last users have no text

@@ -48,7 +48,7 @@ def test_an_unknown_setting_of_the_site_is_named_with_its_file(monkeypatch, tmp_
 
 
 def test_the_settings_that_the_document_shows_exist_and_a_stage_has_its_own_of_spark(monkeypatch, tmp_path):
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "airflow.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/how-to/airflow.md").read_text(), re.DOTALL)
     shown = yaml.safe_load("".join(map(textwrap.dedent, blocks)))
     assert shown["spark"]["conf"] and shown["stages"]["generate"]["conf"]
     file = tmp_path / "dare.yaml"

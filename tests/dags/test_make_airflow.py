@@ -30,7 +30,7 @@ def loaded(home) -> set[str]:
 
 def first_look(folder) -> list[str]:
     """The document's commands for another terminal, in a folder instead of ``out``; few rows are written."""
-    section = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8").partition("## A first look")[2]
+    section = (ROOT / "docs/how-to/airflow.md").read_text(encoding="utf-8").partition("## A first look")[2]
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1]
     assert block.count('"2026-01-02"}') == 1 and "show out/airflow-run user:" in block
     few = block.replace('"2026-01-02"}', '"2026-01-02", "limit": 4}')

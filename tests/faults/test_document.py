@@ -4,7 +4,7 @@ import re
 
 from fault_nights import ROOT
 
-TEXT = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "explanation" / "faults.md").read_text(encoding="utf-8")
 
 
 def test_each_fault_names_a_test_that_is_there():

@@ -34,7 +34,7 @@ def read_on(table: Path, sizes: dict[str, int], stop, answers) -> None:
         try:
             dataset = ds.dataset(table, format="parquet", partitioning="hive")
             found = dataset.to_table(columns=["entity_id", "knowledge", "dt", "generated_dt"])
-        except FileNotFoundError:  # listed before, opened after: said in docs/architecture.md
+        except FileNotFoundError:  # listed before, opened after: said in docs/explanation/architecture.md
             late += 1
             continue
         for day in (BEFORE, NIGHT):
@@ -54,7 +54,7 @@ def read_on(table: Path, sizes: dict[str, int], stop, answers) -> None:
 
 
 def read_pairs(knowledge: Path, stop, answers) -> None:
-    """Read NIGHT's users and items as docs/faults.md says until told to stop; answers as ``read_on``."""
+    """Read NIGHT's users and items as docs/explanation/faults.md says; answers as ``read_on``."""
     seen, reads, mixed = [], 0, 0
     answers.put("ready")
     while not stop.is_set():

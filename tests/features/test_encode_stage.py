@@ -312,7 +312,7 @@ def test_an_executor_without_the_extra_is_told(job_of, monkeypatch):
 
 
 def test_the_examples_of_the_documents_read_what_the_stage_leaves(job_of, monkeypatch):
-    """docs/features.md: the join by id. docs/consume.md: torch-rechub's reader on the table itself."""
+    """docs/how-to/features.md: the join by id; read-the-output.md: torch-rechub's reader of the table."""
     monkeypatch.setattr(build, "ROW_GROUP_ROWS", 2)
     job = job_of()
     publish(job.space.out, DAY, texts(33), items=NONE)

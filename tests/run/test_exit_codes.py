@@ -124,7 +124,7 @@ def test_what_ends_the_tasks_of_any_stage_is_one_line(
 
 
 def test_the_codes_are_those_of_the_documents():
-    text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     told = {int(code) for row in rows for code in row.split(", ") if code.isdigit()}
     ended = {errors.UNEXPECTED, errors.exit_code(KeyboardInterrupt()), 128 + signal.SIGTERM}

@@ -81,7 +81,7 @@ def write_version(out, version: str) -> None:
 
 
 def read_on(folder, stop: threading.Event, seen: list) -> None:
-    """As docs/urls.md says: the files that the manifest names; ``seen``: versions, last what was wrong."""
+    """As docs/how-to/object-stores.md says: the manifest's files; ``seen``: versions, last what was wrong."""
     while not stop.is_set():
         names = json.loads((folder / MANIFEST).read_text())["files"]
         try:

@@ -264,7 +264,7 @@ def test_a_reader_of_the_manifest_never_sees_a_part_or_a_mix_of_a_date(runs, at_
     """The document's own program, over and over, while a date of several files is published again."""
     monkeypatch.setattr(publish, "_ROWS_A_FILE", 8)
     out, named = at_url[1], ("Version-A.", "Version-B.", "Version-C.")
-    document = (ROOT / "docs" / "urls.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "how-to" / "object-stores.md").read_text(encoding="utf-8")
     block, = (found for found in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "names" in found)
     ours = f"{str(out).partition('://')[2]}/knowledge/entity=user/dt={NIGHT_2}"
     program = compile(re.sub(r'folder = ".*"', f'folder = "{ours}"', block), "urls.md", "exec")

@@ -29,7 +29,7 @@ def made_up(count: int, tokens: int, vocabulary: int, seed: int = 0) -> Recorded
 
     Phrases follow each other mostly in one order, titles are drawn by Zipf's law, and one token in 25 is
     another one. 16 and 63 nodes get 5.1 and 5.5 tokens a step accepted (``task.accepted``, 64 texts of 192
-    tokens); the profiles, 4.3 and 5.7 with 16 and 64 (docs/benchmarks.md).
+    tokens); the profiles, 4.3 and 5.7 with 16 and 64 (docs/figures.md).
     """
     rng = np.random.default_rng(seed)
     phrases = [rng.integers(2, vocabulary, rng.integers(8, 20)) for _ in range(30)]

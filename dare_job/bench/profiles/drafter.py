@@ -73,7 +73,7 @@ def texts(folder: Path, work: Path, test_users: int) -> Path:
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="Folder of the data: see docs/datasets.md.")],
+    data: Annotated[Path, typer.Option(help="Folder of the data: see docs/how-to/datasets.md.")],
     out: Annotated[Path, typer.Option(help="Work folder; each model gets a folder in it.")],
     steps: Annotated[int, typer.Option(help="Updates.")] = SMALL.steps,
     width: Annotated[int, typer.Option(help="Width of the draft model.")] = SMALL.width,

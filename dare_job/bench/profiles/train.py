@@ -191,7 +191,7 @@ def _save(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Pat
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="Folder of the data: see docs/datasets.md.")],
+    data: Annotated[Path, typer.Option(help="Folder of the data: see docs/how-to/datasets.md.")],
     out: Annotated[Path, typer.Option(help="Work folder; the model gets a folder in it.")],
     architecture: Annotated[str, typer.Option(help="llama, qwen2 or gpt2.")] = Settings.architecture,
     steps: Annotated[int, typer.Option(help="Updates of 2,048 tokens.")] = Settings.steps,

@@ -92,7 +92,7 @@ ROWS = pa.schema([
     pa.field("entity", pa.string(), nullable=False),
     pa.field("entity_id", pa.string(), nullable=False),
     pa.field("check", pa.string(), nullable=False),
-    pa.field("value", pa.float64()),  # what the check looked at: docs/quality-gates.md; null: an error
+    pa.field("value", pa.float64()),  # what the check looked at: docs/how-to/quality-gates.md; null: an error
     pa.field("text", pa.string()),  # its first 200 characters, or the error
 ])
 
