@@ -63,7 +63,7 @@ for _name, _group in {
     "drafter": _family("Train draft models.", train=drafter.train),
     "data": data.app,
     "lab": _family("Measure drafts and verification rules without a run.",
-                   replay=lab.replay, acceptance=drafter.acceptance),
+                   replay=lab.replay, acceptance=lab.acceptance),
     "config": _family("Look at the settings.", show=config.show, schema=config.schema),
 }.items():
     app.add_typer(_group, name=_name, rich_help_panel="Prepare")

@@ -32,23 +32,23 @@ class Split(StrEnum):
     user = "user"
 
 
-Out = Annotated[Path, typer.Option("--save", help="Folder to write, which is not there yet.")]
-MinUser = Annotated[int, typer.Option("--min-user", min=1, help="Interactions of each user that stays.")]
-MinItem = Annotated[int, typer.Option("--min-item", min=1, help="Interactions of each item that stays.")]
-Positive = Annotated[float, typer.Option("--positive", help="Ratings of at least this are label 1.")]
+Out = Annotated[Path, typer.Option("--save", help="Folder to write; must not exist.")]
+MinUser = Annotated[int, typer.Option("--min-user", min=1, help="Minimum interactions of a user.")]
+MinItem = Annotated[int, typer.Option("--min-item", min=1, help="Minimum interactions of an item.")]
+Positive = Annotated[float, typer.Option("--positive", help="Lowest rating with label 1.")]
 WithoutTitle = Annotated[Untitled, typer.Option(
-    "--untitled", help="Interactions with items that have no title, which no prompt can name.")]
+    "--untitled", help="Interactions with items without a title.")]
 Repeated = Annotated[Duplicates, typer.Option(
-    "--duplicates", help="Several ratings of an item by a user: the last counts, or all.")]
+    "--duplicates", help="Several ratings of an item by a user: keep the last, or all.")]
 HistoryShare = Annotated[float, typer.Option(
-    "--history-share", help="m / n of the old and new window, as history.share.")]
-SplitBy = Annotated[Split, typer.Option("--split", help="How CTR rows are split.")]
-ValidShare = Annotated[float, typer.Option("--valid-share", min=0, max=1, help="Of the CTR rows.")]
-TestShare = Annotated[float, typer.Option("--test-share", min=0, max=1, help="Of the CTR rows.")]
-Sample = Annotated[int, typer.Option("--sample", min=0, help="Test users, and test items, of speed.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of halves, samples and a split by user.")]
+    "--history-share", help="Share of history in both windows, as history.share.")]
+SplitBy = Annotated[Split, typer.Option("--split", help="Split the CTR rows by time or by user.")]
+ValidShare = Annotated[float, typer.Option("--valid-share", min=0, max=1, help="Share of the CTR rows.")]
+TestShare = Annotated[float, typer.Option("--test-share", min=0, max=1, help="Share of the CTR rows.")]
+Sample = Annotated[int, typer.Option("--sample", min=0, help="Users, and items, to measure speed with.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of halves, samples and splits by user.")]
 Config = Annotated[list[Path] | None, typer.Option(
-    "--config", help="YAML settings, of which input.max_reject_share, spark and log count; repeatable.")]
+    "--config", help="YAML settings (input.max_reject_share, spark, log); repeatable.")]
 Set = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Override a setting, as in spark.master=local[4]; repeatable.")]
 
@@ -93,8 +93,7 @@ def movielens_10m(
     test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
     set_: Set = None, as_json: AsJson = False,
 ) -> None:
-    """MovieLens-10M: labels, windows, halves and splits; no filter unless asked for.
-    """
+    """MovieLens-10M: labels, windows, halves and splits; by default no filter."""
     from dare_job.config.settings import load
     from dare_job.data import readers
     from dare_job.data.paper.options import Options
@@ -112,20 +111,16 @@ def movielens_10m(
 @prepare.command("amazon-books")
 def amazon_books(
     reviews: Annotated[Path, typer.Option(
-        "--reviews", help="Books.json.gz or the like: reviews as JSON lines (2014, 2018, 2023), or the csv "
-        "of ratings alone; .gz or not.")],
+        "--reviews", help="Reviews as JSON lines (2014, 2018, 2023), or the csv of ratings; .gz or not.")],
     meta: Annotated[Path, typer.Option(
-        "--meta", help="meta_Books.json.gz or the like: JSON lines, or Python notation as in 2014.")],
+        "--meta", help="Items as JSON lines, or in Python notation as in 2014.")],
     out: Out, min_user: MinUser = 60, min_item: MinItem = 40, positive: Positive = 5.0,
     untitled: WithoutTitle = Untitled.drop, duplicates: Repeated = Duplicates.last,
     history_share: HistoryShare = 0.7, split: SplitBy = Split.time, valid_share: ValidShare = 0.1,
     test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
     set_: Set = None, as_json: AsJson = False,
 ) -> None:
-    """Amazon-Books: users and items with few interactions filtered, labels, windows, halves and splits.
-
-    The paper does not state its thresholds; the defaults are KAR's.
-    """
+    """Amazon-Books: filters as KAR's (the paper does not state its own), labels, windows, halves and splits."""
     from dare_job.config.settings import load
     from dare_job.data import readers
     from dare_job.data.paper.options import Options

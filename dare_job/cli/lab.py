@@ -1,28 +1,34 @@
-"""The command ``lab replay``: recorded texts against drafts, without a model."""
-
-from typing import Annotated
-
-import typer
+"""The commands under ``dare-job lab``: drafts and verification rules measured without a run."""
 
 from dare_job.cli import options
-from dare_job.cli.result import AsJson, print_result
+from dare_job.cli.from_dataclass import takes
+from dare_job.cli.result import print_result
+from dare_job.evaluate.acceptance.options import Options as AcceptanceOptions
+from dare_job.evaluate.replay.options import ReplayOptions
 
 
-def replay(
-    text: options.Text, column: options.Column, tokenizer: options.Tokenizer,
-    id_column: options.IdColumn = None, held_out: options.HeldOut = 1000,
-    nodes: Annotated[str, typer.Option(
-        "--nodes", help="Draft tokens per step, separated by commas.")] = "16,64",
-    pool: options.Pool = "global", groups: options.Groups = None, old: options.Old = None,
-    against: Annotated[str, typer.Option(
-        "--against", help="Methods to compare with in the same run: published (the rule in DARE's code), "
-        "arctic.")] = "",
-    as_json: AsJson = False,
-) -> None:
+@takes(ReplayOptions)
+def replay(asked: ReplayOptions, as_json: bool) -> None:
     """Replay recorded texts with drafts, without a model: how many tokens are accepted, and at what cost."""
-    from dare_job.evaluate.replay.command import Options, run
+    from dare_job.evaluate.replay.command import run
+    from dare_job.observe import log
 
-    budgets = options.numbers("--nodes", nodes)
-    asked = Options(text, column, tokenizer, id_column, held_out, options.words(pool), groups, old,
-                    nodes=budgets, against=options.words(against))
+    log.to_stderr()
     print_result(as_json, lambda: run(asked))
+
+
+@takes(AcceptanceOptions)
+def acceptance(asked: AcceptanceOptions, as_json: bool) -> None:
+    """Acceptance rates of all verification rules, next to the optimum of any exact rule.
+
+    Both models read the same texts; rates are computed from their probabilities at sampled positions.
+    """
+    if asked.plot:
+        options.writable("--plot", asked.plot)
+    from dare_job.evaluate.acceptance.command import draw_chart, run
+    from dare_job.observe import log
+
+    log.to_stderr()
+    found = print_result(as_json, lambda: run(asked))
+    if asked.plot:
+        asked.plot.write_text(draw_chart(found["rows"]), encoding="utf-8")

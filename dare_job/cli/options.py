@@ -4,13 +4,14 @@ What commands on a night share: their options, and the job that these make.
 """
 
 import os
-from datetime import date, timedelta
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dare_job.config import options as option_types
 from dare_job.errors import ConfigError
 
 
@@ -52,11 +53,8 @@ Old = Annotated[Path | None, typer.Option(
 
 
 def numbers(option: str, text: str) -> list[int]:
-    """Whole numbers between commas. Raises ConfigError naming the option."""
-    try:
-        return [int(part) for part in words(text)]
-    except ValueError:
-        raise ConfigError(f"{option} {text!r} is no list of numbers; write for example 16,64") from None
+    """Integers separated by commas. Raises ConfigError naming the option."""
+    return option_types.numbers(option, text)
 
 
 def writable(option: str, path: Path) -> Path:
@@ -137,15 +135,7 @@ def job(config, day_, input_path, out, model, limit, overrides, target=None, cur
 
 def day(text: str, option: str = "--date") -> date:
     """A date of the command line. Raises ConfigError naming the option."""
-    try:
-        found = date.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.isoformat() != text:
-        raise ConfigError(f"{option} {text!r} is not a date; write it as YYYY-MM-DD, for example 2026-01-02")
-    if found == date.max:  # its end is a day that no calendar here has
-        raise ConfigError(f"{option} {text!r} is too late: the last night is {date.max - timedelta(days=1)}")
-    return found
+    return option_types.day(option, text)
 
 
 def _run_id(dt: str) -> str:

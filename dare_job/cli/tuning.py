@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +16,11 @@ import typer
 
 from dare_job.cli import options
 from dare_job.cli import options as night
+from dare_job.cli.from_dataclass import takes
 from dare_job.cli.options import Device, Dtype, OnDevice
 from dare_job.cli.result import AsJson, print_result
 from dare_job.errors import ConfigError
+from dare_job.evaluate.replay.options import TuneOptions
 
 
 class ChatTemplate(StrEnum):
@@ -58,112 +61,47 @@ def check(
         raise typer.Exit(1)
 
 
-def tune(
-    text: options.Text, column: options.Column, tokenizer: options.Tokenizer,
-    id_column: options.IdColumn = None,
-    latency: Annotated[Path | None, typer.Option(
-        "--latency", help="What a forward costs: JSON of milliseconds by batch size, then by queries a row, "
-        "such as conf/latency/*.json or the last line of `dare-job check`.")] = None,
-    model: Annotated[str | None, typer.Option(
-        "--model", help="Measure that here instead, with this model: 'embedded', a folder or a hub name. On "
-        "a CPU set OMP_NUM_THREADS to the threads of a worker.")] = None,
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="Type of its weights.")] = Dtype.float32,
-    device: Annotated[Device, typer.Option(
-        "--device", help="Where it is measured; auto: cuda where torch finds a GPU.")] = Device.auto,
-    save_latency: Annotated[Path | None, typer.Option(
-        "--save-latency", help="Keep what --model measured in this file, for --latency.")] = None,
-    out: Annotated[Path, typer.Option(
-        "--save", help="File to write: settings to use as the last --config of a run.")] = Path("tuned.yaml"),
-    held_out: options.HeldOut = 1000,
-    screen: Annotated[int, typer.Option(
-        "--screen", help="How many of them screen settings; the others confirm what was found.")] = 100,
-    pool: options.Pool = "global", groups: options.Groups = None, old: options.Old = None,
-    batch: Annotated[str, typer.Option(
-        "--batch", help="Batch sizes, such as 1,8,32; without it those of the latency curve.")] = "",
-    nodes: Annotated[str, typer.Option(
-        "--nodes", help="Draft nodes a step to try; plain decoding and the default always are.")]
-    = "1,2,3,4,6,8,12,16,24,32,48,64,96,128",
-    sizes: Annotated[str, typer.Option(
-        "--sizes", help="Texts in a pool to try; all of them always are.")] = "100,500,2000",
-    contexts: Annotated[str, typer.Option("--contexts", help="Longest contexts to try.")] = "4,8,12,15",
-    depths: Annotated[str, typer.Option("--depths", help="Longest draft paths to try.")] = "6,12,20",
-    lambdas: Annotated[str, typer.Option(
-        "--lambdas", help="Lambdas of the blend to try, beside the weights that pools learn.")]
-    = "2,4,8,16,32",
-    drafting_us: Annotated[str, typer.Option(
-        "--drafting-us", help="Microseconds of drafting a row and of each of its nodes, such as 12,0.6: the "
-        "same result on every machine. Without it drafting is measured here.")] = "",
-    threads: Annotated[int, typer.Option(
-        "--threads", min=0, help="Threads that draft a batch; 0: the processors of this machine.")] = 0,
-    rows: Annotated[int | None, typer.Option(
-        "--rows", min=1, help="Rows of a first night, for its waves; else the texts of the file.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find draft settings by replaying recorded text, and write them as YAML, before a GPU hour is spent.
+@takes(TuneOptions)
+def tune(asked: TuneOptions, as_json: bool) -> None:
+    """Find the fastest draft settings by replaying recorded texts, and write them as YAML.
 
-    Searches node budget, context orders, depth, lambda and pool size for the most tokens a second that the
-    latency curve promises.
+    The speed is computed from the latency curve of the model, so that the search needs no GPU.
     """
-    from dare_job.evaluate.replay.tune import Options, run
+    from dare_job.evaluate.replay.tune import run
     from dare_job.observe import log
 
     log.to_stderr()
-    options.writable("--save", out)
-    budgets, batches = options.numbers("--nodes", nodes), options.numbers("--batch", batch)
+    options.writable("--save", asked.out)
 
     def work() -> dict:
-        curve, name = _curve(latency, model, batches, budgets, dtype.value, device.value, save_latency)
-        return run(Options(
-            text, column, tokenizer, id_column, held_out, options.words(pool), groups, old, curve=curve,
-            curve_name=name, batch=batches, nodes=budgets, sizes=options.numbers("--sizes", sizes),
-            contexts=options.numbers("--contexts", contexts), depths=options.numbers("--depths", depths),
-            lambdas=_lambdas(lambdas), screen=screen, drafting=_drafting(drafting_us), threads=threads,
-            rows=rows, out=out, command=shlex.join(["dare-job", *sys.argv[1:]])))
+        curve, name = _latency_curve(asked)
+        command = shlex.join(["dare-job", *sys.argv[1:]])
+        return run(replace(asked, curve=curve, curve_name=name, command=command))
 
     print_result(as_json, work)
 
 
-def _curve(latency, model, batches, budgets, dtype, device, save):
-    """The curve that was given or is measured now, and where it comes from."""
+def _latency_curve(asked: TuneOptions):
+    """The latency curve that was named or is measured now, and where it comes from."""
     from dare_job.decode.engine.latency import LatencyCurve
     from dare_job.evaluate.replay import latency as curves
 
-    if (latency is None) == (model is None):
-        raise ConfigError("tune needs to know what a forward costs: give --latency FILE (conf/latency holds "
+    if (asked.latency is None) == (asked.model is None):
+        raise ConfigError("tune needs the cost of forward passes: give --latency FILE (conf/latency has "
                           "computed ones), or --model NAME to measure it here, and not both")
-    if save and model is None:
-        raise ConfigError("--save-latency keeps what --model measures; give --model NAME")
-    if latency:
-        return curves.read(latency), str(latency)
-    if save:
-        options.writable("--save-latency", save)
-    print(f"measuring forwards of {model}", flush=True)
-    table = curves.measure(model, batches or (1, 8, 32), max(budgets, default=1), dtype, device)
-    if save:
-        save.write_text(json.dumps({"latency_ms": table}, indent=1) + "\n", encoding="utf-8")
-    return LatencyCurve.of(table, f"--model {model}"), f"{model} in {dtype}, measured here"
+    if asked.save_latency and asked.model is None:
+        raise ConfigError("--save-latency saves what --model measures; give --model NAME")
+    if asked.latency:
+        return curves.read(asked.latency), str(asked.latency)
+    if asked.save_latency:
+        options.writable("--save-latency", asked.save_latency)
+    print(f"measuring forward passes of {asked.model}", flush=True)
+    table = curves.measure(asked.model, asked.batch or (1, 8, 32), max(asked.nodes, default=1), asked.dtype,
+                           asked.device)
+    if asked.save_latency:
+        asked.save_latency.write_text(json.dumps({"latency_ms": table}, indent=1) + "\n", encoding="utf-8")
+    return LatencyCurve.of(table, f"--model {asked.model}"), f"{asked.model} in {asked.dtype}, measured here"
 
-
-def _lambdas(text: str) -> list[float | None]:
-    try:
-        found = [None if part == "learned" else float(part) for part in options.words(text)]
-    except ValueError:
-        found = [math.nan]
-    if not all(value is None or math.isfinite(value) for value in found):
-        raise ConfigError(f"--lambdas {text!r} is no list of numbers and 'learned'; write for example 4,8")
-    return found
-
-
-def _drafting(text: str) -> tuple[float, float] | None:
-    if not text:
-        return None
-    try:
-        base, node = map(float, text.split(","))
-    except ValueError:
-        base = node = math.nan
-    if not (0 <= base < math.inf and 0 <= node < math.inf):
-        raise ConfigError(f"--drafting-us {text!r} is not two numbers from 0; write for example 12,0.6")
-    return base, node
 
 _CURVE = "2:0.1,2:0.05,4:0.05,4:0.01,8:0.001,16:0.0001"
 
@@ -172,31 +110,32 @@ def curve(
     config: night.Config, date: night.Day, input: night.Input = None, out: night.Out = None,
     model: night.Model = None, set_: night.Set = None,
     work: Annotated[Path, typer.Option(
-        "--save", help="Folder for curve.json, curve.svg and the working files.")] = Path("curve"),
+        "--save", help="Folder for curve.json, curve.svg and working files.")] = Path("curve"),
     settings: Annotated[str, typer.Option(
-        "--settings", metavar="K:P,...", help="Settings of the relaxed rule to measure.")] = _CURVE,
+        "--settings", metavar="K:P,...", help="Settings of relaxed verification to measure.")] = _CURVE,
     rows: Annotated[int, typer.Option(
-        "--rows", min=1, help="Rows that are timed, drawn by seed; without --data also those compared.")]
+        "--rows", min=1, help="Rows to time, chosen by seed (and to compare, without --data).")]
     = 1000,
-    turns: Annotated[int, typer.Option("--turns", min=1, help="How often each setting is timed.")] = 3,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the rows drawn.")] = 0,
-    level: Annotated[float, typer.Option("--level", help="Of the bounds, for all settings together.")] = 0.95,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Repetitions of the timing.")] = 3,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the rows.")] = 0,
+    level: Annotated[float, typer.Option("--level",
+                                         help="Confidence level of the bounds, over all settings.")] = 0.95,
     data: Annotated[str | None, typer.Option(
-        "--data", help="Clicks for `dare-job ctr`: measures AUC too; then every row is written.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Of the CTR models' trainings.")] = 10,
+        "--data", help="Clicks, as for `dare-job ctr`: measure AUC, too, with all rows.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Trainings of each CTR model.")] = 10,
     ctr_model: Annotated[str, typer.Option("--ctr-model", help="CTR models: din, dcnv2.")] = "din,dcnv2",
     labels_from: Annotated[str | None, typer.Option(
         "--labels-from", metavar="YYYY-MM-DD", help="First day whose interactions are predicted.")] = None,
-    min_rating: Annotated[float, typer.Option("--min-rating", help="A click is a rating from this on.")] = 4,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of a CTR model, at most.")] = 30,
+    min_rating: Annotated[float, typer.Option("--min-rating",
+                                              help="Lowest rating that counts as a click.")] = 4,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Maximum epochs of a CTR model.")] = 30,
     device: Annotated[Device, typer.Option(
-        "--device", help="Of the CTR models; auto: cuda where torch finds a GPU.")] = Device.auto,
+        "--device", help="Device of the CTR models.")] = Device.auto,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what looser verification costs in quality and gains in speed, over settings (k, p).
+    """Measure what relaxed verification costs in quality and gains in speed, for several settings (k, p).
 
-    The same rows are written strictly and by each setting, on this machine, with tonight's pools and drafts.
-    Writes SAVE/curve.json, which `dare-job run --target ... --curve` picks a setting from, and curve.svg.
+    The curve is for `dare-job run --target ... --curve`, which picks a setting from it.
     """
     from dare_job.cli.output import writing
     from dare_job.evaluate.curve import table

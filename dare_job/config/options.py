@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field
+from datetime import date, timedelta
 from typing import Any, Literal
 
 from dare_job.errors import ConfigError
@@ -40,7 +41,7 @@ def device(panel: str | None = None) -> Any:
     return option("auto (cuda if there is a GPU), cpu or cuda.", "auto", metavar="DEVICE", panel=panel)
 
 
-def dtype(help: str = "Type of the weights: float32, bfloat16 or float16.", panel: str | None = None) -> Any:
+def dtype(help: str = "Weights in float32, bfloat16 or float16.", panel: str | None = None) -> Any:
     return option(help, "float32", metavar="DTYPE", panel=panel)
 
 
@@ -55,3 +56,16 @@ def numbers(flag: str, text: str) -> list[int]:
         return [int(part) for part in words(flag, text)]
     except ValueError:
         raise ConfigError(f"{flag} {text!r} is not a list of numbers; write for example 16,64") from None
+
+
+def day(flag: str, text: str) -> date:
+    """A date as YYYY-MM-DD. Raises ConfigError naming the option."""
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.isoformat() != text:
+        raise ConfigError(f"{flag} {text!r} is not a date; write it as YYYY-MM-DD, for example 2026-01-02")
+    if found == date.max:  # the day after it does not exist
+        raise ConfigError(f"{flag} {text!r} is too late: the last date is {date.max - timedelta(days=1)}")
+    return found

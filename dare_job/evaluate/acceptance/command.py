@@ -4,7 +4,6 @@ chart.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 
 import torch
@@ -16,7 +15,7 @@ from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 from dare_job.decode.model.target import Target
 from dare_job.evaluate.acceptance import measure, texts, trees
 from dare_job.evaluate.acceptance import texts as acceptance_texts
-from dare_job.evaluate.acceptance.trees import SparseShape
+from dare_job.evaluate.acceptance.options import Options
 from dare_job.models.files import fingerprint, resolve, vocabulary
 from dare_job.publish.report.plot import Line, Panel, document
 
@@ -90,38 +89,6 @@ def _with_width(row: dict, name: str) -> str:
     return f"{row[name]:.4f}" + ("" if ends is None else f" ± {(ends[1] - ends[0]) / 2:.4f}")
 
 _LOG = logging.getLogger("dare_job")
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the command, named like those on the command line.
-
-    Attributes
-    ----------
-    text : None for the sample world
-    texts, positions : number of rows read, and of their tokens at which rates are measured
-    draws : samples for an estimated rate at one place
-    trees : tree shapes, measured on the first ``tree_rows`` prompts
-    """
-
-    target: str
-    draft: str
-    text: str | None
-    column: str
-    prompt_column: str | None
-    temperatures: Sequence[float]
-    drafts: Sequence[int]
-    texts: int
-    positions: int
-    draws: int
-    trees: Sequence[SparseShape]
-    tree_rows: int
-    new_tokens: int
-    seed: int
-    dtype: str
-    device: str
-    chat_template: str
-    trust_remote_code: bool
 
 
 def run(options: Options) -> dict:

@@ -1,33 +1,87 @@
+"""Settings of a CTR evaluation: the options of ``dare-job ctr``. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
-from dare_job.evaluate.ctr.train import TrainSettings
-from dare_job.models.files import EMBEDDED
-from dare_job.schemas import ENTITIES
+from dare_job.config.options import Device, day, device, option, words
+from dare_job.errors import ConfigError
+
+ENTITIES = ("user", "item")
+_DATA, _MODELS = "Data", "CTR models"
+
+
+def _sets(flag: str, texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, out = text.partition("=")
+        if not equals:
+            name, out = "knowledge", text
+        if not name or not out:
+            raise ConfigError(f"{flag} {text!r}: write NAME=OUT, for example strict=out/strict")
+        if name in found:
+            raise ConfigError(f"{flag} {text!r}: the name {name!r} is there twice; each set needs its own")
+        found[name] = out
+    return found
+
+
+def _entities(flag: str, text: str) -> list[str]:
+    found = words(flag, text)
+    if not found or set(found) - set(ENTITIES):
+        raise ConfigError(f"{flag} {text!r}: choose user, item, or user,item")
+    return [entity for entity in ENTITIES if entity in found]
+
+
+def _pairs(flag: str, texts: list[str]) -> list[tuple[str, str]]:
+    pairs = [words(flag, text) for text in texts]
+    for pair, text in zip(pairs, texts, strict=True):
+        if len(pair) != 2 or pair[0] == pair[1]:
+            raise ConfigError(f"{flag} {text!r}: write two names, for example strict,relaxed")
+    return [(first, second) for first, second in pairs]
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Settings of the training of one CTR model."""
+
+    epochs: int = option("Maximum number of epochs.", 30, panel=_MODELS, min=1)
+    batch_size: int = option("Label rows per update.", 256, flag="--batch", panel=_MODELS, min=2)
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-5
+    patience: int = 4  # epochs without a better AUC on the validation part
+    average: float = option("Decay of the moving average of the weights; 0: use the last weights.", 0.99,
+                            panel=_MODELS, min=0, max=0.9999)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What ``dare-job ctr`` was asked; the fields' names are those of its options.
+    """Options of ``dare-job ctr``. ``revision`` and ``window`` are those of the encoder (``encode.*``)."""
 
-    revision, window  of ``encoder``, as of ``encode.*``; the command line leaves them
-    """
-
-    data: str
-    knowledge: dict[str, str] = field(default_factory=dict)  # name -> OUT
-    models: Sequence[str] = ("din", "dcnv2")
-    seeds: int = 5
-    dt: str | None = None
-    labels_from: date | None = None
-    entities: Sequence[str] = ENTITIES
-    encoder: str = EMBEDDED
-    equivalent: Sequence[tuple[str, str]] = ()
-    margin: float = 0.002
-    history: int = 20
-    min_rating: float = 4.0
-    device: str = "cpu"
+    data: str = option("Clicks: input data of a run, the output of `dare-job data prepare`, a folder with "
+                       "train, valid and test.csv.gz, or 'sample'.", panel=_DATA)
+    knowledge: dict[str, str] = option(
+        "Texts to compare: output folder of a run; repeatable. Names that start with 'cluster' use cluster "
+        "ids instead of vectors.", (), metavar="NAME=OUT", parse=_sets, repeatable=True, panel=_DATA)
+    models: Sequence[str] = option("CTR models: din, dcnv2.", ("din", "dcnv2"), flag="--ctr-model",
+                                   parse=words, panel=_MODELS)
+    seeds: int = option("Trainings of each model, with seeds from 0; use 5 or more.", 5, min=2, panel=_MODELS)
+    dt: str | None = option("Published date of the texts. Default: the newest.", None, flag="--date",
+                            metavar="YYYY-MM-DD", parse=lambda flag, text: day(flag, text).isoformat(),
+                            panel=_DATA)
+    labels_from: date | None = option(
+        "First day to predict; earlier days are history. Default: the day after the texts.", None,
+        metavar="YYYY-MM-DD", parse=day, panel=_DATA)
+    entities: Sequence[str] = option("Use the texts of users, items or both.", ENTITIES, parse=_entities,
+                                     panel=_DATA)
+    encoder: str = option("Sentence encoder of texts without features: 'embedded', folder or hub name.",
+                          "embedded", panel=_DATA)
+    equivalent: Sequence[tuple[str, str]] = option(
+        "Two sets to test for equal AUC within --margin; repeatable.", (), metavar="A,B", parse=_pairs,
+        repeatable=True)
+    margin: float = option("Margin of AUC.", 0.002)
+    history: int = option("Last clicks in the input of a model.", 20, min=1, panel=_DATA)
+    min_rating: float = option("Lowest rating that counts as a click.", 4.0, panel=_DATA)
+    device: Device = device(_MODELS)
     training: TrainSettings = field(default_factory=TrainSettings)
     revision: str | None = None
     window: int | None = None

@@ -15,18 +15,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from dare_job.evaluate.ctr.examples import Examples
 from dare_job.evaluate.ctr.inputs import Inputs
+from dare_job.evaluate.ctr.options import TrainSettings
 from dare_job.training import loop as training_loop
 from dare_job.training.loop import Schedule, Training
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    epochs: int = 30
-    batch_size: int = 256
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-5
-    patience: int = 4  # epochs without a better AUC on the validation part
-    average: float = 0.99  # decay of the weights' moving average, which is what predicts; 0: the last weights
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +11,12 @@ from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import sources, texts
 from dare_job.evaluate.replay.drafters import ARCTIC_SETTINGS, Arctic, Blend, Published
 from dare_job.evaluate.replay.measure import ROWS, Calibration, cost, ratio, replay
+from dare_job.evaluate.replay.options import ReplayOptions as Options
 from dare_job.evaluate.replay.sources import Corpus
-from pools.draft import DraftSettings, warm_up
+from pools.draft import warm_up
 from pools.index import Index
 
 PEERS = ("published", "arctic")
-
-
-@dataclass(frozen=True)
-class Options(sources.Source):
-    """What ``dare-job replay`` was asked; the field's names are those of its options."""
-
-    nodes: Sequence[int] = (16, 64)
-    against: Sequence[str] = ()
-    settings: DraftSettings = field(default_factory=DraftSettings)
 
 
 def run(options: Options) -> dict:

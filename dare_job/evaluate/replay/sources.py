@@ -8,24 +8,11 @@ import numpy as np
 
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.replay import texts
+from dare_job.evaluate.replay.options import Source
 from pools.index import Index
 
 POOLS = ("own", "group", "global")
 Encoder = Callable[[list[str]], list[np.ndarray]]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Files and columns of recorded texts; the field's names are those of the command line's options."""
-
-    text: Path
-    column: str
-    tokenizer: Sequence[Path]
-    id_column: str | None = None
-    held_out: int = 1000
-    pool: Sequence[str] = ("global",)
-    groups: Path | None = None
-    old: Path | None = None
 
 
 @dataclass(frozen=True)

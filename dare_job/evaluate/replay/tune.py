@@ -2,48 +2,20 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
-from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import latency, search, sources, texts, tuned
+from dare_job.evaluate.replay.options import TuneOptions as Options
 from dare_job.evaluate.replay.search import Space
 from dare_job.evaluate.replay.trials import Objective, Trials
 from dare_job.observe import progress
 from pools.draft import draft, warm_up
 from pools.errors import PoolError
 from pools.index import Index
-
-
-@dataclass(frozen=True)
-class Options(sources.Source):
-    """What ``dare-job tune`` was asked; the field's names are those of its options.
-
-    curve      milliseconds of a forward, and where they come from
-    batch      batch sizes; empty: those of the curve
-    drafting   microseconds of drafting a row, (base, a node); None: as measured here
-    threads    that draft a batch; 0: the processors of this machine
-    rows       of a first night in waves; None: the texts of the file
-    """
-
-    curve: LatencyCurve | None = None
-    curve_name: str = ""
-    batch: Sequence[int] = ()
-    nodes: Sequence[int] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-    sizes: Sequence[int] = (100, 500, 2000)
-    contexts: Sequence[int] = (4, 8, 12, 15)
-    depths: Sequence[int] = (6, 12, 20)
-    lambdas: Sequence[float | None] = (2.0, 4.0, 8.0, 16.0, 32.0)
-    screen: int = 100
-    drafting: tuple[float, float] | None = None
-    threads: int = 0
-    rows: int | None = None
-    out: Path = Path("tuned.yaml")
-    command: str = "dare-job tune"
 
 
 def run(options: Options) -> dict:

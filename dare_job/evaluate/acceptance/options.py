@@ -1,0 +1,81 @@
+"""Settings of ``evaluate.acceptance``: the options of ``dare-job lab acceptance``. Imports no torch."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dare_job.config.options import Device, Dtype, device, dtype, numbers, option, words
+from dare_job.errors import ConfigError
+
+_MAX_DRAFTS = 8
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.01, 100.0
+_TEXTS, _TREES = "Texts", "Draft trees"
+
+
+def _temperatures(flag: str, text: str) -> list[float]:
+    try:
+        found = [float(part) for part in words(flag, text)]
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r} is no list of numbers; write for example 0.1,0.5,1") from None
+    wrong = [value for value in found if value != 0 and not _MIN_TEMPERATURE <= value <= _MAX_TEMPERATURE]
+    if wrong or not found:
+        raise ConfigError(f"{flag} {text!r}: each must be 0 (greedy) or from {_MIN_TEMPERATURE:g} to "
+                          f"{_MAX_TEMPERATURE:g}")
+    return list(dict.fromkeys(found))
+
+
+def _counts(flag: str, text: str) -> list[int]:
+    between = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", text)
+    if between:
+        first, last = map(int, between.groups())
+        found = list(range(first, min(last, _MAX_DRAFTS + 1) + 1))
+    else:
+        found = numbers(flag, text)
+    if not found or not all(1 <= n <= _MAX_DRAFTS for n in found):
+        raise ConfigError(f"{flag} {text!r}: each must be from 1 to {_MAX_DRAFTS}, such as 3, 1,2,4 or "
+                          f"1..{_MAX_DRAFTS}")
+    return list(dict.fromkeys(found))
+
+
+def _shapes(flag: str, text: str) -> list:
+    from dare_job.evaluate.acceptance.trees import SparseShape
+
+    return [SparseShape.parse(part) for part in words(flag, text)]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``dare-job lab acceptance``."""
+
+    target: str = option("Target model: 'embedded', a folder or a hub name.", flag="--model")
+    draft: str = option("Draft model with the same tokenizer: a folder or a hub name.")
+    text: str | None = option("Texts: jsonl, csv, Parquet or a run's output. Default: the sample world.",
+                              None, panel=_TEXTS)
+    column: str = option("Column of the texts in a file.", "knowledge", panel=_TEXTS)
+    prompt_column: str | None = option("Column of the prompts in a file. Default: prompt, if there is one.",
+                                       None, panel=_TEXTS)
+    temperatures: Sequence[float] = option("Temperatures of both models, such as 0.1,0.5,1; 0: greedy.",
+                                           (0.7,), flag="--temperature", parse=_temperatures)
+    drafts: Sequence[int] = option(f"Draft tokens per position, such as 3, 1,2,4 or 1..{_MAX_DRAFTS}.", (3,),
+                                   parse=_counts)
+    texts: int = option("Maximum number of texts.", 128, min=1, panel=_TEXTS)
+    positions: int = option("Number of sampled positions to measure at.", 256, min=1,
+                            panel=_TEXTS)
+    draws: int = option("Samples per position, for rates without a closed form.", 16, min=2)
+    trees: Sequence[Any] = option("Generate with these trees, too; NODES: only that many nodes.", (),
+                                  metavar="4x2x1[:NODES],...", parse=_shapes, panel=_TREES)
+    tree_rows: int = option("Number of prompts to generate for.", 32, min=1, panel=_TREES)
+    new_tokens: int = option("Maximum tokens of a generated text.", 128, min=2, panel=_TREES)
+    plot: Path | None = option("SVG file of rates and optima over temperatures or draft tokens.", None)
+    seed: int = option("Seed of all samples.", 0, min=0)
+    dtype: Dtype = dtype()
+    device: Device = device()
+    chat_template: Literal["auto", "always", "never"] = option(
+        "auto, always or never, for prompts in a file.", "auto", metavar="MODE", panel=_TEXTS)
+    trust_remote_code: bool = option("Run the Python code in the models' repositories.", False)
+
+    def __post_init__(self):
+        if self.plot and len(self.temperatures) == len(self.drafts) == 1:
+            raise ConfigError("--plot draws rates over temperatures or over drafts: give several of either")

@@ -1,0 +1,109 @@
+"""Settings of replays of recorded texts: the options of ``dare-job lab replay`` and ``dare-job tune``.
+
+Imports neither torch nor numba.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dare_job.config.options import Device, Dtype, device, dtype, numbers, option, words
+from dare_job.errors import ConfigError
+
+_TEXTS, _LATENCY, _SEARCH = "Texts", "Latency", "Search"
+
+
+def _lambdas(flag: str, text: str) -> list[float | None]:
+    try:
+        found = [None if part == "learned" else float(part) for part in words(flag, text)]
+    except ValueError:
+        found = [math.nan]
+    if not all(value is None or math.isfinite(value) for value in found):
+        raise ConfigError(f"{flag} {text!r} is no list of numbers and 'learned'; write for example 4,8")
+    return found
+
+
+def _microseconds(flag: str, text: str) -> tuple[float, float]:
+    try:
+        row, node = map(float, text.split(","))
+    except ValueError:
+        row = node = math.nan
+    if not (0 <= row < math.inf and 0 <= node < math.inf):
+        raise ConfigError(f"{flag} {text!r} is not two numbers from 0; write for example 12,0.6")
+    return row, node
+
+
+def _draft_settings() -> Any:
+    from pools.draft import DraftSettings
+
+    return DraftSettings()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files and columns of recorded texts."""
+
+    text: Path = option("Texts: jsonl, csv or Parquet, gzipped or not.", panel=_TEXTS)
+    column: str = option("Column of the text.", panel=_TEXTS)
+    tokenizer: Sequence[Path] = option("Folder or file: tokenizer.json, or GPT-2's vocabulary and merges.",
+                                       parse=lambda _, given: list(map(Path, given)),
+                                       repeatable=True, panel=_TEXTS)
+    id_column: str | None = option("Column of the id. Default: the row number.", None, panel=_TEXTS)
+    held_out: int = option("Number of texts to replay, chosen by a hash of the id.", 1000,
+                           panel=_TEXTS)
+    pool: Sequence[str] = option("Draft from the texts of: own, group, global.",
+                                 ("global",), parse=words, panel=_TEXTS)
+    groups: Path | None = option("Table of entity_id and group (or pool) of the stage route.", None,
+                                 panel=_TEXTS)
+    old: Path | None = option("Previous texts of the same ids, to draft from.", None, panel=_TEXTS)
+
+
+@dataclass(frozen=True)
+class ReplayOptions(Source):
+    """Options of ``dare-job lab replay``."""
+
+    nodes: Sequence[int] = option("Draft tokens per step.", (16, 64), parse=numbers)
+    against: Sequence[str] = option("Other methods to compare with: published (DARE's code), arctic.", (),
+                                    parse=words)
+    settings: Any = field(default_factory=_draft_settings)
+
+
+@dataclass(frozen=True)
+class TuneOptions(Source):
+    """Options of ``dare-job tune``.
+
+    curve     latency curve, read from ``latency`` or measured with ``model``; ``curve_name``: its origin
+    drafting  microseconds of drafting (per row, per draft token); None: measured
+    """
+
+    latency: Path | None = option("Latency curve of the model, as in conf/latency/*.json.", None,
+                                  panel=_LATENCY)
+    model: str | None = option("Measure it here: 'embedded', folder or hub name.",
+                               None, panel=_LATENCY)
+    dtype: Dtype = dtype(panel=_LATENCY)
+    device: Device = device(_LATENCY)
+    save_latency: Path | None = option("Save what --model measures to this file.", None, panel=_LATENCY)
+    out: Path = option("File for the settings, a --config of later runs.", Path("tuned.yaml"),
+                       flag="--save")
+    screen: int = option("Texts that screen settings; the others confirm them.", 100, panel=_SEARCH)
+    batch: Sequence[int] = option("Batch sizes. Default: those of the latency curve.", (),
+                                  parse=numbers, panel=_SEARCH)
+    nodes: Sequence[int] = option("Draft tokens per step.",
+                                  (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), parse=numbers,
+                                  panel=_SEARCH)
+    sizes: Sequence[int] = option("Texts in an index.", (100, 500, 2000), parse=numbers, panel=_SEARCH)
+    contexts: Sequence[int] = option("Longest contexts.", (4, 8, 12, 15), parse=numbers, panel=_SEARCH)
+    depths: Sequence[int] = option("Longest draft paths.", (6, 12, 20), parse=numbers, panel=_SEARCH)
+    lambdas: Sequence[float | None] = option("Weights of the blend, or learned.",
+                                             (2.0, 4.0, 8.0, 16.0, 32.0), parse=_lambdas, panel=_SEARCH)
+    drafting: tuple[float, float] | None = option(
+        "Microseconds of drafting per row, per draft token.", None,
+        flag="--drafting-us", metavar="12,0.6", parse=_microseconds, panel=_LATENCY)
+    threads: int = option("Threads that draft a batch; 0: all processors.", 0, min=0, panel=_LATENCY)
+    rows: int | None = option("Rows of the run to plan waves for. Default: the texts.", None, min=1,
+                              panel=_SEARCH)
+    curve: Any = None
+    curve_name: str = ""
+    command: str = "dare-job tune"
