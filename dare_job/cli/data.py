@@ -120,7 +120,7 @@ def amazon_books(
     test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
     set_: Set = None, as_json: AsJson = False,
 ) -> None:
-    """Amazon-Books: filters as KAR's (the paper does not state its own), labels, windows, halves and splits."""
+    """Amazon-Books: KAR's filters (DARE's are not published), labels, windows, halves and splits."""
     from dare_job.config.settings import load
     from dare_job.data import readers
     from dare_job.data.paper.options import Options
