@@ -1,25 +1,25 @@
-"""The project's own errors. Each message names what is wrong, its value and the fix.
+"""Exceptions of the project. Each message says what is wrong, with which value, and how to fix it.
 
-The command line turns an error into one line on standard error and the class's exit code.
+The command line prints the message on standard error and exits with the class's exit code.
 """
 
 from collections.abc import Sequence
 
 
 class DareJobError(Exception):
-    """Base of every error that a user can cause or mend."""
+    """Base class of errors that a user can cause or fix."""
 
     exit_code = 1
 
 
 class ConfigError(DareJobError):
-    """A setting, flag or template is unknown or impossible."""
+    """A setting, option or template is unknown or invalid."""
 
     exit_code = 2
 
 
 class ThresholdError(DareJobError):
-    """More rows failed, or more texts are bad, than a limit allows: nothing was published."""
+    """More rows failed, or more texts are bad, than a limit allows. Nothing was published."""
 
     exit_code = 3
 
@@ -37,7 +37,7 @@ class InfrastructureError(DareJobError):
 
 
 class DeviceError(InfrastructureError):
-    """A device has failed; ``ids`` are those of the rows that were on it, where the worker itself asks."""
+    """A device failed. ``ids`` are the rows that it was decoding, if the raising worker knows them."""
 
     def __init__(self, message: str, ids: Sequence[str] = ()):
         super().__init__(message)
@@ -51,27 +51,27 @@ class ModelError(DareJobError):
 
 
 class PoolError(DareJobError):
-    """A pool file is damaged, of another version, or built with another tokenizer."""
+    """A pool file is damaged, has another version, or was built with another tokenizer."""
 
     exit_code = 7
 
 
 class RowError(DareJobError):
-    """One row cannot be written; it becomes a row with ``error`` set and costs no other row."""
+    """One row cannot be generated. It is written with ``error`` set; other rows are not affected."""
 
 
 UNEXPECTED = 1
 
 
 def exit_code(error: BaseException) -> int:
-    """The command's exit code where it ends with an exception."""
+    """The command's exit code for an exception."""
     if isinstance(error, DareJobError):
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):
         return 130
-    if type(error).__name__ == "PoolError":  # the package `pools` knows none of our classes
+    if type(error).__name__ == "PoolError":  # the package `pools` has its own class of this name
         return PoolError.exit_code
     return UNEXPECTED
 

@@ -75,8 +75,8 @@ def _writing(job: Job) -> Iterator[None]:
     atomic.recover(job.space.out)
     with lock.held(job.space.work):
         lock.wait_until_free(job.space.work.parent)  # `dare-job clean` may be moving dates away
-        job.space.settle()
-        job.space.note_reads()
+        job.space.clean_up()
+        job.space.record_read_dates()
         yield
 
 
@@ -113,7 +113,7 @@ def dry_run(job: Job) -> dict:
 def _name_unpublished(job: Job) -> None:
     """Warn about earlier dates whose run was interrupted: later dates do not use their texts."""
     log.to_stderr(job.config.log.format)
-    for dt in job.space.unpublished():
+    for dt in job.space.interrupted_dates():
         _LOG.warning("the run of %s is not finished, and the run of %s does not use its texts; to use them, "
                      "run `dare-job run --date %s` with the same options first", dt, job.space.dt, dt)
 

@@ -1,11 +1,11 @@
-"""Where a run keeps its files, and how a stage leaves either its complete output or none.
+"""The folders of a run, and how a stage commits either its complete output or nothing.
 
     OUT/knowledge/entity=user|item/dt=D/   published snapshots (part-*.parquet, _manifest.json)
-    OUT/features/entity=user|item/dt=D/    vectors and clusters of a published date (part-*.parquet, the same)
-    OUT/features/ids/entity=user|item/     ids of all that ever had features
-    OUT/candidates/dt=D/                   top K items of each user (part-*.parquet, the same)
-    OUT/reports/dt=D/index.html            what publish says of a date (dare_job/report)
-    OUT/_work/dt=D/<stage>/                a stage's output, complete once ``_done.json`` is in it
+    OUT/features/entity=user|item/dt=D/    vectors and clusters of a published date (same layout)
+    OUT/features/ids/entity=user|item/     ids of all entities that ever had features
+    OUT/candidates/dt=D/                   top K items of each user (same layout)
+    OUT/reports/dt=D/index.html            report of a published date (dare_job/publish/report)
+    OUT/_work/dt=D/<stage>/                output of a stage, complete once it contains ``_done.json``
 """
 
 import hashlib
@@ -22,15 +22,17 @@ from dare_job.storage.paths import AnyPath
 DONE = "_done.json"
 MANIFEST = "_manifest.json"
 READ_DATES = "reads.json"
-SHARD_PLAN = "_cut.json"  # of generate: what its work was cut into, there from its first moment on
-FILES = "_files"  # in a done-record: how many files of data were committed
+SHARD_PLAN = "_cut.json"  # shard plan of the stage generate, written before any row is generated
+FILES = "_files"  # key of the done-record: number of data files that were committed
 
 
 @dataclass(frozen=True)
 class Workspace:
+    """Folders of one date below ``out``, and the dates that it reads from."""
+
     out: AnyPath
     day: date
-    _noted: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # by ``note_reads``
+    _recorded: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def dt(self) -> str:
@@ -42,13 +44,13 @@ class Workspace:
 
     @property
     def logs(self) -> AnyPath:
-        """Folder of what commands on this date say about themselves: log files, times."""
+        """Folder of log files and stage times of the commands that ran on this date."""
         return self.work / "logs"
 
     def stage(self, name: str) -> AnyPath:
         """Folder of a stage's output, for example stage("plan") / "entity=user".
 
-        At a URL it is the version in force now: ask again once the stage has committed another.
+        At a URL this is the current version. Call again after the stage has committed a new one.
         """
         return atomic.current(self.work / name)
 
@@ -62,107 +64,108 @@ class Workspace:
         return self.out / "candidates" / f"dt={self.dt}"
 
     def snapshots(self) -> list[AnyPath]:
-        """Folders of what is published of the date: texts, features and candidates."""
+        """Folders that the date publishes to: texts, features and candidates."""
         both = [folder(entity) for folder in (self.knowledge, self.features) for entity in ENTITIES]
         return [*both, self.candidates()]
 
-    def encoded(self, entity: str) -> list[str]:
+    def feature_dates(self, entity: str) -> list[str]:
         """Dates with features of an entity type, ascending."""
         folders = paths.dated_folders(self.features(entity).parent)
-        there = paths.map_paths(lambda folder: (folder / MANIFEST).exists(), folders)
-        return [folder.name[3:] for folder, found in zip(folders, there, strict=True) if found]
+        published = paths.map_paths(lambda folder: (folder / MANIFEST).exists(), folders)
+        return [folder.name[3:] for folder, there in zip(folders, published, strict=True) if there]
 
-    def encoded_before(self, entity: str) -> str | None:
-        """The date whose clusters and vectors this one's features take: its own, else the nearest one.
+    def feature_source_date(self, entity: str) -> str | None:
+        """The date whose clusters and vectors this date reuses.
 
-        Earlier ones come first; those behind it count where there is none before, as in a backfill. After
-        ``note_reads`` it is the date that was noted.
+        The date itself, else the latest earlier date; in a backfill without an earlier one, the first later
+        date. After ``record_read_dates``, the recorded date.
         """
-        if self._noted:
-            return self._noted["features"][ENTITIES.index(entity)]
-        return self._encoded_before(entity)
+        if self._recorded:
+            return self._recorded["features"][ENTITIES.index(entity)]
+        return self._find_feature_source(entity)
 
-    def _encoded_before(self, entity: str) -> str | None:
-        dates = self.encoded(entity)
+    def _find_feature_source(self, entity: str) -> str | None:
+        dates = self.feature_dates(entity)
         return max((dt for dt in dates if dt <= self.dt), default=min(dates, default=None))
 
     def previous(self, entity: str) -> AnyPath | None:
-        """Snapshot of the newest date before this one for which every entity type is published, or None.
+        """Snapshot of the newest earlier date for which every entity type is published, or None.
 
-        After ``note_reads`` it is the date that was noted, whatever is published meanwhile.
+        After ``record_read_dates`` this is the recorded date, whatever is published in the meantime.
         """
-        newest = self._noted["previous"] if self._noted else self._newest_before()
+        newest = self._recorded["previous"] if self._recorded else self._find_previous()
         return self.knowledge(entity, newest) if newest else None
 
-    def _newest_before(self) -> str | None:
-        dates = [dt for dt in self._begun() if dt < self.dt]
-        return next(filter(self.published, reversed(dates)), None)
+    def _find_previous(self) -> str | None:
+        dates = [dt for dt in self._snapshot_dates() if dt < self.dt]
+        return next(filter(self.is_published, reversed(dates)), None)
 
-    def dates(self) -> list[str]:
+    def published_dates(self) -> list[str]:
         """Dates for which every entity type is published, ascending."""
-        folders = [self.knowledge(ENTITIES[0], dt) for dt in self._begun()]
-        published = paths.map_paths(lambda folder: self.published(folder.name[3:]), folders)
+        folders = [self.knowledge(ENTITIES[0], dt) for dt in self._snapshot_dates()]
+        published = paths.map_paths(lambda folder: self.is_published(folder.name[3:]), folders)
         return [folder.name[3:] for folder, there in zip(folders, published, strict=True) if there]
 
-    def newest(self) -> str | None:
-        """The last of ``dates``, or None."""
-        return next(filter(self.published, reversed(self._begun())), None)
+    def newest_date(self) -> str | None:
+        """The last of ``published_dates``, or None."""
+        return next(filter(self.is_published, reversed(self._snapshot_dates())), None)
 
-    def _begun(self) -> list[str]:
+    def _snapshot_dates(self) -> list[str]:
         """Dates with a folder of the first entity type, ascending, published or not."""
         return [path.name[3:] for path in paths.dated_folders(self.knowledge(ENTITIES[0]).parent)]
 
-    def published(self, dt: str) -> bool:
-        """True where the snapshots of all entity types of a date are there."""
+    def is_published(self, dt: str) -> bool:
+        """True if the snapshots of all entity types of a date are published."""
         return all((self.knowledge(entity, dt) / MANIFEST).exists() for entity in ENTITIES)
 
-    def unpublished(self) -> list[str]:
-        """Dates before this one that were cut off and can go on.
+    def interrupted_dates(self) -> list[str]:
+        """Earlier dates whose run was interrupted and can be resumed.
 
-        Those after the newest published of which texts are written, and that one where its entity types come
-        from different runs.
+        These are the dates after the newest published one that have generated texts, and the newest
+        published one if its entity types come from different runs.
         """
         newest = self.previous(ENTITIES[0])
         dates = (path for path in paths.dated_folders(self.work.parent)
                  if (newest.name if newest else "") < path.name < f"dt={self.dt}")
-        found = {path.name[3:] for path in dates if generation_started(path)}
-        if newest and len(self._runs(newest.name[3:])) > 1:
-            found.add(newest.name[3:])
-        return sorted(found)
+        interrupted = {path.name[3:] for path in dates if generation_started(path)}
+        if newest and len(self._run_ids(newest.name[3:])) > 1:
+            interrupted.add(newest.name[3:])
+        return sorted(interrupted)
 
-    def _runs(self, dt: str) -> set[str]:
-        """The runs that published a date's snapshots: one for all entity types, unless it was cut off."""
+    def _run_ids(self, dt: str) -> set[str]:
+        """Ids of the runs that published a date's snapshots: more than one if a run was interrupted."""
         runs = set()
         for entity in ENTITIES:
-            with suppress(ValueError):  # a damaged manifest is named by who needs it
+            with suppress(ValueError):  # commands that need a damaged manifest report it
                 runs.add(json.loads((self.knowledge(entity, dt) / MANIFEST).read_text())["run_id"])
         return runs
 
-    def note_reads(self) -> None:
-        """Settle which dates this one starts from, and write it down for ``clean``; who holds the lock.
+    def record_read_dates(self) -> None:
+        """Fix the dates that this run reads from and record them for ``clean``. Requires the date's lock.
 
-        Once more where a date was published meanwhile: a ``clean`` may have seen that one, and no note.
+        Repeats if a date was published in the meantime, as a concurrent ``clean`` may have seen the new date
+        without the record.
         """
         paths.make_folder(self.logs)
-        self._noted.clear()
-        while self._noted != (found := self._reads_now()):
-            write_json(self.logs / READ_DATES, found)
-            self._noted.update(found)
+        self._recorded.clear()
+        while self._recorded != (current := self._current_reads()):
+            write_json(self.logs / READ_DATES, current)
+            self._recorded.update(current)
 
-    def _reads_now(self) -> dict:
-        return {"previous": self._newest_before(),
-                "features": [self._encoded_before(entity) for entity in ENTITIES]}
+    def _current_reads(self) -> dict:
+        return {"previous": self._find_previous(),
+                "features": [self._find_feature_source(entity) for entity in ENTITIES]}
 
-    def reads(self) -> set[str]:
-        """Published dates that a command on this one reads: as it noted, and as it would find now."""
-        noted, now = {}, self._reads_now()
+    def read_dates(self) -> set[str]:
+        """Published dates that a command on this date reads: those recorded, and those it would pick now."""
+        recorded, now = {}, self._current_reads()
         with suppress(OSError, ValueError, TypeError):
-            noted = dict(json.loads((self.logs / READ_DATES).read_text(encoding="utf-8")))
-        found = {now["previous"], *now["features"], noted.get("previous"), *noted.get("features", [])}
-        return {dt for dt in found if dt} - {self.dt}
+            recorded = dict(json.loads((self.logs / READ_DATES).read_text(encoding="utf-8")))
+        dates = {now["previous"], *now["features"], recorded.get("previous"), *recorded.get("features", [])}
+        return {dt for dt in dates if dt} - {self.dt}
 
-    def settle(self) -> None:
-        """Tidy up what a killed command left of this date; only for who holds the date's lock."""
+    def clean_up(self) -> None:
+        """Remove what a killed command left of this date. Requires the date's lock."""
         atomic.clean_up_below(self.work)
         atomic.clean_up(self.out / "reports" / f"dt={self.dt}")
         for folder in self.snapshots():
@@ -170,7 +173,7 @@ class Workspace:
 
 
 def generation_started(work: AnyPath) -> bool:
-    """True from the first moment of generate on, given a date's folder below ``_work``."""
+    """True if the stage generate has started; ``work`` is a date's folder below ``_work``."""
     generate = atomic.current(work / "generate")
     return any((generate / name).exists() for name in (SHARD_PLAN, DONE))
 
@@ -181,7 +184,7 @@ def digest(value) -> str:
 
 
 def is_done(folder: AnyPath, fingerprint: str) -> bool:
-    """True where a complete output with the same fingerprint is there already."""
+    """True if the folder holds a complete output with this fingerprint."""
     try:
         record = done_record(folder)
         return record["fingerprint"] == fingerprint and is_complete(atomic.current(folder), record)
@@ -190,12 +193,12 @@ def is_done(folder: AnyPath, fingerprint: str) -> bool:
 
 
 def is_complete(folder: AnyPath, record: dict) -> bool:
-    """False where files of a finished stage were removed or emptied since."""
+    """False if files of a finished stage were removed or truncated to nothing since it finished."""
     return record.get(FILES) in (None, _count_files(folder))
 
 
 def _count_files(folder: AnyPath) -> int:
-    """Number of files with content below a folder, hidden ones and book-keeping not counted."""
+    """Number of non-empty files below a folder, without hidden files and metadata files."""
     if not paths.is_local(folder):
         return sum(1 for name, entry in paths.listing(folder).items()
                    if entry["size"] and not name.rpartition("/")[2].startswith((".", "_")))
@@ -209,9 +212,10 @@ def done_record(folder: AnyPath) -> dict:
 
 @contextmanager
 def committing(folder: AnyPath, fingerprint: str, record: dict) -> Iterator[AnyPath]:
-    """Yield an empty staging folder; on success ``_done.json`` goes in and it replaces ``folder``.
+    """Yield an empty staging folder, which replaces ``folder`` when the block succeeds.
 
-    ``record`` may be filled inside the block. On an error nothing of ``folder`` changes.
+    ``_done.json`` is written last, with ``record``, which the block may fill. If the block fails, ``folder``
+    is unchanged.
     """
     staging = atomic.stage_folder(folder)
     with atomic.remove_on_error(staging):
@@ -221,7 +225,7 @@ def committing(folder: AnyPath, fingerprint: str, record: dict) -> Iterator[AnyP
 
 
 def write_json(path: AnyPath, value) -> None:
-    """Write a JSON file that is either complete or absent."""
+    """Write a JSON file atomically."""
     with paths.atomic_writer(path, f".{path.name}.partial") as file:
         file.write(json.dumps(value, indent=1, sort_keys=True, default=str).encode())
 

@@ -37,7 +37,7 @@ def _written(known, side, attributes):
 
 
 def test_there_is_a_set_for_each_framework_and_one_for_the_embedded_model():
-    assert prompts.known() == sorted([*FRAMEWORKS, prompts.SAMPLE])
+    assert prompts.set_names() == sorted([*FRAMEWORKS, prompts.SAMPLE])
 
 
 @pytest.mark.parametrize("name, domain, side", itertools.product(FRAMEWORKS, DOMAINS, ("user", "item")))

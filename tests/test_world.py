@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import prompts, schemas
-from dare_job.data.sample_world.catalogue import MOOD_OF, THEME_OF, facts, make_titles
+from dare_job.data.sample_world.catalogue import MOOD_OF, THEME_OF, make_titles, title_facts
 from dare_job.data.sample_world.simulate import DAYS, item_examples, simulate, user_examples
 from dare_job.data.sample_world.write import write_world
 from dare_job.errors import ConfigError
@@ -104,7 +104,7 @@ def test_text_is_a_function_of_the_prompt_and_states_facts(world):
     by_prompt = {}
     for example in (*user_examples(world, known, DAYS), *item_examples(world, known, DAYS)):
         assert by_prompt.setdefault(example.prompt, example.text) == example.text
-        mood, theme = facts(example.titles[0])
+        mood, theme = title_facts(example.titles[0])
         assert example.titles[0] in example.text and mood in example.text and theme in example.text
 
 

@@ -76,7 +76,7 @@ def sampled(job: Job, rows: int, without: Iterable[str] = ()) -> list[dict]:
     """A seeded sample of tonight's rows that have a prompt, but for those with these ids."""
     from pyspark.sql import functions as F
 
-    asked = generate.tonight(job, None).where(F.col("prompt").isNotNull())
+    asked = generate.rows_to_write(job, None).where(F.col("prompt").isNotNull())
     asked = asked.where(~F.col("entity_id").isin(list(without)))
     order = F.xxhash64(F.lit(job.config.seed), "entity", "entity_id")
     return [row.asDict() for row in asked.orderBy(order, "entity_id").limit(rows).collect()]

@@ -104,7 +104,7 @@ def movielens_10m(
                                          "input.format": ("movielens-10m", "movielens")})
     _require(input, "--input", "ml-10m.zip or a folder with ratings.dat and movies.dat",
              input.is_dir() or input.suffix == ".zip")
-    _run("movielens-10m", [input], lambda into, spark: readers.read(settings.input, into, spark),
+    _run("movielens-10m", [input], lambda into, spark: readers.read_input(settings.input, into, spark),
          asked, settings, as_json)
 
 
@@ -155,7 +155,7 @@ def _run(name: str, sources: list[Path], read: Callable, asked, settings, as_jso
         with (log.bound(stage=f"prepare {name}"), writing(asked.out),
               progress.reporting()):
             manifest = command.prepare(name, sources, read, asked, session(settings.spark))
-        report.show(manifest, console())
+        report.print_manifest(manifest, console())
         return {"out": str(asked.out), **manifest}
 
     print_result(as_json, work)

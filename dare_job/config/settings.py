@@ -41,7 +41,7 @@ class HistorySettings(Section):
         "recent", description="Part of a user's n interactions that prompts show. recent: the last ones. "
         "old, new: the first or last m of them, n/2 < m < n, as in the DARE paper")
     share: float = Field(0.7, gt=0.5, lt=1, description="Windows old and new: m / n. 0.7 is our choice")
-    max_items: int = Field(20, ge=1, le=prompts.MOST_HISTORY, description="Maximum number of interactions "
+    max_items: int = Field(20, ge=1, le=prompts.MAX_HISTORY, description="Maximum number of interactions "
                            "in a prompt. More make every prompt's forward pass longer")
     min_rating: float | None = Field(None, description="Lowest rating of an interaction that counts; those "
                                      "without a rating always count. null: all")

@@ -29,7 +29,7 @@ def window_length(n: Column, share: float) -> Column:
     return F.when(n < 3, n).otherwise(F.least(length, n - 1))
 
 
-def histories(interactions: DataFrame, titled: DataFrame, settings: HistorySettings) -> DataFrame:
+def user_histories(interactions: DataFrame, titled: DataFrame, settings: HistorySettings) -> DataFrame:
     """user_id, interactions (all), history: array of (item_id, rating), oldest first, cut to the window.
 
     Only items of ``titled`` (item_id) can be in a history, and rows rated below ``min_rating`` cannot;
@@ -44,12 +44,12 @@ def histories(interactions: DataFrame, titled: DataFrame, settings: HistorySetti
     collected = marked.groupBy("user_id").agg(
         F.count("*").cast("int").alias("interactions"),
         F.sort_array(F.collect_set(F.when(usable, event))).alias("events"))
-    cut = collected.select("user_id", "interactions", window(F.col("events"), settings).alias("events"))
-    kept = F.transform("events", lambda event: F.struct(event["item_id"], event["rating"]))
-    return cut.select("user_id", "interactions", kept.alias("history"))
+    window = select_window(F.col("events"), settings)
+    history = F.transform(window, lambda event: F.struct(event["item_id"], event["rating"]))
+    return collected.select("user_id", "interactions", history.alias("history"))
 
 
-def window(events: Column, settings: HistorySettings) -> Column:
+def select_window(events: Column, settings: HistorySettings) -> Column:
     """The window of an array sorted by time: its part by ``settings.window``, then its last max_items."""
     n = F.size(events)
     if settings.window == "recent":

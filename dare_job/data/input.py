@@ -2,24 +2,24 @@
 
 from dataclasses import asdict
 
-from dare_job.data.readers import identity, read
+from dare_job.data.readers import input_identity, read_input
 from dare_job.job import Job
 from dare_job.storage.paths import AnyPath, path
 from dare_job.workspace import committing, digest, is_done
 
 
-def prepare(job: Job) -> AnyPath:
+def prepare_input(job: Job) -> AnyPath:
     """Folder with ``interactions users items rejects.parquet``; read again only where the input changed.
 
     Raises DataError (see ``readers.read``).
     """
     settings = job.config.input
     folder = job.space.stage("input")
-    files = identity(settings)
+    files = input_identity(settings)
     place = str(path(settings.path).absolute())  # however it was written
     fingerprint = digest([place, settings.format, settings.max_reject_share, files])
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
-            record.update(asdict(read(settings, staging, job.spark)))
+            record.update(asdict(read_input(settings, staging, job.spark)))
     return job.space.stage("input")

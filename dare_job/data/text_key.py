@@ -1,28 +1,31 @@
-"""What, beside the prompt, decides the text of a row: the part of ``text_key`` that all rows share."""
+"""The part of ``text_key`` that all rows share: a digest of everything except the prompt."""
 
 from dare_job.config.settings import JobConfig
 from dare_job.decode.settings import BEAM_METHODS
 from dare_job.workspace import digest
 
-_USED_BY = {"k": {"relaxed", "literal", "top_k"}, "p": {"relaxed", "literal", "threshold"}, "c": {"ratio"},
-            "epsilon": {"entropy"}, "delta": {"entropy"}}
-_OF_DRAFTS = {"method"}  # of the section sample
+_PARAMETERS_OF_RULE = {
+    "k": {"relaxed", "literal", "top_k"}, "p": {"relaxed", "literal", "threshold"}, "c": {"ratio"},
+    "epsilon": {"entropy"}, "delta": {"entropy"}}
+_DRAFT_SETTINGS = {"method"}  # settings of the section sample that do not change the distribution
 
 
 def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None) -> str:
-    """Digest of the model and of every setting that can change text; draft_hash: of a draft model's files.
+    """Digest of the model and of every setting that can change text.
 
-    Strict verification equals greedy decoding whatever is drafted, so neither the mode nor budgets count
-    there: ``dare`` under the strict rule, ``resd`` and ``autoregressive`` (strict always, whatever the rule
-    says) share one key, and a change between them makes nothing stale. Any other rule under ``dare`` has a
-    key of its own: its text depends on what was drafted, so on all that makes and chooses pools, on the draft
-    model, and on its batch unless ``verify.reproducible``. Refreshing by the strict rule changes no key: a
-    text that was refreshed is as good under the rule that would have let it differ. What is sampled is of the
-    model's own law whatever was drafted, and however that was verified: what the section ``sample`` says of
-    this law counts, and the seed, not its ``method`` of drafts.
+    - Strict verification equals greedy decoding whatever is drafted. So mode ``dare`` with the strict rule,
+      ``resd`` and ``autoregressive`` share one key, and switching between them makes no text stale.
+    - Any other rule in mode ``dare`` depends on the drafts: on the settings of pools and draft model, and on
+      the batch size unless ``verify.reproducible``. A periodic strict refresh does not change the key.
+    - Sampled text follows the model's own distribution however drafts are verified. The section ``sample``
+      and the seed count, the drafting ``method`` does not.
+    - In mode ``beam`` the section ``beam`` counts. Drafts change beam widths and random numbers, so the draft
+      model counts too, except in deterministic beam search without a single cache.
 
-    Of beams the section ``beam`` counts; drafts change their widths and random numbers, so the draft model's
-    files and the settings of drafting count, too, but for beam search, which is the same without them.
+    Parameters
+    ----------
+    model_hash : fingerprint of the model's files
+    draft_hash : fingerprint of the draft model's files
     """
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
@@ -34,16 +37,17 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
     decode, verify, drafter = config.decode, config.verify, config.drafter
     if decode.mode == "sample":
         return {"rule": "sample", "seed": config.seed,
-                **config.sample.model_dump(exclude=_OF_DRAFTS | _unbiased(config))}
+                **config.sample.model_dump(exclude=_DRAFT_SETTINGS | _unset_bias(config))}
     if decode.mode == "beam":
-        return {"rule": "beam", **_beams(config, draft_hash)}
+        return {"rule": "beam", **_beam_settings(config, draft_hash)}
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
         return {"rule": "strict"}
     found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
                                               decode.score],
              "seed": config.seed, "pools": [section.model_dump() for section in
                        (config.pools, config.waves, config.router, config.group, config.embed)]}
-    found |= {name: getattr(verify, name) for name, rules in _USED_BY.items() if verify.rule in rules}
+    found |= {name: getattr(verify, name) for name, rules in _PARAMETERS_OF_RULE.items()
+              if verify.rule in rules}
     if drafter.model:
         found["drafter"] = {"source": "model", "tree": drafter.tree, "hash": draft_hash}
     if verify.length_quantile is not None:
@@ -53,12 +57,12 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
     return found
 
 
-def _unbiased(config: JobConfig) -> set[str]:
-    """Keys of before there was a bias hold for texts without one."""
+def _unset_bias(config: JobConfig) -> set[str]:
+    """Leave an empty ``logit_bias`` out, so that keys from before this setting existed stay valid."""
     return set() if config.sample.logit_bias else {"logit_bias"}
 
 
-def _beams(config: JobConfig, draft_hash: str | None) -> dict:
+def _beam_settings(config: JobConfig, draft_hash: str | None) -> dict:
     beam, sample = config.beam, config.sample
     found = beam.model_dump(include={"width", "length_penalty", "single_cache"})
     found["temperature"] = sample.temperature

@@ -47,7 +47,7 @@ def quotas(sizes: Mapping[Key, int], count: int) -> dict[Key, int]:
     return given
 
 
-def spread(vectors: np.ndarray, count: int) -> list[int]:
+def farthest_points(vectors: np.ndarray, count: int) -> list[int]:
     """Rows of ``vectors`` (n, d), ``count`` or n: the medoid, then each time the farthest from those before.
 
     The medoid is the row nearest the mean (L2); ties go to the row that stands first. The first rows of a
@@ -74,44 +74,45 @@ _ITERATIONS = 25
 
 _POINTS_PER_CENTROID = 1024  # faiss's 256 leaves large data with a higher inertia than scikit-learn's
 
-_SHARED_FROM = 1e10  # n * k * d from which threads are used: on busy cores they cost more than they save
+_MIN_THREADED_WORK = 1e10  # n * k * d; below it, threads cost more than they save on busy cores
 
-_CHEAP = 2e9  # n * k * d up to which the best of three starts is taken
+_MAX_RESTART_WORK = 2e9  # n * k * d up to which the best of three starts is taken
 
-_FLAT = 512  # clusters up to which there are no branches
+_MAX_FLAT = 512  # clusters up to which there are no branches
 
-_LEAF = 64  # clusters of a branch
+_CLUSTERS_PER_BRANCH = 64  # clusters of a branch
 
 _ROUNDS, _PROBES = 2, 8  # the rounds behind branches; with them the inertia is that of flat k-means
 
 _BLOCK = 1_000_000  # points searched at once
 
 
-def clusters(count: int, target_size: int, wanted: int | Literal["auto"] = "auto") -> int:
+def cluster_count(count: int, target_size: int, wanted: int | Literal["auto"] = "auto") -> int:
     """k for ``count`` points: the wanted number, or groups of about ``target_size``; at most count."""
     k = math.ceil(count / target_size) if wanted == "auto" else wanted
     return max(1, min(k, count))
 
 
-def assign(vectors: np.ndarray, k: int, seed: int,
+def cluster(vectors: np.ndarray, k: int, seed: int,
            advance: Callable[[int], object] = lambda points: None) -> np.ndarray:
     """Cluster (n,) int64 of each row of ``vectors`` (n, d) float32. The same seed gives the same.
 
     advance    called with the number of points that are done, where there are branches
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    if k <= _FLAT:
-        return flat(vectors, k, seed, _threads(vectors, k), 3 if vectors.size * k <= _CHEAP else 1)
-    return _refined(vectors, _branched(vectors, k, seed, _threads(vectors, k), advance), k)
+    if k <= _MAX_FLAT:
+        starts = 3 if vectors.size * k <= _MAX_RESTART_WORK else 1
+        return flat_kmeans(vectors, k, seed, _threads(vectors, k), starts)
+    return _refine(vectors, _hierarchical(vectors, k, seed, _threads(vectors, k), advance), k)
 
 
-def names(labels: np.ndarray) -> pa.Array:
+def cluster_names(labels: np.ndarray) -> pa.Array:
     """Group names (n,) of clusters, for example 7 -> "0007"."""
     known = [f"{label:04d}" for label in range(1 + labels.max(initial=-1))]
     return pa.array(known, pa.string()).take(pa.array(labels))
 
 
-def flat(vectors: np.ndarray, k: int, seed: int, threads: int = 1, starts: int = 1) -> np.ndarray:
+def flat_kmeans(vectors: np.ndarray, k: int, seed: int, threads: int = 1, starts: int = 1) -> np.ndarray:
     """k-means of all points at once, the best of some ``starts``, with so many threads."""
     import faiss
 
@@ -121,14 +122,14 @@ def flat(vectors: np.ndarray, k: int, seed: int, threads: int = 1, starts: int =
         vectors.shape[1], k, niter=_ITERATIONS, seed=seed % 2**31, gpu=faiss.get_num_gpus() > 0,
         init_method=faiss.ClusteringInitMethod_AFK_MC2,  # k-means++ by sampling; a random start splits clouds
         nredo=starts, min_points_per_centroid=1, max_points_per_centroid=_POINTS_PER_CENTROID)
-    with _using(threads):
+    with _faiss_threads(threads):
         model.train(vectors)
         return model.index.search(vectors, 1)[1][:, 0]
 
 
-def _branched(vectors: np.ndarray, k: int, seed: int, threads: int, advance: Callable[[int], object]):
+def _hierarchical(vectors: np.ndarray, k: int, seed: int, threads: int, advance: Callable[[int], object]):
     """k clusters (n,), of which each branch has its share by its size."""
-    branch = flat(vectors, min(_FLAT, math.ceil(k / _LEAF)), seed, threads)
+    branch = flat_kmeans(vectors, min(_MAX_FLAT, math.ceil(k / _CLUSTERS_PER_BRANCH)), seed, threads)
     sizes = np.bincount(branch)
     shares = quotas(dict(enumerate(sizes.tolist())), k)
     first = dict(zip(shares, np.cumsum([0, *shares.values()]).tolist(), strict=False))
@@ -137,10 +138,10 @@ def _branched(vectors: np.ndarray, k: int, seed: int, threads: int, advance: Cal
 
     def divide(number: int) -> int:
         rows, inner = members[number], seed + 1 + number
-        if shares[number] <= _FLAT:
-            found = flat(vectors[rows], shares[number], inner)
+        if shares[number] <= _MAX_FLAT:
+            found = flat_kmeans(vectors[rows], shares[number], inner)
         else:
-            found = _branched(vectors[rows], shares[number], inner, 1, lambda points: None)
+            found = _hierarchical(vectors[rows], shares[number], inner, 1, lambda points: None)
         labels[rows] = first[number] + found
         return len(rows)
 
@@ -150,7 +151,7 @@ def _branched(vectors: np.ndarray, k: int, seed: int, threads: int, advance: Cal
     return labels
 
 
-def _refined(vectors: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+def _refine(vectors: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
     """Labels after some rounds over all clusters; a centroid without points stays where it was."""
     import faiss
 
@@ -161,7 +162,7 @@ def _refined(vectors: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
         means[sizes > 0] = sums[sizes > 0] / sizes[sizes > 0, None]
         index = faiss.index_factory(vectors.shape[1], f"IVF{math.ceil(math.sqrt(k))},Flat")
         index.cp.min_points_per_centroid, index.nprobe = 1, _PROBES
-        with _using(_threads(vectors, index.nlist)):
+        with _faiss_threads(_threads(vectors, index.nlist)):
             index.train(means)
             index.add(means)
             labels = np.concatenate([index.search(vectors[start:start + _BLOCK], 1)[1][:, 0]
@@ -173,12 +174,12 @@ def _threads(vectors: np.ndarray, k: int) -> int:
     """How many threads this much work is worth; one where a GPU does it."""
     import faiss
 
-    shared = vectors.size * k > _SHARED_FROM and not faiss.get_num_gpus()
+    shared = vectors.size * k > _MIN_THREADED_WORK and not faiss.get_num_gpus()
     return faiss.omp_get_max_threads() if shared else 1
 
 
 @contextmanager
-def _using(threads: int) -> Iterator[None]:
+def _faiss_threads(threads: int) -> Iterator[None]:
     """faiss with so many threads, for calls from this thread."""
     import faiss
 

@@ -43,7 +43,7 @@ class Pairs:
         return replace(self, user=self.user[kept], item=self.item[kept], last=self.last[kept])
 
 
-def read(path: AnyPath, before: int) -> Pairs:
+def read_pairs(path: AnyPath, before: int) -> Pairs:
     """Pairs of an INTERACTIONS table with a timestamp before ``before`` (seconds since 1970)."""
     table = paths.parquet_dataset(path, exclude_invalid_files=False).to_table(
         columns=["user_id", "item_id", "timestamp"], filter=pc.field("timestamp") < before)
@@ -59,7 +59,7 @@ def read(path: AnyPath, before: int) -> Pairs:
     return Pairs(users, items, *np.divmod(packed, max(len(items), 1)), last)
 
 
-def held_out(pairs: Pairs, seed: int, most: int = 1000, least: int = 5) -> np.ndarray:
+def hold_out(pairs: Pairs, seed: int, most: int = 1000, least: int = 5) -> np.ndarray:
     """Places (D,) of the last pair of up to ``most`` users with at least ``least`` pairs each.
 
     No item loses its only pair.
@@ -81,11 +81,11 @@ def _codes(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
     rank[order] = np.arange(len(order))
     return coded.dictionary.take(pa.array(order)), rank[coded.indices.to_numpy()]
 
-_FEWEST_STEPS = 16  # in an epoch: with fewer, small data is hardly trained
+_MIN_STEPS = 16  # in an epoch: with fewer, small data is hardly trained
 
-_MOST_STEPS = 64  # in an epoch: each step propagates over the whole graph, so large data takes larger batches
+_MAX_STEPS = 64  # in an epoch: each step propagates over the whole graph, so large data takes larger batches
 
-_SHARED_FROM = 1_000_000  # pairs from which torch may use all its threads
+_MIN_THREADED_PAIRS = 1_000_000  # pairs from which torch may use all its threads
 
 _L2 = 1e-4
 
@@ -130,7 +130,7 @@ def _train(pairs: Pairs, settings: Training, device: str | None,
     graph = adjacency(pairs).to(device)
     user, item = (torch.from_numpy(side) for side in (pairs.user, pairs.item + len(pairs.users)))
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    least, most = (-(-len(user) // steps) for steps in (_MOST_STEPS, _FEWEST_STEPS))
+    least, most = (-(-len(user) // steps) for steps in (_MAX_STEPS, _MIN_STEPS))
     batch = max(1, min(max(settings.batch_size, least), most))
     losses = []
     for _ in range(settings.epochs if len(user) else 0):
@@ -154,7 +154,7 @@ def _train(pairs: Pairs, settings: Training, device: str | None,
 def _threads_for(pairs: int):
     """One thread for a small graph: its operations are too short to share, least of all on busy cores."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if pairs < _SHARED_FROM else before)
+    torch.set_num_threads(1 if pairs < _MIN_THREADED_PAIRS else before)
     try:
         yield
     finally:
@@ -219,7 +219,7 @@ class _Product(torch.autograd.Function):
         return None, ctx.graph @ gradient
 
 
-def recall(users: np.ndarray, items: np.ndarray, known: Pairs, asked: np.ndarray, wanted: np.ndarray,
+def recall_at_k(users: np.ndarray, items: np.ndarray, known: Pairs, asked: np.ndarray, wanted: np.ndarray,
            k: int = 20) -> float:
     """Share of held-out pairs (asked user, wanted item; (D,) each) among the user's k best unseen items.
 

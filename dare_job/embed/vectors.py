@@ -15,7 +15,7 @@ from dare_job.storage.paths import AnyPath
 _ROWS_PER_GROUP = 100_000
 
 
-def write(path: AnyPath, ids: pa.Array | Sequence[str], vectors: np.ndarray) -> None:
+def write_vectors(path: AnyPath, ids: pa.Array | Sequence[str], vectors: np.ndarray) -> None:
     """Write ids (n,) and vectors (n, d) as a VECTORS file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = pa.array(ids, pa.string()) if not isinstance(ids, pa.Array) else ids
@@ -27,7 +27,7 @@ def write(path: AnyPath, ids: pa.Array | Sequence[str], vectors: np.ndarray) -> 
             writer.write_table(pa.table([ids[start:start + _ROWS_PER_GROUP], lists], schema=VECTORS))
 
 
-def read(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
+def read_vectors(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
     """Ids (n,) and vectors (n, d) float32 of a Parquet file or folder (entity_id, vector).
 
     Raises DataError naming the file and the first bad row: a missing file or column, an empty, repeated or
@@ -72,20 +72,20 @@ def _size(batch: pa.RecordBatch) -> int:
 
 def _checked(path: AnyPath, start: int, ids: pa.Array, lists: pa.Array, size: int) -> np.ndarray:
     """Vectors (n, size) of a batch that begins with row ``start``."""
-    _refuse(path, start, ids, pc.equal(pc.fill_null(ids, ""), ""), "has no entity_id")
-    _refuse(path, start, ids, pc.is_null(lists), "has no vector")
+    _reject(path, start, ids, pc.equal(pc.fill_null(ids, ""), ""), "has no entity_id")
+    _reject(path, start, ids, pc.is_null(lists), "has no vector")
     lists = lists.cast(pa.large_list(pa.float32()))
     lengths = pc.list_value_length(lists)
-    _refuse(path, start, ids, pc.equal(lengths, 0), "has an empty vector")
+    _reject(path, start, ids, pc.equal(lengths, 0), "has an empty vector")
     other = pc.not_equal(lengths, size)
-    _refuse(path, start, ids, other, f"has another dimension than the first row's {size}")
+    _reject(path, start, ids, other, f"has another dimension than the first row's {size}")
     found = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(ids), size)
     finite = np.isfinite(found).all(axis=1)
-    _refuse(path, start, ids, pa.array(~finite), "holds a number that is missing or not finite")
+    _reject(path, start, ids, pa.array(~finite), "holds a number that is missing or not finite")
     return found
 
 
-def _refuse(path: AnyPath, start: int, ids: pa.Array, bad: pa.Array, what: str) -> None:
+def _reject(path: AnyPath, start: int, ids: pa.Array, bad: pa.Array, what: str) -> None:
     rows = np.flatnonzero(bad.to_numpy(zero_copy_only=False))
     if len(rows):
         raise DataError(f"{path}: row {start + rows[0] + 1} (entity_id {ids[int(rows[0])].as_py()!r}) {what}")

@@ -117,7 +117,7 @@ def choose_representatives(members: pa.Table, waves: list[int]) -> pa.Table:
     lists = known["vector"].combine_chunks()
     vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1) if len(lists) else []
     names = known["entity_id"].to_pylist()
-    ids = [names[place] for place in kmeans.spread(vectors, len(waves))]
+    ids = [names[place] for place in kmeans.farthest_points(vectors, len(waves))]
     others = members.filter(pc.is_null(members["vector"]))
     others = others.sort_by([("rank", "ascending"), ("entity_id", "ascending")])
     ids = (ids + others["entity_id"].to_pylist())[:len(waves)]

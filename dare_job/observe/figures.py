@@ -82,7 +82,7 @@ def _ending(job: Job, command: str, exit_code: int) -> Iterator[Figure]:
     yield Figure("last_run_timestamp_seconds", now)
     yield Figure("last_exit_code", exit_code)
     yield Figure("run_info", 1, {"run_id": job.run_id, "date": job.space.dt, "command": command})
-    newest = job.space.newest()
+    newest = job.space.newest_date()
     if exit_code == 0 and command in ("run", "publish"):
         yield Figure("last_success_timestamp_seconds", now)
     elif newest:
@@ -94,7 +94,7 @@ def _ending(job: Job, command: str, exit_code: int) -> Iterator[Figure]:
 
 
 def _published_or_not(job: Job) -> Iterator[Figure]:
-    if job.space.published(job.space.dt):
+    if job.space.is_published(job.space.dt):
         manifests = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
         for entity, found in manifests.items():
             yield from _sums(entity, {name: found["counts"][key] for name, key in _COUNTS.items()},

@@ -16,7 +16,7 @@ from dare_job.storage import paths
 Domain = Literal["movies", "books"]
 DOMAINS: tuple[str, ...] = get_args(Domain)
 SAMPLE = "sample"  # the set that the embedded model knows
-MOST_HISTORY = 500  # interactions: as many as history.max_items can let through
+MAX_HISTORY = 500  # interactions: as many as history.max_items can let through
 _JINJA = (".jinja", ".j2")
 _FOLDER = Path(__file__).parent
 
@@ -51,7 +51,7 @@ class _File(BaseModel):
         return domains
 
 
-def known() -> list[str]:
+def set_names() -> list[str]:
     """Names of the sets that come with the package."""
     return sorted(file.stem for file in _FOLDER.glob("*.yaml"))
 
@@ -65,15 +65,15 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
     Raises ConfigError naming file, key and line: when there is no such set or domain, when a key is missing,
     unknown or of the wrong type, when a template does not parse or uses a variable that prompts do not have.
     """
-    packaged = name_or_path in known()
+    packaged = name_or_path in set_names()
     path = _FOLDER / f"{name_or_path}.yaml" if packaged else paths.path(name_or_path, "prompts")
     if not paths.is_local(path):
         raise ConfigError(f"prompts: {path} is at a URL; a set is a file on the driver's disk")
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
-        raise ConfigError(f"prompts: no set {name_or_path!r}; use one of {', '.join(known())} or a path to a "
-                          "YAML or Jinja file") from None
+        raise ConfigError(f"prompts: no set {name_or_path!r}; use one of {', '.join(set_names())}, or a "
+                          "path to a YAML or Jinja file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts: {path} cannot be read as text: {error}") from error
     return _jinja(path, text, side) if path.suffix in _JINJA else _yaml(path, text, domain)
@@ -82,8 +82,8 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
 def _jinja(path: Path, text: str, side: str | None) -> PromptSet:
     if side is None:
         raise ConfigError(f"prompts: {path} is one template: name it in prompts.user or prompts.item")
-    sets.check(f"prompts: {path}", text, VARIABLES[side])
-    return PromptSet(path.name, MOST_HISTORY, {side: text})
+    sets.check_template(f"prompts: {path}", text, VARIABLES[side])
+    return PromptSet(path.name, MAX_HISTORY, {side: text})
 
 
 def _yaml(path: Path, text: str, domain: str) -> PromptSet:
@@ -104,7 +104,7 @@ def _yaml(path: Path, text: str, domain: str) -> PromptSet:
     words: Mapping = file.domains.get(domain, {})
     templates = {"user": file.user, "item": file.item}
     for side, own in templates.items():
-        sets.check(f"prompts: {path}: {side}", own, (*VARIABLES[side], *words))
+        sets.check_template(f"prompts: {path}: {side}", own, (*VARIABLES[side], *words))
     return PromptSet(file.name, file.max_history, templates, words, file.source)
 
 

@@ -24,7 +24,7 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 )
 
 
-def check(where: str, template: str, variables: Iterable[str]) -> None:
+def check_template(where: str, template: str, variables: Iterable[str]) -> None:
     """Raises ConfigError that begins with ``where`` and names the line.
 
     Where the template is empty, cannot be compiled, reads another one, or uses none of ``variables``.
@@ -45,7 +45,7 @@ def check(where: str, template: str, variables: Iterable[str]) -> None:
                           f"it may use {', '.join(sorted(variables))}")
 
 
-def render(where: str, template: str, **values: object) -> str:
+def render_template(where: str, template: str, **values: object) -> str:
     """The text. Raises ConfigError as ``check`` does, where these values do not fit the template."""
     try:
         text = _compiled(template).render(**values)
@@ -121,5 +121,5 @@ class PromptSet:
         if side not in self.templates:
             raise ConfigError(f"prompts: {self.name} has no {side} template: use it as prompts."
                               f"{next(iter(self.templates))} alone")
-        return render(f"prompts: set {self.name!r}, {side}", self.templates[side],
+        return render_template(f"prompts: set {self.name!r}, {side}", self.templates[side],
                                **self.words, **values)

@@ -34,7 +34,7 @@ def run(job: Job) -> dict:
                 record.update(_copy(given, staging))
             else:
                 source = job.space.stage("input") / "interactions.parquet"
-                pairs = embed_lightgcn.read(source, end_of_day(job.space.day))
+                pairs = embed_lightgcn.read_pairs(source, end_of_day(job.space.day))
                 record.update(_learn(pairs, settings, job.config.seed, staging))
             record["seconds"] = round(time.perf_counter() - began, 3)
     return stage_report(done_record(target))
@@ -53,8 +53,8 @@ def _identity(path: AnyPath | None, entity: str) -> list | None:
 def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:
     record = {}
     for entity, path in given.items():
-        ids, found = vectors.read(path) if path else ([], np.zeros((0, 1), dtype=np.float32))
-        vectors.write(staging / f"entity={entity}" / "part-0.parquet", ids, found)
+        ids, found = vectors.read_vectors(path) if path else ([], np.zeros((0, 1), dtype=np.float32))
+        vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", ids, found)
         record[entity] = len(ids)
     return record
 
@@ -63,7 +63,7 @@ def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, seed: int, stag
     """Train without a few users' last pairs, so that the same vectors can be judged on them."""
     from dare_job.embed import lightgcn  # torch: seconds that ready-made vectors spare
 
-    out = embed_lightgcn.held_out(graph, seed)
+    out = embed_lightgcn.hold_out(graph, seed)
     asked, wanted = graph.user[out], graph.item[out]
     known = graph.without(out)
     with progress.counting("LightGCN", settings.epochs, unit="epochs") as counter:
@@ -71,11 +71,11 @@ def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, seed: int, stag
         found = lightgcn.train(known, training, on_epoch=counter.advance)
     ids = dict(zip(ENTITIES, ((graph.users, found.users), (graph.items, found.items)), strict=True))
     for entity, (names, table) in ids.items():
-        vectors.write(staging / f"entity={entity}" / "part-0.parquet", names, table)
+        vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", names, table)
     popular = np.bincount(known.item, minlength=len(graph.items)).astype(np.float32)[:, None]
     ones = np.ones((len(graph.users), 1), dtype=np.float32)
     return {
         "user": len(graph.users), "item": len(graph.items), "pairs": len(graph.user),
         "loss": [round(value, 5) for value in found.loss], "held_out": len(out),
-        "recall_at_20": round(lightgcn.recall(found.users, found.items, known, asked, wanted), 4),
-        "recall_at_20_of_popularity": round(lightgcn.recall(ones, popular, known, asked, wanted), 4)}
+        "recall_at_20": round(lightgcn.recall_at_k(found.users, found.items, known, asked, wanted), 4),
+        "recall_at_20_of_popularity": round(lightgcn.recall_at_k(ones, popular, known, asked, wanted), 4)}

@@ -43,7 +43,7 @@ def run(job: Job) -> dict:
         with committing(folder, fingerprint, record) as staging:
             began = time.perf_counter()
             listed = atomic.final_folder(staging, folder) / NAME
-            record |= _look(job, plan, generated["rows"], staging, listed)
+            record |= _check_texts(job, plan, generated["rows"], staging, listed)
             record["seconds"] = round(time.perf_counter() - began, 3)
     record = done_record(folder)
     if any(record[entity][check]["failed"] for entity in ENTITIES for check in OF_ERRORS):
@@ -52,7 +52,7 @@ def run(job: Job) -> dict:
     return stage_inputs.stage_report(record)
 
 
-def passed(job: Job, generated: dict) -> dict:
+def require_passed(job: Job, generated: dict) -> dict:
     """The findings by entity type for these rows and limits.
 
     Raises DataError where the gate has not looked at them, ThresholdError where it failed.
@@ -83,7 +83,7 @@ def _fingerprint(job: Job, generated: dict) -> str:
     )
 
 
-def _look(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
+def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
     """The record of a gate: findings by entity type, which checks failed, and what is said about them."""
     failures, found, scans = Failures(), {}, {}
     with Listing.below(staging) as listing, counted(rows, "checking texts") as counting:

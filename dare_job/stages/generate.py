@@ -35,7 +35,7 @@ def run(job: Job) -> dict:
     ``widths`` of beams, and the baseline's.
     """
     stage_inputs.require_plan(job)
-    work = prepare(job)
+    work = load_shard_plan(job)
     tally = chunk_files.Tally(work.entities)
     before, files = tally.update().rows, worker_stats.committed_files(work)
     if before < work.rows:
@@ -45,7 +45,7 @@ def run(job: Job) -> dict:
         raise errors.InfrastructureError(
             f"{work.folder} holds {totals.rows} of {work.rows} rows after all tasks ended: run it again")
     record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
-              "waves": wave_index.wave_record(work), "workers": _workers(job, work, files),
+              "waves": wave_index.wave_record(work), "workers": _utilization(job, work, files),
               "beams": _beams(job, work), "baseline": baseline.measure_baseline(job, work)}
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
@@ -61,12 +61,12 @@ def _beams(job: Job, work: shard_plan.ShardPlan) -> dict | None:
     )
 
 
-def prepare(job: Job) -> shard_plan.ShardPlan:
+def load_shard_plan(job: Job) -> shard_plan.ShardPlan:
     """The cut of tonight's rows: the one on disk, or a new one."""
-    return shard_plan.load_or_create(job, _fingerprint(job), partial(tonight, job))
+    return shard_plan.load_or_create(job, _fingerprint(job), partial(rows_to_write, job))
 
 
-def _workers(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath]) -> dict | None:
+def _utilization(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath]) -> dict | None:
     """What ``busy`` and ``hangs`` say of this run's workers, or of those of the last one that wrote."""
     found = worker_stats.utilization_record(work, before)
     if found is None:
@@ -84,7 +84,7 @@ def _workers(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath]) -> dict
     return found | {"hangs": hung}
 
 
-def tonight(job: Job, limit: int | None) -> DataFrame:
+def rows_to_write(job: Job, limit: int | None) -> DataFrame:
     """``entity`` and ``cut.COLUMNS`` of the rows to write: stale ones with their pool.
 
     ``limit`` cuts the rows that have a prompt; those that have none cost nothing and are always there.
@@ -97,7 +97,7 @@ def tonight(job: Job, limit: int | None) -> DataFrame:
             asked = asked.orderBy("entity_id").limit(limit)
         rows = asked.unionByName(stale.where(F.col("prompt").isNull()))
         routes = stage_inputs.stage_table(job, "route", entity).select("entity_id", "pool", "pool_kind")
-        rows = _with_own(job, entity, rows.join(routes, "entity_id", "left"))
+        rows = _with_previous_tokens(job, entity, rows.join(routes, "entity_id", "left"))
         frames.append(rows.withColumn("entity", F.lit(entity)))
     rows = frames[0].unionByName(frames[1])
     only = _ROUTE_OF_MODE.get(job.config.decode.mode)
@@ -106,7 +106,7 @@ def tonight(job: Job, limit: int | None) -> DataFrame:
     return rows.select("entity", *shard_plan.ROW_COLUMNS)
 
 
-def _with_own(job: Job, entity: str, rows: DataFrame) -> DataFrame:
+def _with_previous_tokens(job: Job, entity: str, rows: DataFrame) -> DataFrame:
     """Add ``own_ids``: token ids of each row's own old text, null where there is none to draft from."""
     old = published.previous_folder(job, entity)
     if old is None or not job.config.pools.own or job.config.decode.mode not in MODES_WITH_GROUP_POOLS:
@@ -159,19 +159,19 @@ def _write_wave(job: Job, work: shard_plan.ShardPlan, wave: int, task: Task) -> 
         _LOG.info("%s: %d rows", wave_index.wave_name(work, wave), work.waves[wave - 1][0])
     watched = progress.watching(work.entities, work.rows, wave_index.wave_name(work, wave))
     with small_batches(job), watched:
-        stats = _stats(job, work, wave, write)
-    _note_tasks(work.folder / TASKS, stats)
+        stats = _run_tasks(job, work, wave, write)
+    _record_tasks(work.folder / TASKS, stats)
     shard_plan.raise_failure(work.folder)
     wave_index.require_complete(work, wave)
 
 
-def _stats(job: Job, work: shard_plan.ShardPlan, wave: int, write) -> list:
+def _run_tasks(job: Job, work: shard_plan.ShardPlan, wave: int, write) -> list:
     """STATS of the tasks that write what is left of a wave."""
     return hangs.retry_after_hangs(work.folder, work.token, lambda: workers.map_in_dedicated_workers(
         shard_plan.remaining_rows(job, work, wave), write, CHUNK_STATS).collect())
 
 
-def _note_tasks(file: AnyPath, stats: list) -> None:
+def _record_tasks(file: AnyPath, stats: list) -> None:
     """Add a line of JSON for each shard: who wrote it, on which GPU, from when to when (seconds since 1970).
 
     ``loads`` is how often that worker's process had loaded a model by then.

@@ -65,12 +65,12 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> 
 
 def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath) -> tuple[DataFrame, int]:
     """Cluster of each entity with a vector, as (entity_id, collaborative_group), and k."""
-    ids, found = vectors.read(stage_folder(job, "embed", entity))
-    k = kmeans.clusters(len(ids), settings.target_size, settings.clusters)
+    ids, found = vectors.read_vectors(stage_folder(job, "embed", entity))
+    k = kmeans.cluster_count(len(ids), settings.target_size, settings.clusters)
     with progress.counting(f"groups of {entity}s", len(ids)) as counter:
-        labels = kmeans.assign(found, k, job.config.seed, counter.advance)
+        labels = kmeans.cluster(found, k, job.config.seed, counter.advance)
     path.mkdir()
-    labels = pa.table([ids, kmeans.names(labels)], names=["entity_id", "collaborative_group"])
+    labels = pa.table([ids, kmeans.cluster_names(labels)], names=["entity_id", "collaborative_group"])
     with paths.arrow_sink(path / "part-0.parquet") as sink:
         pq.write_table(labels, sink)
     return read_parquet(job.spark, path), k if len(ids) else 0

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from dare_job import prompts
 from dare_job.data import render
-from dare_job.data.history import end_of_day, histories
-from dare_job.data.input import prepare
+from dare_job.data.history import end_of_day, user_histories
+from dare_job.data.input import prepare_input
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
@@ -35,7 +35,7 @@ def run(job: Job) -> dict:
     # A model that is not whole ends the run before it costs.
     salt = text_salt(job.config, job.model_hash, job.draft_hash)
     _warn_of_wording(job)
-    source = prepare(job)
+    source = prepare_input(job)
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
     fingerprint = digest([
         done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
@@ -66,7 +66,7 @@ def _warn_of_wording(job: Job) -> None:
         _LOG.warning("%s: the embedded model knows the wording of the set %s alone and will write nonsense; "
                      "use that set, or name another model", ", ".join(odd), prompts.SAMPLE)
     elif odd:
-        others = ", ".join(name for name in prompts.known() if name != prompts.SAMPLE)
+        others = ", ".join(name for name in prompts.set_names() if name != prompts.SAMPLE)
         _LOG.warning("%s: this set is worded for the embedded model, not for %s; choose one of %s, or a file "
                      "of your own (docs/how-to/prompts.md)", ", ".join(odd), model, others)
 
@@ -89,18 +89,19 @@ def _interactions(job: Job, source: AnyPath) -> DataFrame:
 def _users(job: Job, source: AnyPath) -> DataFrame:
     """entity_id, interactions, attributes, prompt, error of every user of the input."""
     titled = _read(job, source, "items").where(F.trim("title") != "")
-    past = histories(_interactions(job, source), titled, job.config.history)
+    past = user_histories(_interactions(job, source), titled, job.config.history)
     known = _read(job, source, "users").join(past, "user_id", "full")
     version = done_record(source)["fingerprint"]
     items = str((source / "items.parquet").absolute())  # executors have a folder of their own
-    return _rendered(known, "user_id", "history", render.users(job.config.prompts.of("user"), items, version))
+    prompts_of_users = render.render_users(job.config.prompts.of("user"), items, version)
+    return _rendered(known, "user_id", "history", prompts_of_users)
 
 
 def _items(job: Job, source: AnyPath) -> DataFrame:
     """The same of every item."""
     counts = _interactions(job, source).groupBy("item_id").agg(F.count("*").cast("int").alias("interactions"))
     known = _read(job, source, "items").join(counts, "item_id", "full")
-    return _rendered(known, "item_id", "title", render.items(job.config.prompts.of("item")))
+    return _rendered(known, "item_id", "title", render.render_items(job.config.prompts.of("item")))
 
 
 def _rendered(known: DataFrame, key: str, written_from: str, write) -> DataFrame:

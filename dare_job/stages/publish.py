@@ -42,7 +42,7 @@ from dare_job.tables.parts import Part
 from dare_job.workspace import MANIFEST, Workspace, digest, write_json
 
 
-def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: list[Part],
+def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files: list[Part],
              fingerprint: str, gates: dict) -> dict:
     """The manifest of a staged snapshot: who wrote it, counts, sums, rates, files with checksums.
 
@@ -57,7 +57,7 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
         "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
         "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
-        "verify": job.config.verify.rule, "choice": job.choice, **_writer(job),
+        "verify": job.config.verify.rule, "choice": job.choice, **_writer_record(job),
         "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
         "counts": counts, "totals": totals, "pool_kinds": kinds,
         "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
@@ -73,7 +73,7 @@ def describe(job: Job, entity: str, generated: dict, folder: AnyPath, files: lis
     }
 
 
-def _writer(job: Job) -> dict:
+def _writer_record(job: Job) -> dict:
     writer = published.writer_record(job)
     return writer | {"model": redact.values(writer["model"])}  # a name may be an address with a token
 
@@ -126,7 +126,7 @@ def _publish(job: Job) -> dict:
     began = time.perf_counter()
     stage_inputs.require_plan(job)
     generated = stage_inputs.require_generated(job)
-    gates = gate.passed(job, generated)
+    gates = gate.require_passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
     published = {entity: tables_published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
                  for entity in ENTITIES}
@@ -136,14 +136,14 @@ def _publish(job: Job) -> dict:
         staged = {entity: _stage(job, entity, failing) for entity in ENTITIES}
         manifests = {}
         for entity, files in staged.items():
-            manifests[entity] = describe(job, entity, generated, *files, fingerprints[entity],
+            manifests[entity] = make_manifest(job, entity, generated, *files, fingerprints[entity],
                                                   gates[entity])
             manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
-        _show(job.space, {entity: folder for entity, (folder, _) in staged.items()}, manifests)
+        _make_visible(job.space, {entity: folder for entity, (folder, _) in staged.items()}, manifests)
     return manifests
 
 
-def _show(space: Workspace, staged: dict[str, AnyPath], manifests: dict) -> None:
+def _make_visible(space: Workspace, staged: dict[str, AnyPath], manifests: dict) -> None:
     """Let readers see staged snapshots; at a URL the manifest does it. Nothing where the lock was lost."""
     for entity, folder in staged.items():
         lock.require_held()

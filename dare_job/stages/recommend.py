@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from dare_job.data.input import prepare
+from dare_job.data.input import prepare_input
 from dare_job.errors import ConfigError, DataError, InfrastructureError, ModelError, ThresholdError
 from dare_job.generate import hangs
 from dare_job.generate.shard_plan import RETRY
@@ -71,7 +71,7 @@ def run(job: Job) -> dict:
         )
     made_by = {name: {"folder": redact.values(str(place)), "sha256": models_files.fingerprint(place)}
                for name, place in (("model", folder), ("drafter", drafter)) if place}
-    source = prepare(job)
+    source = prepare_input(job)
     fingerprint = _fingerprint(job, done_record(source)["fingerprint"], made_by)
     target = job.space.candidates()
     if current := published.current_manifest(target, fingerprint):

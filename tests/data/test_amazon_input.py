@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import InputSettings
-from dare_job.data.readers import amazon, read
+from dare_job.data.readers import amazon, read_input
 from dare_job.errors import DataError
 
 OLD_REVIEW = {"reviewerID": "A2", "asin": "0001", "overall": 5.0, "reviewText": 'said "it"',
@@ -31,7 +31,7 @@ def test_old_reviews_and_metadata_in_python_notation(spark, tmp_path):
     write(tmp_path / "beauty" / "meta_Beauty.json.gz", [
         "{'asin': '0001', 'title': \"Bob's &amp; Lip\", 'brand': 'Acme', 'salesRank': {'Beauty': 3},"
         " 'categories': [['Beauty', 'Lips'], ['Beauty', 'Gifts']]}"])
-    counts = read(InputSettings(path=str(tmp_path / "beauty")), tmp_path / "into", spark)
+    counts = read_input(InputSettings(path=str(tmp_path / "beauty")), tmp_path / "into", spark)
     assert (counts.format, counts.interactions, counts.items, counts.broken) == ("amazon", 1, 1, 0)
     assert get(tmp_path / "into", "interactions") == [
         {"user_id": "A2", "item_id": "0001", "rating": 5.0, "timestamp": 1300000000}]
@@ -47,10 +47,10 @@ def test_python_notation_with_none_true_unicode_and_escapes(spark, tmp_path):
         r"{u'asin': u'2', u'title': u'caf\xe9 \u2603 \ud83d\ude00', 'brand': 'A\'s \d'}",
         '{"asin": "3", "title": "plain"}',
         "{'asin': '4', 'title': __import__('os').getcwd()}",
-        "{'asin': '5', 'title': '" + "x" * (amazon.MOST_CHARACTERS + 1) + "'}",
+        "{'asin': '5', 'title': '" + "x" * (amazon.MAX_CHARACTERS + 1) + "'}",
         "{'asin': '6', 'title': " + "[" * 5000 + "]" * 5000 + "}"])
     settings = InputSettings(path=str(tmp_path / "old"), max_reject_share=0.9)
-    assert read(settings, tmp_path / "into", spark).broken == 3
+    assert read_input(settings, tmp_path / "into", spark).broken == 3
     titles = {row["item_id"]: row["title"] for row in get(tmp_path / "into", "items")}
     assert titles == {"1": None, "2": "café ☃ 😀", "3": "plain"}
     assert {(row["line"], row["reason"]) for row in get(tmp_path / "into", "rejects")} == {
@@ -65,7 +65,8 @@ def test_new_reviews_with_milliseconds_and_bad_lines(spark, tmp_path):
         {"parent_asin": "B1", "title": "Brush", "main_category": "All Beauty", "categories": [],
          "store": "Shop"},
         {"parent_asin": "B1", "title": "Brush again", "categories": None}])
-    counts = read(InputSettings(path=str(tmp_path / "new"), max_reject_share=0.9), tmp_path / "into", spark)
+    settings = InputSettings(path=str(tmp_path / "new"), max_reject_share=0.9)
+    counts = read_input(settings, tmp_path / "into", spark)
     assert get(tmp_path / "into", "interactions") == [
         {"user_id": "AE", "item_id": "B1", "rating": 4.0, "timestamp": 1588687728}]
     item, = get(tmp_path / "into", "items")
@@ -79,13 +80,13 @@ def test_new_reviews_with_milliseconds_and_bad_lines(spark, tmp_path):
 def test_metadata_without_reviews_is_refused(spark, tmp_path):
     write(tmp_path / "meta" / "meta.json", [{"asin": "1", "title": "x"}])
     with pytest.raises(DataError, match="no file of Amazon reviews"):
-        read(InputSettings(path=str(tmp_path / "meta")), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(tmp_path / "meta")), tmp_path / "into", spark)
 
 
 def test_a_reviewer_inside_metadata_makes_it_no_review(spark, tmp_path):
     write(tmp_path / "new" / "a.jsonl", [NEW_REVIEW])
     item = {"parent_asin": "B1", "title": "Soap", "videos": [{"title": "t", "user_id": "AGI"}]}
     write(tmp_path / "new" / "meta.jsonl", ["", "{broken", item])
-    read(InputSettings(path=str(tmp_path / "new"), max_reject_share=0.5), tmp_path / "into", spark)
+    read_input(InputSettings(path=str(tmp_path / "new"), max_reject_share=0.5), tmp_path / "into", spark)
     assert [row["title"] for row in get(tmp_path / "into", "items")] == ["Soap"]
     assert len(get(tmp_path / "into", "interactions")) == 1

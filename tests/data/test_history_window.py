@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from dare_job.config.settings import HistorySettings
-from dare_job.data.history import end_of_day, histories, window, window_size
+from dare_job.data.history import end_of_day, select_window, user_histories, window_size
 
 
 @given(st.integers(3, 10_000), st.floats(0.5, 1, exclude_min=True, exclude_max=True))
@@ -28,15 +28,15 @@ def test_small_n_keeps_everything():
 def test_windows_by_hand(spark, name, expected):
     settings = HistorySettings(window=name, share=0.7, max_items=4)
     events = spark.range(1).select(F.array(*[F.lit(i) for i in range(10)]).alias("events"))
-    assert events.select(window(F.col("events"), settings)).first()[0] == expected
+    assert events.select(select_window(F.col("events"), settings)).first()[0] == expected
 
 
 @pytest.mark.parametrize("share", [0.51, 0.7, 0.99])
 def test_spark_windows_equal_the_definition(spark, share):
     table = spark.range(0, 40).select(F.when(F.col("id") > 0, F.sequence(F.lit(1), F.col("id")))
                                       .otherwise(F.array().cast("array<bigint>")).alias("events"))
-    chosen = [window(F.col("events"), HistorySettings(window=name, share=share, max_items=500)).alias(name)
-              for name in ("old", "new", "recent")]
+    settings = [HistorySettings(window=name, share=share, max_items=500) for name in ("old", "new", "recent")]
+    chosen = [select_window(F.col("events"), setting).alias(setting.window) for setting in settings]
     for row in table.select("events", *chosen).collect():
         m = window_size(len(row["events"]), share)
         assert row["old"] == row["events"][:m]
@@ -49,7 +49,8 @@ def test_history_is_sorted_titled_rated_and_without_copies(spark):
               ("u", "poor", 1.0, 30), ("u", "untitled", 5.0, 40), ("v", "poor", 1.0, 1)]
     table = spark.createDataFrame(events, "user_id string, item_id string, rating float, timestamp long")
     titled = spark.createDataFrame(pa.table({"item_id": ["a", "b", "c", "poor"]}))
-    found = {row["user_id"]: row for row in histories(table, titled, HistorySettings(min_rating=3)).collect()}
+    rows = user_histories(table, titled, HistorySettings(min_rating=3)).collect()
+    found = {row["user_id"]: row for row in rows}
     assert [event["item_id"] for event in found["u"]["history"]] == ["c", "a", "b"]
     assert (found["u"]["interactions"], found["v"]["interactions"], found["v"]["history"]) == (6, 1, [])
 
@@ -58,7 +59,7 @@ def test_an_event_without_a_rating_is_no_low_rating(spark):
     events = [("u", "a", None, 1), ("u", "b", 2.0, 2), ("u", "c", 4.0, 3), ("v", "a", None, 1)]
     table = spark.createDataFrame(events, "user_id string, item_id string, rating float, timestamp long")
     titled = spark.createDataFrame(pa.table({"item_id": ["a", "b", "c"]}))
-    found = histories(table, titled, HistorySettings(min_rating=3.5)).collect()
+    found = user_histories(table, titled, HistorySettings(min_rating=3.5)).collect()
     kept = {row["user_id"]: [event["item_id"] for event in row["history"]] for row in found}
     assert kept == {"u": ["a", "c"], "v": ["a"]}
 

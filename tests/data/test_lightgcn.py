@@ -16,7 +16,7 @@ def made(tmp_path, rows, before=2**40):
     names = ["user_id", "item_id", "timestamp"]
     table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=names)
     pq.write_table(table, tmp_path / "interactions.parquet")
-    return embed_lightgcn.read(tmp_path / "interactions.parquet", before)
+    return embed_lightgcn.read_pairs(tmp_path / "interactions.parquet", before)
 
 
 def test_pairs_are_distinct_sorted_and_up_to_the_date(tmp_path):
@@ -73,7 +73,7 @@ def clustered(tmp_path, users=120, items=60, communities=4, each=8):
 
 def test_it_beats_popularity_and_is_the_same_twice(tmp_path):
     graph = clustered(tmp_path)
-    out = embed_lightgcn.held_out(graph, seed=0)
+    out = embed_lightgcn.hold_out(graph, seed=0)
     known = graph.without(out)
     assert len(out) == 120 and len(known.user) == len(graph.user) - 120
     settings = lightgcn.Training(dim=16, layers=2, epochs=40, batch_size=256)
@@ -81,9 +81,9 @@ def test_it_beats_popularity_and_is_the_same_twice(tmp_path):
     assert np.array_equal(first.users, second.users) and np.array_equal(first.items, second.items)
     assert first.users.dtype == np.float32 and first.loss[-1] < first.loss[0]
     asked = (graph.user[out], graph.item[out])
-    learned = lightgcn.recall(first.users, first.items, known, *asked, k=5)
+    learned = lightgcn.recall_at_k(first.users, first.items, known, *asked, k=5)
     popular = np.bincount(known.item, minlength=60).astype(np.float32)[:, None]
-    by_popularity = lightgcn.recall(np.ones((120, 1), np.float32), popular, known, *asked, k=5)
+    by_popularity = lightgcn.recall_at_k(np.ones((120, 1), np.float32), popular, known, *asked, k=5)
     # eight of fifteen items are left in a community, of which five are shown: 0.6 is the most to hope for
     assert by_popularity < 0.25 < 0.45 < learned
 

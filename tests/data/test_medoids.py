@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_job.embed.kmeans import quotas, spread
+from dare_job.embed.kmeans import farthest_points, quotas
 
 
 @given(st.dictionaries(st.text("abc", max_size=3), st.integers(0, 400), max_size=12), st.integers(0, 500))
@@ -28,16 +28,17 @@ def test_quotas_by_largest_remainder_and_ties_by_size_then_name():
 
 def test_the_medoid_comes_first_then_the_farthest_from_those_before():
     line = np.array([[0.0], [1.0], [2.0], [3.0], [10.0]])  # mean 3.2
-    assert spread(line, 4) == [3, 4, 0, 1]
-    assert spread(line, 1) == [3] and spread(line, 0) == [] and spread(line[:0], 3) == []
-    assert spread(np.zeros((3, 2)), 9) == [0, 1, 2]  # all alike: each once, in order
+    assert farthest_points(line, 4) == [3, 4, 0, 1]
+    assert farthest_points(line, 1) == [3]
+    assert farthest_points(line, 0) == [] and farthest_points(line[:0], 3) == []
+    assert farthest_points(np.zeros((3, 2)), 9) == [0, 1, 2]  # all alike: each once, in order
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))
 def test_a_shorter_answer_begins_a_longer_one_and_covers_better_than_any_order(count, seed):
     vectors = np.random.default_rng(seed).normal(size=(40, 3)).astype(np.float32)
-    found = spread(vectors, count)
-    assert len(set(found)) == count and spread(vectors, 40)[:count] == found
+    found = farthest_points(vectors, count)
+    assert len(set(found)) == count and farthest_points(vectors, 40)[:count] == found
 
     def radius(rows):
         return np.linalg.norm(vectors[:, None] - vectors[rows][None], axis=2).min(axis=1).max()

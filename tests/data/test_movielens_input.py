@@ -9,7 +9,7 @@ import pytest
 
 from dare_job import schemas
 from dare_job.config.settings import InputSettings
-from dare_job.data.readers import read
+from dare_job.data.readers import read_input
 from dare_job.errors import DataError
 
 RATINGS_1M = ["1::1::5::978300760", "1::2::3::978302109", "2::1::4::978300275", "2::3::1::978824291"]
@@ -29,7 +29,7 @@ def get(folder, name):
 
 
 def reading(spark, path, into, **settings):
-    counts = read(InputSettings(path=str(path), **settings), into, spark)
+    counts = read_input(InputSettings(path=str(path), **settings), into, spark)
     return counts, *(get(into, name) for name in ("interactions", "users", "items", "rejects"))
 
 
@@ -52,7 +52,7 @@ def test_colon_files_in_latin_1(spark, tmp_path):
 
 def test_written_tables_keep_the_contract(spark, tmp_path):
     folder = put(put(tmp_path / "ml", "ratings.dat", RATINGS_1M), "movies.dat", MOVIES_1M, "latin-1")
-    read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
     for name, schema in (("interactions", schemas.INTERACTIONS), ("users", schemas.USERS),
                          ("items", schemas.ITEMS), ("rejects", schemas.REJECTS)):
         written = pq.read_table(tmp_path / "into" / f"{name}.parquet")
@@ -87,7 +87,7 @@ def test_too_many_bad_rows_stop_the_run(spark, tmp_path):
     folder = put(put(tmp_path / "ml", "ratings.dat", [*RATINGS_1M, "nonsense"]), "movies.dat", MOVIES_1M)
     with pytest.raises(DataError, match=r"1 of 5 rows of interactions .* = 0.01: expected 4 fields.*"
                                         r"\(1 rows, first ratings.dat:5\)"):
-        read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
 
 
 def test_lines_are_numbered_across_splits(spark, tmp_path):
@@ -170,15 +170,15 @@ def test_an_incomplete_set_says_what_is_missing(spark, tmp_path, files, message)
     for name in files:
         put(tmp_path / "ml", name, MOVIES_1M)
     with pytest.raises(DataError, match=message):
-        read(InputSettings(path=str(tmp_path / "ml")), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(tmp_path / "ml")), tmp_path / "into", spark)
 
 
 def test_a_damaged_zip_and_a_strange_folder_are_refused(spark, tmp_path):
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(DataError, match="not a readable zip"):
-        read(InputSettings(path=str(tmp_path / "x.zip")), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(tmp_path / "x.zip")), tmp_path / "into", spark)
     put(tmp_path / "strange", "notes.txt", ["hello"])
     with pytest.raises(DataError, match="none of the supported formats"):
-        read(InputSettings(path=str(tmp_path / "strange")), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(tmp_path / "strange")), tmp_path / "into", spark)
     with pytest.raises(DataError, match="no such file"):
-        read(InputSettings(path=str(tmp_path / "absent")), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(tmp_path / "absent")), tmp_path / "into", spark)

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from dare_job.config.settings import InputSettings
-from dare_job.data.readers import identity, read
+from dare_job.data.readers import input_identity, read_input
 from dare_job.errors import DataError, InfrastructureError
 
 
@@ -20,7 +20,7 @@ def get(folder, name):
 def test_odd_ids_and_titles_survive(spark, tmp_path, write_input):
     odd = 'a,"b"\'::|\t\\ ☃ /x=1?%20'
     folder = write_input([(odd, odd, 4.0, 100)], [(odd, [("k", odd)])], [(odd, odd, [("k", odd)])])
-    read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
     assert get(tmp_path / "into", "interactions")[0]["user_id"] == odd
     assert get(tmp_path / "into", "items") == [{"item_id": odd, "title": odd, "attributes": [("k", odd)]}]
 
@@ -37,7 +37,7 @@ def test_lenient_types(spark, tmp_path):
                    folder / "items.parquet")
     users = pa.table({"user_id": [0], "attributes": [{"age": 30, "city": None}]})
     pq.write_table(users, folder / "users.parquet")
-    counts = read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    counts = read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
     assert (counts.interactions, counts.users, counts.items) == (2, 1, 1)
     assert get(tmp_path / "into", "interactions")[0] == {
         "user_id": "0", "item_id": "7", "rating": None, "timestamp": 1577836800}
@@ -48,7 +48,7 @@ def test_lenient_types(spark, tmp_path):
 def test_nanoseconds_as_pandas_writes_them(spark, tmp_path):
     pq.write_table(pa.table({"user_id": ["u"], "item_id": ["i"], "timestamp": pa.array(
         [1577836800 * 10**9 + 5], pa.timestamp("ns"))}), tmp_path / "interactions.parquet")
-    read(InputSettings(path=str(tmp_path / "interactions.parquet")), tmp_path / "into", spark)
+    read_input(InputSettings(path=str(tmp_path / "interactions.parquet")), tmp_path / "into", spark)
     assert get(tmp_path / "into", "interactions")[0]["timestamp"] == 1577836800
 
 
@@ -58,7 +58,7 @@ def test_bad_rows(spark, tmp_path):
         "rating": [1.0, 2.0, float("nan"), 3.0, 4.0], "timestamp": [1, 2, 3, 1577836800000, 5]}),
         tmp_path / "interactions.parquet")
     settings = InputSettings(path=str(tmp_path / "interactions.parquet"), max_reject_share=0.8)
-    counts = read(settings, tmp_path / "into", spark)
+    counts = read_input(settings, tmp_path / "into", spark)
     assert (counts.interactions, counts.broken) == (1, 4)
     assert sorted((row["line"], row["reason"]) for row in get(tmp_path / "into", "rejects")) == [
         (2, "user_id is missing"), (3, "rating is not a finite number"),
@@ -72,7 +72,7 @@ def test_no_attribute_columns_at_all(spark, tmp_path):
                    folder / "interactions.parquet")
     pq.write_table(pa.table({"user_id": ["u"]}), folder / "users.parquet")
     pq.write_table(pa.table({"item_id": ["i"], "title": ["t"]}), folder / "items.parquet")
-    counts = read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    counts = read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
     assert (counts.users, counts.items, counts.broken) == (1, 1, 0)
     assert get(tmp_path / "into", "users") == [{"user_id": "u", "attributes": []}]
 
@@ -86,7 +86,7 @@ def test_a_column_name_with_a_dot_or_a_back_quote(spark, tmp_path):
                    folder / "items.parquet")
     pq.write_table(pa.table({"user_id": ["u"], "attributes": [{"home.city": "Bonn", "a`b": "y"}]}),
                    folder / "users.parquet")
-    read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
     item, user = (dict(get(tmp_path / "into", name)[0]["attributes"]) for name in ("items", "users"))
     assert item == {"release.year": "1999", "a`b": "x"} and user == {"home.city": "Bonn", "a`b": "y"}
 
@@ -107,7 +107,7 @@ def test_files_of_one_table_may_differ_in_types(spark, tmp_path):
         {"timestamp": [datetime(2020, 1, 1)], "item_id": [8.0], "user_id": pa.array([2], pa.int16())})
     mixed(folder, "items", {"item_id": [7], "title": ["x"]},
           {"title": ["y"], "item_id": ["i"], "colour": ["red"]})
-    counts = read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    counts = read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
     events = sorted(tuple(row.values()) for row in get(tmp_path / "into", "interactions"))
     assert events == [("1", "7", None, 1577836800), ("2", "8", None, 1577836800),
                       ("u", "i", 4.5, 1577836800)]
@@ -121,7 +121,7 @@ def test_whole_numbers_stored_as_floats_are_the_same_ids(spark, tmp_path):
         "user_id": [1.0, 2.5, float("nan"), 1e300], "item_id": pa.array([12345678, 1, 1, 1], pa.float64()),
         "timestamp": [1, 1, 1, 1]})
     mixed(folder, "items", {"item_id": [12345678], "title": ["x"]})
-    counts = read(InputSettings(path=str(folder), max_reject_share=0.9), tmp_path / "into", spark)
+    counts = read_input(InputSettings(path=str(folder), max_reject_share=0.9), tmp_path / "into", spark)
     row, = get(tmp_path / "into", "interactions")
     assert (row["user_id"], row["item_id"], counts.broken) == ("1", "12345678", 3)
     assert {row["reason"] for row in get(tmp_path / "into", "rejects")} == {
@@ -132,7 +132,7 @@ def test_bytes_that_are_no_utf_8_are_rejected(spark, tmp_path):
     folder = mixed(tmp_path / "input", "interactions", {
         "user_id": pa.array([b"u", b"\xff\xfe"]), "item_id": pa.array([b"i", b"i"]), "timestamp": [1, 1]})
     mixed(folder, "items", {"item_id": ["i", "j"], "title": pa.array([b"t", b"\xe9"])})
-    counts = read(InputSettings(path=str(folder), max_reject_share=0.9), tmp_path / "into", spark)
+    counts = read_input(InputSettings(path=str(folder), max_reject_share=0.9), tmp_path / "into", spark)
     assert (counts.interactions, counts.items, counts.broken) == (1, 1, 2)
     assert sorted(row["reason"] for row in get(tmp_path / "into", "rejects")) == [
         "title is not UTF-8", "user_id is not UTF-8"]
@@ -141,14 +141,14 @@ def test_bytes_that_are_no_utf_8_are_rejected(spark, tmp_path):
 def test_a_folder_named_like_a_pattern(spark, tmp_path):
     folder = mixed(tmp_path / "in[1]{x}", "interactions",
                    {"user_id": ["u"], "item_id": ["i"], "timestamp": [1]})
-    assert read(InputSettings(path=str(folder)), tmp_path / "into[1]", spark).interactions == 1
+    assert read_input(InputSettings(path=str(folder)), tmp_path / "into[1]", spark).interactions == 1
 
 
 def test_a_missing_column_names_file_and_column(spark, tmp_path, write_input):
     folder = write_input([("u", "i", 1.0, 1)])
     pq.write_table(pa.table({"user_id": ["u"], "item": ["i"]}), folder / "interactions.parquet")
     with pytest.raises(DataError, match=r"interactions.parquet has no column item_id, timestamp \(columns"):
-        read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
 
 
 def test_a_truncated_file_is_named(spark, tmp_path, write_input):
@@ -156,7 +156,7 @@ def test_a_truncated_file_is_named(spark, tmp_path, write_input):
     whole = (folder / "interactions.parquet").read_bytes()
     (folder / "interactions.parquet").write_bytes(whole[:len(whole) // 2])
     with pytest.raises(DataError, match="interactions.parquet is not a readable Parquet file"):
-        read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
 
 
 def test_a_damaged_page_names_file_and_column(spark, tmp_path, write_input):
@@ -168,15 +168,15 @@ def test_a_damaged_page_names_file_and_column(spark, tmp_path, write_input):
     content[start:start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     file.write_bytes(content)
     with pytest.raises(DataError, match="interactions.parquet: column item_id is damaged"):
-        read(InputSettings(path=str(folder)), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
 
 
 def test_identity_sees_a_changed_file(tmp_path, write_input):
     folder = write_input([("u", "i", 1.0, 1)])
-    before = identity(InputSettings(path=str(folder)))
+    before = input_identity(InputSettings(path=str(folder)))
     assert [name for name, _, _ in before] == ["interactions.parquet", "items.parquet", "users.parquet"]
     write_input([("u", "i", 1.0, 1), ("u", "j", 1.0, 2)])
-    assert identity(InputSettings(path=str(folder))) != before
+    assert input_identity(InputSettings(path=str(folder))) != before
 
 
 @pytest.mark.parametrize(("error", "becomes"), [
@@ -190,9 +190,9 @@ def test_what_is_not_the_inputs_fault_is_not_called_so(
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr("dare_job.data.readers.checks.write", fail)
+    monkeypatch.setattr("dare_job.data.readers.checks.write_checked", fail)
     folder = write_input([("u", "i", 1.0, 5)])
     with pytest.raises(becomes) as found:
-        read(InputSettings(path=str(folder), format="parquet"), tmp_path / "into", spark)
+        read_input(InputSettings(path=str(folder), format="parquet"), tmp_path / "into", spark)
     assert type(found.value) is becomes
     assert becomes is not DataError or f"{folder} could not be read: malformed record" in str(found.value)

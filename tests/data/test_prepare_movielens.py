@@ -11,7 +11,7 @@ from paper_files import MOVIES, prepare, prepared, ratings, table, ten_million, 
 
 from dare_job.config.settings import HistorySettings, InputSettings
 from dare_job.data import readers
-from dare_job.data.history import histories, window_size
+from dare_job.data.history import user_histories, window_size
 from dare_job.data.paper import options
 from dare_job.evaluate.ctr import examples, source
 from dare_job.observe import progress
@@ -160,7 +160,7 @@ def test_the_same_seed_makes_the_same_files_and_another_other_halves(result, ori
 
 def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job, tmp_path):
     out, _ = result
-    counts = readers.read(InputSettings(path=str(out)), tmp_path / "into", spark)
+    counts = readers.read_input(InputSettings(path=str(out)), tmp_path / "into", spark)
     assert (counts.format, counts.interactions, counts.broken) == ("parquet", len(ROWS), 0)
     read = [read_parquet(spark, tmp_path / "into" / f"{name}.parquet") for name in ("interactions", "items")]
     for name in ("old", "new"):
@@ -169,7 +169,7 @@ def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job, tmp
         for row in table(out, "interactions"):
             marked[row["user_id"]] += [row["item_id"]] if row[name] else []
         assert {row["user_id"]: [event["item_id"] for event in row["history"]]
-                for row in histories(*read, settings).collect()} == marked
+                for row in user_histories(*read, settings).collect()} == marked
     record = plan.run(make_job({"input": {"path": str(out)}}, day="2002-01-01"))
     assert (record["user"]["rows"], record["item"]["rows"]) == (len(HISTORIES), 16)
     assert record["user"]["errors"] == record["item"]["errors"] == 0

@@ -14,7 +14,7 @@ def shelf(tmp_path):
     rows = [{"item_id": f"i{n}", "title": f"Title {n}", "attributes": [("genre", str(n % 3))]}
             for n in range(99)]
     pq.write_table(pa.Table.from_pylist(rows, schema=ITEMS), tmp_path / "items.parquet")
-    return lambda: render._Shelf(str(tmp_path / "items.parquet"))
+    return lambda: render._ItemLookup(str(tmp_path / "items.parquet"))
 
 
 def _finds_all(known):
@@ -37,12 +37,13 @@ def test_ids_with_the_same_hash_are_told_apart(shelf, monkeypatch, values):
 
 def test_a_shelf_without_items_finds_nothing(tmp_path):
     pq.write_table(ITEMS.empty_table(), tmp_path / "items.parquet")
-    assert render._Shelf(str(tmp_path / "items.parquet")).entries(["i0", "i1"]) == {"i0": None, "i1": None}
+    lookup = render._ItemLookup(str(tmp_path / "items.parquet"))
+    assert lookup.entries(["i0", "i1"]) == {"i0": None, "i1": None}
 
 
 def test_items_are_read_in_parts_and_forgotten_in_time(shelf, monkeypatch):
-    monkeypatch.setattr(render, "_SOME", 7)
-    monkeypatch.setattr(render, "_KNOWN", 20)
+    monkeypatch.setattr(render, "_LOOKUP_BATCH", 7)
+    monkeypatch.setattr(render, "_MAX_CACHED", 20)
     known = shelf()
     _finds_all(known)
     assert len(known.entries(["i5"])) == 1, "more is kept than was asked for"
@@ -54,7 +55,7 @@ def test_what_a_template_asks_for_and_one_row_lacks_costs_that_row_alone():
         "entity_id": ["i0", "i1", "i2"], "interactions": pa.array([1, 2, 3], pa.int32()),
         "title": ["Heat", "Ronin", "Alien"],
         "attributes": pa.array([[("year", "1995")], [("genre", "crime")], [("year", "1979")]], ATTRIBUTES)})
-    (written,) = render.items(own)(iter([batch]))
+    (written,) = render.render_items(own)(iter([batch]))
     assert written["prompt"].to_pylist() == ["Heat of 1995", None, "Alien of 1979"]
     assert written["error"].to_pylist() == [
         None, "prompts: set 'own', item, line 1 of the template: KeyError: 'year'", None]

@@ -14,23 +14,23 @@ def test_kmeans_finds_separate_clouds_and_is_seeded():
     random = np.random.default_rng(0)
     centres = random.normal(0, 10, (5, 8))
     points = (centres.repeat(40, axis=0) + random.normal(0, 0.1, (200, 8))).astype(np.float32)
-    labels = kmeans.assign(points, 5, seed=1)
+    labels = kmeans.cluster(points, 5, seed=1)
     assert [len(set(labels[start:start + 40])) for start in range(0, 200, 40)] == [1] * 5
     assert len(set(labels)) == 5
-    assert np.array_equal(labels, kmeans.assign(points, 5, seed=1))
+    assert np.array_equal(labels, kmeans.cluster(points, 5, seed=1))
 
 
 def test_many_clusters_come_in_branches_of_their_own_size(monkeypatch):
     random = np.random.default_rng(0)
     centres = random.normal(0, 1, (50, 8))
     points = (centres[random.integers(0, 50, 20_000)] + random.normal(0, 0.4, (20_000, 8))).astype(np.float32)
-    whole = _inertia(points, kmeans.flat(points, 400, seed=1))
+    whole = _inertia(points, kmeans.flat_kmeans(points, 400, seed=1))
     for flat, leaf in ((256, 64), (8, 4)):  # branches once, and branches of branches
-        monkeypatch.setattr(kmeans, "_FLAT", flat)
-        monkeypatch.setattr(kmeans, "_LEAF", leaf)
+        monkeypatch.setattr(kmeans, "_MAX_FLAT", flat)
+        monkeypatch.setattr(kmeans, "_CLUSTERS_PER_BRANCH", leaf)
         done = []
-        labels = kmeans.assign(points, 400, 1, done.append)
-        assert sum(done) == len(points) and np.array_equal(labels, kmeans.assign(points, 400, 1))
+        labels = kmeans.cluster(points, 400, 1, done.append)
+        assert sum(done) == len(points) and np.array_equal(labels, kmeans.cluster(points, 400, 1))
         sizes = np.bincount(labels, minlength=400)
         assert len(sizes) == 400 and (sizes > 0).mean() > 0.98 and sizes.max() < 5 * 50
         assert _inertia(points, labels) < 1.02 * whole
@@ -44,18 +44,18 @@ def _inertia(points, labels):
 @pytest.mark.parametrize(("count", "target", "wanted", "k"), [
     (1001, 500, "auto", 3), (10, 500, "auto", 1), (10, 500, 4, 4), (3, 2, 8, 3), (0, 500, "auto", 1)])
 def test_number_of_clusters(count, target, wanted, k):
-    assert kmeans.clusters(count, target, wanted) == k
+    assert kmeans.cluster_count(count, target, wanted) == k
 
 
 def test_names_sort_as_numbers():
-    assert kmeans.names(np.array([0, 7, 12345])).to_pylist() == ["0000", "0007", "12345"]
+    assert kmeans.cluster_names(np.array([0, 7, 12345])).to_pylist() == ["0000", "0007", "12345"]
 
 
 def test_vectors_survive_a_round_trip(tmp_path):
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
-    vectors.write(tmp_path / "v" / "part-0.parquet", ["d", "c", "b", "a"], table)
+    vectors.write_vectors(tmp_path / "v" / "part-0.parquet", ["d", "c", "b", "a"], table)
     assert pq.read_schema(tmp_path / "v" / "part-0.parquet").equals(VECTORS)
-    ids, read = vectors.read(tmp_path / "v")
+    ids, read = vectors.read_vectors(tmp_path / "v")
     assert ids.to_pylist() == ["d", "c", "b", "a"] and np.array_equal(read, table)
 
 
@@ -74,32 +74,33 @@ def test_bad_vectors_name_their_row(tmp_path, rows, message):
     lists = pa.array([row[1] for row in rows], pa.list_(pa.float64()))
     pq.write_table(pa.table({"entity_id": ids, "vector": lists}), tmp_path / "v.parquet")
     with pytest.raises(DataError, match=message):
-        vectors.read(tmp_path / "v.parquet")
+        vectors.read_vectors(tmp_path / "v.parquet")
 
 
 def test_rows_are_counted_over_the_files_of_a_folder(tmp_path):
     for part, ids in enumerate((["a", "b"], ["c", "d"])):
-        vectors.write(tmp_path / "v" / f"part-{part}.parquet", ids, np.full((2, 3), part, np.float32))
-    ids, found = vectors.read(tmp_path / "v")
+        vectors.write_vectors(tmp_path / "v" / f"part-{part}.parquet", ids, np.full((2, 3), part, np.float32))
+    ids, found = vectors.read_vectors(tmp_path / "v")
     assert ids.to_pylist() == ["a", "b", "c", "d"] and found[:, 0].tolist() == [0, 0, 1, 1]
-    vectors.write(tmp_path / "v" / "part-2.parquet", ["e", "f"], np.array([[0, 0, 0], [0, np.inf, 0]]))
+    table = np.array([[0, 0, 0], [0, np.inf, 0]])
+    vectors.write_vectors(tmp_path / "v" / "part-2.parquet", ["e", "f"], table)
     with pytest.raises(DataError, match=r"row 6 \(entity_id 'f'\) holds a number that is missing"):
-        vectors.read(tmp_path / "v")
+        vectors.read_vectors(tmp_path / "v")
 
 
 def test_integer_ids_and_fixed_size_lists_are_taken(tmp_path):
     lists = pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2))
     pq.write_table(pa.table({"entity_id": [3, 4], "vector": lists}), tmp_path / "v.parquet")
-    ids, read = vectors.read(tmp_path / "v.parquet")
+    ids, read = vectors.read_vectors(tmp_path / "v.parquet")
     assert ids.to_pylist() == ["3", "4"] and read.tolist() == [[1, 2], [3, 4]]
 
 
 def test_missing_files_and_columns_are_named(tmp_path):
     with pytest.raises(DataError, match="no such file of vectors"):
-        vectors.read(tmp_path / "absent.parquet")
+        vectors.read_vectors(tmp_path / "absent.parquet")
     pq.write_table(pa.table({"id": ["a"], "vector": [[1.0]]}), tmp_path / "v.parquet")
     with pytest.raises(DataError, match="must have the columns entity_id and vector|entity_id"):
-        vectors.read(tmp_path / "v.parquet")
+        vectors.read_vectors(tmp_path / "v.parquet")
     pq.write_table(pa.table({"entity_id": ["a"], "vector": ["text"]}), tmp_path / "v.parquet")
     with pytest.raises(DataError, match="must hold lists of numbers, not string"):
-        vectors.read(tmp_path / "v.parquet")
+        vectors.read_vectors(tmp_path / "v.parquet")

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import InputSettings
-from dare_job.data.readers import read
+from dare_job.data.readers import read_input
 from dare_job.errors import DataError
 
 
@@ -25,7 +25,7 @@ def test_folders_of_parquet_files_stay_folders(spark, tmp_path, write_input, top
     entries = [(f"{top}{name}/part-0.parquet" if n == 0 else f"{top}{name}/more/part-0.parquet",
                 (parts[n] / f"{name}.parquet").read_bytes())
                for name in ("interactions", "users", "items") for n in range(2)]
-    counts = read(zipped(tmp_path / "x.zip", entries + beside), tmp_path / "into", spark)
+    counts = read_input(zipped(tmp_path / "x.zip", entries + beside), tmp_path / "into", spark)
     assert (counts.format, counts.interactions, counts.users, counts.items) == ("parquet", 2, 2, 1)
     events = pq.read_table(tmp_path / "into" / "interactions.parquet")
     assert sorted(events["user_id"].to_pylist()) == ["u0", "u1"]
@@ -35,7 +35,7 @@ def test_folders_of_parquet_files_stay_folders(spark, tmp_path, write_input, top
 def test_a_name_that_leads_out_is_refused(tmp_path, name):
     settings = zipped(tmp_path / "x.zip", [(name, b"x")])
     with pytest.raises(DataError, match="leads out of the archive"):
-        read(settings, tmp_path / "a" / "b" / "into", None)
+        read_input(settings, tmp_path / "a" / "b" / "into", None)
     assert not list(tmp_path.rglob("evil.txt"))
 
 
@@ -52,4 +52,4 @@ def test_encrypted_and_strange_archives_are_refused(tmp_path, offsets, value, pa
     settings = zipped(tmp_path / "x.zip", [("ratings.dat", b"1::2::3::4")])
     patched(tmp_path / "x.zip", *offsets, value)
     with pytest.raises(DataError, match=f"x.zip cannot be unpacked.*{part}"):
-        read(settings, tmp_path / "into", None)
+        read_input(settings, tmp_path / "into", None)

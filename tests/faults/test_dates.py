@@ -42,7 +42,7 @@ def test_each_night_follows_the_one_before_over_ends_of_months_years_and_leap_da
     for before, night in zip(NIGHTS, NIGHTS[1:], strict=False):
         space = Workspace(tmp_path, date.fromisoformat(night))
         assert {space.previous(entity).name for entity in ENTITIES} == {f"dt={before}"}
-    assert space.newest() == NIGHTS[-1] and space.dates() == list(NIGHTS)
+    assert space.newest_date() == NIGHTS[-1] and space.published_dates() == list(NIGHTS)
 
 
 @pytest.mark.spark
@@ -112,7 +112,7 @@ def test_a_date_earlier_than_all_others_touches_none_of_them(finished, folders, 
     assert published(out, BEFORE) | published(out, NIGHT) == before and leftovers(out) == []
     manifest = json.loads(next(out.glob(f"knowledge/entity=user/dt={EARLIER}/_manifest.json")).read_text())
     assert manifest["previous"] is None and manifest["counts"]["carried"] == 0
-    assert Workspace(Path(out), date.fromisoformat(NIGHT)).newest() == NIGHT
+    assert Workspace(Path(out), date.fromisoformat(NIGHT)).newest_date() == NIGHT
     assert dare_job("run", *options)[0] == 0  # NIGHT again: its yesterday is still BEFORE
     require_whole(out, folders.undisturbed)
     assert published(out, NIGHT).items() <= before.items()

@@ -230,7 +230,8 @@ def test_who_lost_the_lock_publishes_nothing_and_leaves_the_others_files(folder,
             (place / "part-ours.parquet").write_bytes(b"rows")
         if not shown:
             in_the_meantime(space.work, take_and_stage)
-        publish._show(space, places, {entity: {"files": {"part-ours.parquet": {}}} for entity in ENTITIES})
+        manifests = {entity: {"files": {"part-ours.parquet": {}}} for entity in ENTITIES}
+        publish._make_visible(space, places, manifests)
     assert len(written) == shown
     for number, place in enumerate(places.values()):
         assert (place / MANIFEST).exists() == (number < shown)

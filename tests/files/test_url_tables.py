@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from dare_job.config.settings import InputSettings
-from dare_job.data.readers import identity, read
+from dare_job.data.readers import input_identity, read_input
 from dare_job.data.readers.text import lines
 from dare_job.errors import DataError
 from dare_job.spark import remote_tables
@@ -136,10 +136,10 @@ def test_an_input_reads_as_from_a_disk(spark, folder, tmp_path, zipped):
     found = {}
     for name, path, into in (("local", local, tmp_path / "read"), ("url", there, folder / "read")):
         settings = InputSettings(path=str(path), max_reject_share=1.0)
-        counts = read(settings, into, spark)
+        counts = read_input(settings, into, spark)
         tables = {table: rows_of(read_parquet(spark, into / f"{table}.parquet"))
                   for table in ("interactions", "users", "items", "rejects")}
-        found[name] = counts, tables, [entry[:2] for entry in identity(settings)]
+        found[name] = counts, tables, [entry[:2] for entry in input_identity(settings)]
     assert found["url"] == found["local"] and found["url"][0].broken == 1
     assert not [name for name in paths.listing(folder) if ".archive" in name]
 
@@ -154,7 +154,7 @@ def test_a_parquet_input_with_odd_types_reads_as_from_a_disk(spark, folder, tmp_
         put(place / "in" / "items.parquet", items)
     found = []
     for place in (tmp_path, folder):
-        read(InputSettings(path=str(place / "in"), max_reject_share=1.0), place / "read", spark)
+        read_input(InputSettings(path=str(place / "in"), max_reject_share=1.0), place / "read", spark)
         found.append({name: rows_of(read_parquet(spark, place / "read" / f"{name}.parquet"))
                       for name in ("interactions", "items", "rejects")})
     assert found[0] == found[1]

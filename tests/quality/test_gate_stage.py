@@ -227,8 +227,8 @@ def test_lengths_are_compared_by_the_entity_not_by_the_night(job_of):
 
 def test_a_gate_looks_once_and_again_when_rows_limits_or_the_text_before_change(job_of, monkeypatch):
     job, looked = night(job_of(), texts(5)), []
-    look = gate._look
-    monkeypatch.setattr(gate, "_look", lambda *arguments: looked.append(1) or look(*arguments))
+    look = gate._check_texts
+    monkeypatch.setattr(gate, "_check_texts", lambda *arguments: looked.append(1) or look(*arguments))
     first = gate.run(job)
     assert gate.run(job) == first and len(looked) == 1
     gate.run(job_of(gates={"max_empty_share": 0.5}))
@@ -240,22 +240,22 @@ def test_a_gate_looks_once_and_again_when_rows_limits_or_the_text_before_change(
 def test_a_failed_gate_stays_failed_without_looking_again(job_of, monkeypatch):
     job = night(job_of(), texts(5, words=""))
     message = refused(job)
-    monkeypatch.setattr(gate, "_look", lambda *arguments: pytest.fail("looked again"))
+    monkeypatch.setattr(gate, "_check_texts", lambda *arguments: pytest.fail("looked again"))
     assert refused(job) == message
     with pytest.raises(errors.ThresholdError, match="5 of 5 texts are empty"):
-        gate.passed(job, stage_inputs.require_generated(job))
+        gate.require_passed(job, stage_inputs.require_generated(job))
 
 
 def test_publish_needs_a_gate_that_looked_at_these_rows_under_these_limits(job_of):
     job = night(job_of(), texts(5))
     with pytest.raises(errors.DataError, match="has no finished gate: run `dare-job gate`"):
-        gate.passed(job, stage_inputs.require_generated(job))
+        gate.require_passed(job, stage_inputs.require_generated(job))
     gate.run(job)
-    assert set(gate.passed(job, stage_inputs.require_generated(job))) == set(ENTITIES)
+    assert set(gate.require_passed(job, stage_inputs.require_generated(job))) == set(ENTITIES)
     for other in (job_of(gates={"max_short_share": 0.3}), night(job_of(), texts(6)),
                   night(job_of(), texts(6), fingerprint="other")):
         with pytest.raises(errors.DataError, match="other rows or other limits.*run `dare-job gate`"):
-            gate.passed(other, stage_inputs.require_generated(other))
+            gate.require_passed(other, stage_inputs.require_generated(other))
 
 
 def test_missing_and_damaged_rows_are_named(job_of):

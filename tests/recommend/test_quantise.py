@@ -96,7 +96,7 @@ def _ran(*arguments):
 
 def test_command_on_vectors(tmp_path):
     vectors, _ = _clouds(items=50)
-    vector_files.write(tmp_path / "v.parquet", [f"i{n}" for n in range(50)], vectors)
+    vector_files.write_vectors(tmp_path / "v.parquet", [f"i{n}" for n in range(50)], vectors)
     np.save(tmp_path / "v.npy", vectors)
     small = ("--levels", 2, "--codes", 16, "--epochs", 5)
     found = _ran("--vectors", tmp_path / "v.parquet", "--save", tmp_path / "ids.json", *small)

@@ -114,7 +114,7 @@ def test_what_ends_the_tasks_of_any_stage_is_one_line(
             yield
         return render
 
-    monkeypatch.setattr("dare_job.data.render.items", rendered)
+    monkeypatch.setattr("dare_job.data.render.render_items", rendered)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(settings(world, tmp_path / "out")))
     arguments = ["plan", "--config", str(tmp_path / "job.yaml"), "--date", NIGHT_2]
     code, said = _inside(arguments, monkeypatch, capsys)

@@ -143,7 +143,7 @@ def test_old_text_is_accepted_and_changes_no_text(nights, alone):
 def test_a_row_drafts_from_its_own_old_text_first(nights, job_of):
     job = job_of(nights.out, NIGHT_2)
     old = {entity: snapshot(nights.out, entity, NIGHT_1) for entity in ENTITIES}
-    rows = [row.asDict() for row in generate.tonight(job, None).collect()]
+    rows = [row.asDict() for row in generate.rows_to_write(job, None).collect()]
     for row in rows:
         before = old[row["entity"]].get(row["entity_id"], {"token_ids": None})
         assert row["own_ids"] == before["token_ids"]
@@ -154,7 +154,7 @@ def test_a_row_drafts_from_its_own_old_text_first(nights, job_of):
     others = replace(task, config=job_of(nights.out, NIGHT_2, decode={"mode": "resd"}).config)
     assert {tuple(pool.kind for pool in loading.open_row_pools(row, others)) for row in rows} == {("global",)}
     off = job_of(nights.out, NIGHT_2, pools={"own": False})
-    assert not any(row.own_ids for row in generate.tonight(off, None).collect())
+    assert not any(row.own_ids for row in generate.rows_to_write(off, None).collect())
 
 
 def test_old_text_with_tokens_that_the_model_lacks_drafts_nothing(nights, job_of, tmp_path, caplog):

@@ -178,7 +178,7 @@ def test_a_night_that_was_cut_off_is_named_by_the_next(prepared, monkeypatch, ca
     for name in left:
         write_json(job.space.work / name, {})
     tomorrow = Job(job.config, Workspace(job.space.out, date.fromisoformat("2026-01-03")), "run-2")
-    assert tomorrow.space.unpublished() == named
+    assert tomorrow.space.interrupted_dates() == named
     monkeypatch.setattr(pipeline._LOG, "propagate", True)
     monkeypatch.setattr(pipeline.log, "to_stderr", lambda form: None)
     pipeline._name_unpublished(tomorrow)
@@ -202,7 +202,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
         publish.run(job)
     assert (job.space.knowledge("user") / "_manifest.json").exists()
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={BEFORE}"] * 2
-    assert tomorrow.unpublished() == [DAY] and job.space.unpublished() == []
+    assert tomorrow.interrupted_dates() == [DAY] and job.space.interrupted_dates() == []
     monkeypatch.setattr(pipeline._LOG, "propagate", True)
     monkeypatch.setattr(pipeline.log, "to_stderr", lambda form: None)
     pipeline._name_unpublished(Job(job.config, tomorrow, "run-2"))
@@ -211,4 +211,4 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
     monkeypatch.setattr(publish.atomic, "_move_into_place", rename)
     publish.run(job)
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={DAY}"] * 2
-    assert tomorrow.unpublished() == []
+    assert tomorrow.interrupted_dates() == []

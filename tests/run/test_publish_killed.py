@@ -174,7 +174,7 @@ def test_a_date_that_two_renames_hid_is_shown_again(prepared, entity, tmp_path, 
     with pipeline._writing(tomorrow):
         assert seen(out)[entity] == "first"
         assert {tomorrow.space.previous(name).name for name in ENTITIES} == {f"dt={DAY}"}
-        assert tomorrow.space.unpublished() == []
+        assert tomorrow.space.interrupted_dates() == []
     texts.show_text(tmp_path / "shown", f"{entity}:a", DAY)
     assert "first" in capsys.readouterr().out
 
@@ -185,7 +185,7 @@ def test_a_publication_cut_off_between_users_and_items_is_named_the_next_night(p
     names = {path.name for path in out.glob(f"knowledge/entity=*/dt={DAY}/*.parquet")}
     kill_points.killed("exchange .*entity=item", out, publish_once, out, True, "run-3")
     tomorrow = job_of(out, AFTER).space
-    assert tuple(seen(out).values()) == ("second", "first") and tomorrow.unpublished() == [DAY]
+    assert tuple(seen(out).values()) == ("second", "first") and tomorrow.interrupted_dates() == [DAY]
     kill_points.undisturbed(out, publish_once, out, True, "run-3")
-    assert tomorrow.unpublished() == []
+    assert tomorrow.interrupted_dates() == []
     assert names.isdisjoint(path.name for path in out.glob(f"knowledge/entity=*/dt={DAY}/*.parquet"))

@@ -109,4 +109,4 @@ def test_where_text_is_strict_anyway_nothing_is_refreshed(job_of, nights, sectio
     job = job_of(nights.out, day(1), run_id="look", **sections)
     for stage in pipeline.STAGES[:4]:
         pipeline.run_stage(job, stage)
-    assert not any(row.strict for row in generate.tonight(job, None).collect())
+    assert not any(row.strict for row in generate.rows_to_write(job, None).collect())

@@ -34,7 +34,7 @@ def tonight(make_job, spark):
     job = make_job({"waves": {"sizes": [10, 40]}, "spark": {"rows_per_commit": 3, "shards": 4}})
     ids = [f"u{n:03d}" for n in range(160)]
     places = np.random.default_rng(0).normal(size=(160, 4)) + 9 * (np.arange(160) >= 40)[:, None]
-    vectors.write(job.space.stage("embed") / "entity=user" / "part-0.parquet", ids, places)
+    vectors.write_vectors(job.space.stage("embed") / "entity=user" / "part-0.parquet", ids, places)
     table = [("user", name, "prompt", "s", "k", None, f"collaborative-{int(n >= 40)}", "collaborative", None,
               False)
              for n, name in enumerate(ids)]

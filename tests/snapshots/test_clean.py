@@ -104,9 +104,9 @@ def test_a_folder_whose_name_is_no_date_is_no_date_anywhere(out, copy):
     copies = {name: content for name, content in files(out).items()
               if f"{copy}/" in name or f"{copy}.0a1b2c3d" in name}
     tomorrow = Workspace(out, date(2026, 1, 7))
-    assert tomorrow.previous("user").name == f"dt={DAYS[-1]}" and tomorrow.newest() == DAYS[-1]
-    assert tomorrow.dates() == nights.dates(out) == DAYS and tomorrow.unpublished() == []
-    assert tomorrow.encoded("user") == [] and tomorrow.encoded_before("user") is None
+    assert tomorrow.previous("user").name == f"dt={DAYS[-1]}" and tomorrow.newest_date() == DAYS[-1]
+    assert tomorrow.published_dates() == nights.dates(out) == DAYS and tomorrow.interrupted_dates() == []
+    assert tomorrow.feature_dates("user") == [] and tomorrow.feature_source_date("user") is None
     assert [row["date"] for row in history(out)] == DAYS
     assert snapshot(out, "user", None).name == f"dt={DAYS[-1]}"
     assert choose(out, None, list(ENTITIES)) == (DAYS[-1], list(ENTITIES))
@@ -235,7 +235,7 @@ def test_killed_at_any_change_the_next_one_finishes(out, tmp_path):
         shutil.rmtree(trial)
         shutil.copytree(out, trial)
         kill_points.killed(n, trial, clean, trial, 5)
-        assert Workspace(trial, date(2026, 2, 1)).unpublished() == [], label
+        assert Workspace(trial, date(2026, 2, 1)).interrupted_dates() == [], label
         clean(trial, 5)
         assert days(trial) == DAYS[1:] and files(trial) == stay, label
 

@@ -71,8 +71,8 @@ def test_cut_off_between_hiding_and_deleting_the_next_one_finishes(out, monkeypa
         patched.setattr(snapshots_clean, "finish", lambda space: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             clean(out, 3)
-    assert space(out, "2026-02-01").dates() == DAYS[2:]
-    assert space(out, "2026-02-01").unpublished() == []
+    assert space(out, "2026-02-01").published_dates() == DAYS[2:]
+    assert space(out, "2026-02-01").interrupted_dates() == []
     work = space(out, DAYS[0]).work
     paths.remove_below(work, [name for name in paths.listing(work) if "plan" in name])  # killed within
     assert clean(out, 5)["removed"][0]["date"] == DAYS[0]
@@ -82,14 +82,14 @@ def test_cut_off_between_hiding_and_deleting_the_next_one_finishes(out, monkeypa
 def test_a_hidden_date_that_is_written_anew_begins_from_nothing_old_and_stays(out, monkeypatch, tmp_path):
     place = space(out, DAYS[0])
     snapshots_clean.begin(place)
-    assert snapshots_clean.is_begun(place) and not place.published(DAYS[0])
-    place.settle()  # as a command on that date does first
+    assert snapshots_clean.is_begun(place) and not place.is_published(DAYS[0])
+    place.clean_up()  # as a command on that date does first
     assert not snapshots_clean.is_begun(place) and not paths.listing(place.knowledge("user"))
     publish(tmp_path / "again", DAYS[0], work=False)
     paths.upload(tmp_path / "again", out)
-    assert place.published(DAYS[0])
+    assert place.is_published(DAYS[0])
     snapshots_clean.finish(place)
-    assert place.published(DAYS[0]) and paths.listing(place.knowledge("user"))
+    assert place.is_published(DAYS[0]) and paths.listing(place.knowledge("user"))
 
 
 def test_a_mark_beside_a_new_manifest_goes_when_that_is_settled(out):

@@ -75,9 +75,10 @@ def _by_vectors(data: Data, folder: Path) -> dict[str, tuple[str, str]]:
             columns = [pa.array(column, field.type)
                        for column, field in zip(zip(*rows, strict=True), INTERACTIONS, strict=True)]
             pq.write_table(pa.table(columns, schema=INTERACTIONS), staging / "interactions.parquet")
-            graph = embed_lightgcn.read(staging / "interactions.parquet", len(rows))
+            graph = embed_lightgcn.read_pairs(staging / "interactions.parquet", len(rows))
             vectors = lightgcn.train(graph, lightgcn.Training(), progress=progress).users
-            labels = kmeans.names(kmeans.assign(vectors, kmeans.clusters(len(vectors), 1, CLUSTERS), _SEED))
+            count = kmeans.cluster_count(len(vectors), 1, CLUSTERS)
+            labels = kmeans.cluster_names(kmeans.cluster(vectors, count, _SEED))
             record["groups"] = dict(zip(graph.users.to_pylist(), labels.to_pylist(), strict=True))
     groups = done_record(folder)["groups"]
     return {user: _routed("user", len(items), groups.get(user), None, "collaborative")

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from dare_job import prompts
 from dare_job.data.sample_world import phrases
-from dare_job.data.sample_world.catalogue import GENRES, facts
+from dare_job.data.sample_world.catalogue import GENRES, title_facts
 from dare_job.data.sample_world.foreign import foreign_examples
 from dare_job.data.sample_world.grammar import description
 from dare_job.data.sample_world.simulate import DAYS, Example, item_examples, simulate, user_examples
@@ -60,7 +60,7 @@ _FAREWELL = "What is {m} suits {o}; what is loud does not."
 
 def analysis(title: str, attributes: Mapping[str, str]) -> str:
     """Characteristics, audience and advantages of a sample-world item. Raises KeyError for others."""
-    mood, theme = facts(title)
+    mood, theme = title_facts(title)
     genre = attributes["genre"]
     values = {"g": genre, "m": mood, "h": theme, "a": phrases.AUDIENCE[genre],
               "h0": phrases.THEME[theme][0], "h1": phrases.THEME[theme][1]}
@@ -71,7 +71,7 @@ def analysis(title: str, attributes: Mapping[str, str]) -> str:
 
 def advice(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
     """What suits a sample-world viewer by the titles seen, newest first. Raises KeyError for others."""
-    mood, theme = facts(titles[0])
+    mood, theme = title_facts(titles[0])
     viewer = {"r": attributes["occupation"], "a": attributes["age"],
               "o": phrases.PRONOUNS[attributes["gender"]][1]}
     told = [*zip(_SEEN, titles, strict=False), *((_OLDEST, title) for title in titles[len(_SEEN):][-1:])]
@@ -80,7 +80,7 @@ def advice(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
 
 
 def _about(form: str, title: str) -> str:
-    mood_name, theme_name = facts(title)
+    mood_name, theme_name = title_facts(title)
     mood, theme = phrases.MOOD[mood_name], phrases.THEME[theme_name]
     return form.format(t=title, m0=mood[0], m1=mood[2], h0=theme[0], h1=theme[1])
 
@@ -108,7 +108,7 @@ def find(names: Sequence[str]) -> list[Framework]:
 
     Raises ConfigError for an unknown one.
     """
-    known = [*prompts.known(), ADVERTISEMENT]
+    known = [*prompts.set_names(), ADVERTISEMENT]
     if unknown := sorted(set(names) - set(known)):
         raise ConfigError(f"--prompts: no prompt set {', '.join(unknown)}; choose from {', '.join(known)}")
     default = [name for name in known if name != prompts.SAMPLE]

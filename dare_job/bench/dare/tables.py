@@ -19,7 +19,7 @@ from dare_job.bench.dare.models import Framework
 from dare_job.config.settings import HistorySettings, JobConfig
 from dare_job.data import render
 from dare_job.data.history import window_size
-from dare_job.data.input import prepare
+from dare_job.data.input import prepare_input
 from dare_job.data.sample_world.write import write_world
 from dare_job.errors import ConfigError
 from dare_job.job import Job
@@ -126,7 +126,7 @@ def _read(source: Path, out: Path) -> Path:
 
     config = JobConfig.model_validate({"input": {"path": str(source)}, "spark": {"master": "local[2]"}})
     job, before = Job(config, Workspace(out, _DAY), "bench"), SparkSession.getActiveSession()
-    folder = prepare(job)
+    folder = prepare_input(job)
     if "spark" in vars(job) and before is None:
         job.spark.stop()  # its JVM would share the processors with what is measured
     return folder
@@ -172,7 +172,7 @@ def _users(data: Data, framework: Framework, users: Sequence[str], which: str, w
         [pa.array(users), pa.array([len(window) for window in windows], pa.int32()),
          pa.array([data.users[user] for user in users], ATTRIBUTES), pa.array(windows, _HISTORY)],
         names=["entity_id", "interactions", "attributes", "history"])
-    return _prompts(render.users(framework.prompts, str(shelf), str(shelf))(iter([batch])))
+    return _prompts(render.render_users(framework.prompts, str(shelf), str(shelf))(iter([batch])))
 
 
 def _items(data: Data, framework: Framework, items: Sequence[str]) -> dict[str, str]:
@@ -181,7 +181,7 @@ def _items(data: Data, framework: Framework, items: Sequence[str]) -> dict[str, 
         [pa.array(items), pa.array([0] * len(items), pa.int32()), pa.array(attributes, ATTRIBUTES),
          pa.array(titles)],
         names=["entity_id", "interactions", "attributes", "title"])
-    return _prompts(render.items(framework.prompts)(iter([batch])))
+    return _prompts(render.render_items(framework.prompts)(iter([batch])))
 
 
 def _prompts(rendered) -> dict[str, str]:

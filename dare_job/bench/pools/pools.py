@@ -49,8 +49,8 @@ def learned(profiles: Sequence[Profile], work: Path) -> dict[str, np.ndarray]:
         with (committing(folder, name, {"pairs": len(pairs.user)}) as staging,
               Progress(console=Console(stderr=True), transient=True) as progress):
             found = lightgcn.train(pairs, settings, device="cpu", progress=progress)
-            vectors.write(staging / _FILE, pairs.users, found.users)
-    users, found = vectors.read(folder / _FILE)
+            vectors.write_vectors(staging / _FILE, pairs.users, found.users)
+    users, found = vectors.read_vectors(folder / _FILE)
     return dict(zip(users.to_pylist(), found, strict=True))
 
 
@@ -67,7 +67,7 @@ def interactions(profiles: Sequence[Profile]) -> Pairs:
 
 def cluster(pool: np.ndarray, rows: np.ndarray, size: int) -> Groups:
     """Groups of ``size`` pool users on average, by vectors pool (n, d); rows (m, d) join the nearest mean."""
-    members = kmeans.assign(pool, kmeans.clusters(len(pool), size), seed=0)
+    members = kmeans.cluster(pool, kmeans.cluster_count(len(pool), size), seed=0)
     labels, members = np.unique(members, return_inverse=True)
     means = np.stack([pool[members == label].mean(axis=0) for label in range(len(labels))])
     distances = ((rows[:, None, :] - means[None]) ** 2).sum(axis=-1)  # (m, groups)

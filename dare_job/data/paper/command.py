@@ -66,8 +66,8 @@ class _Preparation:
                  for name in ("interactions", "users", "items", "rejects")}
         found = {"input": asdict(counts) | {"first_broken": _first_broken(known["rejects"])}}
         with doing("dropping interactions that cannot be used"):
-            usable, found["dropped"] = splits.usable(known["interactions"], known["items"], self.options,
-                                                      self._save)
+            usable, found["dropped"] = splits.usable_interactions(
+                known["interactions"], known["items"], self.options, self._save)
         with doing("filtering users and items with few interactions"):
             core, found["core_rounds"] = splits.k_core(usable, self.options.min_user, self.options.min_item,
                                                         self._save)
@@ -89,12 +89,12 @@ class _Preparation:
 
     def _tables(self, core: DataFrame, known: dict[str, DataFrame]) -> dict:
         options = self.options
-        self._write(splits.placed(core, options.history_share), "interactions", INTERACTIONS,
+        self._write(splits.add_windows(core, options.history_share), "interactions", INTERACTIONS,
                     ["user_id", "place"])
         interactions = self._read("interactions")
         drawn = (options.sample, options.seed)
-        self._write(splits.users(interactions, known["users"], *drawn), "users", USERS, ["user_id"])
-        self._write(splits.items(interactions, known["items"], *drawn), "items", ITEMS, ["item_id"])
+        self._write(splits.user_table(interactions, known["users"], *drawn), "users", USERS, ["user_id"])
+        self._write(splits.item_table(interactions, known["items"], *drawn), "items", ITEMS, ["item_id"])
         sums = interactions.agg(
             F.min("timestamp").alias("first_second"), F.max("timestamp").alias("last_second"),
             F.count_if(F.col("rating") >= options.positive).alias("positive")).first().asDict()
@@ -109,16 +109,16 @@ class _Preparation:
 
     def _ctr(self) -> dict:
         (self.folder / "ctr").mkdir()
-        rows = self._save(splits.rows(self._read("interactions"), self.options.positive))
+        rows = self._save(splits.ctr_rows(self._read("interactions"), self.options.positive))
         tied = rows.where("tied").count()
-        parted, bounds = splits.split(rows.where("not tied"), self.options)
+        parted, bounds = splits.assign_parts(rows.where("not tied"), self.options)
         parted = self._save(parted)
         counted = parted.groupBy("part").agg(
             F.count("*").alias("rows"), F.sum("label").alias("positive"),
             F.min("timestamp").alias("first_second"), F.max("timestamp").alias("last_second"))
         found = {row.pop("part"): row for row in (row.asDict() for row in counted.collect())}
         counts = {part: found.get(part, {"rows": 0, "positive": 0}) for part in splits.PARTS}
-        splits.require(counts, self.options.split)
+        splits.require_parts(counts, self.options.split)
         for part in splits.PARTS:
             self._write(parted.where(F.col("part") == part), f"ctr/{part}", CTR,
                         ["timestamp", "user_id", "item_id", "rating"])

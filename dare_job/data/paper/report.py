@@ -37,7 +37,7 @@ def assumptions(name: str, options: Options) -> list[str]:
     ]
 
 
-def show(manifest: dict, console: Console) -> None:
+def print_manifest(manifest: dict, console: Console) -> None:
     """Print a manifest for people."""
     counts, paper, known = manifest["counts"], manifest["paper"], manifest["input"]
     table = Table("", "here", "paper", "ratio")
@@ -46,7 +46,7 @@ def show(manifest: dict, console: Console) -> None:
         table.add_row(name, f"{counts[name]:,}", stated, f"{ratio:.4f}")
     console.print(table)
     console.print(f"read: {known['interactions']:,} interactions, {known['items']:,} items; bad lines: "
-                  f"{known['broken']:,}{_first(known['first_broken'])}; "
+                  f"{known['broken']:,}{_first_broken(known['first_broken'])}; "
                   f"repeated ids: {known['duplicates']:,}")
     console.print("dropped: " + ", ".join(f"{rows:,} {why}" for why, rows in manifest["dropped"].items())
                   + "; left after each round of the filter: "
@@ -66,7 +66,7 @@ def show(manifest: dict, console: Console) -> None:
         console.print(f"  {sentence}", soft_wrap=True)
 
 
-def _first(broken: dict | None) -> str:
+def _first_broken(broken: dict | None) -> str:
     if broken is None:
         return ""
     return f" (the first: {broken['source']}:{broken['line']}, {broken['reason']})"

@@ -20,7 +20,7 @@ from dare_job.errors import DataError
 Save = Callable[[DataFrame], DataFrame]  # writes a table and reads it back, so that it is computed once
 
 
-def usable(interactions: DataFrame, items: DataFrame, options: Options, save: Save
+def usable_interactions(interactions: DataFrame, items: DataFrame, options: Options, save: Save
            ) -> tuple[DataFrame, dict[str, int]]:
     """Interactions with a rating and, as the options say, with a titled item and once a pair.
 
@@ -66,7 +66,7 @@ def k_core(table: DataFrame, min_user: int, min_item: int, save: Save) -> tuple[
     return table, rounds
 
 
-def placed(table: DataFrame, share: float) -> DataFrame:
+def add_windows(table: DataFrame, share: float) -> DataFrame:
     """Add place (1 to n in the user's history), old (the first m) and new (the last m), n/2 < m < n.
 
     The order is the job's own (``data/history.py``): by time, and within a second by item.
@@ -80,36 +80,36 @@ def placed(table: DataFrame, share: float) -> DataFrame:
                           (F.col("place") > F.col("n") - m).alias("new"))
 
 
-def users(interactions: DataFrame, known: DataFrame, sample: int, seed: int) -> DataFrame:
+def user_table(interactions: DataFrame, known: DataFrame, sample: int, seed: int) -> DataFrame:
     """One row a user; ``sample`` of those that have two different windows are test users."""
     counted = interactions.groupBy("user_id").agg(
         F.count("*").cast("int").alias("interactions"), F.count_if("old").cast("int").alias("window"))
     able = counted.where(F.col("window") < F.col("interactions"))
     described = counted.join(known.select("user_id", "attributes"), "user_id", "left")
-    return flagged(described, "user_id", drawn(able, "user_id", sample, f"{seed} test users"), "test")
+    return flag_ids(described, "user_id", sample_ids(able, "user_id", sample, f"{seed} test users"), "test")
 
 
-def items(interactions: DataFrame, known: DataFrame, sample: int, seed: int) -> DataFrame:
+def item_table(interactions: DataFrame, known: DataFrame, sample: int, seed: int) -> DataFrame:
     """One row an item; a random half exists, and ``sample`` of the others are test items."""
     found = interactions.select("item_id").distinct()
     half = (found.count() + 1) // 2
     described = found.join(known.select("item_id", "title", "attributes"), "item_id", "left")
-    halved = flagged(described, "item_id", drawn(found, "item_id", half, f"{seed} items"), "existing")
-    test = drawn(halved.where(~F.col("existing")), "item_id", sample, f"{seed} test items")
-    return flagged(halved, "item_id", test, "test")
+    halved = flag_ids(described, "item_id", sample_ids(found, "item_id", half, f"{seed} items"), "existing")
+    test = sample_ids(halved.where(~F.col("existing")), "item_id", sample, f"{seed} test items")
+    return flag_ids(halved, "item_id", test, "test")
 
 
-def drawn(table: DataFrame, key: str, count: int, purpose: str) -> DataFrame:
+def sample_ids(table: DataFrame, key: str, count: int, purpose: str) -> DataFrame:
     """Ids of ``count`` of the rows: those whose SHA-256, with the purpose before the id, is smallest."""
-    return table.orderBy(fingerprint(key, purpose), key).limit(count).select(key)
+    return table.orderBy(hash_column(key, purpose), key).limit(count).select(key)
 
 
-def fingerprint(key: str, purpose: str) -> Column:
+def hash_column(key: str, purpose: str) -> Column:
     """64 hex digits that look random and are the same wherever they are computed."""
     return F.sha2(F.concat(F.lit(f"{purpose} "), F.col(key)), 256)
 
 
-def flagged(table: DataFrame, key: str, ids: DataFrame, name: str) -> DataFrame:
+def flag_ids(table: DataFrame, key: str, ids: DataFrame, name: str) -> DataFrame:
     """Add a column: whether the row's id is among the ids."""
     marked = table.join(ids.select(key, F.lit(True).alias(name)), key, "left")
     return marked.withColumn(name, F.coalesce(name, F.lit(False)))
@@ -119,7 +119,7 @@ PARTS = ("train", "valid", "test")
 _DIGITS = 13  # of a fingerprint: 52 bits, which a double holds
 
 
-def rows(interactions: DataFrame, positive: float) -> DataFrame:
+def ctr_rows(interactions: DataFrame, positive: float) -> DataFrame:
     """Columns of CTR, and ``tied``: as early as the last of the old window, so of no use without a leak."""
     end = F.max(F.when(F.col("old"), F.col("timestamp"))).over(Window.partitionBy("user_id"))
     return interactions.withColumn("end", end).where(~F.col("old")).select(
@@ -127,7 +127,7 @@ def rows(interactions: DataFrame, positive: float) -> DataFrame:
         "timestamp", (F.col("timestamp") <= F.col("end")).alias("tied"))
 
 
-def split(table: DataFrame, options: Options) -> tuple[DataFrame, dict]:
+def assign_parts(table: DataFrame, options: Options) -> tuple[DataFrame, dict]:
     """Add ``part``; also what the parts are bounded by.
 
     By time, rows of one second are in one part, so shares are met only nearly. By user, all rows of a user
@@ -145,7 +145,7 @@ def split(table: DataFrame, options: Options) -> tuple[DataFrame, dict]:
     return table.withColumn("part", part), bounds
 
 
-def require(counts: dict[str, dict], split: str) -> None:
+def require_parts(counts: dict[str, dict], split: str) -> None:
     """Raise DataError where there is nothing to train on, or nothing to test on."""
     for part in ("train", "test"):
         if not counts[part]["rows"]:
@@ -165,5 +165,5 @@ def _quantile(share: float) -> Column:
 
 def _uniform(key: str, purpose: str) -> Column:
     """A number of [0, 1) for each id."""
-    digits = F.substring(fingerprint(key, purpose), 1, _DIGITS)
+    digits = F.substring(hash_column(key, purpose), 1, _DIGITS)
     return F.conv(digits, 16, 10).cast("double") / float(16 ** _DIGITS)

@@ -36,7 +36,7 @@ class InputCounts:
     reasons: dict[str, int]
 
 
-def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
+def read_input(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     """Write ``interactions users items rejects`` (Parquet folders) into ``into``; see ``tables.py``.
 
     Raises DataError where the path is missing, its format is not known, a file or column is damaged or
@@ -49,12 +49,13 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     if not path.exists():
         raise DataError(f"input.path = {path}: no such file or folder")
     into.mkdir(parents=True, exist_ok=True)
-    folder = _unpacked(path, into / _ARCHIVE)
-    chosen = settings.format if settings.format != "auto" else detect(folder)
+    folder = _unpack(path, into / _ARCHIVE)
+    chosen = settings.format if settings.format != "auto" else detect_format(folder)
     reader = {"parquet": parquet, "movielens": movielens, "amazon": amazon}[chosen]
-    inner = _inner(folder)
+    inner = _single_subfolder(folder)
     try:
-        return _checked(partial(reader.read, inner, spark), inner, chosen, into, settings.max_reject_share)
+        return _read_and_check(partial(reader.read, inner, spark), inner, chosen, into,
+                               settings.max_reject_share)
     finally:
         paths.remove_tree(into / _ARCHIVE)
 
@@ -62,22 +63,22 @@ def read(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
 def read_amazon(reviews: AnyPath, metadata: AnyPath, into: AnyPath, max_reject_share: float,
                 spark) -> InputCounts:
     """``read``, of a file of Amazon reviews (JSON lines, or the csv of ratings alone) and one of metadata."""
-    return _checked(partial(amazon.read_pair, reviews, metadata, spark), reviews, "amazon", into,
+    return _read_and_check(partial(amazon.read_pair, reviews, metadata, spark), reviews, "amazon", into,
                     max_reject_share)
 
 
-def _checked(read: Callable[[], Source], path: AnyPath, form: str, into: AnyPath,
+def _read_and_check(read: Callable[[], Source], path: AnyPath, form: str, into: AnyPath,
              max_reject_share: float) -> InputCounts:
     from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
     try:
         with executors.one_line_errors():
-            counts = checks.write(read(), into, max_reject_share)
+            counts = checks.write_checked(read(), into, max_reject_share)
     except (PySparkException, Py4JError) as error:
         if isinstance(error, Py4JNetworkError):
             raise  # Java has ended
-        damage = parquet.damage(path)
+        damage = parquet.find_damage(path)
         if damage is None and refused_resource(error):
             raise  # no room, or the like: nothing is wrong with the input
         raise damage or DataError(f"{path} could not be read: {failure_cause(error)}") from error
@@ -88,9 +89,9 @@ def _checked(read: Callable[[], Source], path: AnyPath, form: str, into: AnyPath
         {reason: rows for table in tables for reason, rows in table.reasons.items()})
 
 
-def detect(path: AnyPath) -> str:
+def detect_format(path: AnyPath) -> str:
     """Name of the format of a folder or file. Raises DataError where none fits."""
-    chosen = _format_of(_inner(path))
+    chosen = _format_of(_single_subfolder(path))
     if chosen is None:
         raise DataError(f"input.path = {path}: none of the supported formats (Parquet with "
                         "interactions.parquet, MovieLens, Amazon review JSON lines); input.format names one")
@@ -107,11 +108,11 @@ def _format_of(inner: AnyPath) -> str | None:
     return next((name for name, fits in found.items() if fits), None)
 
 
-def identity(settings: InputSettings) -> list[list]:
+def input_identity(settings: InputSettings) -> list[list]:
     """[name, bytes, modification time in ns] of the input's files: part of a fingerprint."""
     path = paths.path(settings.path or "", "input.path")
     errors.check_access(path, "input.path")
-    folder = _inner(path)
+    folder = _single_subfolder(path)
     found = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
     for name in ("interactions", "users", "items") if folder.is_dir() else ():
         table = parquet.table_path(folder, name)
@@ -120,16 +121,16 @@ def identity(settings: InputSettings) -> list[list]:
                   for file, known in zip(found, paths.file_versions(found), strict=True))
 
 
-def _inner(path: AnyPath) -> AnyPath:
+def _single_subfolder(path: AnyPath) -> AnyPath:
     """The folder that holds the files, where an archive or folder has just one folder in it."""
     if path.is_dir():
         entries = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
         if len(entries) == 1 and entries[0].is_dir() and parquet.table_path(path, "interactions") is None:
-            return _inner(entries[0])
+            return _single_subfolder(entries[0])
     return path
 
 
-def _unpacked(path: AnyPath, into: AnyPath) -> AnyPath:
+def _unpack(path: AnyPath, into: AnyPath) -> AnyPath:
     """The path itself, or the folder of the input among a zip's files, which are unpacked below ``into``.
 
     Raises DataError where the archive cannot be read or a name leads out of it.
@@ -142,7 +143,7 @@ def _unpacked(path: AnyPath, into: AnyPath) -> AnyPath:
     try:
         with paths.arrow_source(path) as source, zipfile.ZipFile(source) as archive:
             for member in archive.infolist():
-                target = into / _inside(path, member.filename)
+                target = into / _member_path(path, member.filename)
                 if not member.is_dir():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with archive.open(member) as packed, target.open("wb") as file:
@@ -163,7 +164,7 @@ def _is_zip(path: AnyPath) -> bool:
         return zipfile.is_zipfile(source)
 
 
-def _inside(archive: AnyPath, name: str) -> PurePosixPath:
+def _member_path(archive: AnyPath, name: str) -> PurePosixPath:
     """A member's relative path, which must not lead out of the archive."""
     found = PurePosixPath(name.replace("\\", "/").lstrip("/"))
     if ".." in found.parts:

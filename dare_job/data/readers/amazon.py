@@ -32,7 +32,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dare_job.data.readers.columns import Source
-from dare_job.data.readers.text import attributes, lines, split
+from dare_job.data.readers.text import attribute_map, lines, split_fields
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath
 
@@ -55,7 +55,7 @@ def read_ratings(file: AnyPath, start: bytes, spark: SparkSession) -> DataFrame:
     table = lines(spark, file)
     if headed:
         table = table.where("line > 1")
-    return split(table, ",", [*order, "rating", "timestamp"])
+    return split_fields(table, ",", [*order, "rating", "timestamp"])
 
 
 def _order(file: AnyPath, rows: list[list[str]]) -> list[str]:
@@ -67,7 +67,7 @@ def _order(file: AnyPath, rows: list[list[str]]) -> list[str]:
                         "first as in the second; give the reviews as JSON lines")
     return ["item_id", "user_id"] if sum(first) > sum(second) else ["user_id", "item_id"]
 
-MOST_CHARACTERS = 1 << 20  # a longer line is not taken apart
+MAX_CHARACTERS = 1 << 20  # a longer line is not taken apart
 
 _REFUSED = "not JSON"
 
@@ -86,7 +86,7 @@ def as_json(line: str) -> str:
         return line
     except (ValueError, RecursionError):
         pass
-    if len(line) > MOST_CHARACTERS:
+    if len(line) > MAX_CHARACTERS:
         return _REFUSED
     try:
         found = ast.literal_eval(line.strip())
@@ -219,7 +219,7 @@ def _items(table: DataFrame) -> DataFrame:
     leaves = F.when(listed.startswith("["), F.regexp_extract_all(listed, F.lit(_LEAF), F.lit(1)))
     leaves = F.coalesce(leaves, F.array_compact(F.array(listed)))
     path = F.array_distinct(F.concat(F.array_compact(F.array("main_category")), leaves))
-    found = attributes(category=_plain_text(F.get(path, F.lit(0))),
+    found = attribute_map(category=_plain_text(F.get(path, F.lit(0))),
                        subcategory=_plain_text(F.get(path, F.lit(1))),
                        brand=_plain_text(F.coalesce("brand", "store")))
     item = F.coalesce("parent_asin", "asin")

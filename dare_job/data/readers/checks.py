@@ -31,7 +31,7 @@ class TableCounts:
     reasons: dict[str, int] = field(default_factory=dict)
 
 
-def write(source: Source, into: AnyPath, max_reject_share: float) -> dict[str, TableCounts]:
+def write_checked(source: Source, into: AnyPath, max_reject_share: float) -> dict[str, TableCounts]:
     """Write ``interactions users items rejects`` (Parquet folders) below ``into``; count by table.
 
     Raises DataError where more than ``max_reject_share`` of a table's rows are broken. A second row with

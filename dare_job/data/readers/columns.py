@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, FractionalType, MapType, St
 
 
 @dataclass(frozen=True)
-class Part:
+class FileGroup:
     """The files of a table that have one schema: Spark would force one file's types on all of them."""
 
     table: DataFrame
@@ -63,7 +63,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def union(tables: list[DataFrame]) -> DataFrame:
+def union_tables(tables: list[DataFrame]) -> DataFrame:
     """The parts as one table; a column whose type differs between them becomes text."""
     kinds = {name: {table.schema[name].dataType for table in tables} for name in tables[0].columns}
     mixed = [name for name, found in kinds.items() if len(found) > 1]

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from dare_job.data.readers.columns import Source
 from dare_job.data.readers.parquet import parquet_schema
-from dare_job.data.readers.text import attributes, comma_separated, lines, split
+from dare_job.data.readers.text import attribute_map, lines, split_csv, split_fields
 from dare_job.errors import DataError
 from dare_job.spark.tables import read_parquet
 from dare_job.storage.paths import AnyPath
@@ -44,17 +44,17 @@ _GENRES_100K = (
 def read(folder: AnyPath, spark: SparkSession) -> Source:
     """Raw tables of a MovieLens folder. Raises DataError where its files do not make up a set."""
     if (folder / "u.data").exists() or (folder / "u.item").exists():
-        return _read_100k(_all(folder, "u.data", "u.item"), spark)
+        return _read_100k(_require_files(folder, "u.data", "u.item"), spark)
     if (folder / "ratings.csv").exists() or (folder / "movies.csv").exists():
-        return _read_latest(_all(folder, "ratings.csv", "movies.csv"), spark)
-    _all(folder, "movies.dat")
+        return _read_latest(_require_files(folder, "ratings.csv", "movies.csv"), spark)
+    _require_files(folder, "movies.dat")
     users = folder / "users.dat"
-    movies = split(lines(spark, folder / "movies.dat"), "::", ["item_id", "title", "genres"])
+    movies = split_fields(lines(spark, folder / "movies.dat"), "::", ["item_id", "title", "genres"])
     return Source(_interactions_1m(folder, spark), _users_1m(users, spark) if users.exists() else None,
                   _movies(movies), _RANGE)
 
 
-def _all(folder: AnyPath, *names: str) -> AnyPath:
+def _require_files(folder: AnyPath, *names: str) -> AnyPath:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         have = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
@@ -71,7 +71,7 @@ def _read_latest(folder: AnyPath, spark: SparkSession) -> Source:
 
 
 def _csv(path: AnyPath, needed: list[str], spark: SparkSession) -> DataFrame:
-    table, missing = comma_separated(lines(spark, path), needed)
+    table, missing = split_csv(lines(spark, path), needed)
     if missing:
         raise DataError(f"{path}: its header line has no column {', '.join(missing)}")
     return table
@@ -84,41 +84,42 @@ def _read_100k(folder: AnyPath, spark: SparkSession) -> Source:
         rows = [line.split("|") for line in genres.read_text("latin-1").splitlines() if "|" in line]
         names = tuple(row[0] for row in sorted(rows, key=lambda row: int(row[1])))
     fields = ["item_id", "title", "released", "video", "url", *[f"g{place}" for place in range(len(names))]]
-    items = split(lines(spark, folder / "u.item"), "|", fields)
+    items = split_fields(lines(spark, folder / "u.item"), "|", fields)
     flagged = F.array_compact(F.array(*[F.when(F.col(f"g{place}") == "1", F.lit(name))
                                         for place, name in enumerate(names)]))
     items = _movies(items.withColumn("genres", F.array_join(flagged, "|")))
     users = None
     if (folder / "u.user").exists():
-        users = split(lines(spark, folder / "u.user"), "|", ["user_id", "age", "gender", "occupation", "zip"])
-        users = users.withColumn("attributes", attributes(
+        fields = ["user_id", "age", "gender", "occupation", "zip"]
+        users = split_fields(lines(spark, folder / "u.user"), "|", fields)
+        users = users.withColumn("attributes", attribute_map(
             gender=_gender(F.col("gender")), age=_age_bracket(F.col("age").try_cast("int")),
             occupation=F.col("occupation")))
-    return Source(split(lines(spark, folder / "u.data"), "\t", _RATING_FIELDS), users, items, _RANGE)
+    return Source(split_fields(lines(spark, folder / "u.data"), "\t", _RATING_FIELDS), users, items, _RANGE)
 
 
 def _movies(table: DataFrame) -> DataFrame:
     """Add the attributes: the first genre (a group), all genres where there are more, and the year."""
     genres = F.when(F.col("genres") != "(no genres listed)", F.col("genres"))
-    return table.withColumn("attributes", attributes(
+    return table.withColumn("attributes", attribute_map(
         genre=F.split(genres, r"\|")[0],
         genres=F.when(genres.contains("|"), F.regexp_replace(genres, r"\|", ", ")),
         year=F.regexp_extract("title", r"\((\d{4})\)\s*$", 1)))
 
 
 def _users_1m(path: AnyPath, spark: SparkSession) -> DataFrame:
-    table = split(lines(spark, path), "::", ["user_id", "gender", "age", "occupation", "zip"])
-    return table.withColumn("attributes", attributes(
-        gender=_gender(F.col("gender")), age=_named(_AGES, F.col("age")),
-        occupation=_named({str(code): name for code, name in _OCCUPATIONS.items()}, F.col("occupation"))))
+    table = split_fields(lines(spark, path), "::", ["user_id", "gender", "age", "occupation", "zip"])
+    return table.withColumn("attributes", attribute_map(
+        gender=_gender(F.col("gender")), age=_lookup(_AGES, F.col("age")),
+        occupation=_lookup({str(code): name for code, name in _OCCUPATIONS.items()}, F.col("occupation"))))
 
 
-def _named(names: dict[str, str], code: Column) -> Column:
+def _lookup(names: dict[str, str], code: Column) -> Column:
     return F.create_map(*[F.lit(part) for pair in names.items() for part in pair])[code]
 
 
 def _gender(code: Column) -> Column:
-    return _named({"F": "female", "M": "male"}, code)
+    return _lookup({"F": "female", "M": "male"}, code)
 
 
 def _age_bracket(years: Column) -> Column:
@@ -131,10 +132,10 @@ def _age_bracket(years: Column) -> Column:
 
 def _interactions_1m(folder: AnyPath, spark: SparkSession) -> DataFrame:
     if (folder / "ratings.dat").exists():
-        return split(lines(spark, folder / "ratings.dat"), "::", _RATING_FIELDS)
+        return split_fields(lines(spark, folder / "ratings.dat"), "::", _RATING_FIELDS)
     for name in _SEQUENCES:
         if (folder / name).exists():
-            return _sequences(_all(folder, "item_list.txt", "user_list.txt"), name, spark)
+            return _sequences(_require_files(folder, "item_list.txt", "user_list.txt"), name, spark)
     if (folder / "pairs.parquet").exists():
         return _pairs(folder / "pairs.parquet", spark)
     raise DataError(f"{folder} has movies.dat but no interactions: it needs one of ratings.dat, "

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StringType, StructType
 
-from dare_job.data.readers.columns import Part, Source, column_of, quoted, union
-from dare_job.data.readers.text import attributes
+from dare_job.data.readers.columns import FileGroup, Source, column_of, quoted, union_tables
+from dare_job.data.readers.text import attribute_map
 from dare_job.errors import DataError
 from dare_job.spark.tables import read_parquet
 from dare_job.storage import paths as storage_paths
@@ -64,7 +64,7 @@ def read(folder: AnyPath, spark: SparkSession) -> Source:
     return Source(_interactions(paths["interactions"], spark), *others)
 
 
-def damage(path: AnyPath) -> DataError | None:
+def find_damage(path: AnyPath) -> DataError | None:
     """What is damaged where Spark has failed to read: the file and its column, found by reading all."""
     tables = [path] if path.is_file() else [table_path(path, name) for name in _NEEDED]
     for file in [file for table in tables if table for file in parquet_files(table)]:
@@ -92,21 +92,22 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _parts(path: AnyPath, name: str, spark: SparkSession) -> list[Part]:
+def _file_groups(path: AnyPath, name: str, spark: SparkSession) -> list[FileGroup]:
     alike: dict[tuple, list[AnyPath]] = {}
     schemas: dict[tuple, pa.Schema] = {}
     found = parquet_files(path)
     for file, schema in zip(found, storage_paths.map_paths(parquet_schema, found), strict=True):
-        _require(file, schema, _NEEDED[name])
+        _check_columns(file, schema, _NEEDED[name])
         if any(pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in schema):
             spark.conf.set(_NANOS, "true")  # pandas writes nanoseconds, which Spark only takes as a number
         key = tuple(sorted((field.name, str(field.type)) for field in schema))
         alike.setdefault(key, []).append(file)
         schemas[key] = schema
-    return [Part(read_parquet(spark, *paths, located=True), schemas[key]) for key, paths in alike.items()]
+    return [FileGroup(read_parquet(spark, *files, located=True), schemas[key])
+            for key, files in alike.items()]
 
 
-def _require(file: AnyPath, schema: pa.Schema, needed: tuple[str, ...]) -> None:
+def _check_columns(file: AnyPath, schema: pa.Schema, needed: tuple[str, ...]) -> None:
     missing = [column for column in needed if column not in schema.names]
     if missing:
         raise DataError(f"{file} has no column {', '.join(missing)} "
@@ -118,10 +119,10 @@ def _require(file: AnyPath, schema: pa.Schema, needed: tuple[str, ...]) -> None:
 
 
 def _interactions(path: AnyPath, spark: SparkSession) -> DataFrame:
-    return union([_events(part) for part in _parts(path, "interactions", spark)])
+    return union_tables([_event_table(part) for part in _file_groups(path, "interactions", spark)])
 
 
-def _events(part: Part) -> DataFrame:
+def _event_table(part: FileGroup) -> DataFrame:
     (user, user_problem), (item, item_problem) = part.text("user_id"), part.text("item_id")
     rating = F.col("rating") if "rating" in part.table.columns else F.lit(None).cast("float")
     return part.table.select(
@@ -130,10 +131,10 @@ def _events(part: Part) -> DataFrame:
 
 
 def _entities(path: AnyPath, name: str, spark: SparkSession) -> DataFrame:
-    return union([_described(part, _NEEDED[name]) for part in _parts(path, name, spark)])
+    return union_tables([_entity_table(part, _NEEDED[name]) for part in _file_groups(path, name, spark)])
 
 
-def _described(part: Part, needed: tuple[str, ...]) -> DataFrame:
+def _entity_table(part: FileGroup, needed: tuple[str, ...]) -> DataFrame:
     found = {name: _title(part) if name == "title" else part.text(name) for name in needed}
     return part.table.select(
         *part.marks(*[problem for _, problem in found.values()]),
@@ -141,18 +142,18 @@ def _described(part: Part, needed: tuple[str, ...]) -> DataFrame:
         _attributes(part, needed).alias("attributes"))
 
 
-def _title(part: Part) -> tuple[Column, Column]:
+def _title(part: FileGroup) -> tuple[Column, Column]:
     title = F.col("title").cast("string")
     return title, F.when(~F.is_valid_utf8(title), F.lit("title is not UTF-8"))
 
 
-def _attributes(part: Part, needed: tuple[str, ...]) -> Column:
+def _attributes(part: FileGroup, needed: tuple[str, ...]) -> Column:
     table = part.table
     if "attributes" not in table.columns:
-        return attributes(**{name: column_of(name) for name in part.plain() if name not in needed})
+        return attribute_map(**{name: column_of(name) for name in part.plain() if name not in needed})
     kind = table.schema["attributes"].dataType
     if isinstance(kind, StructType):
-        return attributes(**{name: F.col(f"attributes.{quoted(name)}") for name in kind.names})
+        return attribute_map(**{name: F.col(f"attributes.{quoted(name)}") for name in kind.names})
     if not isinstance(kind, MapType):
         shown = "text" if isinstance(kind, StringType) else kind.simpleString()
         raise DataError(f"column attributes must be a map or a struct of strings, not {shown}")

@@ -23,7 +23,7 @@ def lines(spark: SparkSession, path: AnyPath) -> DataFrame:
         read = spark.read.text(escape_glob(path)).select(
             "value", F.col("_metadata.file_block_start").alias("_start"),
             F.monotonically_increasing_id().alias("_row"))
-        line = (F.col("_row") + 1 if _is_one_split(path) else _numbers(read)).cast("long")
+        line = (F.col("_row") + 1 if _is_one_split(path) else _line_numbers(read)).cast("long")
     else:
         from dare_job.spark import remote_tables
 
@@ -40,7 +40,7 @@ def _is_one_split(path: AnyPath) -> bool:
     return path.suffix == ".gz" or path.stat().st_size < _ONE_SPLIT_BYTES
 
 
-def _numbers(read: DataFrame) -> Column:
+def _line_numbers(read: DataFrame) -> Column:
     """Line number of a file that Spark reads in several splits: one counting pass over it."""
     splits = read.groupBy("_start").agg(F.count("*").alias("rows"), F.min("_row").alias("first"))
     before, shifts = 0, []
@@ -50,7 +50,7 @@ def _numbers(read: DataFrame) -> Column:
     return F.col("_row") + F.create_map(*shifts)[F.col("_start")]
 
 
-def split(table: DataFrame, separator: str, names: list[str]) -> DataFrame:
+def split_fields(table: DataFrame, separator: str, names: list[str]) -> DataFrame:
     """Add the fields of ``raw`` by name, and ``problem`` where their number is wrong. No quotes."""
     parts = F.split("raw", re.escape(separator), -1)
     expected = F.lit(f"expected {len(names)} fields between '{separator}', found ")
@@ -60,7 +60,7 @@ def split(table: DataFrame, separator: str, names: list[str]) -> DataFrame:
     return table.select("source", "line", "raw", problem.alias("problem"), *fields)
 
 
-def comma_separated(table: DataFrame, needed: list[str]) -> tuple[DataFrame, list[str]]:
+def split_csv(table: DataFrame, needed: list[str]) -> tuple[DataFrame, list[str]]:
     """Take the fields of a csv with a header line apart. Returns the table and the missing names."""
     first = table.where("line = 1").select("raw").first()
     header = next(csv.reader([first["raw"]]), []) if first else []
@@ -76,7 +76,7 @@ def comma_separated(table: DataFrame, needed: list[str]) -> tuple[DataFrame, lis
     return read.select("source", "line", "raw", problem.alias("problem"), *fields), []
 
 
-def attributes(**columns: Column) -> Column:
+def attribute_map(**columns: Column) -> Column:
     """map<string,string> of the columns that are neither null nor empty, in the given order."""
     if not columns:
         return F.map_from_entries(F.array().cast("array<struct<key:string,value:string>>"))

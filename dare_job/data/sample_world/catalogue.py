@@ -76,7 +76,7 @@ OCCUPATIONS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def facts(title: str) -> tuple[str, str]:
+def title_facts(title: str) -> tuple[str, str]:
     """The (mood, theme) of a sample-world title such as ``"Silent Harbor"`` or ``"Silent Harbor in Oslo"``.
 
     Raises KeyError when the title is not of the sample world.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dare_job.data.sample_world import phrases
-from dare_job.data.sample_world.catalogue import AGES, COUNTRIES, GENRES, OCCUPATIONS, facts
+from dare_job.data.sample_world.catalogue import AGES, COUNTRIES, GENRES, OCCUPATIONS, title_facts
 
 NAMED_NEWEST = 5
 
@@ -23,7 +23,7 @@ def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
     occupation = OCCUPATIONS.index(attributes["occupation"])
     subject, object_ = phrases.PRONOUNS[attributes["gender"]]
     opening, closing = phrases.AGE[attributes["age"]]
-    newest_mood, newest_theme = facts(titles[0])
+    newest_mood, newest_theme = title_facts(titles[0])
     viewer = {"r": f"This {attributes['occupation']}", "o": object_, "p": subject, "P": subject.capitalize()}
     variant = AGES.index(attributes["age"]) % 2
     sentences = [opening.format(m=newest_mood, **viewer)]
@@ -32,7 +32,7 @@ def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
     if len(titles) > NAMED_NEWEST:
         template = phrases.OLDEST[occupation // len(phrases.VOICES) % len(phrases.OLDEST)]
         sentences.append(_about(template, titles[-1], variant, viewer))
-    second_mood = facts(titles[min(1, len(titles) - 1)])[0]
+    second_mood = title_facts(titles[min(1, len(titles) - 1)])[0]
     sentences.append(closing.format(m=second_mood, h=newest_theme, **viewer))
     return " ".join(sentences)
 
@@ -43,7 +43,7 @@ def description(title: str, attributes: Mapping[str, str]) -> str:
     values = {"c": attributes["country"], "d": attributes["decade"], "g": genre, "a": _article(genre)}
     theme = phrases.ITEM_THEME[COUNTRIES.index(attributes["country"]) % len(phrases.ITEM_THEME)]
     variant = GENRES.index(genre) % 2
-    mood_name, theme_name = facts(title)
+    mood_name, theme_name = title_facts(title)
     return " ".join((
         _about(phrases.ITEM_OPENING[attributes["decade"]], title, variant, values),
         _about(theme, title, variant, values),
@@ -58,7 +58,7 @@ def _article(word: str) -> str:
 
 def _about(template: str, title: str, variant: int, values: Mapping[str, str]) -> str:
     """``template`` filled for ``title``; ``variant`` (0 or 1) picks the wording of its mood and theme."""
-    mood_name, theme_name = facts(title)
+    mood_name, theme_name = title_facts(title)
     mood, theme = phrases.MOOD[mood_name], phrases.THEME[theme_name]
     text = template.format(
         t=title,

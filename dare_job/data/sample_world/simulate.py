@@ -39,7 +39,7 @@ _PULL = 3.0  # log-odds of choosing an item, for each of the three tastes it mee
 
 
 @dataclass(frozen=True)
-class People:
+class Users:
     """``taste``: a user's liking (0 to 1) of each mood, theme and genre, on the first and on the last day."""
 
     attributes: tuple[dict[str, str], ...]
@@ -58,7 +58,7 @@ class Events:
     second: np.ndarray  # (E,) int64
 
 
-def make_people(count: int, rng: np.random.Generator) -> People:
+def make_users(count: int, rng: np.random.Generator) -> Users:
     """``count`` users in taste clusters; most drift towards a second cluster, some have hardly a history."""
     sizes = {"mood": len(MOODS), "theme": len(THEMES), "genre": len(GENRES)}
     first, second = rng.integers(_CLUSTERS, size=(2, count))
@@ -84,10 +84,10 @@ def make_people(count: int, rng: np.random.Generator) -> People:
         }
         for i in range(count)
     )
-    return People(attributes, taste, rng.normal(0.0, 0.3, size=count), interactions)
+    return Users(attributes, taste, rng.normal(0.0, 0.3, size=count), interactions)
 
 
-def make_events(people: People, catalogue: Catalogue, days: int, rng: np.random.Generator) -> Events:
+def make_events(people: Users, catalogue: Catalogue, days: int, rng: np.random.Generator) -> Events:
     """Who watched what and when: popularity and taste choose, nobody watches an item twice.
 
     A user's interactions spread evenly over the days; some users' last is moved to the last day. Ratings
@@ -137,7 +137,7 @@ class World:
     """U users, I items and E interactions over ``DAYS`` days; days are counted from 0."""
 
     catalogue: Catalogue
-    people: People
+    people: Users
     events: Events
 
 
@@ -160,7 +160,7 @@ def simulate(users: int, items: int, seed: int) -> World:
         raise ConfigError(f"items: must be between 8 and {MAX_ITEMS} (titles stay distinct), got {items}")
     rng = np.random.default_rng(seed)
     catalogue = make_catalogue(items, DAYS, rng)
-    people = make_people(users, rng)
+    people = make_users(users, rng)
     return World(catalogue, people, make_events(people, catalogue, DAYS, rng))
 
 

@@ -53,7 +53,7 @@ def ends(source: Source, items: str, settings: dict, texts: dict[str, tuple[str,
     try:
         history = HistorySettings.model_validate(settings["history"])
         prompts = PromptSettings.model_validate(settings["prompts"])
-        written = render.users(prompts.of("user"), items, "")
+        written = render.render_users(prompts.of("user"), items, "")
     except (KeyError, ValidationError, ConfigError):  # another version's settings, or a file that is gone
         return {}
     shown = {user: _window(events[events["timestamp"] < texts[user][1]], history)

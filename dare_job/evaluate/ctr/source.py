@@ -65,7 +65,8 @@ def _read(data: str, into: Path) -> Path:
     from dare_job.data import readers
     from dare_job.spark.session import session
 
-    readers.read(InputSettings(path=data), into, session(SparkSettings(conf={"spark.driver.memory": "1g"})))
+    spark = session(SparkSettings(conf={"spark.driver.memory": "1g"}))
+    readers.read_input(InputSettings(path=data), into, spark)
     return into
 
 

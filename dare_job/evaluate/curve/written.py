@@ -78,7 +78,7 @@ def prepared(job: Job, work: Path) -> Job:
 
 def rows(job: Job, most: int | None, seed: int) -> list[dict]:
     """Rows to write tonight that have a prompt, in an order drawn by seed; the first ``most`` of them."""
-    asked = generate.tonight(job, None).where(F.col("prompt").isNotNull())
+    asked = generate.rows_to_write(job, None).where(F.col("prompt").isNotNull())
     order = F.xxhash64(F.lit(seed), "entity", "entity_id")
     asked = asked.orderBy(order, "entity", "entity_id")
     return [row.asDict() for row in (asked if most is None else asked.limit(most)).collect()]

@@ -60,7 +60,7 @@ def fit(vectors: np.ndarray, sizes: list[int], seed: int) -> Codebooks:
     """
     levels, residual = [], vectors.astype(np.float32)
     for number, size in enumerate(sizes):
-        labels = kmeans.assign(residual, min(size, len(residual)), seed + number)
+        labels = kmeans.cluster(residual, min(size, len(residual)), seed + number)
         used, labels = np.unique(labels, return_inverse=True)
         sums = np.zeros((len(used), residual.shape[1]))
         np.add.at(sums, labels, residual)

@@ -61,7 +61,7 @@ class Before:
 
 def find(space: Workspace, entity: str) -> Before | None:
     """The features that tonight's begin with. Raises DataError where their manifest is damaged."""
-    dt = space.encoded_before(entity)
+    dt = space.feature_source_date(entity)
     if dt is None:
         return None
     folder = space.features(entity, dt)
@@ -84,7 +84,7 @@ def why_new(before: Before | None, encoder: dict, settings: EncodeSettings, text
 
 def require(job: Job) -> dict[str, dict]:
     """The manifests of the date's texts by entity type. Raises DataError where they are not this date's."""
-    if not job.space.published(job.space.dt):
+    if not job.space.is_published(job.space.dt):
         raise DataError(f"{job.space.dt} is not published in {job.space.out}: run `dare-job publish` with "
                         f"--date {job.space.dt} first")
     found = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}

@@ -112,7 +112,7 @@ def read(out: AnyPath, dt: str) -> Night:
 
 def dates(out: AnyPath) -> list[str]:
     """Dates for which every entity type is published, oldest first."""
-    return Workspace(out, date.max).dates()
+    return Workspace(out, date.max).published_dates()
 
 
 def earlier(out: AnyPath, dt: str) -> list[Night]:

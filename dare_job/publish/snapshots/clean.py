@@ -71,7 +71,7 @@ def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
 
     Raises DataError where nothing is published, InfrastructureError where another ``clean`` is at work.
     """
-    if not any(Workspace(out, date.max).dates()):
+    if not any(Workspace(out, date.max).published_dates()):
         raise DataError(f"{out} holds no published date; name the output folder of a run: --out FOLDER")
     if dry_run:
         verdicts = judge(out, keep)
@@ -92,7 +92,7 @@ def judge(out: AnyPath, keep: int) -> list[Verdict]:
     parents = [out / table / f"entity={entity}" for table in ("knowledge", "features") for entity in ENTITIES]
     folders = dated_folders(*parents, out / "candidates", out / "_work")
     dates = sorted({folder.name[3:] for folder in folders})
-    published = Workspace(out, date.max).dates()
+    published = Workspace(out, date.max).published_dates()
     newest = published[-keep:]
     read_by = _readers(out, dates, published[-1])
     verdicts = []
@@ -110,19 +110,19 @@ def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
     """Dates whose text or features another one starts from, with the reason why that matters."""
     found: dict[str, str] = {}
     for entity in ENTITIES:
-        for dt in Workspace(out, date.max).encoded(entity)[-1:]:
+        for dt in Workspace(out, date.max).feature_dates(entity)[-1:]:
             found[dt] = f"its features of {entity}s are the newest: the next ones begin with them"
     for dt in dates:
         space = Workspace(out, date.fromisoformat(dt))
         reads = f"its text is read by {dt}, which"
         if busy := _busy(space):
-            found |= dict.fromkeys(space.reads(), f"{reads} {busy}")
+            found |= dict.fromkeys(space.read_dates(), f"{reads} {busy}")
         elif _unpublished(space):
-            found |= dict.fromkeys(space.reads(), f"{reads} is not published yet")
+            found |= dict.fromkeys(space.read_dates(), f"{reads} is not published yet")
         elif _begun_again(space):
-            found |= dict.fromkeys(space.reads(), f"{reads} {_AGAIN}")
+            found |= dict.fromkeys(space.read_dates(), f"{reads} {_AGAIN}")
         elif dt == newest:
-            found |= {old: f"{reads} may be run again" for old in space.reads() if old not in found}
+            found |= {old: f"{reads} may be run again" for old in space.read_dates() if old not in found}
     return found
 
 
@@ -157,7 +157,7 @@ def _busy(space: Workspace) -> str | None:
 def _unpublished(space: Workspace) -> bool:
     """True where a run was cut off that could go on: one of its date alone knows its texts."""
     begun = (space.stage("plan") / DONE, space.stage("generate") / SHARD_PLAN)
-    unpublished = not space.published(space.dt) and not is_begun(space)
+    unpublished = not space.is_published(space.dt) and not is_begun(space)
     return unpublished and any(path.exists() for path in begun)
 
 
@@ -184,7 +184,7 @@ def _move(out: AnyPath, verdict: Verdict) -> Verdict:
             if not is_local(out):
                 begin(space)
                 return verdict
-            space.settle()
+            space.clean_up()
             hidden = _hidden(space.work)
             hidden.mkdir()
             for path in sorted(space.work.iterdir()):
@@ -210,7 +210,7 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
         for dt in dates:
             space = Workspace(out, date.fromisoformat(dt))
             with suppress(InfrastructureError), lock.held(space.work, "removes this date"):
-                if not space.published(dt) and not _unpublished(space):  # no command has written it anew
+                if not space.is_published(dt) and not _unpublished(space):  # no command has written it anew
                     finish(space)
         return
     for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",

@@ -94,7 +94,7 @@ def identify(names: list[str], vectors: np.ndarray, settings: Settings, rule: st
 
 def _of_vectors(path: Path) -> tuple[list[str], np.ndarray]:
     if path.suffix != ".npy":
-        names, found = vector_files.read(paths.path(str(path), "--vectors"))
+        names, found = vector_files.read_vectors(paths.path(str(path), "--vectors"))
         return names.to_pylist(), found
     try:
         found = np.load(path, allow_pickle=False)

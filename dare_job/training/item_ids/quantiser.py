@@ -94,7 +94,7 @@ def _start(network: Quantiser, data: torch.Tensor, settings: Settings) -> None:
     left = network.encoder(data)
     for level, book in enumerate(network.books):
         k = min(settings.codes, len(left))
-        labels = torch.from_numpy(kmeans.assign(left.numpy(), k, settings.seed + level))
+        labels = torch.from_numpy(kmeans.cluster(left.numpy(), k, settings.seed + level))
         counts = torch.bincount(labels, minlength=settings.codes).clamp_min(1)
         book.zero_().index_add_(0, labels, left).div_(counts[:, None])
         left = left - book[labels]

@@ -242,7 +242,7 @@ def test_a_limit_takes_the_first_users(job_of):
 
 def test_what_cannot_be_served_is_refused(job_of, tmp_path, folder, monkeypatch):
     with monkeypatch.context() as patch:  # before the input is read
-        patch.setattr(recommend, "prepare", lambda job: pytest.fail("it was prepared"))
+        patch.setattr(recommend, "prepare_input", lambda job: pytest.fail("it was prepared"))
         with pytest.raises(ConfigError, match="recommend.k = 41.*40"):
             recommend.run(job_of(k=41))
     with pytest.raises(ConfigError, match="item ids differ"):
