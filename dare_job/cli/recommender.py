@@ -5,7 +5,7 @@ from dataclasses import replace
 from dare_job.cli import options
 from dare_job.cli.from_dataclass import takes
 from dare_job.cli.result import print_result, show_values
-from dare_job.training.align.options import Options as AlignOptions
+from dare_job.training.align.settings import Options as AlignOptions
 from dare_job.training.item_ids.settings import Options as ItemIdOptions
 from dare_job.training.recommender.settings import EvaluationOptions
 from dare_job.training.recommender.settings import Options as TrainOptions

@@ -150,7 +150,7 @@ def test_lessons_are_of_a_temperature(published):
     _, tokenizer, target = published
     rows = [Row(str(n), prompt_ids(tokenizer, "The user liked").astype(np.int64), ids, True)
             for n, ids in enumerate(np.arange(5, 45).reshape(4, 10))]
-    hot = teacher.lessons(target, rows, 200, 1.75)
+    hot = teacher.teacher_rows(target, rows, 200, 1.75)
     logits = logits_of(target, rows[0]).float()
     shares = torch.softmax(logits / 1.75, -1).topk(200)
     assert (hot[0].tokens == shares.indices.numpy()).mean() > 0.99  # but for equal ones
@@ -159,7 +159,7 @@ def test_lessons_are_of_a_temperature(published):
     for temperature in (1.0, 1.75):
         asked = Settings(width=64, heads=2, steps=30, batch_tokens=512, kl=1.0, temperature=temperature)
         model = network(tokenizer, target.vocabulary, 256, asked)
-        train(model, teacher.lessons(target, rows, 200, temperature), asked, "cpu")
+        train(model, teacher.teacher_rows(target, rows, 200, temperature), asked, "cpu")
         found = torch.cat([logits_of(Target(model), row) for row in rows]).float() / 1.75
         tokens, shares = (torch.from_numpy(np.concatenate([getattr(one, name) for one in hot]).astype(kind))
                           for name, kind in (("tokens", np.int64), ("shares", np.float32)))

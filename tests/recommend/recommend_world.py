@@ -35,7 +35,7 @@ def untrained(ids: ItemIds, seed: int = 0, width: int = 16,
               layers: int = 2) -> tuple[torch.nn.Module, Recommender]:
     """A network that prefers some tokens clearly, though it has learned nothing."""
     settings = Settings(width=width, layers=layers, heads=2, seed=seed, history=8)
-    model, _, recommender = network.fresh(ids, settings, Path("nowhere"))
+    model, _, recommender = network.new_model(ids, settings, Path("nowhere"))
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(6 if weight.dim() >= 2 else 1)

@@ -16,10 +16,10 @@ from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.training.align import command, teacher_paths
-from dare_job.training.align import settings as align_settings
-from dare_job.training.align.branches import MixedTopK, engine, log_probabilities, plain
+from dare_job.training.align import teacher_paths as align_settings
+from dare_job.training.align.branches import MixedTopK, log_probabilities, search_engine, top_k_search
 from dare_job.training.align.objective import objective
-from dare_job.training.align.options import LOSSES, Settings
+from dare_job.training.align.settings import LOSSES, Settings
 from dare_job.training.recommender.command import training_folder
 
 IDS = some_ids()
@@ -32,7 +32,7 @@ HISTORIES = [history for history, _ in EXAMPLES]
 def _made(**settings):
     chosen = Settings(**{"k": 3, "beams": 6, **settings})
     target, draft = untrained(IDS, 0), untrained(IDS, 5, width=8, layers=1)
-    by = engine(target), engine(draft, learns=True)
+    by = search_engine(target), search_engine(draft, learns=True)
     return by, draft, chosen, teacher_paths.make(*by, TRIE, EXAMPLES, chosen)
 
 
@@ -59,7 +59,7 @@ def _sums(scorer, codes):
 
 def test_lessons_are_the_targets_beams():
     (target, _), _, _, found = _made(loss="r")
-    best = _codes(plain(target, TRIE, 3), target[1])[-1]
+    best = _codes(top_k_search(target, TRIE, 3), target[1])[-1]
     assert (found.codes[:, :3] == best).all() and found.counted.all()
     assert (found.codes[:, 3] == torch.from_numpy(IDS.codes[[row for _, row in EXAMPLES]])).all()
     said = found.log_p.float().gather(-1, found.codes.long()[..., None])[..., 0][:, :3]
@@ -82,7 +82,7 @@ def test_beams_of_a_mixture_are_the_best_of_all_ids():
     ids = some_ids(items=12, sizes=(2, 3, 3))
     scorers, trie = [untrained(ids, 0), untrained(ids, 5, width=8, layers=1)], Trie.from_codes(ids.codes)
     paths = torch.from_numpy(trie.paths(np.arange(trie.leaves))).long()
-    by = [engine(scorer, learns=True) for scorer in scorers]
+    by = [search_engine(scorer, learns=True) for scorer in scorers]
     said = [Query(scorers[0][1].prompt(HISTORIES[2]), draft_prompt=scorers[1][1].prompt(HISTORIES[2]))]
     for share in (0.0, 0.3, 1.0):
         with torch.no_grad():
@@ -96,7 +96,7 @@ def test_beams_of_a_mixture_are_the_best_of_all_ids():
 
 def test_lessons_of_every_step():
     (target, _), _, _, found = _made(loss="r", all_steps=True)
-    steps = _codes(plain(target, TRIE, 3), target[1])
+    steps = _codes(top_k_search(target, TRIE, 3), target[1])
     assert found.codes.shape == (20, 3 * 3 + 1, 3)
     for step, beam in enumerate(steps):
         rows = slice(3 * step, 3 * step + 3)
@@ -111,7 +111,7 @@ def test_lessons_of_every_step():
 def test_fewer_items_than_k():
     ids = some_ids(items=5, sizes=(2, 3))
     scorer, view = untrained(ids), Vocabulary(Trie.from_codes(ids.codes), [0, 0])
-    chosen, by = Settings(loss="s", k=7, beams=9), engine(scorer, learns=True)
+    chosen, by = Settings(loss="s", k=7, beams=9), search_engine(scorer, learns=True)
     found = teacher_paths.make(by, by, view.trie, [(np.array([0]), 1)], chosen)
     assert found.counted[0, :7].all(1).sum() == 4  # items with ids of their own
     assert objective(scorer, view, [np.array([0])], found, chosen).isfinite()
@@ -146,9 +146,9 @@ def test_accepted_steps_by_hand():
     drafted = np.array([[[1, 0, 3], [6, 5, 0]], [[1, 3, 2], [6, 5, 0]], [[3, 2, 9], [7, 0, 0]]])
     assert align_settings.accepted_steps(wanted, drafted).tolist() == [2, 0, 1]
     (target, _), *_ = _made()
-    mine = align_settings.prefixes(target, TRIE, HISTORIES, 3)
+    mine = align_settings.best_prefixes(target, TRIE, HISTORIES, 3)
     assert (
-        align_settings.accepted_steps(mine, align_settings.prefixes(target, TRIE, HISTORIES, 8)) == 2
+        align_settings.accepted_steps(mine, align_settings.best_prefixes(target, TRIE, HISTORIES, 8)) == 2
     ).all()
 
 

@@ -16,7 +16,7 @@ from dare_job.embed import vectors as vector_files
 from dare_job.errors import ConfigError, DataError
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.training.item_ids import command, quantiser
-from dare_job.training.item_ids.command import identify
+from dare_job.training.item_ids.command import make_ids
 from dare_job.training.item_ids.settings import Settings
 
 SMALL = Settings(levels=3, codes=8, inner=8, hidden=32, epochs=80, batch=64, rate=3e-3)
@@ -33,7 +33,7 @@ def _clouds(items=240, clouds=6, size=16, seed=0):
 
 def test_alike_items_share_their_first_code():
     vectors, owners = _clouds()
-    ids, record = identify(list(map(str, range(240))), vectors, SMALL, "share")
+    ids, record = make_ids(list(map(str, range(240))), vectors, SMALL, "share")
     first = ids.codes[:, 0]
     pure = sum(np.bincount(owners[first == code]).max() for code in np.unique(first))
     assert pure >= 0.95 * len(owners)
@@ -43,7 +43,7 @@ def test_alike_items_share_their_first_code():
 def test_a_seed_decides():
     vectors, _ = _clouds()
     names = list(map(str, range(240)))
-    ids = [identify(names, vectors, replace(WIDE, seed=seed), "reassign")[0].codes for seed in (0, 0, 1)]
+    ids = [make_ids(names, vectors, replace(WIDE, seed=seed), "reassign")[0].codes for seed in (0, 0, 1)]
     assert (ids[0] == ids[1]).all() and (ids[0] != ids[2]).any()
 
 
@@ -51,7 +51,7 @@ def test_a_seed_decides():
 def test_collisions(rule):
     vectors, _ = _clouds(items=60)
     vectors[30:36] = vectors[24:30]  # the same items again
-    ids, record = identify(list(map(str, range(60))), vectors, WIDE, rule)
+    ids, record = make_ids(list(map(str, range(60))), vectors, WIDE, rule)
     assert record["collided"] >= 6
     assert len(ids.shared) == (60 - record["collided"] if rule == "share" else 60)
     assert ids.length == (4 if rule == "level" else 3)
@@ -66,17 +66,17 @@ def test_reassignment_changes_last_codes_alone(rows, seed):
             command.reassigned(codes, distances)
         return
     found = command.reassigned(codes, distances)
-    assert command.count(found) == 0 and (found[:, 0] == codes[:, 0]).all()
+    assert command.count_collisions(found) == 0 and (found[:, 0] == codes[:, 0]).all()
     for prefix in range(3):
         rows = codes[:, 0] == prefix
-        if command.count(codes[rows]) == 0:
+        if command.count_collisions(codes[rows]) == 0:
             assert (found[rows] == codes[rows]).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=18))
 def test_levels_number_those_that_share(rows):
-    found = command.levelled(np.array(rows))
-    assert command.count(found) == 0 and (found[:, :2] == np.array(rows)).all()
+    found = command.with_collision_level(np.array(rows))
+    assert command.count_collisions(found) == 0 and (found[:, :2] == np.array(rows)).all()
     assert found[:, 2].max() == max(rows.count(row) for row in rows) - 1
 
 

@@ -220,9 +220,10 @@ def _work(model, recommender, world, stop_at=None):
             raise KeyboardInterrupt
         return histories.next_token_loss(model, batch)
 
-    asked = histories.asked(recommender, data.tests("valid"))
+    asked = histories.validation_batches(recommender, data.tests("valid"))
     return Training(
-        lambda number: histories.epoch(recommender, data.train, 256, 0.1, np.random.default_rng(number)),
+        lambda epoch: histories.epoch_batches(recommender, data.train, 256, 0.1,
+                                              np.random.default_rng(epoch)),
         loss, lambda: float(np.mean([histories.next_token_loss(model, one).item() for one in asked])))
 
 
@@ -232,8 +233,8 @@ def test_a_killed_training_ends_in_the_same_weights(world, tmp_path, stop_at):
     schedule = Schedule(epochs=3, rate=0.01, weight_decay=0.1, warmup_steps=5, patience=3, save_every_s=0.0)
 
     def run(store, stop=None):
-        model, _, recommender = network.fresh(world.ids, settings, tmp_path)
-        with network.dropping(model, settings.dropout):
+        model, _, recommender = network.new_model(world.ids, settings, tmp_path)
+        with network.extra_dropout(model, settings.dropout):
             record = fit(model, _work(model, recommender, world, stop), schedule, store)
         return {name: weight.clone() for name, weight in model.named_parameters()}, record
 
@@ -249,7 +250,7 @@ def test_a_killed_training_ends_in_the_same_weights(world, tmp_path, stop_at):
 
 @pytest.mark.parametrize(("keep_last", "epochs", "place"), [(False, 4, 1), (True, 5, 4)])
 def test_early_stopping_keeps_the_best_weights_or_the_last(world, tmp_path, keep_last, epochs, place):
-    model, _, _ = network.fresh(world.ids, Settings(width=16, layers=1, heads=2), tmp_path)
+    model, _, _ = network.new_model(world.ids, Settings(width=16, layers=1, heads=2), tmp_path)
     figures, kept = iter([3.0, 1.0, 2.0, 2.5, 1.5]), []
 
     def figure():
@@ -264,7 +265,7 @@ def test_early_stopping_keeps_the_best_weights_or_the_last(world, tmp_path, keep
 
 
 def test_a_loss_that_is_no_number(world, tmp_path):
-    model, _, _ = network.fresh(world.ids, Settings(width=16, layers=1, heads=2), tmp_path)
+    model, _, _ = network.new_model(world.ids, Settings(width=16, layers=1, heads=2), tmp_path)
     weight = next(model.parameters())
     training = Training(lambda number: [0], lambda batch: weight.sum() * float("nan"), lambda: 0.0)
     with pytest.raises(ModelError, match="the loss of update 1 is not finite"):

@@ -52,7 +52,7 @@ def _distilled(profiles: Sequence[Profile], target: Path, out: Path, settings: S
     tokenizer, model = AutoTokenizer.from_pretrained(target), Target.load(target)
     rows = [_row(tokenizer, profile) for profile in profiles]
     small = network(tokenizer, model.vocabulary, noise.CONTEXT_TOKENS, settings)
-    found = learn(small, teacher.lessons(model, rows), settings, model.device.type)
+    found = learn(small, teacher.teacher_rows(model, rows), settings, model.device.type)
     small.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return found | {"parameters": sum(p.numel() for p in small.parameters())}

@@ -28,7 +28,7 @@ from dare_job.models.files import fingerprint as fingerprint_of
 from dare_job.publish.prompted_texts import LEAST, Row
 from dare_job.training.drafter import teacher
 from dare_job.training.drafter.settings import KEPT, Settings
-from dare_job.training.drafter.teacher import Lesson
+from dare_job.training.drafter.teacher import TeacherRow
 from dare_job.training.drafter.train import network, train
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools.index import Index
@@ -136,7 +136,7 @@ def prepare(source: Source, tokens: int, settings: Settings, work: Path, device:
     _LOG.info("the target samples %d texts for the draft model to learn from", len(others))
     texts = sampled(target, others, tokens)
     lessons = {"before": lambda: [_plain(row) for row in source.foreign],
-               "after": lambda: teacher.lessons(target, texts, settings.kept, settings.temperature)}
+               "after": lambda: teacher.teacher_rows(target, texts, settings.kept, settings.temperature)}
     trainings = {"before": replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps)),
                  "after": settings}
     made = {name: _drafter(name, lessons[name], target, source, trainings[name], work, tokens)
@@ -173,7 +173,7 @@ def entropy(world: World, temperature: float, tokens: int) -> dict:
             "first_choice": round(float(torch.cat(first).mean()), 4)}
 
 
-def _drafter(name: str, lessons: Callable[[], list[Lesson]], target: Target, source: Source,
+def _drafter(name: str, lessons: Callable[[], list[TeacherRow]], target: Target, source: Source,
              settings: Settings, work: Path, tokens: int) -> tuple[Target, dict]:
     """The draft model, and what its training took."""
     prompts = [list(source.tonight), list(source.others), len(source.foreign)]
@@ -194,10 +194,10 @@ def _drafter(name: str, lessons: Callable[[], list[Lesson]], target: Target, sou
     return Target.load(folder, dtype, device), record
 
 
-def _plain(row: Row) -> Lesson:
+def _plain(row: Row) -> TeacherRow:
     """A text without what a target says of it."""
     shape = len(row.text), KEPT
-    return Lesson(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
+    return TeacherRow(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
 
 
 def logits_of(target: Target, row: Row) -> torch.Tensor:

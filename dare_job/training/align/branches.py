@@ -1,9 +1,8 @@
-"""A model's log-probabilities along many ids behind one history, in one forward with gradients.
+"""Log-probabilities of many item ids after one history in one forward pass, and the beam searches.
 
-The ids are branches of a tree behind the prompt: a node attends to the prompt and to its own branch. Shapes:
-B users, S branches, L levels, C codes of the largest level.
-
-The nights' own search, for an alignment: by the target, by the draft as it is now, and by both mixed.
+The ids are branches of a tree after the prompt: a node attends to the prompt and to its own branch. Shapes:
+B users, S branches, L levels, C codes of the largest level. The searches rank by the target, by the draft's
+current weights, or by a mixture of both.
 """
 
 import copy
@@ -20,14 +19,22 @@ from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Trie, Vocabulary
 from dare_job.recommend.vocabulary import Recommender
 
-NEVER = -60.0  # log-probability of places that a level's codes do not fill
+NEVER = -60.0  # log-probability that pads levels with fewer codes
 
 
 def log_probabilities(model: torch.nn.Module, recommender: Recommender, histories: Sequence[np.ndarray],
                       codes: torch.Tensor) -> torch.Tensor:
-    """Float32 (B, S, L, C): of the codes of level l behind codes[:, :, :l]. codes int64 (B, S, L).
+    """Log-probabilities of all codes of each level l after the prefix codes[:, :, :l].
 
-    Normalised over the whole vocabulary. A level with fewer than C codes is filled with ``NEVER``.
+    Parameters
+    ----------
+    codes : int64 (B, S, L)
+
+    Returns
+    -------
+    torch.Tensor
+        Float32 (B, S, L, C), normalized over the whole vocabulary; levels with fewer than C codes are padded
+        with ``NEVER``.
     """
     ids, there = _prompts(recommender, histories, model.device)
     users, branches, length = codes.shape
@@ -48,7 +55,7 @@ def log_probabilities(model: torch.nn.Module, recommender: Recommender, historie
 
 
 def _seen(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
-    """Which token sees which, bool (B, P + S * depth, P + S * depth)."""
+    """Which token attends to which, bool (B, P + S * depth, P + S * depth)."""
     users, width = there.shape
     found = torch.zeros(users, width + branches * depth, width + branches * depth, dtype=torch.bool)
     found[:, :width, :width] = torch.ones(width, width, dtype=torch.bool).tril()
@@ -68,7 +75,7 @@ def _depths(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
 
 def _prompts(recommender: Recommender, histories: Sequence[np.ndarray],
             device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids int64 (B, P), padded on the left, and which of them are there, bool (B, P)."""
+    """Token ids int64 (B, P), padded on the left, and which of them are no padding, bool (B, P)."""
     found = [recommender.prompt(history) for history in histories]
     width = max(map(len, found))
     ids = torch.tensor([[*[0] * (width - len(prompt)), *prompt] for prompt in found], device=device)
@@ -77,45 +84,46 @@ def _prompts(recommender: Recommender, histories: Sequence[np.ndarray],
 
 
 def _places(there: torch.Tensor) -> torch.Tensor:
-    """Positions int64 (B, P) of tokens that are there, from 0."""
+    """Positions int64 (B, P) of the tokens, from 0, without padding."""
     return (there.cumsum(1) - 1).clamp_min(0)
 
 
 def _log_codes(logits: torch.Tensor, recommender: Recommender, level: int) -> torch.Tensor:
-    """Log-probabilities float32 (..., C) of a level's codes, of logits (..., V), among all tokens."""
+    """Log-probabilities float32 (..., C) of a level's codes from logits (..., V), over all tokens."""
     first = recommender.first_code_token[level]
     return logits.float().log_softmax(-1)[..., first:first + recommender.ids.sizes[level]]
 
 
 def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An attention mask (B, 1, Q, K) to be added to scores, of which key a query sees, bool (B, Q, K)."""
+    """Additive attention mask (B, 1, Q, K) of a boolean one (B, Q, K)."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(
         ~seen, torch.finfo(dtype).min)[:, None]
 
-USERS = 32  # at once
+BATCH_USERS = 32  # at once
 
 Scorer = tuple[torch.nn.Module, Recommender]
 
 Engine = tuple[Target, Recommender]
 
 
-def engine(scorer: Scorer, learns: bool = False) -> Engine:
-    """A model as the search runs it, its attention exchanged and its weights packed as they are now: a copy
-    of one that learns on.
+def search_engine(scorer: Scorer, learns: bool = False) -> Engine:
+    """A model prepared for search: its attention replaced, its weights prepacked.
+
+    learns : the model is still trained, so a copy with its current weights is prepared
     """
     model, recommender = scorer
     return Target(copy.deepcopy(model) if learns else model, check=False, static=False), recommender
 
 
-def plain(by: Engine, trie: Trie, k: int) -> TopK:
-    """The k best ids, or all where there are fewer."""
+def top_k_search(by: Engine, trie: Trie, k: int) -> TopK:
+    """Search for the k best ids, or all if there are fewer."""
     return TopK(by[0], trie, by[1].first_code_token, min(k, trie.leaves))
 
 
 class MixedTopK(TopK):
-    """By the law share * p + (1 - share) * q of the next code, of two models: AtSpeed-S learns on its beams.
+    """Search by the mixture share * p + (1 - share) * q of two models: AtSpeed-S trains on its beams.
 
-    ``prompt`` of a query is what p reads, ``draft_prompt`` what q does.
+    p reads ``prompt`` of a query, q reads ``draft_prompt``.
     """
 
     def __init__(self, p: Engine, q: Engine, share: float, trie: Trie, k: int):
@@ -128,7 +136,7 @@ class MixedTopK(TopK):
 
 
 class _Mixture:
-    """What several readers have read, as one of them: the mixture of their laws."""
+    """A reader whose log-probabilities are those of a mixture of several readers' distributions."""
 
     def __init__(self, readers: Sequence[NodeScores], shares: Sequence[float]):
         self._readers = readers
@@ -139,7 +147,7 @@ class _Mixture:
         return self._readers[0].reads
 
     def begin(self, prompts: Sequence[Sequence[Sequence[int]]]) -> None:
-        """prompts: of each row, one a reader."""
+        """prompts : of each row, one per reader"""
         for reader, own in zip(self._readers, zip(*prompts, strict=True), strict=True):
             reader.begin(own)
 

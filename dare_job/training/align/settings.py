@@ -1,26 +1,88 @@
-"""How far a draft's beams hold the target's: what strict verification would accept of a first draft.
-"""
+"""Settings of an alignment: the options of ``dare-job recommender align``. Imports no torch."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
-import numpy as np
+from dare_job.config.options import Device, device, option
+from dare_job.errors import ConfigError
+from dare_job.training.checks import require_at_least, require_rate
+from dare_job.training.recommender.settings import Source
 
-from dare_job.decode.trie_search.beams import Query
-from dare_job.decode.trie_search.trie import NONE, Trie
-from dare_job.training.align.branches import USERS, Engine, plain
-
-
-def prefixes(by: Engine, trie: Trie, histories: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """The best nodes int64 (U, L - 1, W) of each level but the last, NONE where there are fewer."""
-    search, queries = plain(by, trie, width), [Query(by[1].prompt(history)) for history in histories]
-    found = [search.search(queries[at:at + USERS]).prefixes for at in range(0, len(queries), USERS)]
-    return np.concatenate(found)[:, :-1]
+LOSSES = {"s": "AtSpeed-S", "r": "AtSpeed-R", "sft": "SFT", "wordkd": "WordKD", "tvdkd": "TVDKD",
+          "seqkd": "SeqKD"}
+SEARCHED_ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.9)  # those of the paper, and 0.9
+_LOSS, _TRAINING = "Loss", "Training"
 
 
-def accepted_steps(wanted: np.ndarray, drafted: np.ndarray) -> np.ndarray:
-    """Of each user the leading levels whose K wanted prefixes are all among the N drafted ones, int64 (U).
+def _alpha(flag: str, text: str) -> float | None:
+    try:
+        return None if text == "search" else float(text)
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r}: write a number from 0 to 1, or search") from None
 
-    ``prefixes`` of target and draft. At most L - 1: the target's forward gives the last step itself.
+
+@dataclass(frozen=True)
+class Settings:
+    """The defaults take about ten minutes on one core for Amazon Beauty.
+
+    AtSpeed: Lin et al., "Efficient inference for large language model-based generative recommendation".
+    ``alpha`` None: searched among ``SEARCHED_ALPHAS``.
     """
-    held = (wanted[..., None] == drafted[:, :, None]).any(-1) | (wanted == NONE)
-    return np.logical_and.accumulate(held.all(-1), axis=1).sum(1)
+
+    loss: Literal["s", "r", "sft", "wordkd", "tvdkd", "seqkd"] = option(
+        "s (AtSpeed-S), r (AtSpeed-R), or sft, wordkd, tvdkd, seqkd to compare.", "r", metavar="LOSS",
+        panel=_LOSS)
+    alpha: float | None = option("Weight of the alignment loss, or search.", 0.9,
+                                 parse=_alpha, panel=_LOSS)
+    k: int = option("Sequences per history to align on.", 10, panel=_LOSS)
+    mix: float = option("Loss s: share of the target in its beams' distribution.", 0.5, panel=_LOSS)
+    density: bool = option("Ablation: loss s without its density term.", True, flag="--no-density",
+                           negated=True, panel=_LOSS)
+    top_one: bool = option("Ablation: align only on the best sequence.", False, panel=_LOSS)
+    all_steps: bool = option("Align on the prefixes of every beam step, too.", False, panel=_LOSS)
+    constrained: bool = option("Ablation: losses s and r over all codes of a level.", True,
+                               flag="--unconstrained", negated=True, panel=_LOSS)
+    keep_last: bool = option("Keep the weights of the last epoch, not the best ones.", False,
+                             panel=_TRAINING)
+    examples: int = option("Maximum number of histories to learn from.", 8000, panel=_TRAINING)
+    held_out: int = option("Histories to evaluate on.", 256, panel=_TRAINING)
+    beams: int = option("Beams of the draft that should hold the target's top K.", 40, panel=_TRAINING)
+    epochs: int = option("Maximum number of epochs.", 6, panel=_TRAINING)
+    patience: int = option("Stop after this many epochs without more accepted steps.", 3, panel=_TRAINING)
+    batch: int = option("Histories per update.", 32, panel=_TRAINING)
+    rate: float = option("Peak learning rate.", 2e-4, panel=_TRAINING)
+    weight_decay: float = option("Weight decay of AdamW.", 0.01, panel=_TRAINING)
+    warmup: int = option("Updates until the peak learning rate.", 100, panel=_TRAINING)
+    dropout: float = option("Dropout of embeddings and of each layer's outputs.", 0.1, panel=_TRAINING)
+    seed: int = option("Seed of the weights and the order.", 0, panel=_TRAINING)
+
+    def __post_init__(self):
+        if self.loss not in LOSSES:
+            raise ConfigError(f"--loss {self.loss!r}: choose one of {', '.join(LOSSES)}")
+        require_at_least(self, k=1, examples=1, held_out=1, beams=1, epochs=1, patience=1, batch=1, warmup=0,
+                         seed=0)
+        for name in ("alpha", "mix"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"--{name} is {getattr(self, name):g}; it must be from 0 to 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"--dropout is {self.dropout:g}; it must be from 0 to below 1")
+        require_rate(self.rate)
+        if not 0 <= self.weight_decay < 1:
+            raise ConfigError(f"--weight-decay is {self.weight_decay:g}; it must be from 0 to below 1")
+        if self.beams < self.k:
+            raise ConfigError(f"--beams {self.beams} is below --k {self.k}: a draft of fewer beams never "
+                              "holds the target's top K")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``dare-job recommender align``."""
+
+    data: Source
+    target: Path = option("Folder of the recommender to speed up.", flag="--recommender")
+    draft: Path = option("Folder of a small recommender with the same ids.")
+    to: Path = option("Folder for the aligned draft.", flag="--save")
+    teacher_paths: Path | None = option("File that keeps the target's outputs for further alignments.", None)
+    device: Device = device()
+    settings: Settings = field(default_factory=Settings)

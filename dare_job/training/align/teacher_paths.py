@@ -1,7 +1,8 @@
-"""What a draft recommender is aligned on: ids behind histories, and the target's law along each of them."""
+"""Training data of an alignment: item ids after histories, and the target's distributions along them.
 
-import logging
-import time
+Also the measure of an alignment: how many beam steps of the target a draft's beams cover.
+"""
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,21 +15,20 @@ from safetensors.torch import save
 from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.trie import NONE, ROOT, Trie
 from dare_job.errors import ConfigError
+from dare_job.observe import progress
 from dare_job.storage import paths
-from dare_job.training.align.branches import USERS, Engine, MixedTopK, log_probabilities, plain
-from dare_job.training.align.options import Settings
-
-_LOG_EVERY_S = 10.0
-_LOG = logging.getLogger("dare_job")
+from dare_job.training.align.branches import BATCH_USERS, Engine, MixedTopK, log_probabilities, top_k_search
+from dare_job.training.align.settings import Settings
 
 
 @dataclass(frozen=True)
-class Lessons:
-    """Of N histories S sequences each, and as the last one what was really taken next: R = S + 1.
+class TeacherPaths:
+    """Of each of N histories S sequences, and last the real next item: R = S + 1.
 
-    codes    int32 (N, R, L); counted bool (N, R, L): places that are aligned on: a prefix ends before level L
-    log_p    float16 (N, R, L, C): the target's log-probabilities of the codes of each place
-    log_p_k  float32 (N, R, L): of the target's K-th sequence of the same length, behind its own prefix
+    codes   : int32 (N, R, L)
+    counted : bool (N, R, L), places to align on; a prefix ends before level L
+    log_p   : float16 (N, R, L, C), the target's log-probabilities of the codes of each place
+    log_p_k : float32 (N, R, L), that of the target's K-th sequence of the same length, after its own prefix
     """
 
     codes: torch.Tensor
@@ -36,37 +36,37 @@ class Lessons:
     log_p: torch.Tensor
     log_p_k: torch.Tensor
 
-    def take(self, rows: torch.Tensor) -> "Lessons":
-        return Lessons(*(getattr(self, part.name)[rows] for part in fields(self)))
+    def take(self, rows: torch.Tensor) -> "TeacherPaths":
+        return TeacherPaths(*(getattr(self, part.name)[rows] for part in fields(self)))
 
 
 def make(target: Engine, draft: Engine, trie: Trie, examples: Sequence[tuple[np.ndarray, int]],
-         settings: Settings) -> Lessons:
-    """Of (history, next item) pairs, in their order.
+         settings: Settings) -> TeacherPaths:
+    """Teacher paths of (history, next item) pairs, in their order.
 
-    S learns on the beams of the mixed law mix * p + (1 - mix) * q, all else on the target's (the paper's D').
+    Loss S trains on the beams of the mixture mix * p + (1 - mix) * q, all others on the target's beams (the
+    paper's D').
     """
-    best = plain(target, trie, settings.k)
+    best = top_k_search(target, trie, settings.k)
     chosen = MixedTopK(target, draft, settings.mix, trie, settings.k) if settings.loss == "s" else None
-    parts, began = [], time.monotonic()
-    told = began
-    for at in range(0, len(examples), USERS):
-        some = examples[at:at + USERS]
-        queries = [Query(target[1].prompt(history), draft_prompt=draft[1].prompt(history))
-                   for history, _ in some]
-        found = best.search(queries).prefixes
-        drawn = chosen.search(queries).prefixes if chosen else found
-        parts.append(_of_batch(target, trie, some, found, drawn, settings))
-        if time.monotonic() - told > _LOG_EVERY_S:
-            told = time.monotonic()
-            _LOG.info("target reads histories: %d of %d, %.0f s", at + len(some), len(examples), told - began)
-    return Lessons(*(torch.cat([getattr(part, one.name) for part in parts]) for one in fields(Lessons)))
+    parts = []
+    with progress.counting("teacher paths", len(examples), unit="histories") as counter:
+        for at in range(0, len(examples), BATCH_USERS):
+            batch = examples[at:at + BATCH_USERS]
+            queries = [Query(target[1].prompt(history), draft_prompt=draft[1].prompt(history))
+                       for history, _ in batch]
+            prefixes = best.search(queries).prefixes
+            drawn = chosen.search(queries).prefixes if chosen else prefixes
+            parts.append(_of_batch(target, trie, batch, prefixes, drawn, settings))
+            counter.advance(len(batch))
+    return TeacherPaths(*(torch.cat([getattr(part, field.name) for part in parts])
+                          for field in fields(TeacherPaths)))
 
 
 @torch.inference_mode()
 def _of_batch(target: Engine, trie: Trie, examples, best: np.ndarray, drawn: np.ndarray,
-              settings: Settings) -> Lessons:
-    """best, drawn: int64 (B, L, K) as ``Lists.prefixes`` of the target and of what is learned on."""
+              settings: Settings) -> TeacherPaths:
+    """best, drawn : int64 (B, L, K), prefixes of the target's beams and of the beams to train on"""
     width = 1 if settings.top_one else settings.k
     levels = range(1, trie.length + 1) if settings.all_steps else [trie.length]
     sequences = [_sequences(trie, drawn[:, level - 1, :width], level, width) for level in levels]
@@ -80,12 +80,12 @@ def _of_batch(target: Engine, trie: Trie, examples, best: np.ndarray, drawn: np.
     rows = codes.shape[1] - len(levels)
     log_p_k = log_p[:, rows:].gather(-1, codes[:, rows:, :, None])[..., 0].cpu() * counted[:, rows:]
     whose = [*np.repeat(np.arange(len(levels)), width), len(levels) - 1]
-    return Lessons(codes[:, :rows].int().cpu(), counted[:, :rows], log_p[:, :rows].half().cpu(),
+    return TeacherPaths(codes[:, :rows].int().cpu(), counted[:, :rows], log_p[:, :rows].half().cpu(),
                    log_p_k[:, whose])
 
 
 def _sequences(trie: Trie, nodes: np.ndarray, level: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes int64 (B, width, L) of nodes (B, <= width) of a level, 0 behind them, and where they count."""
+    """Codes int64 (B, width, L) of nodes (B, <= width) of a level, padded with 0, and where they count."""
     codes = np.zeros((len(nodes), width, trie.length), np.int64)
     counted = np.zeros(codes.shape, np.bool_)
     there = nodes != NONE
@@ -95,29 +95,57 @@ def _sequences(trie: Trie, nodes: np.ndarray, level: int, width: int) -> tuple[n
 
 
 def _last(nodes: np.ndarray) -> np.ndarray:
-    """Of nodes (B, K), the best first, the K-th of each user, or the last one that there is: (B, 1)."""
+    """The K-th of each user's nodes (B, K), best first, or the last one if there are fewer: (B, 1)."""
     return np.take_along_axis(nodes, (nodes != NONE).sum(1, keepdims=True) - 1, 1)
 
 
-def kept(asked: Path | None, own: Path, fingerprint: str, make_them: Callable[[], Lessons]) -> Lessons:
-    """From a file that was written for the same fingerprint, else made and written there.
+def load_or_make(file: Path | None, own: Path, fingerprint: str,
+                 make_paths: Callable[[], TeacherPaths]) -> TeacherPaths:
+    """Load teacher paths that were saved with this fingerprint, or make and save them.
 
-    asked  a file that was named; None: the training's own, which may be replaced. Raises ConfigError where it
-           holds anything else
+    Parameters
+    ----------
+    file : file that the user named; None: ``own``, which may be replaced
+
+    Raises
+    ------
+    ConfigError
+        ``file`` holds something else.
     """
-    names, path = [part.name for part in fields(Lessons)], asked or own
+    names, path = [part.name for part in fields(TeacherPaths)], file or own
     try:
-        with safe_open(path, "pt") as file:
-            if (file.metadata() or {}).get("fingerprint") == fingerprint:
-                return Lessons(*(file.get_tensor(name) for name in names))
+        with safe_open(path, "pt") as opened:
+            if (opened.metadata() or {}).get("fingerprint") == fingerprint:
+                return TeacherPaths(*(opened.get_tensor(name) for name in names))
     except (OSError, SafetensorError):
         pass
-    if asked and asked.exists():
-        raise ConfigError(f"--teacher-paths {asked} exists and is not of these data, models and settings: "
+    if file and file.exists():
+        raise ConfigError(f"--teacher-paths {file} exists and is not of these data, models and settings: "
                           "name another file, or remove it")
-    found = make_them()
+    made = make_paths()
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = {name: getattr(found, name).contiguous() for name in names}
-    with paths.atomic_writer(path, f".{path.name}.partial") as file:
-        file.write(save(whole, {"fingerprint": fingerprint}))
-    return found
+    tensors = {name: getattr(made, name).contiguous() for name in names}
+    with paths.atomic_writer(path, f".{path.name}.partial") as stream:
+        stream.write(save(tensors, {"fingerprint": fingerprint}))
+    return made
+
+
+def best_prefixes(by: Engine, trie: Trie, histories: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """The best nodes int64 (U, L - 1, W) of each level except the last, padded with NONE."""
+    search, queries = top_k_search(by, trie, width), [Query(by[1].prompt(history)) for history in histories]
+    batches = [queries[at:at + BATCH_USERS] for at in range(0, len(queries), BATCH_USERS)]
+    return np.concatenate([search.search(batch).prefixes for batch in batches])[:, :-1]
+
+
+def accepted_steps(wanted: np.ndarray, drafted: np.ndarray) -> np.ndarray:
+    """Beam steps that strict verification accepts of a first draft, int64 (U).
+
+    These are the leading levels whose K prefixes of the target are all among the draft's N. At most L - 1,
+    as the target's forward pass gives the last step itself.
+
+    Parameters
+    ----------
+    wanted, drafted : ``best_prefixes`` of target and draft
+    """
+    held = (wanted[..., None] == drafted[:, :, None]).any(-1) | (wanted == NONE)
+    return np.logical_and.accumulate(held.all(-1), axis=1).sum(1)

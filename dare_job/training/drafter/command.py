@@ -45,7 +45,7 @@ def run(options: Options) -> dict:
     model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
     most = _new_tokens(found)
     before = drafter_train.greedy(target, model, held, most) if held else None
-    taught = teacher.lessons(target, learned, settings.kept, settings.temperature)
+    taught = teacher.teacher_rows(target, learned, settings.kept, settings.temperature)
     record = train(model, taught, settings, "cuda" if target.device.type == "cuda" else "cpu")
     staging = atomic.stage_folder(options.to)
     with atomic.remove_on_error(staging):

@@ -1,32 +1,24 @@
-"""What the target says of every token of the texts: its most probable tokens, kept for all epochs.
+"""The target's most probable tokens at every place of the texts, computed once for all epochs."""
 
-Settings of a draft model and its training.
-"""
-
-import logging
-import time
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from dare_job.decode.model.target import Target
+from dare_job.observe import progress
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter.settings import KEPT
 
-_TOKENS = 4096  # of a forward
-
-_LOG_EVERY_S = 10.0
-
-_LOG = logging.getLogger("dare_job")
+_FORWARD_TOKENS = 4096  # per forward pass
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """A row, and what the target says in front of each of its text's T tokens.
+class TeacherRow:
+    """A row, and the target's distributions at the places of its text's T tokens.
 
-    tokens  int32 (T, K), shares float16 (T, K): the most probable and their probabilities; no shares at all
-            where nobody knows what the target was asked
+    tokens : int32 (T, K), the most probable tokens
+    shares : float16 (T, K), their probabilities; all 0 if the target's prompt is unknown
     """
 
     row: Row
@@ -35,39 +27,46 @@ class Lesson:
 
 
 @torch.inference_mode()
-def lessons(target: Target, rows: list[Row], kept: int = KEPT, temperature: float = 1.0) -> list[Lesson]:
-    """In the rows' order; so many tokens of each place, by the target's law at this temperature."""
+def teacher_rows(target: Target, rows: list[Row], kept: int = KEPT,
+                 temperature: float = 1.0) -> list[TeacherRow]:
+    """Run the target over all rows.
+
+    Parameters
+    ----------
+    kept : K, number of most probable tokens per place
+    temperature : of the target's distribution
+
+    Returns
+    -------
+    list of TeacherRow
+        In the order of the rows.
+    """
     kept = min(kept, target.vocabulary)
-    found: dict[str, Lesson] = {row.name: _untaught(row, kept) for row in rows if not row.asked}
+    done: dict[str, TeacherRow] = {row.name: _without_teacher(row, kept) for row in rows if not row.asked}
     waiting = sorted((row for row in rows if row.asked), key=lambda row: len(row.prompt) + len(row.text))
-    began = told = time.monotonic()
-    while waiting:
-        longest = len(waiting[-1].prompt) + len(waiting[-1].text)
-        part, waiting = _last(waiting, max(1, _TOKENS // longest))
-        found.update((lesson.row.name, lesson) for lesson in _of_batch(target, part, kept, temperature))
-        if time.monotonic() - told > _LOG_EVERY_S:
-            told = time.monotonic()
-            _LOG.info("target reads the texts: %d of %d, %.0f s", len(found), len(rows), told - began)
-    return [found[row.name] for row in rows]
+    with progress.counting("the target reads the texts", len(waiting), unit="texts") as counter:
+        while waiting:
+            longest = len(waiting[-1].prompt) + len(waiting[-1].text)
+            size = max(1, _FORWARD_TOKENS // longest)
+            batch, waiting = waiting[-size:], waiting[:-size]
+            done.update((one.row.name, one) for one in _of_batch(target, batch, kept, temperature))
+            counter.advance(len(batch))
+    return [done[row.name] for row in rows]
 
 
-def _last(rows: list, count: int) -> tuple[list, list]:
-    return rows[-count:], rows[:-count]
-
-
-def _untaught(row: Row, kept: int) -> Lesson:
+def _without_teacher(row: Row, kept: int) -> TeacherRow:
     shape = len(row.text), kept
-    return Lesson(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
+    return TeacherRow(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
 
 
-def _of_batch(target: Target, rows: list[Row], kept: int, temperature: float) -> list[Lesson]:
+def _of_batch(target: Target, rows: list[Row], kept: int, temperature: float) -> list[TeacherRow]:
     lengths = np.array([len(row.prompt) for row in rows], np.int64)
     scored = np.array([len(row.text) - 1 for row in rows], np.int64)
-    whole = [np.concatenate((row.prompt, row.text[:-1])) for row in rows]
-    ids = np.stack([np.pad(one, (0, max(map(len, whole)) - len(one)), "edge") for one in whole])
+    sequences = [np.concatenate((row.prompt, row.text[:-1])) for row in rows]
+    ids = np.stack([np.pad(one, (0, max(map(len, sequences)) - len(one)), "edge") for one in sequences])
     logits = target.prefill(target.new_cache(len(rows)), np.arange(len(rows)), ids, lengths, scored)
     best = torch.softmax(logits.float() / temperature, -1).topk(kept)
     tokens, shares = (x.cpu().numpy() for x in (best.indices.to(torch.int32), best.values.half()))
     ends = np.cumsum(scored + 1)
-    return [Lesson(row, tokens[end - len(row.text) : end], shares[end - len(row.text) : end])
+    return [TeacherRow(row, tokens[end - len(row.text) : end], shares[end - len(row.text) : end])
             for row, end in zip(rows, ends, strict=True)]

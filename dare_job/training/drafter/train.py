@@ -1,6 +1,6 @@
-"""A small Llama learns to say what the target says: cross-entropy of its texts, mixed with KL to its law.
+"""Train a small Llama as draft model: cross-entropy of the target's texts, mixed with KL divergence.
 
-How much of a target's greedy text a draft model says itself.
+Also the measure of a draft model: how many of its tokens the target accepts.
 """
 
 import copy
@@ -22,20 +22,23 @@ from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter.settings import Settings
-from dare_job.training.drafter.teacher import Lesson, lessons
+from dare_job.training.drafter.teacher import TeacherRow, teacher_rows
 from dare_job.training.embedded.initialise import add_copy_circuit
 from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 
 _WARMUP = 0.1  # of the steps
 
-_WIDTH_STEP = 32  # a row is padded to a multiple: a CPU's kernels are made anew for each shape
+_WIDTH_STEP = 32  # rows are padded to a multiple: CPU kernels are compiled again for each shape
 
-_CIRCUIT_HEADS, _CIRCUIT_SIZE = 4, 48  # that ``add_copy_circuit`` needs
+_CIRCUIT_HEADS, _CIRCUIT_SIZE = 4, 48  # minimum heads, and size of a head, of ``add_copy_circuit``
 
 
 class Batch(NamedTuple):
-    """ids (B, W) padded on the right; of N places with a target: their number in the flat batch, the next
-    token, and the target's most probable tokens (N, K) and shares (N, K).
+    """Token ids (B, W), padded on the right, and N places to learn.
+
+    places         : int64 (N), index in the flattened batch
+    following      : int64 (N), next token
+    tokens, shares : (N, K), the target's most probable tokens and their probabilities
     """
 
     ids: torch.Tensor
@@ -47,7 +50,7 @@ class Batch(NamedTuple):
 
 def network(tokenizer: PreTrainedTokenizerBase, vocabulary: int, context: int,
             settings: Settings) -> LlamaForCausalLM:
-    """An untrained model that can already copy, where its heads are large enough for that."""
+    """An untrained model; with large enough heads it starts with a circuit that copies (``initialise``)."""
     torch.manual_seed(settings.seed)
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=vocabulary, hidden_size=settings.width, intermediate_size=2 * settings.width,
@@ -64,8 +67,19 @@ def network(tokenizer: PreTrainedTokenizerBase, vocabulary: int, context: int,
     return model
 
 
-def train(model: LlamaForCausalLM, lessons: list[Lesson], settings: Settings, device: str) -> dict:
-    """Train in place; returns steps, tokens and late losses. Raises ModelError where one is no number."""
+def train(model: LlamaForCausalLM, rows: list[TeacherRow], settings: Settings, device: str) -> dict:
+    """Train in place.
+
+    Returns
+    -------
+    dict
+        steps, tokens (padding included), moving averages of loss and kl, seconds
+
+    Raises
+    ------
+    ModelError
+        The loss is not finite.
+    """
     averages, tokens = MovingAverages(), 0
 
     def loss(batch: Batch) -> torch.Tensor:
@@ -75,7 +89,7 @@ def train(model: LlamaForCausalLM, lessons: list[Lesson], settings: Settings, de
         averages.add(loss=text.item(), kl=divergence.item())
         return (1 - settings.kl) * text + settings.kl * divergence
 
-    stream = Stream(batches(lessons, settings), settings.steps)
+    stream = Stream(batches(rows, settings), settings.steps)
     schedule = Schedule(1, settings.rate, 0.0, round(_WARMUP * settings.steps), 0)
     record = fit(model.to(device), Training(lambda epoch: stream, loss, name="draft model"), schedule,
                  optimizers=_optimizers(model, settings.rate))
@@ -84,11 +98,11 @@ def train(model: LlamaForCausalLM, lessons: list[Lesson], settings: Settings, de
             **{name: round(value, 4) for name, value in averages.values.items()}}
 
 
-def batches(lessons: list[Lesson], settings: Settings) -> Iterator[Batch]:
-    """Without end, the same for the same seed; a prompt that is too long loses its beginning."""
+def batches(rows: list[TeacherRow], settings: Settings) -> Iterator[Batch]:
+    """Endless batches, the same for the same seed; prompts that are too long lose their start."""
     rng = np.random.default_rng(settings.seed)
-    waiting: dict[int, list[Lesson]] = defaultdict(list)
-    usable = [lesson for lesson in lessons if len(lesson.row.text) < settings.context]  # one at least
+    waiting: dict[int, list[TeacherRow]] = defaultdict(list)
+    usable = [row for row in rows if len(row.row.text) < settings.context]
     while True:
         for place in rng.permutation(len(usable)):
             row = usable[place].row
@@ -99,16 +113,16 @@ def batches(lessons: list[Lesson], settings: Settings) -> Iterator[Batch]:
                 yield _padded(waiting.pop(width), width)
 
 
-def _padded(lessons: list[Lesson], width: int) -> Batch:
-    ids, places = np.zeros((len(lessons), width), np.int64), []
-    for line, lesson in enumerate(lessons):
-        prompt, text = lesson.row.prompt[-(width - len(lesson.row.text)):], lesson.row.text
-        whole = np.concatenate((prompt, text))
-        ids[line, : len(whole)] = whole
+def _padded(rows: list[TeacherRow], width: int) -> Batch:
+    ids, places = np.zeros((len(rows), width), np.int64), []
+    for line, row in enumerate(rows):
+        prompt, text = row.row.prompt[-(width - len(row.row.text)):], row.row.text
+        sequence = np.concatenate((prompt, text))
+        ids[line, : len(sequence)] = sequence
         places.append(line * width + len(prompt) - 1 + np.arange(len(text)))
-    parts = (np.concatenate(places), np.concatenate([lesson.row.text for lesson in lessons]),
-             np.concatenate([lesson.tokens for lesson in lessons]).astype(np.int64),
-             np.concatenate([lesson.shares for lesson in lessons]).astype(np.float32))
+    parts = (np.concatenate(places), np.concatenate([row.row.text for row in rows]),
+             np.concatenate([row.tokens for row in rows]).astype(np.int64),
+             np.concatenate([row.shares for row in rows]).astype(np.float32))
     return Batch(torch.from_numpy(ids), *map(torch.from_numpy, parts))
 
 
@@ -124,9 +138,12 @@ def _losses(model, batch: Batch, settings: Settings) -> tuple[torch.Tensor, torc
 
 
 def divergence(logits: torch.Tensor, tokens: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """Mean KL of the target's law to that of logits (N, V), over the places of which it is known.
+    """Mean KL(target || draft) over the places whose target distribution is known.
 
-    tokens, shares (N, K): its most probable tokens; all others count as one.
+    Parameters
+    ----------
+    logits : (N, V), of the draft model
+    tokens, shares : (N, K), the target's most probable tokens and their probabilities; all others are one
     """
     logs = logits.log_softmax(-1)
     kept = logs.gather(1, tokens)
@@ -144,15 +161,17 @@ def _optimizers(model, rate: float) -> list[torch.optim.Optimizer]:
     muon = torch.optim.Muon(inner, lr=rate, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
     return [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0), muon]
 
-CHAIN = 4  # tokens that are drafted a step
+CHAIN = 4  # drafted tokens per step
 
 
 def greedy(target: Target, model: LlamaForCausalLM, rows: list[Row], max_new_tokens: int | None) -> dict:
-    """Over the rows, written strictly with a chain of ``CHAIN`` drafts a step.
+    """Generate the rows greedily with a chain of ``CHAIN`` drafted tokens per step.
 
-    accepted         share of the drafted tokens that the target took
-    tokens_per_step  of a row, the target's own included
-    first_choice     share of the text's tokens that are the draft model's first choice behind those before
+    Returns
+    -------
+    dict
+        rows, tokens, accepted (share of the drafted tokens), tokens_per_step (per row, the target's own token
+        included), first_choice (share of the text's tokens that are the draft model's argmax)
     """
     draft = Target(copy.deepcopy(model).to(target.device), check=False)
     settings = EngineSettings(batch_size=8, nodes=CHAIN, depth=CHAIN, score="never",
@@ -161,12 +180,12 @@ def greedy(target: Target, model: LlamaForCausalLM, rows: list[Row], max_new_tok
     requests = [Request(row.name, row.prompt.astype(np.int32)) for row in rows]
     results = {result.id: result for result in Engine(target, settings, drafter).run(requests)}
     if failed := [result for result in results.values() if result.error]:
-        raise ModelError(f"held-out text {failed[0].id} could not be written: {failed[0].error}")
+        raise ModelError(f"held-out text {failed[0].id} could not be generated: {failed[0].error}")
     steps = sum(result.target_steps for result in results.values())
     accepted = sum(result.accepted_tokens for result in results.values())
     tokens = sum(len(result.token_ids) for result in results.values())
     written = [Row(row.name, row.prompt, results[row.name].token_ids.astype(np.int64), True) for row in rows]
-    same = sum(int((lesson.tokens[:, 0] == lesson.row.text).sum()) for lesson in lessons(draft, written))
+    same = sum(int((row.tokens[:, 0] == row.row.text).sum()) for row in teacher_rows(draft, written))
     return {"rows": len(rows), "tokens": tokens, "accepted": _share(accepted, CHAIN * steps),
             "tokens_per_step": _share(accepted + steps, steps), "first_choice": _share(same, tokens)}
 

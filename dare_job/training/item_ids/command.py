@@ -20,7 +20,7 @@ from dare_job.training.item_ids import quantiser
 from dare_job.training.item_ids.settings import Options, Settings
 
 
-def count(codes: np.ndarray) -> int:
+def count_collisions(codes: np.ndarray) -> int:
     """Items of codes (n, L) whose id another one before them has."""
     return len(codes) - len(np.unique(codes, axis=0))
 
@@ -45,7 +45,7 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
     return found
 
 
-def levelled(codes: np.ndarray) -> np.ndarray:
+def with_collision_level(codes: np.ndarray) -> np.ndarray:
     """Codes (n, L + 1): behind the L codes each item's number among those that share them (TIGER)."""
     _, owners = np.unique(codes, axis=0, return_inverse=True)
     owners = owners.reshape(-1)
@@ -71,23 +71,23 @@ def run(options: Options) -> dict:
     if not len(names):
         raise DataError(f"{options.vectors or options.texts} holds no items")
     _LOG.info("%d items with vectors of %d numbers", *vectors.shape)
-    ids, record = identify(names, vectors, options.settings, options.collisions)
+    ids, record = make_ids(names, vectors, options.settings, options.collisions)
     ids.save(options.to)
     return {"ids": str(options.to), "items": len(names), "distinct": len(ids.shared),
             "sizes": list(ids.sizes), "settings": asdict(options.settings),
             "collisions": options.collisions, **record, "minutes": round((time.monotonic() - began) / 60, 2)}
 
 
-def identify(names: list[str], vectors: np.ndarray, settings: Settings, rule: str) -> tuple[ItemIds, dict]:
+def make_ids(names: list[str], vectors: np.ndarray, settings: Settings, rule: str) -> tuple[ItemIds, dict]:
     """Ids of items with vectors (n, d), and the training's record with the items that collided before."""
     network, record = quantiser.fit(vectors, settings)
-    codes, distances, _ = quantiser.described(network, quantiser.scaled(vectors))
-    record["collided"] = count(codes)
+    codes, distances, _ = quantiser.encode(network, quantiser.standardize(vectors))
+    record["collided"] = count_collisions(codes)
     sizes = [settings.codes] * settings.levels
     if rule == "reassign":
         codes = reassigned(codes, distances)
     elif rule == "level":
-        codes = levelled(codes)
+        codes = with_collision_level(codes)
         sizes.append(int(codes[:, -1].max()) + 1)
     return ItemIds(tuple(names), codes.astype(np.int32), tuple(sizes)), record
 

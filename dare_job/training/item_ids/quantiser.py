@@ -51,7 +51,7 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
     drawn at random. Raises ModelError where the loss is no number.
     """
     torch.manual_seed(settings.seed)
-    data = scaled(vectors)
+    data = standardize(vectors)
     network = Quantiser(data.shape[1], settings)
     _start(network, data, settings)
 
@@ -65,21 +65,21 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
     schedule = Schedule(settings.epochs, settings.rate, 1e-4, None, 0, max_gradient=None)
     record = training_loop.fit(network, training, schedule, optimizers=[
         torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=1e-4)])
-    codes, _, error = described(network, data)
+    codes, _, error = encode(network, data)
     used = [len(np.unique(codes[:, level])) for level in range(settings.levels)]
     varied = bool(data.var(0, correction=0).mean() > 1e-12)  # vectors that differ have a share to explain
     return network, {"unexplained": round(error, 4) if varied else None, "codes_used": used,
                      "seconds": record["seconds"]}
 
 
-def scaled(vectors: np.ndarray) -> torch.Tensor:
+def standardize(vectors: np.ndarray) -> torch.Tensor:
     """Vectors (n, d) around their mean, by one scale for all numbers."""
     data = torch.from_numpy(vectors)
     return (data - data.mean(0)) / data.std().clamp_min(1e-8)
 
 
 @torch.no_grad()
-def described(network: Quantiser, data: torch.Tensor) -> tuple[np.ndarray, np.ndarray, float]:
+def encode(network: Quantiser, data: torch.Tensor) -> tuple[np.ndarray, np.ndarray, float]:
     """Codes int64 (n, levels) of scaled vectors, squared distances (n, codes) of what is left before the last
     level to its code vectors, and the share of the vectors' variance that the decoded codes do not explain.
     """

@@ -1,6 +1,6 @@
-"""``dare-job train-recommender``: sequences and item ids in, a recommender's folder out.
+"""``dare-job recommender train``: train a generative recommender on sequences of item ids.
 
-The folder that a training leaves: what it may replace, and how it is written, whole or not at all.
+Also how a training's folder is written: what it may replace, and atomically.
 """
 
 import hashlib
@@ -33,9 +33,17 @@ from dare_job.workspace import digest, write_json
 TRAINING = "training.json"
 
 
-def require_place(to: Path, kind: str, made_of: Mapping[str, str | Path | None]) -> None:
-    """Raises ConfigError where a folder holds anything but an earlier result of this kind, or where it is one
-    that the result is made of; made_of: these by their options.
+def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | None]) -> None:
+    """Check that a result may replace the folder ``to``.
+
+    Parameters
+    ----------
+    made_of : models that the result is made from, by option; they must not be replaced
+
+    Raises
+    ------
+    ConfigError
+        The folder is one of ``made_of``, or holds anything except an earlier result of this kind.
     """
     if to.exists() and not to.is_dir():
         raise ConfigError(f"--save {to} is a file; name a folder")
@@ -56,12 +64,12 @@ def _kind(folder: Path) -> str | None:
 
 
 def training_folder(to: Path) -> Path:
-    """Where a training that is not finished keeps its state: beside its result."""
+    """Folder for the state of an unfinished training, beside its result."""
     return to.with_name(f".{to.name}.training")
 
 
 def write_folder(to: Path, model, tokenizer, recommender: Recommender, record: dict) -> None:
-    """A recommender's folder; record: what ``training.json`` says, its kind among it."""
+    """Write a recommender's folder atomically; ``record`` becomes ``training.json``."""
     staging = atomic.stage_folder(to)
     with atomic.remove_on_error(staging):
         model.save_pretrained(staging)
@@ -72,7 +80,7 @@ def write_folder(to: Path, model, tokenizer, recommender: Recommender, record: d
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that made a model."""
+    """Versions of the packages that train a model."""
     return {"dare_job": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
 KIND = "recommender"
@@ -81,26 +89,26 @@ _LOG = logging.getLogger("dare_job")
 
 
 def run(options: Options) -> dict:
-    """Train and write the folder whole, or leave what was there. Returns what was trained.
+    """Train, replace the folder ``to`` atomically, and return the training's record.
 
-    A run that was killed goes on from its last checkpoint when it is started with the same options.
+    A killed run resumes from its last checkpoint if it is started with the same options.
     """
     began, settings = time.monotonic(), options.settings
-    require_place(options.to, KIND, {"--base": options.model})
+    require_replaceable(options.to, KIND, {"--base": options.model})
     ids = ItemIds.load(options.ids)
     data = options.data.read(ids)
     model, tokenizer, recommender = (
-        network.given(options.model, options.revision, ids, settings) if options.model
-        else network.fresh(ids, settings, options.to))
+        network.existing_model(options.model, options.revision, ids, settings) if options.model
+        else network.new_model(ids, settings, options.to))
     checkpoint = Checkpoint(training_folder(options.to), digest(
-        [asdict(settings), content_of(data), digest(recommender.tokens.tolist()),
+        [asdict(settings), data_digest(data), digest(recommender.tokens.tolist()),
          options.model and fingerprint(recommender.folder)]))
-    model = recommender_network.added(model, settings.lora, recommender) if settings.lora else model
+    model = recommender_network.add_lora(model, settings.lora, recommender) if settings.lora else model
     _LOG.info("%d parameters, %d of them trained, on %d users", _count(model), _count(model, True),
               len(data.users))
     record = train(model.to(options.device), recommender, data, settings, checkpoint)
-    model = recommender_network.merged(model) if settings.lora else model
-    found = {"kind": KIND, "model": options.model, "training": record, "settings": _told(options),
+    model = recommender_network.merge_lora(model) if settings.lora else model
+    found = {"kind": KIND, "model": options.model, "training": record, "settings": _used_settings(options),
              **options.data.told(data), "items": len(ids.items),
              "parameters": _count(model), "minutes": round((time.monotonic() - began) / 60, 2),
              "versions": versions()}
@@ -111,30 +119,32 @@ def run(options: Options) -> dict:
 
 def train(model: torch.nn.Module, recommender: Recommender, data: Sequences, settings: Settings,
           checkpoint: Checkpoint | None = None) -> dict:
-    """Train in place on the part to learn from, stopped by the validation part. Returns its record."""
-    asked = histories.asked(recommender, watched(data, settings.valid_users, settings.seed))
+    """Train in place on the training part, stopped by the validation part. Returns the record of ``fit``."""
+    rows = validation_rows(data, settings.valid_users, settings.seed)
+    watched = histories.validation_batches(recommender, rows)
     training = Training(
-        lambda number: histories.epoch(recommender, data.train, settings.batch_tokens, settings.item_dropout,
-                                       np.random.default_rng((settings.seed, number))),
+        lambda epoch: histories.epoch_batches(
+            recommender, data.train, settings.batch_tokens, settings.item_dropout,
+            np.random.default_rng((settings.seed, epoch))),
         lambda batch: _loss(model, batch),
-        lambda: float(np.mean([histories.next_token_loss(model, batch).item() for batch in asked])),
+        lambda: float(np.mean([histories.next_token_loss(model, batch).item() for batch in watched])),
         name="recommender")
     schedule = Schedule(settings.epochs, settings.rate, settings.weight_decay, settings.warmup,
                         settings.patience)
-    with network.dropping(model, settings.dropout):
+    with network.extra_dropout(model, settings.dropout):
         return fit(model, training, schedule, checkpoint)
 
 
-def watched(data: Sequences, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(history, targets) of ``count`` users with validation items. Raises ConfigError: there are none."""
-    found = sample(data.tests("valid"), count, seed)
-    if not found:
-        raise ConfigError("no user has items for validation: give more data, or --split leave-one-out")
-    return found
+def validation_rows(data: Sequences, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(history, targets) of at most ``count`` users with validation items. Raises ConfigError without any."""
+    rows = sample(data.tests("valid"), count, seed)
+    if not rows:
+        raise ConfigError("no user has items for validation: use more data, or --split leave-one-out")
+    return rows
 
 
 def sample(rows: list, count: int, seed: int) -> list:
-    """``count`` of the rows at most, drawn with a seed, in their order."""
+    """A random sample of at most ``count`` rows, in their order."""
     if len(rows) <= count:
         return rows
     chosen = np.random.default_rng(seed).choice(len(rows), count, replace=False)
@@ -146,8 +156,8 @@ def _loss(model, batch) -> torch.Tensor:
         return histories.next_token_loss(model, batch)
 
 
-def content_of(data: Sequences) -> str:
-    """sha256 hex of the parts that a training sees."""
+def data_digest(data: Sequences) -> str:
+    """SHA-256 (hex) of the training and validation parts."""
     sha = hashlib.sha256()
     for part in (data.train, data.valid):
         sha.update(np.array([len(row) for row in part], np.int64).tobytes())
@@ -155,8 +165,8 @@ def content_of(data: Sequences) -> str:
     return sha.hexdigest()
 
 
-def _told(options: Options) -> dict:
-    """Settings of the result, without those of a new model where one was given."""
+def _used_settings(options: Options) -> dict:
+    """Settings of the result, without those of a new model if the model existed."""
     unused = ("width", "layers", "heads") if options.model else ()
     return {name: value for name, value in asdict(options.settings).items() if name not in unused}
 

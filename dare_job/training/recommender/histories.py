@@ -21,9 +21,9 @@ class Batch:
     targets: torch.Tensor
 
 
-def epoch(recommender: Recommender, histories: Sequence[np.ndarray], batch_tokens: int, item_dropout: float,
-          rng: np.random.Generator) -> list[Batch]:
-    """Batches of an epoch: of each history with two items or more a window, some of its items left out."""
+def epoch_batches(recommender: Recommender, histories: Sequence[np.ndarray], batch_tokens: int,
+                  item_dropout: float, rng: np.random.Generator) -> list[Batch]:
+    """Batches of an epoch: a window of each history with at least two items, without dropped items."""
     rows = [_window(row, recommender.max_history_items + 1, item_dropout, rng)
             for row in histories if len(row) > 1]
     size = max(1, batch_tokens // max(1, round(np.mean([len(row) for row in rows]) * recommender.ids.length)))
@@ -36,7 +36,7 @@ def epoch(recommender: Recommender, histories: Sequence[np.ndarray], batch_token
             for number in rng.permutation(len(batches))]
 
 
-def asked(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]],
+def validation_batches(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]],
           rows: int = 64) -> list[Batch]:
     """Batches in which only the first target item behind each whole history counts, ``rows`` at once."""
     found = []

@@ -27,7 +27,7 @@ from dare_job.recommend.vocabulary import RECORD, Recommender, extend
 from dare_job.training.recommender.settings import Settings
 
 
-def added(model, rank: int, recommender: Recommender):
+def add_lora(model, rank: int, recommender: Recommender):
     """The model with updates of a rank on all its linear layers, and nothing else trained but code tokens.
 
     Raises ConfigError where peft is not installed.
@@ -43,7 +43,7 @@ def added(model, rank: int, recommender: Recommender):
         trainable_token_indices=codes, task_type="CAUSAL_LM"))
 
 
-def merged(model):
+def merge_lora(model):
     """The plain model with the updates in its weights."""
     return model.merge_and_unload()
 
@@ -53,7 +53,7 @@ _SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 _DROPPED = ("mlp", "self_attn")  # modules of a layer whose output is dropped from
 
 
-def fresh(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Module, object, Recommender]:
+def new_model(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Module, object, Recommender]:
     """Model, tokenizer and record of a Llama that knows nothing but codes."""
     words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(_SPECIAL)}, "<unk>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", bos_token="<s>",
@@ -70,7 +70,7 @@ def fresh(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Modu
     return model, tokenizer, Recommender(folder, ids, first, settings.history, begin=(1,))
 
 
-def given(name: str, revision: str | None, ids: ItemIds,
+def existing_model(name: str, revision: str | None, ids: ItemIds,
           settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
     """The same of a model from a folder or the hub; a recommender with such ids keeps its tokens. Raises
     ConfigError for a history that the model's positions do not hold.
@@ -110,7 +110,7 @@ def _require_room(model: torch.nn.Module, recommender: Recommender) -> None:
 
 
 @contextmanager
-def dropping(model: torch.nn.Module, share: float):
+def extra_dropout(model: torch.nn.Module, share: float):
     """In the block, while the model trains, drop from embeddings and from each layer's two outputs."""
     def hook(module, _, output):
         first, *rest = output if isinstance(output, tuple) else (output,)
