@@ -124,13 +124,14 @@ class Engine:
         drafts = self._draft(rows, plan)
         scheduled = time.perf_counter()
 
-        output = self._forward(rows, slots, cache, plan.before, build(plan.roots, drafts, plan.depths))
+        tree = build(plan.roots, drafts, plan.depths)
+        output = self._forward(rows, slots, cache, plan.before, tree)
         result = self._verify(rows, slots, output)
+        del output  # frees the logits
         if not result.all_finite:
-            result = self._verify_finite(rows, slots, cache, plan, drafts, output.tree.on_cpu,
-                                         result.tree_finite)
+            result = self._verify_finite(rows, slots, cache, plan, drafts, tree, result.tree_finite)
         elif self.draft_budget:
-            self.draft_budget.observe(output.tree, result)
+            self.draft_budget.observe(tree, result)
 
         ending, ends = rows.append(slots, result, self._is_eos)
         self.target.commit(cache, plan.before, result.paths, result.counts)
