@@ -1,0 +1,54 @@
+"""The wheel holds all that a run needs, and no benches."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+def call(*command, **options) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True,
+                          check=False, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """Programs of an environment with the wheel; every other package comes from that of the tests."""
+    folder = tmp_path_factory.mktemp("wheel")
+    call(*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
+    venv.create(folder / "venv", symlinks=True)
+    programs = folder / "venv" / "bin"
+    call(*PIP, "--python", programs / "python", "install", "-q", "--no-deps", "--no-index",
+         *folder.glob("*.whl"))
+    place, = (folder / "venv").glob("lib/python*/site-packages")
+    (place / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return programs
+
+
+def test_the_wheel_is_what_is_imported_and_has_no_benches(installed, tmp_path):
+    code = ("import dare_job, importlib.util\n"
+            "print(dare_job.__file__, importlib.util.find_spec('dare_job.bench'))")
+    file, bench = call(installed / "python", "-c", code, cwd=tmp_path).split()
+    assert Path(file).is_relative_to(installed.parent) and bench == "None"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_run_of_the_wheel_publishes_text(installed, tmp_path):
+    call(installed / "dare-job", "data", "sample", "--save", tmp_path / "sample", "--users", 6, "--items", 8,
+         cwd=tmp_path)
+    said = call(installed / "dare-job", "run", "--config", ROOT / "conf" / "demo.yaml", "--input",
+                tmp_path / "sample", "--out", tmp_path / "out", "--date", "2026-01-02", cwd=tmp_path)
+    assert json.loads(said.splitlines()[-1])["written"] > 0
+    assert list(tmp_path.glob("out/knowledge/entity=*/dt=2026-01-02/*.parquet"))
