@@ -1,4 +1,4 @@
-"""Requests to the engine and its results."""
+"""Requests to the engine, its results, and the interface of drafters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,25 +11,20 @@ from pools.tree import DraftBatch
 
 @dataclass(frozen=True)
 class Request:
-    """One text to generate.
+    """A text to generate.
 
     Attributes
     ----------
-    id : Any
-        Returned with the result.
-    prompt_ids : ndarray, int32 (prompt_tokens,)
-    pools : tuple
-        Indexes in which the drafter looks up this row's drafts, nearest first.
-    max_new_tokens : int, optional
-        None: that of the engine.
-    previous_ids : ndarray, int32 (tokens,), optional
-        The row's previous text, with its end-of-text token if it had one. The prefill verifies it.
-    strict : bool
-        Verify by the strict rule, whatever the engine's rule.
-    max_relaxed_tokens : int, optional
-        Length limit of relaxed verification: later tokens are verified by the strict rule. None: no limit.
-    key : Any
-        Together with a seed, determines the random numbers of a sampled row. None: ``id``.
+    id : returned with the result
+    prompt_ids : int32 (prompt_tokens,)
+    pools : pools from which a retrieval drafter drafts, nearest first
+    max_new_tokens : maximum number of tokens; None: the engine's setting
+    previous_ids : int32 (tokens,), the row's previous text with its end-of-text token, if any. It is verified
+        together with the prompt, and the accepted prefix is reused; None: no previous text
+    strict : whether the row is verified by the strict rule, whatever the engine's rule
+    max_relaxed_tokens : length limit of relaxed verification in tokens: later tokens are verified by the
+        strict rule; None: no limit
+    key : with the seed, determines the random numbers of a sampled row; None: the id
     """
 
     id: Any
@@ -43,7 +38,7 @@ class Request:
 
     @property
     def random_key(self) -> Any:
-        """Key of the row's random numbers."""
+        """Key of the row's random streams."""
         return self.id if self.key is None else self.key
 
 
@@ -53,35 +48,27 @@ class BeamStatistics:
 
     Attributes
     ----------
-    layers : int
-        Tokens of the longest beam: layers that the steps accepted or sampled.
-    width : float
-        Mean number of beams per layer.
-    judged, passed : int
-        Draft layers that were verified, and those that passed: enough of their drafts were accepted.
-    passed_width : float
-        Mean number of beams of the layers that passed.
-    beta : float
-        Mean over verified layers of the probability of at least ``beam.min_width`` accepted drafts, at
-        most ``beam.threshold``.
-    last : int
-        Layers of the last forward pass, which the end of the text may have shortened.
-    queries : int
-        Nodes that forward passes of the target read, without prompts.
-    likelihoods, scores : tuple of float
-        Log P in nats of the best finished beams, at most ``beam.width``, and log P / tokens **
-        ``beam.length_penalty``; by descending score.
-    sequences : tuple of ndarray, int32 (tokens,)
-        Tokens of these beams. The first is ``Result.token_ids``; sampled beams may be equal.
+    layers : number of tokens of the longest beam
+    width : mean number of beams per layer
+    verified : number of drafted layers that were verified
+    passed : number of those that had enough accepted drafts
+    passed_width : mean number of beams of the passed layers
+    beta : mean of min(beam.threshold, probability that a verified layer had beam.min_width accepted drafts)
+    last_layers : number of layers of the last forward pass, which the end of the text may have truncated
+    queries : number of nodes in the target's forward passes, without prompts
+    likelihoods : log P in nats of each finished beam, best score first; at most ``beam.width``. The first
+        belongs to the text
+    scores : likelihood / tokens ** beam.length_penalty of the same beams
+    sequences : int32 (tokens,) each, the tokens of the same beams; sampled beams may be equal
     """
 
     layers: int
     width: float
-    judged: int
+    verified: int
     passed: int
     passed_width: float
     beta: float
-    last: int
+    last_layers: int
     queries: int
     likelihoods: tuple[float, ...]
     scores: tuple[float, ...]
@@ -90,39 +77,29 @@ class BeamStatistics:
 
 @dataclass(frozen=True)
 class Result:
-    """One text, or the reason why there is none.
+    """A generated text, or an error.
 
     Attributes
     ----------
-    token_ids : ndarray, int32 (tokens,)
-        With the end-of-text token if the model generated it.
-    finish_reason : {"eos", "length", "error", "timeout"}
-        "length": the text reached its maximum length. "timeout": the row's forward passes, which other rows
-        may have slowed down, took ``row_timeout_s``.
-    error : str, optional
-        Message for "error" and "timeout"; the text then has the tokens generated before.
-    target_steps : int
-        Forward passes of the target after the prefill.
-    reused_tokens : int
-        Tokens of the previous text that the prefill accepted.
-    accepted_tokens : int
-        Draft tokens that later forward passes accepted.
-    relaxed_tokens : int
-        Accepted tokens of either kind that differ from the target's argmax.
-    tokens_past_limit : int
-        Tokens after ``Request.max_relaxed_tokens``; 0 without a limit.
-    step_tokens : ndarray, int16 (target_steps + 1,)
-        Tokens generated by each forward pass. The first entry is the prefill: ``reused_tokens`` + 1.
-    relaxed : ndarray, int32
-        Positions in ``token_ids`` of the relaxed tokens.
-    retrieval_ms : float
-        The row's share of drafting time.
-    decode_ms : float
-        The row's share of all step time, including drafting and prefill.
-    slot_steps : float
-        The row's share of the slots of its steps, including empty ones; ``target_steps`` if all are in use.
-    beams : BeamStatistics, optional
-        For rows generated by beams.
+    token_ids : int32 (tokens,), with the end-of-text token if the model emitted it
+    finish_reason : eos; length (maximum number of tokens, or the end of the model's positions); error;
+        timeout (the forward passes of the row's batches took ``row_timeout_s``)
+    error : message if ``finish_reason`` is error or timeout, else None. ``token_ids`` then holds a partial
+        text
+    prompt_tokens : number of tokens of the prompt
+    target_steps : number of the model's forward passes after the one over the prompt
+    reused_tokens : tokens of the row's previous text that the forward pass over the prompt accepted
+    accepted_tokens : draft tokens that later forward passes accepted
+    relaxed_tokens : reused and accepted tokens that were not the model's argmax
+    tokens_past_limit : tokens after ``Request.max_relaxed_tokens``; 0 without such a limit
+    step_tokens : int16 (target_steps + 1,), tokens emitted per forward pass. The first entry is that of the
+        prompt, ``reused_tokens`` + 1; the sum is the number of tokens
+    relaxed : int32 (relaxed_tokens,), positions of the relaxed tokens in ``token_ids``
+    retrieval_ms : this row's share of drafting time
+    decode_ms : this row's share of all step time, including drafting and the prompt
+    slot_steps : this row's share of the batch slots of its steps, including empty slots; equal to
+        ``target_steps`` if no slot was empty
+    beams : statistics of the row's beams; None if it was generated without beams
     """
 
     id: Any
@@ -144,7 +121,7 @@ class Result:
 
 
 def failed(request: Request, error: str) -> Result:
-    """Return the result of a row that could not be generated."""
+    """Result of a row that cannot be generated, with the message ``error``."""
     none = np.zeros(0, np.int32)
     return Result(request.id, none, "error", error, len(request.prompt_ids), 0, 0, 0, 0, 0,
                   none.astype(np.int16), none, 0.0, 0.0, 0.0)
@@ -164,5 +141,5 @@ class Drafter(Protocol):
         lengths : int32 (R,), tokens in use; the last one is the tree's root.
         budgets : int32 (R,), maximum number of nodes of each row.
         depths : int32 (R,), longest path that each row can still use.
-        min_score : nodes with a lower score are left out; the nodes of a row have falling scores.
+        min_score : nodes with a lower score are left out; the nodes of a row have descending scores.
         """

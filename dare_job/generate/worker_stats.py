@@ -80,7 +80,7 @@ def beam_totals(outcome: "Result | str") -> BeamTotals:
     found = getattr(outcome, "beams", None)
     if found is None:
         return BeamTotals()
-    return BeamTotals(found.layers, found.width * found.layers, found.judged, found.passed,
+    return BeamTotals(found.layers, found.width * found.layers, found.verified, found.passed,
                   found.passed_width * found.passed)
 
 

@@ -38,11 +38,11 @@ def job_of(tmp_path, drafter):
 SAMPLED = {"mode": "sample"}
 
 
-@pytest.mark.parametrize(("sections", "error", "said"), [
+@pytest.mark.parametrize(("sections", "error", "message"), [
     ({"drafter": {"model": "/nowhere/at/all"}}, ModelError,
      r"drafter\.model = '/nowhere/at/all': .* does not exist; dare-job drafter train trains"),
     ({"decode": {"nodes": 27}}, ConfigError,
-     "draft tree 4x2x1x1 has 28 nodes a row, more than decode.nodes = 27; raise that, or take a smaller"),
+     "draft tree 4x2x1x1 has 28 nodes per row, more than decode.nodes = 27; increase decode.nodes or use"),
     ({"decode": {"depth": 3}}, ConfigError,
      "drafter.tree = 4x2x1x1 has 4 levels, more than decode.depth = 3; raise that"),
     ({"drafter": {"tree": "999x9"}}, ConfigError, "draft tree 999x9 has 9990 nodes per row, more than 512"),
@@ -52,26 +52,26 @@ SAMPLED = {"mode": "sample"}
     ({"decode": SAMPLED, "sample": {"method": "rrs/spechub"}}, ConfigError, "exactly 2 candidates, not 4"),
     ({"decode": SAMPLED, "sample": {"logit_bias": {999999: 1.0}}}, ConfigError,
      r"sample.logit_bias = {999999: 1.0}: embedded has token ids up to \d+; leave 999999 out")])
-def test_what_cannot_be_is_refused_before_anything_is_written(job_of, tmp_path, sections, error, said):
+def test_invalid_settings_are_refused_before_anything_is_written(job_of, tmp_path, sections, error, message):
     for begin in (pipeline.run, pipeline.dry_run, lambda job: pipeline.run_stage(job, "plan")):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             begin(job_of(**sections))
     assert not (tmp_path / "out").exists()
 
 
-def test_other_tokens_are_named_with_the_first_difference(job_of, drafter, tmp_path):
+def test_another_vocabulary_is_refused_with_the_first_difference(job_of, drafter, tmp_path):
     other = shutil.copytree(drafter, tmp_path / "other")
     file = other / "tokenizer.json"
-    told = json.loads(file.read_text())
-    vocabulary = told["model"]["vocab"]
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, dict):
         first, second = sorted(vocabulary, key=vocabulary.get)[300:302]
         vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     else:
         vocabulary[300], vocabulary[301] = vocabulary[301], vocabulary[300]
-    file.write_text(json.dumps(told))
-    with pytest.raises(ConfigError, match=f"drafter.model = '{other}': draft model {other} has other tokens "
-                                          "than embedded: id 300 is .*id 301 in the other.*train-drafter"):
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=f"drafter.model = '{other}': draft model {other} has another "
+                                          "vocabulary than embedded: id 300 is .*id 301 in the other.*drafter"):
         preflight.check_drafting(job_of(drafter={"model": str(other)}))
     for name in other.glob("tokenizer*"):
         name.unlink()
@@ -79,20 +79,20 @@ def test_other_tokens_are_named_with_the_first_difference(job_of, drafter, tmp_p
         preflight.check_drafting(job_of(drafter={"model": str(other)}))
 
 
-def test_what_can_be_is_not_refused(job_of):
+def test_valid_settings_are_accepted(job_of):
     for sections in ({}, {"decode": SAMPLED}, {"decode": {"nodes": 28}},
                      {"decode": SAMPLED, "sample": {"method": "priority", "logit_bias": {3: -2}}},
                      {"drafter": {"model": None}}):
         preflight.check_drafting(job_of(**sections))
 
 
-@pytest.mark.parametrize(("given", "said"), [
+@pytest.mark.parametrize(("settings", "message"), [
     ({"drafter": {"model": "m"}, "decode": {"mode": "resd"}},
      "drafter.model = 'm' with decode.mode = 'resd', which uses no draft model: use decode.mode = dare"),
 ])
-def test_settings_that_contradict_each_other(given, said):
-    with pytest.raises(ValidationError, match=said):
-        JobConfig.model_validate(given)
+def test_settings_that_contradict_each_other(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        JobConfig.model_validate(settings)
 
 
 def test_settings_as_a_user_writes_them(tmp_path):
@@ -101,16 +101,16 @@ def test_settings_as_a_user_writes_them(tmp_path):
                     "drafter: {model: out/drafter, tree: 2x2}\n")
     found = load(file, ["sample.logit_bias={7: 2}"])
     assert found.sample.logit_bias == {7: 2.0} and found.drafter.tree == "2x2"
-    for override, said in (("sample.temperature=-1", "sample.temperature = -1: should be greater than or"),
+    for override, message in (("sample.temperature=-1", "sample.temperature = -1: should be greater than or"),
                            ("sample.method=best", "sample.method = 'best': should be 'rrs', 'rrs/iid'"),
                            ("drafter.tree=4x", "drafter.tree = '4x': .* such as 4x2x1"),
                            ('drafter.model=""', "drafter.model = ''"),
                            ("sample.logit_bias={-1: 2}", "sample.logit_bias.-1")):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             load(file, [override])
 
 
-def test_laws_and_rules_are_those_that_there_are():
+def test_settings_list_every_distribution_and_rule():
     """sample.method has every pair of a rule and a distribution that it is exact for."""
     exact = {(rule.name, law) for rule in RULES.values() for law in rule.laws}
     exact |= {(TRAVERSAL, law) for law in DISTRIBUTIONS}

@@ -1,4 +1,4 @@
-"""Strict text is greedy text, whoever drafts: a model that is always right, one that never is."""
+"""Strict verification gives greedy text with any draft model: one that is always right, one that never is."""
 
 import numpy as np
 import pytest
@@ -20,14 +20,14 @@ TEXTS = prompts()
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def case(request):
-    """Target, a draft model with the same weights, and what ``generate`` writes."""
+    """Target, a draft model with the same weights, and the texts of ``generate``."""
     model = tiny(request.param)
     return Target(model), Target(tiny(request.param)), [generate(model, prompt) for prompt in TEXTS]
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_strict_equals_generate(case, batch_size):
-    """Rows end at different lengths, and others take their slots."""
+    """Rows end at different lengths, and other rows take their slots."""
     target, same, expected = case
     ends = [40, 7, 23, 40, 1, 12, 31]
     for draft in (same, Target(tiny("mistral-window", seed=5))):
@@ -36,21 +36,21 @@ def test_strict_equals_generate(case, batch_size):
         requests = [Request(i, p, max_new_tokens=n) for i, (p, n) in enumerate(zip(TEXTS, ends, strict=True))]
         results = {r.id: r for r in engine.run(requests)}
         assert_written(results, [text[:end] for text, end in zip(expected, ends, strict=True)])
-        if draft is same:  # three drafts and its own a step, from the first token on
+        if draft is same:  # three drafts and one token of the target per step
             assert [results[i].target_steps for i in range(7)] == [-(-(end - 1) // 4) for end in ends]
         else:
             assert 0 < sum(r.accepted_tokens for r in results.values()) < sum(ends) / 4
 
 
 @pytest.mark.parametrize("name", ["gemma2", "mistral-window", "gpt_neo", "qwen3"])
-def test_draft_models_of_other_kinds_read_level_by_level_as_they_would_whole(name):
-    """Windows, soft caps, masks of their own: a copy of the target is right as far as the tree goes."""
+def test_reading_level_by_level_equals_reading_whole_texts(name):
+    """With windows, soft caps and masks of the model: a copy of the target drafts whole trees right."""
     target = Target(tiny(name))
     results = write(target, TEXTS, ModelDrafter(Target(tiny(name)), "2x2x2x1"), nodes=22, max_new_tokens=21)
     assert [results[i].target_steps for i in range(7)] == [4] * 7
 
 
-def test_a_budget_below_the_shape_gets_the_likeliest_nodes():
+def test_a_budget_below_the_shape_gets_the_most_probable_nodes():
     draft, texts = Target(tiny("llama")), TEXTS[:3]
     context = np.zeros((3, 30), np.int32)
     for row, text in enumerate(texts):
@@ -58,9 +58,9 @@ def test_a_budget_below_the_shape_gets_the_likeliest_nodes():
     lengths, depths = np.array([len(text) for text in texts], np.int32), np.full(3, 9, np.int32)
     requests = [Request(i, text) for i, text in enumerate(texts)]
 
-    def drafted(*budgets, least=0.0, depths=depths):
+    def drafted(*budgets, min_score=0.0, depths=depths):
         found = ModelDrafter(draft, "4x3x3x2").draft(requests, context, lengths, np.array(budgets, np.int32),
-                                                     depths, least)
+                                                     depths, min_score)
         return [sorted(_paths(found, row)) for row in range(3)], found
 
     def best(paths, count):
@@ -70,13 +70,14 @@ def test_a_budget_below_the_shape_gets_the_likeliest_nodes():
     assert found.sizes.tolist() == [4 + 12 + 36 + 72] * 3
     for row, count in enumerate((5, 0, 17)):
         assert drafted(5, 0, 17)[0][row] == best(whole[row], count)
-    assert drafted(160, 160, 160, least=0.05)[0] == [[p for p in paths if p[0] >= 0.05] for paths in whole]
+    above = [[path for path in paths if path[0] >= 0.05] for paths in whole]
+    assert drafted(160, 160, 160, min_score=0.05)[0] == above
     shallow = drafted(160, 160, 160, depths=np.array([1, 9, 2], np.int32))[0]
     assert [len(paths) for paths in shallow] == [4, 124, 16]
 
 
 def _paths(drafts, row):
-    """(score, tokens) of each node's path; scores fall, and so the nodes are a tree cut anywhere."""
+    """(score, tokens) of each node's path; scores descend, so that any prefix of the nodes is a tree."""
     size = drafts.sizes[row]
     assert (np.diff(drafts.scores[row, :size]) <= 0).all()
     found = []
@@ -91,8 +92,8 @@ def _paths(drafts, row):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_neo"])
-def test_a_scheduler_may_cut_trees_and_let_the_draft_model_rest(name):
-    """Budgets hang on measured times: rows are read after any number of steps, and text stays the same."""
+def test_a_draft_budget_may_truncate_trees_and_skip_steps(name):
+    """Budgets depend on measured times: rows are read after any number of steps; texts are the same."""
     target, draft = Target(tiny(name)), Target(tiny(name, seed=2))
     expected = [generate(target.model, prompt) for prompt in TEXTS]
     for per_query in (0.0, 0.4):
@@ -105,7 +106,7 @@ def test_a_scheduler_may_cut_trees_and_let_the_draft_model_rest(name):
 
 
 @pytest.mark.parametrize("text", ["", "0x2", "4x", "x4", "4*2", "-1", "2 x 2", "1.5", "40x40"])
-def test_shapes_that_cannot_be_are_refused(text):
+def test_invalid_shapes_are_refused(text):
     with pytest.raises(ConfigError, match="draft tree"):
         TreeShape.parse(text)
 
@@ -114,5 +115,5 @@ def test_a_shape_counts_its_nodes():
     shape = TreeShape.parse("4x2x1")
     assert (shape.depth, shape.nodes, str(shape)) == (3, 4 + 8 + 8, "4x2x1")
     shape.require(20)
-    with pytest.raises(ConfigError, match="4x2x1 has 20 nodes a row, more than decode.nodes = 19"):
+    with pytest.raises(ConfigError, match="4x2x1 has 20 nodes per row, more than decode.nodes = 19"):
         shape.require(19)

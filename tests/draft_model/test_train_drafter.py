@@ -1,4 +1,4 @@
-"""``dare-job train-drafter`` on a few texts of the embedded model, published as a run publishes them."""
+"""``dare-job drafter train`` on a few texts of the embedded model, published as a run publishes them."""
 
 import hashlib
 import json

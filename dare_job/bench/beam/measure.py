@@ -157,7 +157,8 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
 def _counts(beams: list[BeamStatistics]) -> dict:
     layers, last, queries, judged, passed, width, passed_width, beta = (
         np.array([getattr(one, name) for one in beams])
-        for name in ("layers", "last", "queries", "judged", "passed", "width", "passed_width", "beta"))
+        for name in ("layers", "last_layers", "queries", "verified", "passed", "width", "passed_width",
+                     "beta"))
     return {"layers": layers, "last": last, "queries": queries, "judged": int(judged.sum()),
             "passed": int(passed.sum()), "width": _mean(width, layers),
             "passed_width": _mean(passed_width, passed),

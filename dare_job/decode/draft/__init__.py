@@ -1,1 +1,1 @@
-"""Drafters: a row's text in, a token tree out."""
+"""Drafters: they take the rows' texts and return trees of draft tokens."""

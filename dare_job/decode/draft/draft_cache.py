@@ -1,6 +1,6 @@
-"""A draft model's cache, kept level with the rows' texts, whatever the engine did since.
+"""A draft model with a KV cache that follows the rows' texts.
 
-Draft nodes that a model has read behind its rows' texts: those that a text takes in stay in the cache.
+The cache also keeps draft nodes that the model has read ahead: those that become part of a text stay in it.
 """
 
 import logging
@@ -14,49 +14,65 @@ from dare_job.decode.model.masks import Level
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 
+_LOG = logging.getLogger("dare_job")
+_PREFILL_TOKENS = 4096  # per forward pass over new rows, unless one row alone has more
+_NONFINITE = -1
+
 
 class ReadAhead:
-    """By slot, in the order of their columns: tokens, parents among themselves (-1: the text's last token)
-    int64 (S, M), and how many, int64 (S,).
+    """Draft nodes after the rows' texts that the cache holds, by slot and in the order of their columns.
+
+    Attributes
+    ----------
+    tokens, parents : int64 (S, M), parents are numbers of nodes, -1: the last token of the text
+    counts : int64 (S,), number of nodes
     """
 
     def __init__(self, slots: int):
         self.tokens, self.parents = np.zeros((2, slots, 0), np.int64)
         self.counts = np.zeros(slots, np.int64)
 
-    def note(self, level: Level) -> None:
-        """Nodes that are read now."""
+    def add(self, level: Level) -> None:
+        """Record nodes that are read now."""
         counts = np.diff(level.starts)
         rows = np.repeat(np.arange(len(counts)), counts)
         places = np.arange(len(rows)) - np.repeat(level.starts[:-1] - level.first, counts)
-        lacking = level.parents.shape[1] - self.tokens.shape[1]
-        if lacking > 0:
+        missing = level.parents.shape[1] - self.tokens.shape[1]
+        if missing > 0:
             self.tokens, self.parents = (
-                np.pad(x, ((0, 0), (0, lacking))) for x in (self.tokens, self.parents))
+                np.pad(x, ((0, 0), (0, missing))) for x in (self.tokens, self.parents))
         self.tokens[rows, places], self.parents[rows, places] = level.tokens, level.parents[rows, places]
         self.counts[: len(counts)] = level.first + counts
 
     def move(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        for one in (self.tokens, self.parents, self.counts):
-            one[targets] = one[sources]
+        """Copy slots ``sources`` to slots ``targets``."""
+        for array in (self.tokens, self.parents, self.counts):
+            array[targets] = array[sources]
 
     def accepted(self, context: np.ndarray, lengths: np.ndarray,
                  read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The nodes that texts went on with, their last tokens left out; none stay noted.
+        """Return the nodes that the texts continued with, without the texts' last tokens, and clear the
+        record.
 
-        context, lengths as in ``Drafter.draft``; read int64 (R,): tokens before the nodes, at most 0 where
-        there are none. Returns paths (R, D) and counts (R,) for ``Target.commit``.
+        Parameters
+        ----------
+        context, lengths : as in ``Drafter.draft``
+        read : int64 (R,), number of tokens before the nodes; 0 or less: there are no nodes
+
+        Returns
+        -------
+        paths (R, D), counts (R,) : as in ``Target.commit``
         """
         rows = len(read)
         counts = np.zeros(rows, np.int64)
         paths = np.zeros((rows, 1 + int(self.counts[:rows].max(initial=0))), np.int64)
-        _follow(context, lengths, read, self.tokens, self.parents, self.counts, paths, counts)
+        _match_paths(context, lengths, read, self.tokens, self.parents, self.counts, paths, counts)
         self.counts[:rows] = 0
         return np.ascontiguousarray(paths[:, : 1 + int(counts.max(initial=0))]), counts
 
 
 @numba.njit(cache=True)
-def _follow(context, lengths, read, tokens, parents, nodes, paths, counts):
+def _match_paths(context, lengths, read, tokens, parents, nodes, paths, counts):
     for r in range(len(read)):
         at = -1
         for node in range(nodes[r] if read[r] > 0 else 0):
@@ -68,55 +84,59 @@ def _follow(context, lengths, read, tokens, parents, nodes, paths, counts):
                 counts[r] += 1
                 paths[r, counts[r]] = node + 1
 
-_LOG = logging.getLogger("dare_job")
-
-_PREFILL = 4096  # tokens of one forward over new rows, unless one row alone has more
-
-_UNSOUND = -1
-
 
 class CachedDraftModel:
-    """Reads what rows say, each token once, into slots that follow the rows.
+    """A draft model that reads each token of the rows' texts once.
 
-    A row is known again by its request; what its slot holds counts as far as the text is still the same.
+    Slots of the cache follow the rows, which are recognized by their requests. The entries of a slot are
+    valid up to the first token in which the text differs.
     """
 
     def __init__(self, target: Target):
         self.target = target
         self.cache = target.new_cache(0)
-        self._last = target.vocabulary - 1  # a token that it lacks is read as this one
+        self._last_token = target.vocabulary - 1  # replaces tokens that the draft model does not have
         self._requests: tuple[Request, ...] = ()
-        self._texts = np.zeros((0, 0), np.int32)  # what the cache holds of each slot,
-        self._read = np.zeros(0, np.int64)  # so many tokens; _UNSOUND: it has no use for this row
+        self._texts = np.zeros((0, 0), np.int32)  # tokens that the cache holds, by slot
+        self._read = np.zeros(0, np.int64)  # their number; _NONFINITE: the row is not read
         self._ahead = ReadAhead(0)
         context, longest = target.traits.context, target.traits.max_length
-        self._longest = context if longest is not None else None
+        self._max_length = context if longest is not None else None
 
     def fits(self, lengths: np.ndarray, nodes: int) -> np.ndarray:
-        """bool (R,): texts that the model's positions hold together with this many nodes that are read."""
+        """Return which texts fit the model's positions together with ``nodes`` nodes, bool (R,)."""
         fits, columns = np.ones(len(lengths), np.bool_), self.target.traits.max_columns
-        if self._longest is not None:
-            fits &= lengths + nodes <= self._longest
-        if columns is not None:  # one row's nodes are as far to the right as another has read
+        if self._max_length is not None:
+            fits &= lengths + nodes <= self._max_length
+        if columns is not None:  # the nodes of a row start after those of other rows
             fits &= lengths + 2 * nodes <= columns
         return fits
 
     @torch.inference_mode()
     def read(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
              wanted: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
-        """Read the texts of ``wanted`` rows, bool (R,), to their ends; the others may wait.
+        """Read the texts of some rows to their ends.
 
-        Returns the rows (M,) of which there are scores, ascending, and the scores (M, V) of what comes next,
-        float32. A row whose scores are no numbers is not read again.
+        A row with non-finite logits is not read again.
+
+        Parameters
+        ----------
+        requests, context, lengths : as in ``Drafter.draft``
+        wanted : bool (R,), the rows to read
+
+        Returns
+        -------
+        rows : int64 (M,), the rows with finite logits, ascending
+        logits : float32 (M, V), of their next token
         """
-        self._seat(requests, context.shape[1])
+        self._assign_slots(requests, context.shape[1])
         rows = len(requests)
         read = self._read[:rows]
-        _forget(self._texts, read, self._ahead.counts, context, lengths)
+        _truncate(self._texts, read, self._ahead.counts, context, lengths)
         paths, counts = self._ahead.accepted(context, lengths, read)
         self.target.commit(self.cache, np.maximum(read, 1) - 1, paths, counts)
-        _note(self._texts, read, context, read + counts, np.flatnonzero(counts))
-        wanted = np.flatnonzero(wanted & (read != _UNSOUND))
+        _record(self._texts, read, context, read + counts, np.flatnonzero(counts))
+        wanted = np.flatnonzero(wanted & (read != _NONFINITE))
         if not len(wanted):
             return wanted, torch.empty((0, self.target.vocabulary), device=self.target.device)
         columns = self.target.traits.max_columns
@@ -127,43 +147,44 @@ class CachedDraftModel:
         if not new.all():
             parts.append((wanted[~new], self._catch_up(wanted[~new], rows, context, lengths)))
         order = np.concatenate([part for part, _ in parts])
-        scores = torch.cat([one for _, one in parts]) if len(parts) > 1 else parts[0][1]
+        logits = torch.cat([logits for _, logits in parts]) if len(parts) > 1 else parts[0][1]
         if len(parts) > 1:
-            places = np.argsort(order)
-            order, scores = order[places], scores[torch.from_numpy(places).to(scores.device)]
-        _note(self._texts, read, context, lengths, order)
-        return self._sound(order, scores)
+            ascending = np.argsort(order)
+            order, logits = order[ascending], logits[torch.from_numpy(ascending).to(logits.device)]
+        _record(self._texts, read, context, lengths, order)
+        return self._finite(order, logits)
 
     def extend(self, level: Level) -> torch.Tensor:
-        """Scores float32 (T, V) of nodes behind the texts that were read last.
+        """Read draft nodes after the texts and return their logits, float32 (T, V).
 
-        Where some are no numbers their row is not read again, as its next scores could not be any either.
+        Rows with non-finite logits are not read again, as their next logits would be non-finite too.
         """
-        self._ahead.note(level)
-        scores = self.target.extend(self.cache, level).float()
-        sound = scores.amax(-1).isfinite()
-        if not sound.all():
+        self._ahead.add(level)
+        logits = self.target.extend(self.cache, level).float()
+        finite = logits.amax(-1).isfinite()
+        if not finite.all():
             rows = np.repeat(np.arange(len(level.lengths)), np.diff(level.starts))
-            self.drop(np.unique(rows[~sound.cpu().numpy()]))
-        return scores
+            self.drop(np.unique(rows[~finite.cpu().numpy()]))
+        return logits
 
-    def _sound(self, rows: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
-        sound = scores.amax(-1).isfinite()
-        if sound.all():
-            return rows, scores
-        self.drop(rows[~sound.cpu().numpy()])
-        return rows[sound.cpu().numpy()], scores[sound]
+    def _finite(self, rows: np.ndarray, logits: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
+        """Drop the rows with non-finite logits."""
+        finite = logits.amax(-1).isfinite()
+        if finite.all():
+            return rows, logits
+        self.drop(rows[~finite.cpu().numpy()])
+        return rows[finite.cpu().numpy()], logits[finite]
 
     def drop(self, rows: np.ndarray) -> None:
-        """Rows (M,) of the last call whose scores were no numbers: nothing is drafted for them again."""
+        """Stop drafting for rows (M,) of the last call, whose logits are non-finite."""
         for row in rows:
-            _LOG.warning("row %s: the draft model's scores are no numbers; it is written without its drafts",
+            _LOG.warning("row %s: the draft model's logits are non-finite; the row gets no more drafts of it",
                          self._requests[row].id)
             self.cache.clear(row)
-        self._read[rows] = _UNSOUND
+        self._read[rows] = _NONFINITE
 
-    def _seat(self, requests: Sequence[Request], longest: int) -> None:
-        """Slot r is row r's."""
+    def _assign_slots(self, requests: Sequence[Request], longest: int) -> None:
+        """Move cache entries so that slot r belongs to row r."""
         rows = len(requests)
         if rows > self.cache.slots:
             self.cache, self._requests = self.target.new_cache(rows), ()
@@ -187,28 +208,29 @@ class CachedDraftModel:
         self._read[:rows][sources < 0] = 0
 
     def _prefill(self, rows: np.ndarray, context: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
-        """Whole texts; scores (M, V) behind their ends."""
-        rows_by_length, found = rows[np.argsort(lengths[rows], kind="stable")[::-1]], {}
+        """Read whole texts and return the logits (M, V) of their next tokens."""
+        rows_by_length, by_row = rows[np.argsort(lengths[rows], kind="stable")[::-1]], {}
         while len(rows_by_length):
             longest = int(lengths[rows_by_length[0]])
-            part = rows_by_length[: max(1, _PREFILL // longest)]
+            part = rows_by_length[: max(1, _PREFILL_TOKENS // longest)]
             rows_by_length = rows_by_length[len(part):]
             ends = lengths[part].astype(np.int64)
             ids = np.take_along_axis(context[part], np.minimum(np.arange(longest), ends[:, None] - 1), 1)
-            ids = np.minimum(ids, self._last).astype(np.int64)
-            scores = self.target.prefill(self.cache, part, ids, ends).float()
-            found.update(zip(part.tolist(), scores, strict=True))
-        return torch.stack([found[row] for row in rows.tolist()])
+            ids = np.minimum(ids, self._last_token).astype(np.int64)
+            logits = self.target.prefill(self.cache, part, ids, ends).float()
+            by_row.update(zip(part.tolist(), logits, strict=True))
+        return torch.stack([by_row[row] for row in rows.tolist()])
 
     def _catch_up(self, rows: np.ndarray, count: int, context: np.ndarray,
                   lengths: np.ndarray) -> torch.Tensor:
-        """What texts said since they were read last, in one forward; scores (M, V) behind their ends."""
+        """Read the new tokens of texts in one forward pass and return the logits (M, V) of their next tokens.
+        """
         read = np.maximum(self._read[:count], 0)
         pending = np.zeros(count, np.int64)
         pending[rows] = lengths[rows] - read[rows]
         starts = np.concatenate(([0], np.cumsum(pending)))
         columns = np.arange(starts[-1]) - np.repeat(starts[:-1] - read, pending)
-        tokens = np.minimum(context[np.repeat(np.arange(count), pending), columns], self._last)
+        tokens = np.minimum(context[np.repeat(np.arange(count), pending), columns], self._last_token)
         chain = np.broadcast_to(np.arange(pending.max()), (count, pending.max()))
         level = Level(tokens.astype(np.int64), starts, read, np.zeros(count, np.int64), chain - 1, chain + 1)
         logits = self.target.extend(self.cache, level)
@@ -216,21 +238,22 @@ class CachedDraftModel:
 
 
 @numba.njit(cache=True)
-def _forget(texts, read, counts, context, lengths):
-    """Lower ``read`` (R,) to what still holds; a text's last token is always read anew. Nodes stand behind
-    what held when they were read.
+def _truncate(texts, read, counts, context, lengths):
+    """Reduce ``read`` (R,) to the tokens that are unchanged; the last token of a text is always read again.
+
+    Draft nodes (``counts``) are dropped unless all of the text before them is unchanged.
     """
     for r in range(len(read)):
-        same, most = 0, min(read[r], lengths[r] - 1)
-        while same < most and texts[r, same] == context[r, same]:
-            same += 1
+        equal, limit = 0, min(read[r], lengths[r] - 1)
+        while equal < limit and texts[r, equal] == context[r, equal]:
+            equal += 1
         if read[r] > 0:
-            counts[r] = counts[r] if same == read[r] else 0
-            read[r] = same
+            counts[r] = counts[r] if equal == read[r] else 0
+            read[r] = equal
 
 
 @numba.njit(cache=True)
-def _note(texts, read, context, lengths, rows):
+def _record(texts, read, context, lengths, rows):
     for r in rows:
         for place in range(max(0, read[r]), lengths[r]):
             texts[r, place] = context[r, place]

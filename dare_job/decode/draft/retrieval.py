@@ -1,4 +1,4 @@
-"""Drafts from old text: the pools of each row and its own prompt and text so far."""
+"""Drafts from earlier texts: the pools of each row, and the row's prompt and text so far."""
 
 from collections.abc import Sequence
 
@@ -10,44 +10,46 @@ from pools.tree import DraftBatch
 
 
 class RetrievalDrafter:
-    """Looks the end of each row's text up in its request's pools, nearest first."""
+    """Drafts the continuations of each row's text that occur in the pools of its request, nearest first.
+
+    The pools of unchanged rows are kept between calls, as most steps have the same rows.
+    """
 
     def __init__(self, settings: DraftSettings):
         self._settings = settings
-        self._requests: tuple[Request, ...] = ()  # of the last call: most steps have the same rows
-        # Of those requests, which keep their pools open: what ``Sources`` and ``Prepared`` look at
+        self._requests: tuple[Request, ...] = ()  # of the last call; they keep their pools open
         self._addresses, self._prompts = np.zeros((0, 1), np.int64), np.zeros(0, np.int32)
-        self._prepared = BatchDrafter(Sources((), self._addresses), settings)
+        self._drafter = BatchDrafter(Sources((), self._addresses), settings)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
         if requests is not self._requests:
             self._prepare(tuple(requests))
-        return self._prepared(context, lengths, budgets, depths, min_score)
+        return self._drafter(context, lengths, budgets, depths, min_score)
 
     def _prepare(self, requests: tuple[Request, ...]) -> None:
-        """Look at new rows: the others' pools would have to be fetched from memory again."""
-        known, self._requests = self._requests, requests
-        if len(known) != len(requests):
-            self._make_room(len(requests), self._addresses.shape[1])
-        for row, (request, before) in enumerate(zip(requests, known, strict=False)):
-            if request is not before:
-                self._look_at(request, row)
-        for row in range(len(known), len(requests)):
-            self._look_at(requests[row], row)
+        """Update the pools and prompts of the rows that changed."""
+        previous, self._requests = self._requests, requests
+        if len(previous) != len(requests):
+            self._resize(len(requests), self._addresses.shape[1])
+        for row, (request, old) in enumerate(zip(requests, previous, strict=False)):
+            if request is not old:
+                self._set_row(request, row)
+        for row in range(len(previous), len(requests)):
+            self._set_row(requests[row], row)
 
-    def _make_room(self, requests: int, slots: int) -> None:
-        """Arrays of another shape, with what is known in place."""
+    def _resize(self, requests: int, slots: int) -> None:
+        """Reallocate the arrays and keep the entries of existing rows."""
         addresses, prompts = np.zeros((requests, slots), np.int64), np.zeros(requests, np.int32)
-        same, wide = min(requests, len(self._prompts)), min(slots, self._addresses.shape[1])
-        addresses[:same, :wide], prompts[:same] = self._addresses[:same, :wide], self._prompts[:same]
+        rows, width = min(requests, len(self._prompts)), min(slots, self._addresses.shape[1])
+        addresses[:rows, :width], prompts[:rows] = self._addresses[:rows, :width], self._prompts[:rows]
         self._addresses, self._prompts = addresses, prompts
-        self._prepared = BatchDrafter(Sources((), addresses), self._settings, prompts)
+        self._drafter = BatchDrafter(Sources((), addresses), self._settings, prompts)
 
-    def _look_at(self, request: Request, row: int) -> None:
-        """Note a new row's pools and prompt."""
+    def _set_row(self, request: Request, row: int) -> None:
+        """Set the pools and the prompt length of a row."""
         addresses = [index.address for index in request.pools]
         if len(addresses) > self._addresses.shape[1]:
-            self._make_room(len(self._prompts), len(addresses))
+            self._resize(len(self._prompts), len(addresses))
         self._addresses[row] = addresses + [0] * (self._addresses.shape[1] - len(addresses))
         self._prompts[row] = len(request.prompt_ids)

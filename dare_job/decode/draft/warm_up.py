@@ -1,4 +1,4 @@
-"""Compiles what steps run, so that first rows, and what is learned from their steps, do not pay for it."""
+"""Compiles the kernels of a decode step before the first rows, which keeps latency measurements clean."""
 
 from functools import lru_cache
 
@@ -15,39 +15,40 @@ from dare_job.decode.settings import EngineSettings
 from pools.draft import DraftSettings
 from pools.index import Index
 
-_TOKENS = 8  # of the vocabulary: whatever the model says is found in the pool
-_CHEAP = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "4": {"1": 1.0, "9": 1.1}}, "made up: drafts always pay")
+_VOCABULARY = 8  # so small that the pool contains any pair of tokens
+_CHEAP = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "4": {"1": 1.0, "9": 1.1}}, "fictitious: cheap drafts")
 
 
 @lru_cache(maxsize=1)
 def warm_up() -> None:
-    """Decode a few rows with a model of some hundred weights; once a process.
+    """Decode a few rows with a model of a few hundred weights, once per process.
 
-    After an installation that takes some twenty seconds of a processor, later what loading from the cache on
-    disk takes, which a worker would spend on its first rows.
+    The first run after an installation compiles for about 20 s of CPU time; later runs load the on-disk
+    cache.
     """
-    target, pool = Target(_tiny(), check=False), Index.build([np.tile(_chain(), 2)])
-    requests = [Request(n, _chain()[:3 + n], (pool,), max_new_tokens=6 + n, previous_ids=old)
-                for n, old in enumerate((None, _chain()[2:20], None, _chain()[5:9], None, None))]
+    target, pool = Target(_tiny_model(), check=False), Index.build([np.tile(_all_pairs(), 2)])
+    requests = [Request(n, _all_pairs()[:3 + n], (pool,), max_new_tokens=6 + n, previous_ids=old)
+                for n, old in enumerate((None, _all_pairs()[2:20], None, _all_pairs()[5:9], None, None))]
     for rule in ("strict", "relaxed"):
-        for scheduler in (DraftBudget(_CHEAP, 8), None):
+        for draft_budget in (DraftBudget(_CHEAP, 8), None):
             settings = EngineSettings(rule=rule, batch_size=4, nodes=8, depth=6, score="always")
             list(Engine(target, settings, RetrievalDrafter(DraftSettings(depth=6)),
-                        draft_budget=scheduler).run(requests))
+                        draft_budget=draft_budget).run(requests))
     list(Engine(target, EngineSettings(batch_size=4, nodes=0)).run(requests[:3]))
 
 
-def _tiny():
+def _tiny_model():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=_TOKENS, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
-        num_key_value_heads=1, max_position_embeddings=128, bos_token_id=None, eos_token_id=None)
-    with torch.random.fork_rng(devices=[]):  # whoever has set a seed keeps what follows from it
+        vocab_size=_VOCABULARY, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1, max_position_embeddings=128, bos_token_id=None,
+        eos_token_id=None)
+    with torch.random.fork_rng(devices=[]):  # leaves the global generator of the caller as it is
         return LlamaForCausalLM(config)
 
 
-def _chain() -> np.ndarray:
-    """Each token behind each other one."""
-    first, second = np.divmod(np.arange(_TOKENS**2), _TOKENS)
+def _all_pairs() -> np.ndarray:
+    """Text that contains every pair of tokens."""
+    first, second = np.divmod(np.arange(_VOCABULARY**2), _VOCABULARY)
     return np.stack([first, second], 1).astype(np.int32).reshape(-1)

@@ -1,4 +1,4 @@
-"""A draft model whose tokenizer cuts text otherwise is refused, though the vocabularies are one."""
+"""A draft model whose tokenizer splits text differently is refused, even if the vocabularies are equal."""
 
 import json
 
@@ -36,7 +36,7 @@ LOWER, NFC = normalizers.Lowercase(), normalizers.NFC()
 WHOLE = AddedToken("abc", normalized=False)
 
 
-@pytest.mark.parametrize(("ours", "theirs", "told"), [
+@pytest.mark.parametrize(("ours", "theirs", "message"), [
     (_bpe(), _bpe([MERGES[1], MERGES[0], MERGES[2]]), "merge 1 is 'a b' in T, and 'b c' in D"),
     (_bpe(), _bpe(MERGES[:2]), "merge 3 is 'ab c' in T, and not set in D"),
     (_bpe(), _bpe(normalizer=LOWER), "normalizer 1 is not set in T, and 'Lowercase' in D"),
@@ -46,23 +46,23 @@ WHOLE = AddedToken("abc", normalized=False)
      r"pre_tokenizer 1 \(ByteLevel\): add_prefix_space is not set in T, and True in D"),
     (_bpe(byte_fallback=True), _bpe(), "byte_fallback is True in T, and not set in D"),
     (_bpe(), _bpe(ignore_merges=True), "ignore_merges is not set in T, and True in D"),
-    (_bpe(), _bpe(added=[WHOLE]), "added token 'abc' is not set in T, and 'taken whole' in D"),
+    (_bpe(), _bpe(added=[WHOLE]), "added token 'abc' is not set in T, and 'matched as a whole' in D"),
     (_bpe(added=[WHOLE]), _bpe(added=[AddedToken("abc", normalized=False, lstrip=True)]),
-     "added token 'abc' is 'taken whole' in T, and 'taken whole, lstrip' in D"),
+     "added token 'abc' is 'matched as a whole' in T, and 'matched as a whole, lstrip' in D"),
     (_unigram(), _unigram(ab=-0.5), "the score of 'ab' is -5.0 in T, and -0.5 in D"),
     (_bpe(), _fast(Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))),
      "the model is 'BPE' in T, and 'WordLevel' in D"),
 ])
-def test_the_first_difference_is_named(ours, theirs, told):
+def test_the_first_difference_is_named(ours, theirs, message):
     assert ours.get_vocab() == theirs.get_vocab()
-    with pytest.raises(ConfigError, match="D cuts text into other tokens than T: " + told):
+    with pytest.raises(ConfigError, match="D splits text into other tokens than T: " + message):
         require_same_tokenizer(ours, theirs, len(WORDS), ("T", "D"))
     with pytest.raises(ConfigError, match="copy the target's tokenizer files into its folder"):
         require_same_tokenizer(theirs, ours, len(WORDS))
 
 
-def test_what_one_version_writes_otherwise_is_no_difference(tmp_path):
-    """A file in the words of years ago, and what surrounds a text, changes its offsets or makes it text."""
+def test_formats_of_older_versions_are_no_difference(tmp_path):
+    """An old file format, and parts that change no token ids: offsets, truncation, post-processor."""
     new = _bpe(normalizer=LOWER, pre_tokenizer=pre_tokenizers.ByteLevel(False, trim_offsets=False))
     written = json.loads(new.backend_tokenizer.to_str())
     model = written["model"]
@@ -83,8 +83,8 @@ def test_what_one_version_writes_otherwise_is_no_difference(tmp_path):
     require_same_tokenizer(new, PreTrainedTokenizerFast.from_pretrained(tmp_path), len(WORDS))
 
 
-def test_one_family_by_the_classes_of_different_versions():
-    """A class of its own builds what a file of the general class holds in other words."""
+def test_tokenizer_classes_of_different_versions_are_equal():
+    """LlamaTokenizer builds the steps that a file of the generic class describes differently."""
     words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁ab"]
     vocabulary = {word: index for index, word in enumerate(words)}
     merges = [("a", "b"), ("▁", "ab")]
@@ -101,7 +101,7 @@ def test_one_family_by_the_classes_of_different_versions():
 
 
 class _ByLetter(PythonBackend):
-    """Written in Python: there is no backend to compare."""
+    """A tokenizer in Python, without a backend to compare."""
 
     def __init__(self, lower: bool = False, **options):
         self.lower = lower
@@ -124,13 +124,13 @@ class _ByLetter(PythonBackend):
 
 class _Halves:
     def pre_tokenize(self, text):
-        text.split(lambda number, one: [one[: len(str(one)) // 2], one[len(str(one)) // 2 :]])
+        text.split(lambda _, part: [part[: len(str(part)) // 2], part[len(str(part)) // 2 :]])
 
 
-def test_without_a_backend_texts_are_cut_by_both():
+def test_without_a_backend_both_encode_sample_texts():
     upper, lower = _ByLetter(), _ByLetter(lower=True)
     require_same_tokenizer(upper, _ByLetter(), len(WORDS))
-    with pytest.raises(ConfigError, match=r"what 'Ġ' is cut into is \[8\] in T, and \[0\] in D"):
+    with pytest.raises(ConfigError, match=r"the encoding of 'Ġ' is \[8\] in T, and \[0\] in D"):
         require_same_tokenizer(upper, lower, len(WORDS), ("T", "D"))
     assert first_difference(upper, _bpe()) and first_difference(_bpe(), upper)
     halves = _bpe()
@@ -138,4 +138,4 @@ def test_without_a_backend_texts_are_cut_by_both():
     with pytest.raises(Exception, match="Custom PreTokenizer cannot be serialized"):
         halves.backend_tokenizer.to_str()
     assert first_difference(halves, halves) is None
-    assert first_difference(_bpe(), halves)[0].startswith("what '")
+    assert first_difference(_bpe(), halves)[0].startswith("the encoding of ")

@@ -1,4 +1,4 @@
-"""What a draft model's cache holds of rows that come, go, change places and wait."""
+"""The cache of a draft model while rows come, go, change slots and wait."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ from dare_job.decode.request import Request
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral-window", "gpt_neo"])
-def test_scores_are_those_of_whole_texts_whatever_happened_before(name):
-    """Some rows are read each time; the others fall behind by any number of tokens."""
+def test_logits_equal_those_of_whole_texts(name):
+    """Some rows are read each time; the others have any number of unread tokens."""
     rng, target = np.random.default_rng(4), Target(tiny(name))
-    reader, texts, rows = CachedDraftModel(target), {}, []
+    model_cache, texts, rows = CachedDraftModel(target), {}, []
     for count in (1, 4, 3, 5, 2, 6, 6, 1, 4, 5, 5, 5):
         staying = [rows[n] for n in rng.permutation(len(rows))][:max(0, count - int(rng.integers(0, 3)))]
         fresh = [Request(len(texts) + n, rng.integers(2, VOCABULARY, int(length), dtype=np.int32))
@@ -25,20 +25,20 @@ def test_scores_are_those_of_whole_texts_whatever_happened_before(name):
             texts[row.id] = np.concatenate([texts[row.id], more])
         texts |= {row.id: row.prompt_ids for row in fresh}
         rows = [(staying + fresh)[n] for n in rng.permutation(count)]
-        said = [texts[row.id] for row in rows]
+        current = [texts[row.id] for row in rows]
         wanted = rng.random(count) < 0.7
-        lengths = np.array([len(text) for text in said], np.int32)
+        lengths = np.array([len(text) for text in current], np.int32)
         context = np.full((count, lengths.max() + int(rng.integers(0, 5))), 1, np.int32)
-        for row, text in enumerate(said):
+        for row, text in enumerate(current):
             context[row, : len(text)] = text
-        found, scores = reader.read(tuple(rows), context, lengths, wanted)
+        found, logits = model_cache.read(tuple(rows), context, lengths, wanted)
         assert found.tolist() == np.flatnonzero(wanted).tolist()
-        for row, one in zip(found, scores, strict=True):
-            assert torch.allclose(one, _plain(target, said[row]), atol=2e-5)
+        for row, vector in zip(found, logits, strict=True):
+            assert torch.allclose(vector, _plain(target, current[row]), atol=2e-5)
 
 
-def test_each_token_is_read_once_where_drafts_are_right():
-    """A draft model that is always right reads the prompts, and then as many tokens as are written."""
+def test_each_token_is_read_once_if_drafts_are_right():
+    """A draft model that is always right reads the prompts, and then as many tokens as are generated."""
     texts, target, draft = prompts(), Target(tiny("llama")), Target(tiny("llama"))
     read, extend = [], draft.extend
     draft.extend = lambda cache, level: read.append(len(level.tokens)) or extend(cache, level)
@@ -47,8 +47,8 @@ def test_each_token_is_read_once_where_drafts_are_right():
     assert sum(read) == 7 * (10 * 4 - 2)  # the first step's two come with the prompt
 
 
-def test_wider_trees_leave_what_was_accepted_where_it_belongs():
-    """Scores of the next steps are those of whole texts, with the siblings' entries closed up."""
+def test_accepted_paths_of_wider_trees_stay_in_the_cache():
+    """The next logits equal those of whole texts after the entries of siblings are removed."""
     rng, draft = np.random.default_rng(3), Target(tiny("qwen2-window"))
     rows = tuple(Request(i, text) for i, text in enumerate(prompts()[:4]))
     drafter = ModelDrafter(draft, "3x3x3")
@@ -59,9 +59,9 @@ def test_wider_trees_leave_what_was_accepted_where_it_belongs():
         for row, text in enumerate(texts):
             context[row, : len(text)] = text
         fours = np.full(4, 4, np.int32)
-        _, scores = drafter.reader.read(rows, context, lengths, np.ones(4, np.bool_))
-        for text, one in zip(texts, scores, strict=True):
-            assert torch.allclose(one, _plain(draft, text), atol=2e-5)
+        _, logits = drafter.model.read(rows, context, lengths, np.ones(4, np.bool_))
+        for text, vector in zip(texts, logits, strict=True):
+            assert torch.allclose(vector, _plain(draft, text), atol=2e-5)
         found = drafter.draft(rows, context, lengths, 5 * fours, fours)
         for row in range(4):  # the path to some node, and a token of the target's own
             path, at = [int(rng.integers(2, VOCABULARY))], int(rng.integers(-1, found.sizes[row]))
@@ -72,21 +72,21 @@ def test_wider_trees_leave_what_was_accepted_where_it_belongs():
         rows, texts = tuple(rows[n] for n in order), [texts[n] for n in order]
 
 
-def test_a_row_that_says_something_else_than_before_is_read_from_there():
-    """The same request twice is two rows, and a text may be taken back: what was read is compared."""
+def test_a_changed_text_is_read_from_the_first_difference():
+    """One request may be two rows, and a text may change: the tokens that were read are compared."""
     target = Target(tiny("llama"))
-    reader, request = CachedDraftModel(target), Request(0, np.array([5], np.int32))
+    model_cache, request = CachedDraftModel(target), Request(0, np.array([5], np.int32))
     both = np.ones(2, np.bool_)
     first = np.array([[5, 6, 7, 8, 9], [5, 6, 8, 8, 8]], np.int32)
-    reader.read((request, request), first, np.array([5, 4], np.int32), both)
+    model_cache.read((request, request), first, np.array([5, 4], np.int32), both)
     second = np.array([[5, 6, 8, 8, 3], [5, 7, 7, 0, 0]], np.int32)
     lengths = np.array([5, 3], np.int32)
-    _, scores = reader.read((request, request), second, lengths, both)
-    for row, one in enumerate(scores):
-        assert torch.allclose(one, _plain(target, second[row, : lengths[row]]), atol=2e-5)
+    _, logits = model_cache.read((request, request), second, lengths, both)
+    for row, vector in enumerate(logits):
+        assert torch.allclose(vector, _plain(target, second[row, : lengths[row]]), atol=2e-5)
 
 
-def test_scores_that_are_no_numbers_draft_nothing_and_spoil_no_other_row(job_log):
+def test_nonfinite_logits_draft_nothing_and_affect_no_other_row(job_log):
     texts, model = prompts()[:4], tiny("llama")
     expected = [generate(model, prompt) for prompt in texts]
     copy = tiny("llama")
@@ -97,12 +97,12 @@ def test_scores_that_are_no_numbers_draft_nothing_and_spoil_no_other_row(job_log
     results = write(Target(model), texts, ModelDrafter(Target(copy, check=False), "2x1x1"), nodes=7)
     assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
     assert results[1].accepted_tokens == 0 and all(results[row].target_steps == 10 for row in others)
-    assert sum("row 1: the draft model's scores are no numbers" in line for line in job_log) == 1
+    assert sum("row 1: the draft model's logits are non-finite" in line for line in job_log) == 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_nodes_whose_scores_are_no_numbers_spoil_no_later_row_of_the_slot(batch_size, job_log):
-    """The draft model drafts a token that it then cannot read: in the first row's text, behind its prompt."""
+def test_nonfinite_nodes_affect_no_later_row_of_the_slot(batch_size, job_log):
+    """The draft model drafts a token whose embedding is NaN, after the prompt of the first row."""
     texts, model, copy = prompts(), tiny("llama"), tiny("llama")
     expected = [generate(model, prompt) for prompt in texts]
     bad = int(expected[0][6])
@@ -118,8 +118,8 @@ def test_nodes_whose_scores_are_no_numbers_spoil_no_later_row_of_the_slot(batch_
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neo"])
-def test_a_text_longer_than_the_draft_models_positions_goes_on_without_it(name):
-    """Tables of 32 positions: two rows pass them, the third never does."""
+def test_a_text_beyond_the_draft_models_positions_continues_without_drafts(name):
+    """32 positions: two rows exceed them, the third does not."""
     model, texts = tiny("llama"), prompts((5, 17, 1))
     expected = [generate(model, prompt, max_new_tokens=25) for prompt in texts]
     short = dict(n_positions=32) if name == "gpt2" else dict(max_position_embeddings=32)
