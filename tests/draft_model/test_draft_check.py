@@ -71,7 +71,7 @@ def test_another_vocabulary_is_refused_with_the_first_difference(job_of, drafter
         vocabulary[300], vocabulary[301] = vocabulary[301], vocabulary[300]
     file.write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=f"drafter.model = '{other}': draft model {other} has another "
-                                          "vocabulary than embedded: id 300 is .*id 301 in the other.*drafter"):
+                                          "vocabulary than embedded: id 300 is .*id 301 in the other.*train"):
         preflight.check_drafting(job_of(drafter={"model": str(other)}))
     for name in other.glob("tokenizer*"):
         name.unlink()
