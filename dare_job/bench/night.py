@@ -112,6 +112,6 @@ def once(method: str, task: loading.Task, sample: list[dict], scoring: ReuseEsti
 
     texts = {result.id: result.token_ids.tolist() for result in results}
     tokens = sum(map(len, texts.values()))
-    return Measured(tokens, total("target_steps"), total("scored_tokens"), total("accepted_tokens"),
+    return Measured(tokens, total("target_steps"), total("reused_tokens"), total("accepted_tokens"),
                     total("relaxed_tokens"), total("retrieval_ms"), total("slot_steps"), [seconds], [tokens],
                     texts)

@@ -134,7 +134,7 @@ def once(method: str, target: Target, requests: Sequence[Request], budget: Budge
 
     texts = {result.id: result.token_ids for result in results}
     return Measured(sum(map(len, texts.values())), total("target_steps"), total("accepted_tokens"),
-                    total("relaxed_tokens"), total("scored_tokens"), texts=[texts], **times)
+                    total("relaxed_tokens"), total("reused_tokens"), texts=[texts], **times)
 
 
 def _by_generate(method: str, target: Target, requests: Sequence[Request], budget: Budget) -> Measured:
