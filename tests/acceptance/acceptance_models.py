@@ -25,7 +25,7 @@ def run(*arguments):
 
 
 def last(*arguments) -> dict:
-    """What the last line says."""
+    """Return the last line's JSON."""
     done = run(*arguments)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout.splitlines()[-1])

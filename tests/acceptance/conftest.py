@@ -15,7 +15,7 @@ from decode_models import tiny  # noqa: E402
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """Folders of a target, of a draft model, and of one with other tokens."""
+    """Return folders of a target, a draft model, and a model with another tokenizer."""
     root = tmp_path_factory.mktemp("models")
     others = (*WORDS[:4], "d", "c")
     for name, seed, words in (("target", 0, WORDS), ("draft", 1, WORDS), ("other", 1, others)):

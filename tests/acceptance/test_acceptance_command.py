@@ -1,4 +1,4 @@
-"""``dare-job acceptance``: every rate and optimum by brute force, trees, and what it refuses."""
+"""``dare-job acceptance``: rates and optima by brute force, trees, and rejected options."""
 
 import itertools
 import json
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from acceptance_models import TEXTS, last, run
-from sampling_pairs import best_by_program, judged
+from sampling_pairs import exact_output, linear_program_optimum
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, enumerate_candidates
@@ -22,19 +22,19 @@ TEMPERATURES, DRAFTS = (0.3, 1.0), (1, 2, 3)
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
-    return tmp_path_factory.mktemp("drawn") / "rates.svg"
+def chart(tmp_path_factory):
+    return tmp_path_factory.mktemp("chart") / "rates.svg"
 
 
 @pytest.fixture(scope="module")
-def found(models, texts, drawn):
+def found(models, texts, chart):
     return last("--model", models / "target", "--draft", models / "draft", "--text", texts,
-                "--temperature", "0.3,1", "--drafts", "1..3", "--positions", 1000, "--plot", drawn)
+                "--temperature", "0.3,1", "--drafts", "1..3", "--positions", 1000, "--plot", chart)
 
 
 @pytest.fixture(scope="module")
 def places(models):
-    """p and q of each token of the texts, at each temperature, by plain forwards."""
+    """Return p and q of each token of the texts at each temperature, by forward passes."""
     tokenizer = AutoTokenizer.from_pretrained(models / "target")
     logits = []
     for name in ("target", "draft"):
@@ -48,7 +48,7 @@ def places(models):
     return {t: [torch.softmax(each / t, -1) for each in logits] for t in TEMPERATURES}
 
 
-def test_every_rule_and_law_once(found):
+def test_every_rule_and_distribution_occurs_once(found):
     ways = [(row["law"], row["verifier"], row["drafts"], row["temperature"]) for row in found["rows"]]
     expected = {(law, rule, n, t) for law, n, t in itertools.product(DISTRIBUTIONS, DRAFTS, TEMPERATURES)
                 if DISTRIBUTIONS[law].count in (None, n) for rule in measure.verifiers(law, n)}
@@ -62,7 +62,7 @@ def test_rates_equal_enumeration(found, places):
     for row in found["rows"]:
         verifier = Verifier(row["verifier"], row["law"], row["drafts"])
         both = zip(*places[row["temperature"]], strict=True)
-        expected = np.mean([judged(verifier, p, q)[1] for p, q in both])
+        expected = np.mean([exact_output(verifier, p, q)[1] for p, q in both])
         assert row["rate"] == pytest.approx(expected, abs=2e-6) and row["exact"]
 
 
@@ -72,8 +72,12 @@ def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
         way = row["law"], row["drafts"], row["temperature"]
         if way not in known:
             both = zip(*places[way[2]], strict=True)
-            known[way] = np.mean([best_by_program(p, *enumerate_candidates(DISTRIBUTIONS[way[0]], q, way[1]))
-                                  for p, q in both])
+            known[way] = np.mean(
+                [
+                    linear_program_optimum(p, *enumerate_candidates(DISTRIBUTIONS[way[0]], q, way[1]))
+                    for p, q in both
+                ]
+            )
         assert row["optimum"] == pytest.approx(known[way], abs=2e-6)
         assert row["rate"] <= row["optimum"] + 1e-9
         assert row["gap"] == pytest.approx(row["optimum"] - row["rate"], abs=1e-12)
@@ -84,8 +88,8 @@ def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
         assert low <= row["rate"] <= high
 
 
-def test_the_plot_has_a_panel_for_each_series(found, drawn):
-    page = ElementTree.parse(drawn).getroot()
+def test_the_plot_has_a_panel_for_each_series(found, chart):
+    page = ElementTree.parse(chart).getroot()
     words = [one.text for one in page.iter() if one.tag.endswith("text")]
     assert sum(word.startswith("Acceptance rate:") for word in words) == len(DRAFTS) + len(TEMPERATURES)
     assert words.count("iid: priority") == words.count("greedy: optimum") == len(DRAFTS) + len(TEMPERATURES)
@@ -94,8 +98,8 @@ def test_the_plot_has_a_panel_for_each_series(found, drawn):
     )
 
 
-def test_the_same_law_accepts_everything(models, texts):
-    """Whatever is drawn; but neither what was not drawn, nor by chance, nor below a tree's leaves."""
+def test_equal_models_accept_everything(models, texts):
+    """Except unsampled tokens under "top_k", the rule naive, and tokens below the leaves of a tree."""
     same = last("--model", models / "target", "--draft", models / "target", "--text", texts,
                 "--temperature", "0,1", "--drafts", 2, "--trees", "2x2,2x1:3", "--tree-rows", 3,
                 "--new-tokens", 7)
@@ -119,7 +123,9 @@ def test_the_same_law_accepts_everything(models, texts):
 
 
 def test_mean_of_dependent_places():
-    """Places by themselves: the textbook's error. Each said twice in its text: the same, and no less."""
+    """Independent places have the textbook standard error; duplicating each place in its text leaves it
+    unchanged.
+    """
     x = np.array([0.1, 0.9, 0.4, 0.7])
     expected = pytest.approx((x.mean(), x.std(ddof=1) / 2))
     assert measure.mean(x, [0, 1, 2, 3]) == expected
@@ -134,14 +140,14 @@ def test_mean_of_dependent_places():
     ("--temperature", "nan", "each must be 0"), ("--trees", "2x0", "no list of widths"),
     ("--plot", "rates.svg", "give several of either"),
     ("--trees", "2x2:7", "from 2 to 6"), ("--trees", "2x2:1", "from 2 to 6")])
-def test_settings_that_cannot_be(models, texts, option, value, message):
+def test_invalid_options(models, texts, option, value, message):
     done = run("--model", models / "target", "--draft", models / "draft", "--text", texts, option, value)
     assert isinstance(done.exception, ConfigError)
     with pytest.raises(ConfigError, match=message):
         raise done.exception
 
 
-def test_other_tokens_are_refused_before_models_are_loaded(models, texts, monkeypatch):
+def test_another_tokenizer_is_rejected_before_models_are_loaded(models, texts, monkeypatch):
     monkeypatch.setattr(command.Target, "load", lambda *_: pytest.fail("a model was loaded"))
     done = run("--model", models / "target", "--draft", models / "other", "--text", texts)
     assert isinstance(done.exception, ConfigError) and "has other tokens than" in str(done.exception)
@@ -153,7 +159,7 @@ def test_other_tokens_are_refused_before_models_are_loaded(models, texts, monkey
     ('{"plain": "a"}', (), "has no column knowledge: use one of plain"),
     ('{"knowledge": "a"}', ("--prompt-column", "asked"), "has no column asked"),
     (json.dumps({"knowledge": "a", "prompt": "b " * 300}), (), "every prompt is longer than the 256 tokens")])
-def test_texts_that_cannot_be(models, tmp_path, lines, more, message):
+def test_invalid_texts(models, tmp_path, lines, more, message):
     path = tmp_path / "texts.jsonl"
     if lines is not None:
         path.write_text(lines)
@@ -161,7 +167,7 @@ def test_texts_that_cannot_be(models, tmp_path, lines, more, message):
     assert isinstance(done.exception, DataError) and message in str(done.exception), done.exception
 
 
-def test_a_sparse_tree():
+def test_sparse_tree():
     tree = SparseShape.parse("4x2x1x1x1:30")
     assert (tree.shape.nodes, tree.nodes, str(tree)) == (36, 30, "4x2x1x1x1:30")
     assert str(SparseShape.parse("2x2")) == "2x2" and SparseShape.parse("2x2").nodes == 6

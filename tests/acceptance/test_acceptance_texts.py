@@ -1,4 +1,6 @@
-"""What the rates are taken over: texts of a run and of the sample world; and rates over many words."""
+"""Inputs of the acceptance statistics (texts of a run and of the sample world), and rates over large
+vocabularies.
+"""
 
 import hashlib
 import json
@@ -9,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from acceptance_models import last, tokenizer
-from sampling_pairs import distance, judged
+from sampling_pairs import distance, exact_output
 from transformers import AutoTokenizer
 
 from dare_job import schemas
@@ -30,7 +32,7 @@ DT = "2026-01-02"
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A draft model of the embedded model's tokens that has learned nothing."""
+    """Return an untrained draft model with the embedded model's tokens."""
     folder, words = tmp_path_factory.mktemp("small"), AutoTokenizer.from_pretrained(embedded_path())
     network(words, len(words), 1024, Settings(width=16, layers=1, heads=2)).save_pretrained(folder)
     words.save_pretrained(folder)
@@ -38,7 +40,7 @@ def small(tmp_path_factory):
 
 
 def test_the_sample_world_and_many_words(small):
-    """Of thousands of words: no mean of rates is over its optimum, and of three candidates all are exact."""
+    """No mean rate exceeds its optimum, and all rates of three candidates are exact."""
     found = last("--model", "embedded", "--draft", small, "--positions", 12, "--texts", 6,
                  "--temperature", "1", "--drafts", "3", "--seed", 1)
     assert found["positions"] == 12 and 1 < found["texts"] <= 6 and found["text"] is None
@@ -51,7 +53,7 @@ def test_the_sample_world_and_many_words(small):
 
 
 def test_texts_of_a_run(models, tmp_path):
-    """With the prompts that are left; a text without one stands behind the first word of all."""
+    """With the prompts that remain; a text without a prompt starts with its own first token."""
     words, asked = tokenizer(), hashlib.sha256(b"a b").hexdigest()
     rows = [{"entity_id": name, "knowledge": text, "token_ids": ids, "finish_reason": "eos",
              "run_id": "run-1", "prompt_sha256": asked} for name, text, ids in
@@ -81,7 +83,7 @@ def test_places_are_tokens_of_the_texts_each_once():
     assert all(set(one) <= set(whole) for one, whole in zip(some, every, strict=True))
 
 
-def test_a_text_is_cut_where_positions_end():
+def test_a_text_is_truncated_to_the_context():
     rows = [texts.Row("a", np.zeros(3, np.int64), np.arange(9), True),
             texts.Row("b", np.zeros(8, np.int64), np.arange(2), True)]
     assert [(row.name, len(row.text)) for row in texts.truncate(rows, 8)] == [("a", 5)]
@@ -90,13 +92,13 @@ def test_a_text_is_cut_where_positions_end():
 
 @pytest.mark.parametrize("rule", ["rrs", "naive", "greedy"])
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_where_few_tokens_have_nearly_all_of_the_draft_law(rule, n, monkeypatch):
-    """What is left of q behind them is far below what 1 less their sum can say."""
+def test_few_tokens_with_nearly_all_draft_mass(rule, n, monkeypatch):
+    """The remaining mass of q is far below the rounding error of 1 minus their sum."""
     rng = torch.Generator().manual_seed(1)
     logits = 2 * torch.randn(12, generator=rng)
     logits[:2] += torch.tensor([60.0, 42.0])
     p, q = torch.softmax(3 * torch.randn(12, generator=rng), -1), torch.softmax(logits, -1)
-    _, expected = judged(Verifier(rule, "without_replacement", n), p, q)
+    _, expected = exact_output(Verifier(rule, "without_replacement", n), p, q)
     monkeypatch.setattr(node_rates, "_MAX_TUPLES", 0)
     found = node_rates.rate(rule, "without_replacement", p, q, n, draws=400)
     assert found.exact or (rule, n) == ("greedy", 4)
@@ -105,7 +107,7 @@ def test_where_few_tokens_have_nearly_all_of_the_draft_law(rule, n, monkeypatch)
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_every_rule_at_low_temperatures(n):
-    """Laws with a few probable words and many of next to none: no rate is over its law's optimum."""
+    """With a few probable tokens and many improbable ones, no rate exceeds its optimum."""
     rng = torch.Generator().manual_seed(n)
     target, draft = torch.randn((2, 500), generator=rng)
     for temperature in (0.02, 0.1, 0.3):
@@ -120,11 +122,11 @@ def test_every_rule_at_low_temperatures(n):
 @pytest.mark.parametrize(("rule", "law"), [("priority", "iid"), ("k_seq", "iid"), ("rrs", "iid"),
                                            ("rrs", "without_replacement"), ("greedy", "greedy")])
 @pytest.mark.parametrize("rare", [1e-5, 1e-17, 1e-35])
-def test_the_law_is_the_targets_where_it_hardly_ever_says_what_is_drafted(rule, law, rare):
+def test_drafts_that_are_rare_under_the_target(rule, law, rare):
     p = torch.tensor([0.7, 0.3, 2 * rare, rare, rare, 0.0])
     q = torch.tensor([0.0, rare, 0.5, 0.3, 0.2, rare])
     for n in (2, 3):
-        found, accepted = judged(Verifier(rule, law, n), p, q)
+        found, accepted = exact_output(Verifier(rule, law, n), p, q)
         assert distance(found, p) < 1e-12 and accepted <= optimum(law, p, q, n) + 1e-12
 
 

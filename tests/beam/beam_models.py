@@ -1,4 +1,4 @@
-"""What the tests of the beam engine share: models, and runs of it."""
+"""Shared by the tests of the beam engine: models, and runs of the engine."""
 
 import torch
 from decode_models import tiny
@@ -11,7 +11,7 @@ from dare_job.decode.settings import Beams, EngineSettings
 
 
 def near(name: str, noise: float, scale: float = 1.0, eos=None, **changes) -> Target:
-    """``tiny(name)`` with its weights scaled, and noise on them."""
+    """Return ``tiny(name)`` with its weights scaled and noise added."""
     model = tiny(name, **changes)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -23,7 +23,7 @@ def near(name: str, noise: float, scale: float = 1.0, eos=None, **changes) -> Ta
 
 
 def write(target: Target, texts, beams: Beams, draft: Target | None = None, **settings):
-    """Results by row number."""
+    """Return results by row number."""
     asked = EngineSettings(**{"max_new_tokens": 20, "batch_size": 3, "score": "never", **settings})
     engine = BeamEngine(target, asked, beams, draft and BeamDrafter(draft))
     return {r.id: r for r in engine.run(Request(i, text) for i, text in enumerate(texts))}

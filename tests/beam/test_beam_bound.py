@@ -1,4 +1,4 @@
-"""The bound of passed layers: with one output the optimum, with several no less than a linear program's."""
+"""The bound on passed layers: the optimum for one output, and at least a linear program's for several."""
 
 import numpy as np
 import pytest
@@ -17,64 +17,69 @@ from dare_job.decode.settings import Beams, EngineSettings
 from dare_job.evaluate.acceptance.optimum import by_subsets
 
 DRAWS = 40_000
-NEAR = 0.02  # 5 standard errors of a difference of two shares of so many draws, and more
+NEAR = 0.02  # more than 5 standard errors of a difference of two shares
 
 
-def laws(seed: int, size: int):
+def distributions(seed: int, size: int):
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.rand(2, size, generator=generator).double() ** 3 + 1e-3
     return normalised(p[None])[0], normalised(q[None])[0]
 
 
-def estimate(p, q, drafts, width, outputs, drawn):
-    return bound(p, q, drafts, width, outputs, drawn, torch.Generator().manual_seed(1), DRAWS)
+def estimate(p, q, drafts, width, outputs, draft_distribution):
+    return bound(p, q, drafts, width, outputs, draft_distribution, torch.Generator().manual_seed(1), DRAWS)
 
 
-def program(p, q, drafts, width, outputs, drawn) -> float:
-    """The greatest probability that all outputs are among the drafts, over all joint laws of both."""
-    outs, owed = enumerate_candidates(distribution_for(outputs), p, width)
-    given, shares = enumerate_candidates(distribution_for(drawn), q, drafts)
-    inside = (outs[:, None, :, None] == given[None, :, None]).any(-1).all(-1).numpy()  # (O, D)
+def program(p, q, drafts, width, outputs, draft_distribution) -> float:
+    """Return the highest probability that all outputs are among the drafts, over all couplings."""
+    outs, weights = enumerate_candidates(distribution_for(outputs), p, width)
+    drafts_of, shares = enumerate_candidates(distribution_for(draft_distribution), q, drafts)
+    inside = (outs[:, None, :, None] == drafts_of[None, :, None]).any(-1).all(-1).numpy()  # (O, D)
     at = np.argwhere(inside)
-    rows = np.zeros((len(outs) + len(given), len(at)))
+    rows = np.zeros((len(outs) + len(drafts_of), len(at)))
     rows[at[:, 0], np.arange(len(at))] = 1
     rows[len(outs) + at[:, 1], np.arange(len(at))] = 1
-    found = linprog(-np.ones(len(at)), rows, torch.cat((owed, shares)).numpy(), method="highs")
+    found = linprog(-np.ones(len(at)), rows, torch.cat((weights, shares)).numpy(), method="highs")
     return -found.fun
 
 
-@pytest.mark.parametrize("drawn", DISTRIBUTION_NAMES)
-def test_of_one_output_it_is_the_optimum(drawn):
+@pytest.mark.parametrize("draft_distribution", DISTRIBUTION_NAMES)
+def test_one_output_gives_the_optimum(draft_distribution):
     for seed in range(3):
-        p, q = laws(seed, 8)
-        most = by_subsets(p, *enumerate_candidates(distribution_for(drawn), q, 3))
-        assert estimate(p, q, 3, 1, "iid", drawn) == pytest.approx(most, abs=NEAR)
+        p, q = distributions(seed, 8)
+        highest = by_subsets(p, *enumerate_candidates(distribution_for(draft_distribution), q, 3))
+        assert estimate(p, q, 3, 1, "iid", draft_distribution) == pytest.approx(highest, abs=NEAR)
 
 
 @pytest.mark.parametrize("outputs", DISTRIBUTION_NAMES)
-@pytest.mark.parametrize("drawn", DISTRIBUTION_NAMES)
-def test_of_two_it_is_no_less_than_any_coupling(outputs, drawn):
-    """And not far above it; the kernel stays below."""
+@pytest.mark.parametrize("draft_distribution", DISTRIBUTION_NAMES)
+def test_two_outputs_bound_every_coupling(outputs, draft_distribution):
+    """The bound is close to the optimum, and the kernel stays below it."""
     for seed in range(4):
-        p, q = laws(seed, 5)
-        most, found = program(p, q, 3, 2, outputs, drawn), estimate(p, q, 3, 2, outputs, drawn)
-        assert most - NEAR < found < most + 0.1
+        p, q = distributions(seed, 5)
+        highest, found = (
+            program(p, q, 3, 2, outputs, draft_distribution),
+            estimate(p, q, 3, 2, outputs, draft_distribution),
+        )
+        assert highest - NEAR < found < highest + 0.1
         generator = torch.Generator().manual_seed(2)
-        numbers = torch.rand(2, DRAWS, 3, generator=generator, dtype=torch.float64)
-        drafts = sample_candidates(distribution_for(drawn), q.expand(DRAWS, -1), 3, numbers[0])
-        judged = verify(p.expand(DRAWS, -1), q.expand(DRAWS, -1), drafts, numbers[1],
-                       torch.full((DRAWS,), 2), outputs, drawn)
-        assert float((judged.counts >= 2).double().mean()) < most + NEAR
+        uniform_values = torch.rand(2, DRAWS, 3, generator=generator, dtype=torch.float64)
+        drafts = sample_candidates(
+            distribution_for(draft_distribution), q.expand(DRAWS, -1), 3, uniform_values[0]
+        )
+        verified = verify(p.expand(DRAWS, -1), q.expand(DRAWS, -1), drafts, uniform_values[1],
+                       torch.full((DRAWS,), 2), outputs, draft_distribution)
+        assert float((verified.counts >= 2).double().mean()) < highest + NEAR
 
 
-def test_equal_laws_pass_all():
-    p, _ = laws(0, 8)
+def test_equal_distributions_pass_all():
+    p, _ = distributions(0, 8)
     assert estimate(p, p, 3, 2, "without_replacement", "without_replacement") > 1 - NEAR
 
 
 @pytest.mark.parametrize("outputs", DISTRIBUTION_NAMES)
-def test_an_engine_that_notes_it_writes_the_same(outputs):
-    """By a draft model that is the target more layers could pass than by a bad one."""
+def test_recording_the_bound_changes_no_text(outputs):
+    """With the target as draft model, more layers could pass than with a poor one."""
     target, beams = near("llama", 0.0, 0.8), Beams(3, 4, 2, layers=3, law=outputs, draft_law=outputs, seed=2)
     found = {}
     for noise in (0.0, 0.5):

@@ -1,4 +1,4 @@
-"""Mode beam in the job: its settings, its engine, and a night written by it."""
+"""Mode beam in the job: its settings, its engine, and a run."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def embedded(monkeypatch):
 
 @pytest.fixture(scope="module")
 def drafter(tmp_path_factory):
-    """An untrained draft model of the embedded one's tokens."""
+    """An untrained draft model with the embedded model's tokens."""
     folder, tokenizer = tmp_path_factory.mktemp("draft"), AutoTokenizer.from_pretrained(resolve("embedded"))
     network(tokenizer, len(tokenizer), 1024, Settings(width=64, heads=2)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -57,12 +57,12 @@ def test_the_engine_of_a_task(embedded, drafter):
 @pytest.mark.parametrize(("beam", "names"), [
     ({"min_width": 5}, "beam.min_width"), ({"draft_width": 2, "min_width": 3}, "beam.draft_width"),
     ({"method": "greedy"}, "method"), ({"width": 0}, "width")])
-def test_what_is_refused(beam, names):
+def test_rejected_settings(beam, names):
     with pytest.raises(ValidationError, match=names):
         JobConfig.model_validate({"decode": {"mode": "beam"}, "beam": beam, "drafter": MODEL})
 
 
-def test_temperatures_and_rules_that_are_refused():
+def test_rejected_temperatures_and_rules():
     search = {"decode": {"mode": "beam"}, "drafter": MODEL, "sample": {"temperature": 0}}
     with pytest.raises(ValidationError, match="beam.draft_width = 2 is less than beam.width"):
         JobConfig.model_validate({**search, "beam": {"draft_width": 2}})
@@ -74,8 +74,8 @@ def test_temperatures_and_rules_that_are_refused():
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_night_of_beams(tmp_path, drafter, capsys, monkeypatch):
-    """The whole job, drafted; a second run of the same settings finds all rows fresh."""
+def test_a_run_with_beams(tmp_path, drafter, capsys, monkeypatch):
+    """The whole job with drafts; a second run with the same settings reuses all rows."""
     def run(*args):
         monkeypatch.setattr(sys, "argv", ["dare-job", *args])
         with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""Rows of beams are by themselves, whatever shares their batch; what cannot be written costs no other row."""
+"""Rows of beams do not depend on their batch, and a row that fails affects no other row."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def models():
 
 
 @pytest.mark.parametrize("single", [False, True])
-def test_a_text_does_not_hang_on_its_batch(models, single):
+def test_a_text_does_not_depend_on_its_batch(models, single):
     target, draft = models
     beams = Beams(4, 4, 1, 0.7, 3, BEAMS.warp, seed=3, single_cache=single)
     texts = prompts()
@@ -35,7 +35,7 @@ def test_a_text_does_not_hang_on_its_batch(models, single):
 
 
 def test_likelihoods_are_those_of_all_finished_texts(models):
-    """Caches of beams that share nodes, and moved, say what a forward over each whole text says."""
+    """Caches of beams that share nodes and were moved agree with a forward pass over each whole text."""
     target, draft = models
     for row, result in write(target, prompts(), BEAMS, draft).items():
         beams, start = result.beams, len(prompts()[row])
@@ -49,24 +49,24 @@ def test_likelihoods_are_those_of_all_finished_texts(models):
             assert score == pytest.approx(likelihood / len(text))
 
 
-def test_rows_that_cannot_be_written(models):
+def test_rows_that_cannot_be_generated(models):
     target, _ = models
     results = write(target, [np.array([500], np.int32), prompts()[0]], BEAMS)
     assert "outside" in results[0].error and results[1].error is None
 
 
-def test_numbers_that_are_none(models):
-    """A target whose embedding lacks numbers for a token of one prompt: that row has an error."""
+def test_nonfinite_target_logits(models):
+    """A target with a non-finite embedding of a token in one prompt: only that row has an error."""
     model = tiny("llama")
     with torch.no_grad():
         model.get_input_embeddings().weight[9] = torch.nan
-        model.get_output_embeddings().weight[9] = 0.0  # never among the most probable
+        model.get_output_embeddings().weight[9] = 0.0  # so that it is never among the most probable
     beams = Beams(3, layers=0, warp=Warp(top_k=4))
     results = write(Target(model, check=False), [np.array([9, 3], np.int32), prompts()[0] % 9 + 10], beams)
     assert "not finite" in results[0].error and results[1].error is None
 
 
-def test_a_draft_model_without_numbers_changes_nothing_but_speed(models):
+def test_a_nonfinite_draft_model_changes_speed_only(models):
     target, _ = models
     broken = near("llama", 0.02, 0.8)
     with torch.no_grad():
@@ -75,8 +75,8 @@ def test_a_draft_model_without_numbers_changes_nothing_but_speed(models):
     assert all(r.error is None and r.accepted_tokens == 0 for r in results.values())
 
 
-def test_a_draft_model_that_lacks_numbers_for_one_row(models):
-    """That row goes on without drafts, and leaves nothing behind for those that have its slot after it."""
+def test_a_draft_model_that_is_nonfinite_for_one_row(models):
+    """That row continues without drafts, and leaves nothing in the cache for later rows of its slot."""
     target, _ = models
     broken = near("llama", 0.02, 0.8)
     with torch.no_grad():
@@ -87,10 +87,10 @@ def test_a_draft_model_that_lacks_numbers_for_one_row(models):
     beams = Beams(4, 4, 1, 0.7, 3, Warp(0.7, top_k=4), seed=3)
     results = write(target, texts, beams, broken, batch_size=1)
     assert all(r.error is None for r in results.values()) and results[0].accepted_tokens == 0
-    assert sum(results[row].accepted_tokens > 0 for row in range(1, 5)) >= 2  # but for those that write it
+    assert sum(results[row].accepted_tokens > 0 for row in range(1, 5)) >= 2  # except rows that contain it
 
 
-def test_what_is_refused():
+def test_rejected_settings():
     for wrong, names in ((dict(width=0), "beam.width"), (dict(min_width=5), "beam.min_width"),
                          (dict(threshold=1.5), "beam.threshold"), (dict(law="top_k"), "beam.law"),
                          (dict(draft_law="x"), "beam.draft_law"), (dict(layers=-1), "beam.layers"),
@@ -102,7 +102,7 @@ def test_what_is_refused():
 
 @pytest.mark.parametrize("field", [{"repetition_penalty": 1.2}, {"no_repeat_ngram_size": 2},
                                    {"suppress_tokens": [3]}])
-def test_generation_config_that_beams_lack(field):
+def test_unsupported_generation_config(field):
     model = tiny("llama")
     for name, value in field.items():
         setattr(model.generation_config, name, value)

@@ -14,8 +14,8 @@ from dare_job.decode.settings import Beams, Warp
 GREEDY, PAD = Warp(temperature=0.0), 1
 
 
-def searched(target: Target, prompt: np.ndarray, width: int, new: int, **options):
-    """Tokens and scores of what ``generate`` finds, the best first."""
+def beam_search_of_generate(target: Target, prompt: np.ndarray, width: int, new: int, **options):
+    """Return tokens and scores of ``generate``, best first."""
     ids = torch.from_numpy(prompt.astype(np.int64))[None]
     with torch.inference_mode(), target.as_transformers() as plain:
         found = plain.generate(ids, num_beams=width, num_return_sequences=width, do_sample=False,
@@ -24,13 +24,13 @@ def searched(target: Target, prompt: np.ndarray, width: int, new: int, **options
     return found.sequences[:, len(prompt):].numpy(), found.sequences_scores.tolist()
 
 
-def assert_searched(target, draft, beams, new=16, **options):
+def assert_equal_to_generate(target, draft, beams, new=16, **options):
     texts = prompts((5, 17, 1, 30))
     results = write(target, texts, beams, draft, max_new_tokens=new,
                     **{"min_new_tokens": options.get("min_new_tokens", 0)})
     for row, prompt in enumerate(texts):
         result = results[row]
-        texts_found, scores = searched(target, prompt, beams.width, new,
+        texts_found, scores = beam_search_of_generate(target, prompt, beams.width, new,
                                        length_penalty=beams.length_penalty, **options)
         assert result.error is None, result.error
         assert result.beams.scores == pytest.approx(scores, abs=2e-5)
@@ -49,7 +49,7 @@ def test_equal(name, drafted):
     target = near(name, 0.0, eos=7)
     draft = near(name, 0.01) if drafted else None
     for width in (2, 4):
-        results = assert_searched(target, draft, Beams(width, width + 2, layers=3, warp=GREEDY))
+        results = assert_equal_to_generate(target, draft, Beams(width, width + 2, layers=3, warp=GREEDY))
         if drafted:
             assert sum(r.target_steps for r in results.values()) < sum(
                 r.beams.layers for r in results.values()) - len(results)
@@ -58,15 +58,17 @@ def test_equal(name, drafted):
 @pytest.mark.parametrize("penalty", [0.0, 2.0])
 def test_length_penalty(penalty):
     beams = Beams(3, 5, layers=2, warp=GREEDY, length_penalty=penalty)
-    assert_searched(near("llama", 0.0, eos=[7, 11]), near("llama", 0.01), beams)
+    assert_equal_to_generate(near("llama", 0.0, eos=[7, 11]), near("llama", 0.01), beams)
 
 
-def test_least_length():
+def test_minimum_length():
     target = near("llama", 0.0, eos=[7, 11, 13])
-    assert_searched(target, near("llama", 0.01), Beams(3, 5, layers=3, warp=GREEDY), min_new_tokens=9)
+    assert_equal_to_generate(
+        target, near("llama", 0.01), Beams(3, 5, layers=3, warp=GREEDY), min_new_tokens=9
+    )
 
 
 def test_draft_model_of_another_architecture():
-    """Of other width, layers and positions: its context ends before the target's text does."""
+    """With another width, depth and number of positions: its context ends before the target's text."""
     other = Target(tiny("gpt2", 3, n_positions=32))
-    assert_searched(near("llama", 0.0), other, Beams(3, 4, layers=3, warp=GREEDY))
+    assert_equal_to_generate(near("llama", 0.0), other, Beams(3, 4, layers=3, warp=GREEDY))

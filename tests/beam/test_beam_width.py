@@ -1,4 +1,4 @@
-"""Widths: the recursion against many draws, and the layers that a step passes against theorem 3.2."""
+"""Dynamic widths: the recursion against samples, and the layers that a step passes against theorem 3.2."""
 
 import numpy as np
 import pytest
@@ -18,17 +18,17 @@ from dare_job.decode.sampling.rules import normalised
 
 DRAWS = 40_000
 ONE = torch.ones(1).double()
-ODDS = 1e-6  # that a right recursion fails one of these comparisons
+ODDS = 1e-6  # probability that a correct recursion fails one of these comparisons
 
 
-def laws(seed: int, size: int = 6):
+def distributions(seed: int, size: int = 6):
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.rand(2, size, generator=generator).double() ** 3 + 1e-3
     return normalised(p[None])[0], normalised(q[None])[0]
 
 
 def accepted(p, q, n, seed, alive=None):
-    """Drafts accepted of n, of independent draws (DRAWS,), with no limit on outputs."""
+    """Return how many of n independent drafts are accepted, (DRAWS,), with no limit on outputs."""
     generator = torch.Generator().manual_seed(seed)
     p, q = p.expand(DRAWS, -1), q.expand(DRAWS, -1)
     drafts = sample_candidates(
@@ -42,39 +42,39 @@ def accepted(p, q, n, seed, alive=None):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_recursion(seed):
-    p, q = laws(seed)
+    p, q = distributions(seed)
     n = 5
     table = accepted_count_table(acceptance_rates(p[None], q[None], n))[0]
     assert torch.allclose(table.sum(-1), torch.ones(n + 1).double(), atol=1e-12)
-    seen = accepted(p, q, n, seed)
+    counts = accepted(p, q, n, seed)
     for k in range(n + 1):
-        assert binomtest(int((seen == k).sum()), DRAWS, float(table[n, k])).pvalue > ODDS
+        assert binomtest(int((counts == k).sum()), DRAWS, float(table[n, k])).pvalue > ODDS
 
 
-def test_recursion_with_parents_that_were_rejected():
-    """Drafts that are dropped leave a binomial number of them."""
-    p, q = laws(7)
+def test_recursion_with_rejected_parents():
+    """A binomial number of drafts remains when some are dropped."""
+    p, q = distributions(7)
     alive = torch.tensor([1, 1, 0, 1, 0, 1]).bool()
     p = normalised((p * alive)[None])
     left, _, mass = surviving_drafts(q[None], torch.zeros(1, 1).long(), alive[None])
     reached = accepted_tail(p, left, 4, mass)[0]
-    seen = accepted(p[0], q, 4, 5, alive)
+    counts = accepted(p[0], q, 4, 5, alive)
     for k in range(1, 5):
-        assert binomtest(int((seen >= k).sum()), DRAWS, float(reached[k])).pvalue > ODDS
+        assert binomtest(int((counts >= k).sum()), DRAWS, float(reached[k])).pvalue > ODDS
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9])
-def test_width_is_the_largest_that_is_reached(threshold):
+def test_width_is_the_largest_reached(threshold):
     for seed in range(5):
-        p, q = laws(seed)
+        p, q = distributions(seed)
         reached = accepted_tail(p[None], q[None], 4, ONE)[0]
         wide = int(layer_widths(reached[None], threshold, 1, 4))
         assert wide == 1 or reached[wide] >= threshold
         assert wide == 4 or reached[wide + 1] < threshold
 
 
-def test_equal_laws_keep_all():
-    p, _ = laws(0)
+def test_equal_distributions_keep_all():
+    p, _ = distributions(0)
     reached = accepted_tail(p[None], p[None], 6, ONE)
     assert layer_widths(reached, 0.9, 1, 6).tolist() == [6] and layer_widths(reached, 0.9, 1, 3).tolist() == [
         3
@@ -82,13 +82,14 @@ def test_equal_laws_keep_all():
 
 
 @pytest.mark.parametrize("threshold", [0.7, 0.9])
-def test_layers_are_no_fewer_than_the_bound(threshold):
-    """Exact expectations over layers of random laws: the bound holds, and p = q gives all layers."""
+def test_expected_layers_reach_the_bound(threshold):
+    """Exact expectations over layers of random distributions: the bound holds, and p = q passes all layers.
+    """
     depth, least, n = 4, 1, 4
     for seed in range(20):
         passed, betas = [], []
         for layer in range(depth):
-            p, q = laws(100 * seed + layer)
+            p, q = distributions(100 * seed + layer)
             reached = accepted_tail(p[None], q[None], n, ONE)[0]
             passed.append(float(reached[int(layer_widths(reached[None], threshold, least, n))]))
             betas.append(float(reached[least]))

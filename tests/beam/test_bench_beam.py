@@ -1,4 +1,4 @@
-"""The bench of beams: from nothing to its figures on a few rows, and what they are made of."""
+"""The benchmark of beams: its figures on a few rows, and their definitions."""
 
 import json
 
@@ -23,14 +23,14 @@ from dare_job.errors import ConfigError
 from dare_job.training.embedded.evaluate import Tally
 
 
-def seen(tokens: int, steps: int, nats: float, queries: int = 4, true: int = 9) -> Written:
-    """Four rows alike, but for some noise in their likelihoods."""
+def run_result(tokens: int, steps: int, nats: float, queries: int = 4, true: int = 9) -> Written:
+    """Return four rows, alike but for noise in their likelihoods."""
     noise = np.array([-0.01, 0.01, -0.02, 0.02])
     return Written(np.full(4, tokens), np.full(4, steps), np.full(4, tokens), np.full(4, queries * steps),
                    tokens * (nats + noise), [Tally(0, 0, 10, true)] * 4, 1.0, 1.0)
 
 
-def test_ways():
+def test_methods():
     named = [way.name for way in ways(Grid(), Beams())]
     assert len(named) == len(set(named)) == 3 + 4 + 28 + 3 + 1
     assert sum(way.method == DSBD for way in ways(Grid(), Beams())) == 28
@@ -46,9 +46,13 @@ def test_ways():
 
 def test_equal_quality_is_no_worse_in_either_measure():
     plain = Way(BEAM, Beams(width=4, layers=0))
-    given = {"fast and worse": (seen(100, 25, -0.5), 1), "fast and false": (seen(100, 25, -0.1, true=5), 2),
-             "right": (seen(100, 50, -0.1), 3), "slow": (seen(100, 80, -0.05), 4)}
-    compared, found = [plain], {plain.name: seen(100, 100, -0.1)}
+    given = {
+        "fast and worse": (run_result(100, 25, -0.5), 1),
+        "fast and false": (run_result(100, 25, -0.1, true=5), 2),
+        "right": (run_result(100, 50, -0.1), 3),
+        "slow": (run_result(100, 80, -0.05), 4),
+    }
+    compared, found = [plain], {plain.name: run_result(100, 100, -0.1)}
     for written, least in given.values():
         way = Way(DSBD, Beams(4, 4, least), drafted=True)
         compared.append(way)
@@ -64,7 +68,7 @@ def test_equal_quality_is_no_worse_in_either_measure():
 
 def test_speed_is_charged_by_queries_and_drafts():
     plain, drafted = Way(BEAM, Beams(width=4, layers=0)), Way(DSBD, Beams(layers=3), drafted=True)
-    once = seen(100, 50, -0.1)
+    once = run_result(100, 50, -0.1)
     assert beam_report.step_ms(plain, once) == curve.target_ms(4)
     assert beam_report.step_ms(drafted, once) > curve.target_ms(4) * 1.1
     assert beam_report.tokens_per_s(plain, once) == pytest.approx(8000 * 2 / curve.target_ms(4))
@@ -76,20 +80,20 @@ MEASURED = {"sampling": Beams(1, layers=0), "search": Beams(4, layers=0, warp=Wa
 
 
 def filled(cache: TreeCache) -> int:
-    """Columns of a cache that are not zero in its first slot."""
+    """Return the number of nonzero cache columns in the first slot."""
     column, = {int(stack[:, 0].abs().sum((0, 1, 3)).nonzero().max()) for stack in cache._stacks}
     return column + 1
 
 
-def test_memory_is_what_stands_in_the_caches():
-    """The last column of new caches that anything was written to; keys and values of float32."""
-    seen = {}
+def test_memory_is_that_of_the_used_cache_columns():
+    """Up to the last column written in new caches, with keys and values in float32."""
+    written = {}
     for name, beams in MEASURED.items():
         target, draft = Watched(near("llama", 0.0, 0.8)), Watched(near("llama", 0.02, 0.8))
         drafter = BeamDrafter(draft)
         asked = EngineSettings(max_new_tokens=20, min_new_tokens=20, batch_size=1, score="never")
         list(BeamEngine(target, asked, beams, drafter).run([Request(0, prompts((9,))[0])]))
-        seen[name] = found = memory(target, draft)
+        written[name] = found = memory(target, draft)
         assert found.columns == filled(target.spare_cache)
         if beams.layers:
             assert found.draft_columns == filled(drafter.cache)
@@ -97,10 +101,10 @@ def test_memory_is_what_stands_in_the_caches():
         heads, size = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
         assert target.bytes == 2 * 4 * config.num_hidden_layers * heads * size
         assert found.bytes == found.columns * target.bytes + found.draft_columns * draft.bytes
-    assert seen["sampling"].nodes == 1 and seen["sampling"].kept == 0
-    assert seen["sampling"].draft_columns == 0 < seen["drafted"].draft_columns
-    assert seen["search"].kept > seen["sampling"].kept
-    assert seen["one cache"].kept <= 1 < seen["drafted"].kept
+    assert written["sampling"].nodes == 1 and written["sampling"].kept == 0
+    assert written["sampling"].draft_columns == 0 < written["drafted"].draft_columns
+    assert written["search"].kept > written["sampling"].kept
+    assert written["one cache"].kept <= 1 < written["drafted"].kept
 
 
 def test_front():
@@ -108,8 +112,8 @@ def test_front():
 
 
 @pytest.mark.slow
-def test_it_ends_with_its_figures(tmp_path):
-    """From nothing, on three rows."""
+def test_the_command_prints_its_figures(tmp_path):
+    """From scratch, on three rows."""
     figure = tmp_path / "quality.svg"
     shown = CliRunner().invoke(app, ["beam", "--quick", "--bounds", "--svg", str(figure)])
     assert shown.exit_code == 0, shown.output
@@ -123,7 +127,7 @@ def test_it_ends_with_its_figures(tmp_path):
     assert figure.read_text().startswith("<svg") and "beam sampling W=2" in figure.read_text()
 
 
-@pytest.mark.parametrize(("args", "said"), [
+@pytest.mark.parametrize(("args", "message"), [
     (("--law", "top_k"), "beam.law"), (("--thresholds", "x"), "--thresholds 'x' is no list of numbers"),
     (("--layers", "-1"), "beam.layers is -1"), (("--layers", "0"), "--layers is 0; it must be at least 1"),
     (("--temperature", "nan"), "--temperature: temperature is nan"), (("--rows", "0"), "--rows is 0"),
@@ -134,7 +138,7 @@ def test_it_ends_with_its_figures(tmp_path):
     (("--draft-widths", "0,2"), "--draft-widths: 0 is among them"),
     (("--thresholds", "nan"), "hold what no beams can be asked: beam.threshold is nan"),
     (("--work", __file__), "--work .* is a file"), (("--svg", "/"), "--svg / cannot be written")])
-def test_what_cannot_be_is_refused_before_anything_is_trained(args, said, monkeypatch):
+def test_invalid_options_fail_before_training(args, message, monkeypatch):
     monkeypatch.setattr(command.world, "prepare", lambda *_: pytest.fail("it came to the models"))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         CliRunner().invoke(app, ["beam", *args], catch_exceptions=False)

@@ -1,4 +1,6 @@
-"""Trees of two levels over few tokens: all that may be drafted, the law of three tokens."""
+"""Two-level candidate trees over small vocabularies: enumeration, sampling and the distribution of three
+tokens.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -17,13 +19,13 @@ from dare_job.decode.sampling.verify import CandidateTrees
 
 @dataclass
 class World:
-    """p and q float32 behind no token (V,), one (V, V) and two (V, V, V)."""
+    """p and q float32 after no token (V,), after one (V, V) and after two (V, V, V)."""
 
     p: list[torch.Tensor]
     q: list[torch.Tensor]
 
-    def law(self) -> torch.Tensor:
-        """Of three tokens, float64 (V, V, V)."""
+    def joint(self) -> torch.Tensor:
+        """Return the target distribution of three tokens, float64 (V, V, V)."""
         first, second, third = (shares(p) for p in self.p)
         return first[:, None, None] * second[:, :, None] * third
 
@@ -33,63 +35,69 @@ def shares(weights: torch.Tensor) -> torch.Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-def all_drafts(law: str, world: World, widths: tuple[int, int]):
-    """Every tree: candidates of the root (M, w) and of those (M, w, u), and their probabilities (M,)."""
-    first, chances = enumerate_candidates(DISTRIBUTIONS[law], world.q[0], widths[0])
-    behind = {
-        token: [x.tolist() for x in enumerate_candidates(DISTRIBUTIONS[law], world.q[1][token], widths[1])]
+def enumerate_trees(distribution: str, world: World, widths: tuple[int, int]):
+    """Return every tree: root candidates (M, w), their candidates (M, w, u), and tree probabilities (M,)."""
+    first, probabilities = enumerate_candidates(DISTRIBUTIONS[distribution], world.q[0], widths[0])
+    second_level = {
+        token: [
+            x.tolist()
+            for x in enumerate_candidates(DISTRIBUTIONS[distribution], world.q[1][token], widths[1])
+        ]
         for token in range(len(world.q[0]))
     }
-    behind[NONE] = [[[NONE] * widths[1]], [1.0]]
+    second_level[NONE] = [[[NONE] * widths[1]], [1.0]]
     rows = []
-    for own, chance in zip(first.tolist(), chances.tolist(), strict=True):
-        for picks in itertools.product(*(zip(*behind[token], strict=True) for token in own)):
-            weight = chance
+    for candidates, probability in zip(first.tolist(), probabilities.tolist(), strict=True):
+        for picks in itertools.product(*(zip(*second_level[token], strict=True) for token in candidates)):
+            weight = probability
             for _, share in picks:
                 weight *= share
-            rows.append((own, [draws for draws, _ in picks], weight))
-    own, picks, weights = zip(*rows, strict=True)
-    return torch.tensor(own), torch.tensor(picks), torch.tensor(weights, dtype=torch.float64)
+            rows.append((candidates, [draws for draws, _ in picks], weight))
+    candidates, picks, weights = zip(*rows, strict=True)
+    return torch.tensor(candidates), torch.tensor(picks), torch.tensor(weights, dtype=torch.float64)
 
 
-def drafts_by_child(law: str, world: World, widths: tuple[int, int], most: int = 1 << 17) -> Iterator[tuple]:
-    """All that may be drafted, for verifiers that go down a tree node by node: a path has one child of the
-    root, so what it meets there hangs on the root's candidates and on that child's, not on its siblings'.
+def enumerate_by_child(
+    distribution: str, world: World, widths: tuple[int, int], max_trees: int = 1 << 17
+) -> Iterator[tuple]:
+    """Enumerate drafts for verifiers that descend node by node, where a path depends only on the candidates
+    it meets.
 
-    So each of the root's tuples is met by each tuple of a child, whose siblings have the tuples of the same
-    number. Yields, ``most`` trees at once, candidates as ``all_drafts``, and weights float64 (M, 1 + w): of
-    what ends at the root, and of what ends at each child or behind it.
+    A path meets the root's candidates and those of one child, not those of its siblings. So each root tuple
+    is combined with each tuple of a child, while the siblings take the tuple with the same index. Yields up
+    to ``max_trees`` trees at a time: candidates as in ``enumerate_trees``, and weights float64 (M, 1 + w) for
+    paths that end at the root and for paths that end at or below each child.
     """
-    first, chances = enumerate_candidates(DISTRIBUTIONS[law], world.q[0], widths[0])
-    found = [enumerate_candidates(DISTRIBUTIONS[law], q, widths[1]) for q in world.q[1]]
-    count = max(len(own) for own, _ in found)
-    behind = torch.full((len(found) + 1, count, widths[1]), NONE)
-    shares = torch.zeros((len(found) + 1, count), dtype=torch.float64)  # the last line: of NONE
-    for token, (own, weights) in enumerate(found):
-        behind[token, : len(own)], shares[token, : len(own)] = own, weights
-        behind[token, len(own) :] = own[-1]
-    at_once = max(1, most // count)
-    for own, weights in zip(first.split(at_once), chances.split(at_once), strict=True):
-        of_child = shares[own].transpose(1, 2)  # (roots, count, w)
+    first, probabilities = enumerate_candidates(DISTRIBUTIONS[distribution], world.q[0], widths[0])
+    second_level = [enumerate_candidates(DISTRIBUTIONS[distribution], q, widths[1]) for q in world.q[1]]
+    count = max(len(candidates) for candidates, _ in second_level)
+    tuples_of = torch.full((len(second_level) + 1, count, widths[1]), NONE)
+    shares = torch.zeros((len(second_level) + 1, count), dtype=torch.float64)  # the last line: of NONE
+    for token, (candidates, weights) in enumerate(second_level):
+        tuples_of[token, : len(candidates)], shares[token, : len(candidates)] = candidates, weights
+        tuples_of[token, len(candidates) :] = candidates[-1]
+    at_once = max(1, max_trees // count)
+    for candidates, weights in zip(first.split(at_once), probabilities.split(at_once), strict=True):
+        of_child = shares[candidates].transpose(1, 2)  # (roots, count, w)
         every = torch.cat((torch.full_like(of_child[:, :, :1], 1 / count), of_child), 2)
-        yield (own.repeat_interleave(count, 0), behind[own].transpose(1, 2).flatten(0, 1),
+        yield (candidates.repeat_interleave(count, 0), tuples_of[candidates].transpose(1, 2).flatten(0, 1),
                (weights[:, None, None] * every).flatten(0, 1))
 
 
-def some_drafts(law: str, world: World, widths: tuple[int, int], rows: int, rng: torch.Generator):
-    """Candidates of the root (M, w) and of those (M, w, u), drawn."""
-    def drawn(q, n):
+def sample_trees(distribution: str, world: World, widths: tuple[int, int], rows: int, rng: torch.Generator):
+    """Sample root candidates (M, w) and their candidates (M, w, u)."""
+    def sampled(q, n):
         return sample_candidates(
-            DISTRIBUTIONS[law], q, n, torch.rand((len(q), n), generator=rng, dtype=torch.float64)
+            DISTRIBUTIONS[distribution], q, n, torch.rand((len(q), n), generator=rng, dtype=torch.float64)
         )
 
-    first = drawn(world.q[0].expand(rows, -1), widths[0])
-    second = drawn(world.q[1][first.flatten().clamp_min(0)], widths[1]).view(rows, *widths)
+    first = sampled(world.q[0].expand(rows, -1), widths[0])
+    second = sampled(world.q[1][first.flatten().clamp_min(0)], widths[1]).view(rows, *widths)
     return first, torch.where(first[:, :, None] == NONE, NONE, second)
 
 
-def laid_out(world: World, first: torch.Tensor, second: torch.Tensor):
-    """Trees of M rows, each with 1 + w + w u nodes of which some are not in use, their p and q (N, V)."""
+def flatten_trees(world: World, first: torch.Tensor, second: torch.Tensor):
+    """Return trees of M rows with 1 + w + w u nodes each, some unused, and their p and q (N, V)."""
     rows, wide, deep = second.shape
     size, width = 1 + wide + wide * deep, max(wide, deep)
     roots = torch.arange(rows) * size
@@ -109,7 +117,7 @@ def laid_out(world: World, first: torch.Tensor, second: torch.Tensor):
 
 
 def paths(tree: CandidateTrees, rows: int, wide: int, deep: int):
-    """The tokens above each node, and its own: depth (N,), first and second token (N,)."""
+    """Return the depth (N,) of each node and the first and second token (N,) on its path."""
     size = 1 + wide + wide * deep
     place = torch.arange(size).repeat(rows)
     depth = (place > 0).long() + (place > wide).long()
@@ -118,19 +126,22 @@ def paths(tree: CandidateTrees, rows: int, wide: int, deep: int):
     return depth, first, tree.tokens
 
 
-def law_of_three(world: World, tree: CandidateTrees, ends: torch.Tensor, chances: torch.Tensor, widths):
-    """Law (V, V, V) of three tokens, where what is not emitted is drawn from p, and mean accepted tokens.
+def three_token_distribution(
+    world: World, tree: CandidateTrees, ends: torch.Tensor, probabilities: torch.Tensor, widths
+):
+    """Return the distribution (V, V, V) of three tokens, completed from p, and the mean number of accepted
+    tokens.
 
-    chances float64 of the trees (M,), or (M, 1 + w) as ``drafts_by_child`` weighs them.
+    probabilities are float64 (M,) of the trees, or weights (M, 1 + w) of ``enumerate_by_child``.
     """
-    rows, tokens, (wide, deep) = len(chances), len(world.p[0]), widths
+    rows, tokens, (wide, deep) = len(probabilities), len(world.p[0]), widths
     depth, first, second = paths(tree, rows, *widths)
-    if chances.dim() == 2:
+    if probabilities.dim() == 2:
         of = torch.arange(1, wide + 1)
-        chances = torch.cat((chances, chances[:, of.repeat_interleave(deep)]), 1)
+        probabilities = torch.cat((probabilities, probabilities[:, of.repeat_interleave(deep)]), 1)
     else:
-        chances = chances[:, None].expand(-1, len(ends) // rows)
-    ends = ends * chances.reshape(-1, 1)
+        probabilities = probabilities[:, None].expand(-1, len(ends) // rows)
+    ends = ends * probabilities.reshape(-1, 1)
     none, one, two = (torch.zeros((tokens,) * k, dtype=torch.float64) for k in (1, 2, 3))
     none += ends[depth == 0].sum(0)
     one.index_put_((first[depth == 1],), ends[depth == 1], accumulate=True)

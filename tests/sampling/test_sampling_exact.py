@@ -1,8 +1,9 @@
-"""Every rule emits, with every law that it is exact for, the law p, by enumeration of all that can be."""
+"""By exact enumeration, every rule emits tokens with distribution p for every draft distribution it supports.
+"""
 
 import pytest
 import torch
-from sampling_pairs import best_by_program, distance, exact_ways, judged, pairs
+from sampling_pairs import distance, exact_cases, exact_output, linear_program_optimum, pairs
 
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, enumerate_candidates
 from dare_job.decode.sampling.rules import RULES
@@ -10,70 +11,70 @@ from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.optimum import by_subsets, optimum
 
-WAYS = sorted({way[:2] for way in exact_ways()})
+CASES = sorted({way[:2] for way in exact_cases()})
 OPTIMAL = {("greedy", "greedy"), ("spechub", "spechub"), ("naive", "top_k"), ("rrs", "top_k")}
 
 
-@pytest.mark.parametrize(("rule", "law"), WAYS)
-def test_law_of_output(rule, law):
-    """Total variation at most 1e-12; no more accepted than the optimum, and as much where that is claimed."""
-    for _, _, tokens, n in (way for way in exact_ways() if way[:2] == (rule, law)):
-        verifier = Verifier(rule, law, n)
+@pytest.mark.parametrize(("rule", "distribution"), CASES)
+def test_output_distribution(rule, distribution):
+    """Total variation is at most 1e-12, and acceptance at most the optimum, with equality where claimed."""
+    for _, _, tokens, n in (way for way in exact_cases() if way[:2] == (rule, distribution)):
+        verifier = Verifier(rule, distribution, n)
         for p, q in pairs(tokens):
-            output, rate = judged(verifier, p, q)
+            output, rate = exact_output(verifier, p, q)
             assert distance(output, p) <= 1e-12
-            best = optimum(law, p, q, n)
+            best = optimum(distribution, p, q, n)
             assert rate <= best + 1e-9
-            if (rule, law) in OPTIMAL or n == 1 and rule != "naive":
+            if (rule, distribution) in OPTIMAL or n == 1 and rule != "naive":
                 assert rate == pytest.approx(best, abs=1e-9)
 
 
-@pytest.mark.parametrize("law", DISTRIBUTIONS)
-def test_optimum(law):
-    """The formulas, the minimum over all sets and the linear program are one number."""
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_optimum(distribution):
+    """The formula, the minimum over all subsets and the linear program agree."""
     for tokens, n in ((1, 2), (3, 2), (4, 3), (5, 1), (4, 4), (6, 2)):
-        _three_optima_are_one(law, tokens, n, pairs(tokens, seed=1))
-    _three_optima_are_one(law, 6, 4, pairs(6, seed=1)[:2])
+        _assert_three_optima_agree(distribution, tokens, n, pairs(tokens, seed=1))
+    _assert_three_optima_agree(distribution, 6, 4, pairs(6, seed=1)[:2])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", DISTRIBUTIONS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
-def test_optimum_of_every_size(law, tokens, n):
-    _three_optima_are_one(law, tokens, n, pairs(tokens, seed=2))
+def test_optimum_of_every_size(distribution, tokens, n):
+    _assert_three_optima_agree(distribution, tokens, n, pairs(tokens, seed=2))
 
 
-def _three_optima_are_one(law, tokens, n, both):
-    if DISTRIBUTIONS[law].count not in (None, n):
+def _assert_three_optima_agree(distribution, tokens, n, both):
+    if DISTRIBUTIONS[distribution].count not in (None, n):
         return
     for p, q in both:
-        tuples, chances = enumerate_candidates(DISTRIBUTIONS[law], q, n)
+        tuples, chances = enumerate_candidates(DISTRIBUTIONS[distribution], q, n)
         assert float(chances.sum()) == pytest.approx(1, abs=1e-12)
-        best = optimum(law, p, q, n)
+        best = optimum(distribution, p, q, n)
         assert best == pytest.approx(by_subsets(p, tuples, chances), abs=1e-12)
-        assert best == pytest.approx(best_by_program(p, tuples, chances), abs=1e-9)
+        assert best == pytest.approx(linear_program_optimum(p, tuples, chances), abs=1e-9)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "law"), WAYS)
+@pytest.mark.parametrize(("rule", "distribution"), CASES)
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
-def test_law_of_output_of_every_size(rule, law, tokens):
+def test_output_distribution_of_every_size(rule, distribution, tokens):
     for n in (1, 2, 3, 4):
-        if RULES[rule].count not in (None, n) or DISTRIBUTIONS[law].count not in (None, n):
+        if RULES[rule].count not in (None, n) or DISTRIBUTIONS[distribution].count not in (None, n):
             continue
-        verifier = Verifier(rule, law, n)
+        verifier = Verifier(rule, distribution, n)
         for p, q in pairs(tokens, seed=4):
-            output, rate = judged(verifier, p, q)
-            assert distance(output, p) <= 1e-12 and rate <= optimum(law, p, q, n) + 1e-9
+            output, rate = exact_output(verifier, p, q)
+            assert distance(output, p) <= 1e-12 and rate <= optimum(distribution, p, q, n) + 1e-9
 
 
-def test_refusals():
-    """A rule refuses a law that it is not exact for, and says which rules fit."""
+def test_unsupported_distributions_and_counts():
+    """A rule rejects a distribution for which it is not exact, and the message names rules that fit."""
     for rule in RULES.values():
-        for law in set(DISTRIBUTIONS) - set(rule.distributions):
-            with pytest.raises(ConfigError, match=f"{rule.name}.*{law}.*naive"):
-                Verifier(rule.name, law, rule.count or DISTRIBUTIONS[law].count or 3)
+        for distribution in set(DISTRIBUTIONS) - set(rule.distributions):
+            with pytest.raises(ConfigError, match=f"{rule.name}.*{distribution}.*naive"):
+                Verifier(rule.name, distribution, rule.count or DISTRIBUTIONS[distribution].count or 3)
     with pytest.raises(ConfigError, match="speculative.* needs exactly 1 candidates, not 2"):
         Verifier("speculative", "iid", 2)
     with pytest.raises(ConfigError, match="spechub.*exactly 2 candidates, not 3"):
@@ -87,17 +88,19 @@ def test_refusals():
 
 
 def test_one_hot_target():
-    """Where p is one-hot, as at temperature 0, nothing but its token comes out, whatever the chance."""
+    """If p is one-hot, as at temperature 0, only its token is emitted, whatever the uniforms."""
     grid = torch.cartesian_prod(*[torch.tensor([0.0, 0.3, 1 - 2**-53], dtype=torch.float64)] * 3)
-    for rule, law in WAYS:
-        n = 2 if 2 in (RULES[rule].count, DISTRIBUTIONS[law].count) or not RULES[rule].count else 1
+    for rule, distribution in CASES:
+        n = 2 if 2 in (RULES[rule].count, DISTRIBUTIONS[distribution].count) or not RULES[rule].count else 1
         for target in range(3):
             p = torch.eye(3)[target]
             for _, q in pairs(3):
-                tuples, _ = enumerate_candidates(DISTRIBUTIONS[law], q, n)
+                tuples, _ = enumerate_candidates(DISTRIBUTIONS[distribution], q, n)
                 rows = torch.cartesian_prod(torch.arange(len(tuples)), torch.arange(len(grid)))
                 drafts, uniforms = tuples[rows[:, 0]], grid[rows[:, 1], : n + 1]
                 size = len(rows), -1
-                done = Verifier(rule, law, n).verify(p.expand(*size), q.expand(*size), drafts, uniforms)
+                done = Verifier(rule, distribution, n).verify(
+                    p.expand(*size), q.expand(*size), drafts, uniforms
+                )
                 assert (done.token == target).all()
                 assert ((done.place >= 0) == (drafts == target).any(-1)).all()

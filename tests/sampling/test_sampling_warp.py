@@ -1,4 +1,4 @@
-"""Warping equals the processors of transformers, applied in the order in which ``generate`` applies them."""
+"""Warping equals the logits processors of transformers, in the order in which ``generate`` applies them."""
 
 import math
 
@@ -16,9 +16,9 @@ WIDTH = 12
 MODEL = GPT2LMHeadModel(GPT2Config(vocab_size=WIDTH, n_embd=8, n_layer=1, n_head=1, n_positions=32)).eval()
 
 
-def processors(wanted: Warp):
-    """What ``generate`` itself makes of the settings, in its order."""
-    config = GenerationConfig(**wanted.generate_arguments(), pad_token_id=0)
+def processors(chosen: Warp):
+    """Return the logits processors that ``generate`` builds from the settings."""
+    config = GenerationConfig(**chosen.generate_arguments(), pad_token_id=0)
     return MODEL._get_logits_processor(config, input_ids_seq_length=4)
 
 
@@ -30,45 +30,45 @@ wanted_settings = st.builds(
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(wanted=wanted_settings, seed=st.integers(0, 10_000), ties=st.booleans(), banned=st.booleans())
-def test_equal_to_generate(wanted, seed, ties, banned):
+@given(chosen=wanted_settings, seed=st.integers(0, 10_000), ties=st.booleans(), banned=st.booleans())
+def test_equal_to_generate(chosen, seed, ties, banned):
     rng = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn((3, WIDTH), generator=rng)
     if ties:
         logits = logits.round()
     if banned:
         logits[:, 5:8] = -math.inf
-    seen = torch.randint(0, WIDTH + 2, (3, 4), generator=rng)
-    scores = processors(wanted)(seen, logits.clone())
+    text_tokens = torch.randint(0, WIDTH + 2, (3, 4), generator=rng)
+    scores = processors(chosen)(text_tokens, logits.clone())
     expected = torch.softmax(scores, -1)
-    if wanted.greedy:
+    if chosen.greedy:
         expected = torch.nn.functional.one_hot(scores.argmax(-1), WIDTH).float()
-    found, sound = warp(logits, wanted, seen)
-    assert sound.all() and found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    probabilities, finite = warp(logits, chosen, text_tokens)
+    assert finite.all() and probabilities.dtype == torch.float32
+    torch.testing.assert_close(probabilities, expected, rtol=0, atol=0)
 
 
 def test_shorter_text():
-    """Nodes with texts of several lengths: each as alone."""
+    """Nodes with texts of different lengths give the same result as alone."""
     rng = torch.Generator().manual_seed(1)
-    logits, wanted = torch.randn((2, WIDTH), generator=rng), Warp(repetition_penalty=2.0)
-    both, _ = warp(logits, wanted, torch.tensor([[3, 3, 7], [4, -1, -1]]))
+    logits, chosen = torch.randn((2, WIDTH), generator=rng), Warp(repetition_penalty=2.0)
+    both, _ = warp(logits, chosen, torch.tensor([[3, 3, 7], [4, -1, -1]]))
     for row, text in enumerate(([3, 7], [4])):
-        alone, _ = warp(logits[row : row + 1], wanted, torch.tensor([text]))
+        alone, _ = warp(logits[row : row + 1], chosen, torch.tensor([text]))
         assert both[row].equal(alone[0])
 
 
-@pytest.mark.parametrize("wanted", [Warp(), Warp(temperature=0), Warp(top_p=0.5), Warp(top_k=2, min_p=0.1)])
-def test_numbers_that_are_none(wanted):
-    """Such a node is reported and has no probability, and no other node is touched."""
+@pytest.mark.parametrize("chosen", [Warp(), Warp(temperature=0), Warp(top_p=0.5), Warp(top_k=2, min_p=0.1)])
+def test_nonfinite_logits(chosen):
+    """Such a node is reported and has no probabilities; other nodes are unaffected."""
     logits = torch.randn((6, WIDTH), generator=torch.Generator().manual_seed(2))
     logits[1, 4], logits[2, 4], logits[3], logits[4, :-1] = math.nan, math.inf, -math.inf, -math.inf
-    found, sound = warp(logits, wanted)
-    assert sound.tolist() == [True, False, False, False, True, True]
-    assert (found[1:4] == 0).all()
+    probabilities, finite = warp(logits, chosen)
+    assert finite.tolist() == [True, False, False, False, True, True]
+    assert (probabilities[1:4] == 0).all()
     for row in (0, 4, 5):
-        assert found[row].equal(warp(logits[row : row + 1], wanted)[0][0])
-    assert found[4].equal(torch.eye(WIDTH)[-1])
+        assert probabilities[row].equal(warp(logits[row : row + 1], chosen)[0][0])
+    assert probabilities[4].equal(torch.eye(WIDTH)[-1])
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -86,11 +86,15 @@ def test_bad_settings(name, value):
 
 @pytest.mark.parametrize("penalty", [1e-3, 1e3])
 @pytest.mark.parametrize("bias", [-1e4, 1e4])
-def test_the_most_that_is_allowed_leaves_numbers(penalty, bias):
-    wanted = Warp(temperature=MIN_TEMPERATURE, repetition_penalty=penalty, logit_bias={3: bias})
+def test_extreme_settings_stay_finite(penalty, bias):
+    chosen = Warp(temperature=MIN_TEMPERATURE, repetition_penalty=penalty, logit_bias={3: bias})
     logits = 1e4 * torch.randn((4, WIDTH), generator=torch.Generator().manual_seed(3))
-    found, sound = warp(logits, wanted, torch.arange(WIDTH).expand(4, -1))
-    assert sound.all() and found.isfinite().all() and torch.allclose(found.sum(-1), torch.ones(4))
+    probabilities, finite = warp(logits, chosen, torch.arange(WIDTH).expand(4, -1))
+    assert (
+        finite.all()
+        and probabilities.isfinite().all()
+        and torch.allclose(probabilities.sum(-1), torch.ones(4))
+    )
 
 
 def test_bad_inputs():

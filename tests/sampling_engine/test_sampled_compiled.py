@@ -1,4 +1,4 @@
-"""Compiled code draws what the tensors' code draws, by every setting."""
+"""The compiled code samples the same tokens as the tensor code, for all settings."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,9 @@ GREEDY = [Warp(0), Warp(1e-6), Warp(1.0, None, 0.01), Warp(1.0, 1)]
 
 
 def case(vocabulary: int, seed: int = 0, alike: bool = False):
-    """Trees whose nodes are likely tokens, so that paths go on; some tokens can never come. alike: nearly
-    all tokens of one node have the same score.
+    """Return trees of likely tokens, so that paths are accepted, with some impossible tokens.
+
+    alike: nearly all tokens of one node have the same score.
     """
     rng = np.random.default_rng(seed)
     total = ROWS * (NODES + 1)
@@ -40,7 +41,7 @@ def case(vocabulary: int, seed: int = 0, alike: bool = False):
     return torch.from_numpy(scores), build(np.zeros(ROWS, np.int64), drafts, np.full(ROWS, 9, np.int32))
 
 
-def numbers(seed: int):
+def uniform_source(seed: int):
     rng = np.random.default_rng(seed)
     table = rng.random(ROWS * (NODES + 1))
     return lambda rows, nodes, count: table[rows * (NODES + 1) + nodes][:, None].repeat(count, 1)
@@ -48,14 +49,14 @@ def numbers(seed: int):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("vocabulary", [11, 256, 1000])
-def test_the_same_tokens(settings, vocabulary):
+def test_equal_to_tensor_code(settings, vocabulary):
     depths = set()
     for seed in range(5):
         scores, tree = case(vocabulary, seed, alike=settings.top_p is None)  # else which are kept is open
         p = tree_verification.Probabilities(scores, settings, lambda queries: None)
-        expected = tree_verification.verify_deterministic(tree, p, numbers(seed))
+        expected = tree_verification.verify_deterministic(tree, p, uniform_source(seed))
         found = tree_verification.verify_deterministic_on_cpu(
-            tree, scores.clone(), warp_parameters(settings), NO_PENALTY, numbers(seed)
+            tree, scores.clone(), warp_parameters(settings), NO_PENALTY, uniform_source(seed)
         )
         assert np.array_equal(found.counts, expected.counts) and found.all_finite and expected.all_finite
         for row, count in enumerate(expected.counts):
@@ -66,22 +67,22 @@ def test_the_same_tokens(settings, vocabulary):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_rows_without_numbers_are_named(bad):
+def test_nonfinite_rows_are_reported(bad):
     scores, tree = case(50)
     scores[6] = bad
     for verdict in (
         tree_verification.verify_deterministic(
-            tree, tree_verification.Probabilities(scores, Warp(), None), numbers(0)
+            tree, tree_verification.Probabilities(scores, Warp(), None), uniform_source(0)
         ),
         tree_verification.verify_deterministic_on_cpu(
-            tree, scores.clone(), warp_parameters(Warp()), NO_PENALTY, numbers(0)
+            tree, scores.clone(), warp_parameters(Warp()), NO_PENALTY, uniform_source(0)
         ),
     ):
         assert not verdict.all_finite and np.flatnonzero(~verdict.tree_finite).tolist() == [1]
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
-def test_the_ends_of_the_scale_draw_tokens_that_can_come(uniform):
+def test_extreme_uniforms_sample_possible_tokens(uniform):
     scores, tree = case(300)
     found = tree_verification.verify_deterministic_on_cpu(
         tree,

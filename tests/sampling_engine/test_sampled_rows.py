@@ -1,4 +1,6 @@
-"""Sampled rows are by themselves, at temperature 0 they are strict ones, and what cannot be is refused."""
+"""Sampled rows do not depend on their batch, equal strict rows at temperature 0, and inexact settings are
+rejected.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ TEXTS = prompts()
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
 def pair(request):
-    """A target and a draft model that says nearly the same."""
+    """Return a target and a similar draft model."""
     near = tiny(request.param)
     with torch.no_grad():
         for weight in near.parameters():
@@ -35,14 +37,14 @@ def drafter(draft: Target, kind: str):
     return ModelDrafter(draft, kind) if kind else None
 
 
-def asked(old=None) -> list[Request]:
+def requests(old=None) -> list[Request]:
     rng = np.random.default_rng(0)
     pool = Index.build([rng.integers(0, VOCABULARY, 300).astype(np.int32)])
     return [Request(f"row {n}", text, (pool,), 8 + 3 * n, None if old is None else old[n])
             for n, text in enumerate(TEXTS)]
 
 
-def written(engine: Engine, rows: list[Request]) -> dict:
+def generated(engine: Engine, rows: list[Request]) -> dict:
     return {result.id: result.token_ids.tolist() for result in engine.run(rows)}
 
 
@@ -51,65 +53,65 @@ def settings(batch: int) -> EngineSettings:
 
 
 @pytest.mark.parametrize("kind", ["", "retrieval", "3x2"])
-def test_a_row_hangs_on_seed_and_id_alone(pair, kind):
+def test_a_row_depends_on_seed_and_id_only(pair, kind):
     target, draft = pair
 
     def texts(batch, rows, seed=3):
         sampling = Sampling(Warp(temperature=0.9), seed)
-        return written(SamplingEngine(target, settings(batch), sampling, drafter(draft, kind)), rows)
+        return generated(SamplingEngine(target, settings(batch), sampling, drafter(draft, kind)), rows)
 
-    alone = texts(1, asked())
-    assert texts(3, asked()) == alone == texts(8, asked()[::-1])
-    assert texts(3, asked()) == alone  # the same engine's settings, run again
-    other = texts(3, asked(), seed=4)
+    alone = texts(1, requests())
+    assert texts(3, requests()) == alone == texts(8, requests()[::-1])
+    assert texts(3, requests()) == alone  # the same engine's settings, run again
+    other = texts(3, requests(), seed=4)
     assert all(other[row] != alone[row] for row in alone)
     assert len({tuple(text[:8]) for text in alone.values()}) == len(TEXTS)
 
 
 @pytest.mark.parametrize("kind", ["", "retrieval", "3x2"])
-def test_at_temperature_0_it_is_the_strict_engine(pair, kind):
+def test_temperature_0_equals_the_strict_engine(pair, kind):
     target, draft = pair
-    strict = written(Engine(target, settings(4)), asked())
-    old = [np.array(strict[row.id][:5] + [1, 2], np.int32) for row in asked()]
+    strict = generated(Engine(target, settings(4)), requests())
+    old = [np.array(strict[row.id][:5] + [1, 2], np.int32) for row in requests()]
     sampler = SamplingEngine(target, settings(4), Sampling(Warp(temperature=0)), drafter(draft, kind))
-    results = {result.id: result for result in sampler.run(asked(old))}
+    results = {result.id: result for result in sampler.run(requests(old))}
     assert {row: result.token_ids.tolist() for row, result in results.items()} == strict
     assert all(result.reused_tokens >= 5 and not result.relaxed_tokens for result in results.values())
 
 
-def test_rows_of_windowed_models_are_by_themselves_too():
+def test_rows_of_windowed_models_are_independent():
     target = Target(tiny("gemma2"))
-    one, many = (written(SamplingEngine(target, settings(batch), Sampling(seed=1),
-                                        ModelDrafter(Target(tiny("gemma2")), "2x2")), asked())
+    one, many = (generated(SamplingEngine(target, settings(batch), Sampling(seed=1),
+                                        ModelDrafter(Target(tiny("gemma2")), "2x2")), requests())
                  for batch in (1, 4))
     assert one == many and "gemma2" in ARCHITECTURES
 
 
-def test_logits_that_are_no_numbers_cost_no_other_row(pair):
+def test_nonfinite_logits_affect_no_other_row(pair):
     target, draft = pair
     small = tiny("llama")
     with torch.no_grad():
         small.get_input_embeddings().weight[TEXTS[1][0]] = torch.nan
     bad = [n for n, text in enumerate(TEXTS) if TEXTS[1][0] in text]
     broken = SamplingEngine(Target(small, check=False), settings(4), Sampling(seed=2), drafter(draft, "3x2"))
-    results = {result.id: result for result in broken.run(asked())}
+    results = {result.id: result for result in broken.run(requests())}
     assert len(results) == len(TEXTS)
     assert all(results[f"row {n}"].error == "the model's logits are not finite" for n in bad)
 
 
 @pytest.mark.parametrize("vocabulary", [100, 140])
 def test_a_draft_model_of_another_width_drafts_what_it_can(pair, vocabulary):
-    """A sampling engine says itself how many tokens its target knows."""
+    """The sampling engine tells the drafter the target's vocabulary size."""
     target, _ = pair
     draft = Target(tiny("llama", vocab_size=vocabulary))
-    strict = written(Engine(target, settings(4)), asked())
+    strict = generated(Engine(target, settings(4)), requests())
     for engine in (Engine(target, settings(4), ModelDrafter(draft, "3x2", target.vocabulary)),
                    SamplingEngine(target, settings(4), Sampling(Warp(0)), ModelDrafter(draft, "3x2"))):
-        assert written(engine, asked()) == strict
+        assert generated(engine, requests()) == strict
     assert any(max(text) >= 100 for text in strict.values())
 
 
-def test_names_that_are_none_are_refused():
+def test_unknown_names_are_rejected():
     with pytest.raises(ConfigError, match="unknown verification rule 'best': use speculative"):
         Sampling(rule="best")
     with pytest.raises(ConfigError, match="unknown draft distribution 'best': use iid"):
@@ -118,13 +120,13 @@ def test_names_that_are_none_are_refused():
 
 @pytest.mark.parametrize("rule", ["rrs", "traversal", "greedy"])
 @pytest.mark.parametrize("batch", [1, 4])
-def test_a_token_without_numbers_behind_it_ends_its_row_whoever_drafts(pair, rule, batch):
-    """The row has it as often as if nothing was drafted, and then its error; no other row is touched."""
+def test_nonfinite_logits_after_a_token_end_the_row(pair, rule, batch):
+    """The token occurs as often as without drafts and then gives an error; no other row is affected."""
     target, draft = pair
     small = tiny("llama")
     with torch.no_grad():
         small.get_input_embeddings().weight[7] = torch.nan
-        small.lm_head.weight.mul_(0.05)  # nearly flat: the token comes soon
+        small.lm_head.weight.mul_(0.05)  # nearly flat, so that the token occurs soon
     broken = Target(small, check=False)
     rows = [Request(n, TEXTS[0], max_new_tokens=60) for n in range(24)]
     drawn = SamplingEngine(broken, settings(batch), Sampling(seed=2, rule=rule), ModelDrafter(draft, "3x2"))
@@ -132,10 +134,10 @@ def test_a_token_without_numbers_behind_it_ends_its_row_whoever_drafts(pair, rul
     ended = [result for result in results if result.error]
     assert len(results) == 24 and 0 < len(ended) < 24
     for result in results:
-        told = result.token_ids.tolist()
-        assert told.count(7) == 1 if result.error else 7 not in told[:-1]
-        assert told[-1] == 7 or not result.error  # and nothing behind it that nobody drew
-        assert result.step_tokens.sum() == len(told)
+        tokens = result.token_ids.tolist()
+        assert tokens.count(7) == 1 if result.error else 7 not in tokens[:-1]
+        assert tokens[-1] == 7 or not result.error  # and no token that was not sampled follows
+        assert result.step_tokens.sum() == len(tokens)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +162,13 @@ def test_a_token_without_numbers_behind_it_ends_its_row_whoever_drafts(pair, rul
         (Sampling(seed=-1), "2x2", "strict", "sample.seed is -1"),
     ],
 )
-def test_what_cannot_be_exact_is_refused(pair, sampling, shape, rule, message):
+def test_inexact_combinations_are_rejected(pair, sampling, shape, rule, message):
     target, draft = pair
     with pytest.raises(ConfigError, match=message):
         SamplingEngine(target, EngineSettings(nodes=12, rule=rule), sampling, ModelDrafter(draft, shape))
 
 
-def test_a_models_penalty_that_float32_has_no_room_for_is_refused():
+def test_a_model_penalty_that_overflows_float32_is_rejected():
     small = tiny("llama")
     small.generation_config.repetition_penalty = 1e20
     with pytest.raises(ModelError, match=r"repetition_penalty is 1e\+20.*from 0.001 to 1000"):

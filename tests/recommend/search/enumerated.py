@@ -1,4 +1,5 @@
-"""All that may happen in code whose chance is an argument: each outcome with its probability."""
+"""Exact enumeration of code that receives its randomness as an argument: every outcome with its probability.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
@@ -8,8 +9,8 @@ import torch
 from dare_job.decode.sampling.rules import normalised
 
 
-class Followed:
-    """Chance of one row that takes a given way through its decisions, and the first one behind its end."""
+class FollowedPath:
+    """Randomness of one row that follows a given path of decisions, and records the first undecided one."""
 
     def __init__(self, way: list[int]):
         self.way, self.options, self.weight = list(way), [], 1.0
@@ -40,12 +41,12 @@ class Followed:
         pass
 
 
-def law(run: Callable[[Followed], Hashable]) -> dict[Hashable, float]:
-    """Probabilities of all results of ``run``, which must decide by its argument alone."""
+def distribution(run: Callable[[FollowedPath], Hashable]) -> dict[Hashable, float]:
+    """Return the probabilities of all results of ``run``, which must decide by its argument alone."""
     found: dict[Hashable, float] = defaultdict(float)
     way: list[int] = []
     while True:
-        chance = Followed(way)
+        chance = FollowedPath(way)
         found[run(chance)] += chance.weight
         way, options = chance.way[:len(chance.options)], chance.options
         while way:
@@ -59,12 +60,12 @@ def law(run: Callable[[Followed], Hashable]) -> dict[Hashable, float]:
 
 
 def distance(one: dict, other: dict) -> float:
-    """Total variation."""
+    """Return the total variation distance."""
     return sum(abs(one.get(key, 0) - other.get(key, 0)) for key in one.keys() | other.keys()) / 2
 
 
 def without_replacement(p: torch.Tensor, k: int) -> dict[tuple[int, ...], float]:
-    """The law of k draws one after the other, none twice."""
+    """Return the distribution of k samples without replacement."""
     found = {(): 1.0}
     for _ in range(min(k, int((p > 0).sum()))):
         found = {(*drawn, x): weight * float(p[x]) / (float(p.sum()) - sum(float(p[y]) for y in drawn))

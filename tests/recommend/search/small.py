@@ -1,4 +1,4 @@
-"""Small models with random weights, tries of random ids, and what ``generate`` finds for them."""
+"""Small models with random weights, random tries, and the results of ``generate`` for them."""
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ def model(kind: str = "llama", seed: int = 0, width: int = 32, layers: int = 2, 
         config = made(hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
                       num_attention_heads=4, num_key_value_heads=2, **shape)
     made = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():  # far from uniform, as a trained model is
+    with torch.no_grad():  # far from uniform, like a trained model
         for parameter in made.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(4)
@@ -49,7 +49,7 @@ def queries(rows: int, seed: int = 0, longest: int = 12) -> list[Query]:
 
 
 def by_generate(used: Target, ids: Trie, query: Query, k: int, first=FIRST):
-    """Codes (k, L) and scores (k,) that transformers finds with a callback."""
+    """Return codes (k, L) and scores (k,) of transformers' beam search with a callback."""
     tokens = ids.paths(np.arange(ids.leaves)) + np.array(first)
     following: dict[tuple, set] = {}
     for path in tokens.tolist():

@@ -1,4 +1,4 @@
-"""``bench recommend`` on a small shop: every row has its figures, and drafts change no strict list."""
+"""``bench recommend`` on a small shop: every row has its figures, and drafts change no strict result."""
 
 import json
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def test_the_command_ends_with_its_rows(monkeypatch):
     assert any(row["lossy"] for row in found["rows"] if row["verification"] == "relaxed")
 
 
-def test_the_clock_is_held_to_the_targets_on_a_gpu_alone():
+def test_wall_clock_targets_apply_to_gpus_only():
     speeds = {"forwards_saved": 2.5, "speedup_memory_bound": 2.4, "speedup_clock": 1.9}
     rows = [{"method": "SFT", "verification": kind, "k": 10, "identical": True, **speeds}
             for kind in ("strict", "relaxed")]
@@ -44,32 +44,34 @@ def test_the_clock_is_held_to_the_targets_on_a_gpu_alone():
     assert not found["relaxed at K = 10, times as fast by the clock"]
 
 
-def _lists(reads, draft_reads):
-    """A search of two users by what its forwards read."""
+def _result(reads, draft_reads):
+    """Return a search result of two users from what its forward passes read."""
     empty = np.zeros((2, 0))
     return TopKResult(empty, empty, empty, np.array(reads), np.array(draft_reads).reshape(-1, 2), 4, 0.0, 0.0)
 
 
 def test_memory_bound_times_are_those_of_each_users_forwards(monkeypatch):
-    """By costs that tell tokens, rows and models apart; a forward without a user costs it nothing."""
+    """By costs that differ for tokens, rows and models; a forward pass without a user costs that user
+    nothing.
+    """
     measure._ms.cache_clear()
     monkeypatch.setattr(measure, "forward_ms", lambda device, model, rows, queries, context: (
         1000 if model is measure.MISTRAL else 1) * (10 * rows + queries))
-    found = measure.search_ms(_lists([[8, 7], [3, 0]], [[5, 5], [0, 2]]))
+    found = measure.search_ms(_result([[8, 7], [3, 0]], [[5, 5], [0, 2]]))
     assert found.tolist() == [18_000 + 13_000 + 15, 17_000 + 15 + 12]
     # without tree attention: user 0 reads ceil(8 / 4) and ceil(3 / 4) levels of 4 paths, at least K = 6 rows
-    assert measure.without_tree_ms(_lists([[8, 7], [3, 0]], []), 4, 6).tolist() == [83_000 + 63_000, 83_000]
+    assert measure.without_tree_ms(_result([[8, 7], [3, 0]], []), 4, 6).tolist() == [83_000 + 63_000, 83_000]
     measure._ms.cache_clear()
 
 
 def test_memory_bound_forwards_cost_their_weights_until_arithmetic_costs_more():
-    """Mistral's 14.48 GB and LLaMA-68M's 136 MB at 3.35 TB/s, and some keys and values: data sheets."""
+    """Mistral's 14.48 GB and LLaMA-68M's 136 MB at 3.35 TB/s plus keys and values, from data sheets."""
     assert measure._ms(True, 1) == pytest.approx(4.325, abs=0.005) == measure._ms(True, 100)
     assert measure._ms(False, 1) == pytest.approx(0.0413, abs=0.001)
     assert measure._ms(True, 600) == pytest.approx(9.0, rel=0.05)
 
 
-def test_near_ties_are_counted_and_are_no_other_lists():
+def test_near_ties_count_as_identical():
     plain = SimpleNamespace(leaves=np.array([[1, 2, 3], [1, 2, 3], [1, 2, 3]]),
                             scores=np.array([[-1.0, -2.0, -2.00001]] * 3))
     found = SimpleNamespace(leaves=np.array([[1, 2, 3], [1, 3, 2], [2, 1, 3]]), scores=plain.scores)
@@ -84,15 +86,15 @@ def test_a_target_needs_data_and_drafts_a_target(tmp_path):
         Options(drafts={"SFT": tmp_path})
 
 
-@pytest.mark.parametrize(("args", "said"), [
+@pytest.mark.parametrize(("args", "message"), [
     (("--k", "0,5"), "--k: 0 is among them"), (("--k", ""), "--k names none"),
     (("--widths", "0"), "--widths: 0 is among them"), (("--depths", "1,-1"), "--depths: -1 is among them"),
     (("--temperatures", "0.5,nan"), "--temperatures: temperature is nan"),
     (("--temperatures", "0"), "--temperatures: at temperature 0 nothing is drawn"),
     (("--users", "0"), "--users is 0; it must be at least 1"), (("--seed", "-1"), "--seed is -1"),
     (("--k", "5,601"), "--k: 601 is more than the 594 ids of the recommender")])
-def test_what_cannot_be_is_refused_before_anything_is_measured(args, said, monkeypatch):
+def test_invalid_options_fail_before_measuring(args, message, monkeypatch):
     monkeypatch.delenv("DARE_DATA", raising=False)
     monkeypatch.setattr(command, "measured", lambda *_: pytest.fail("it was measured"))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         CliRunner().invoke(app, ["recommend", *args], catch_exceptions=False)

@@ -1,4 +1,4 @@
-"""Drafted lists are those of plain beam search, whatever drafts; what drafters know of the trie."""
+"""Recommendations with drafts equal those of beam search, whatever drafts them."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def scorer(name: str, ids: Trie):
 
 @pytest.mark.parametrize("scores", [RAW, RENORMALISED])
 @pytest.mark.parametrize("name", ["same", "other", "popularity", "transitions"])
-def test_drafted_lists_are_plain_lists(name, scores):
+def test_drafts_change_no_recommendation(name, scores):
     ids, rows = small.trie(), small.queries(6)
     rows = [Query(query.prompt, history=[at, at + 3], banned=[at]) for at, query in enumerate(rows)]
     for k, width, depth, whole in ((1, 2, None, 0), (5, 12, None, 0), (5, 9, 2, 30), (20, 40, 1, 0),
@@ -50,7 +50,7 @@ def test_drafted_lists_are_plain_lists(name, scores):
 
 @pytest.mark.parametrize("scores", [RAW, RENORMALISED])
 @pytest.mark.parametrize("name", ["other", "transitions"])
-def test_drafted_lists_are_plain_lists_where_few_ids_are_left(name, scores):
+def test_drafts_change_no_recommendation_where_few_ids_are_left(name, scores):
     ids, k, chance = small.trie(30), 8, np.random.default_rng(2)
     left = (k - 1, 3, 1, 0, k, ids.leaves)
     rows = [Query(query.prompt, banned=chance.permutation(ids.leaves)[few:].tolist())
@@ -64,7 +64,7 @@ def test_drafted_lists_are_plain_lists_where_few_ids_are_left(name, scores):
         np.testing.assert_allclose(found.scores, plain.scores, atol=2e-5)
 
 
-def test_the_target_as_its_own_drafter_needs_one_forward():
+def test_the_target_as_its_own_drafter_needs_one_forward_pass():
     ids, rows = small.trie(), small.queries(6)
     drafter = TrieDrafter(scorer("same", ids), ids.length, 60)
     found = TopK(small.target(), ids, small.FIRST, 5, drafter).search(rows)
@@ -79,7 +79,7 @@ def test_all_nodes_drafted_are_all_accepted():
     assert (found.forwards == 1).all()
 
 
-def test_whole_levels_are_accepted_without_knowing_anything():
+def test_full_levels_are_always_accepted():
     ids = small.trie(400, sizes=(5, 30, 3, 2))
     drafter = TrieDrafter(
         LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 0, max_full_level=20
@@ -88,10 +88,10 @@ def test_whole_levels_are_accepted_without_knowing_anything():
     assert (found.forwards == 2).all()  # prompts with all first codes, then the second codes with all third
 
 
-def test_forced_tokens_are_known_unread_where_scores_are_renormalised():
+def test_forced_tokens_need_no_read_with_renormalised_scores():
     ids = Trie.from_codes(
         np.array([[0, 1, 2, 3], [1, 1, 1, 1], [2, 0, 0, 0]])
-    )  # forced behind the first code
+    )  # forced after the first code
     rows, used = small.queries(3), small.target()
     found = TopK(used, ids, small.FIRST, 2, scores=RENORMALISED).search(rows)
     assert (found.forwards == 1).all()
@@ -99,7 +99,7 @@ def test_forced_tokens_are_known_unread_where_scores_are_renormalised():
     assert (raw.forwards == 4).all() and (raw.scores < found.scores).all()
     ids = Trie.from_codes(
         np.array([[0, 1, 2], [0, 1, 3], [1, 0, 0], [2, 0, 0]])
-    )  # one of three goes on in two ways
+    )  # one of three has two children
     found = TopK(used, ids, small.FIRST[:3], 3, scores=RENORMALISED).search(rows)
     assert (found.reads == [[len(row.prompt) for row in rows], [2, 2, 2]]).all()  # its two codes alone
 
@@ -115,22 +115,22 @@ def test_a_scorer_gives_probabilities_of_all_children(name):
     np.testing.assert_allclose(sums.numpy(), [[1, 1, 1], [1, 0, 1]], atol=1e-5)
 
 
-def test_transitions_know_what_follows():
+def test_transition_weights():
     ids = small.trie(30)
     weights = TransitionWeights(ids, [[4, 7]] * 5 + [[1, 2]], popular=0.1).weigh([[4], [], [1, 4]])
     assert weights[0].argmax() == 7 and weights[2].argmax() == 7
     np.testing.assert_allclose(weights.sum(1), 1)
 
 
-def test_a_draft_without_nodes_is_refused():
+def test_a_draft_without_nodes_is_rejected():
     ids = small.trie(30)
     with pytest.raises(ConfigError, match="at least 1"):
         TrieDrafter(scorer("popularity", ids), ids.length, 0)
 
 
 @pytest.mark.parametrize("scores", [RAW, RENORMALISED])
-def test_codes_without_an_alternative_before_anything_was_read(scores):
-    """All ids share their first code: a drafter, or renormalised scores, know it without a forward."""
+def test_forced_first_codes(scores):
+    """All ids share their first code: a drafter, or renormalised scores, need no forward pass for it."""
     ids = Trie.from_codes(np.array([[0, 0, 0], [0, 1, 2], [0, 1, 3], [0, 1, 4]]))
     first, rows = small.FIRST[:3], [Query([5, 7]), Query([9])]
     plain = TopK(small.target(), ids, first, 2, scores=scores).search(rows)
@@ -141,8 +141,8 @@ def test_codes_without_an_alternative_before_anything_was_read(scores):
     assert (plain.forwards == (3 if scores == RAW else 2)).all()
 
 
-def test_drafts_leave_the_columns_that_a_plain_search_may_need():
-    """GPT-Neo's own mask ends: a draft that fails must not have used up the later levels' columns."""
+def test_drafts_leave_enough_cache_columns():
+    """GPT-Neo's own mask has a fixed size: a rejected draft must leave the columns that later levels need."""
     torch.manual_seed(0)
     own = Target(AutoModelForCausalLM.from_config(GPTNeoConfig(
         vocab_size=small.VOCABULARY, hidden_size=32, num_layers=2, num_heads=4,

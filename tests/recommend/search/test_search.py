@@ -17,7 +17,7 @@ from dare_job.errors import ConfigError, ModelError
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
 @pytest.mark.parametrize("k", [1, 4, 20])
-def test_lists_and_scores_are_those_of_generate(kind, k):
+def test_equal_to_generate(kind, k):
     used, ids = small.target(kind), small.trie()
     rows = small.queries(5)
     found = TopK(used, ids, small.FIRST, k).search(rows)
@@ -28,7 +28,7 @@ def test_lists_and_scores_are_those_of_generate(kind, k):
     assert (found.forwards == 4).all() and (found.accepted == 0).all()
 
 
-def test_beams_of_every_step_are_the_lists_of_shorter_ids():
+def test_beams_of_every_step_are_the_results_for_shorter_ids():
     used, ids, rows = small.target(), small.trie(), small.queries(4)
     found = TopK(used, ids, small.FIRST, 30).search(rows)
     for length in range(1, 5):
@@ -40,14 +40,14 @@ def test_beams_of_every_step_are_the_lists_of_shorter_ids():
         assert (ids.prefixes(found.prefixes[:, length - 1, :k], length) == short.paths(due)).all()
 
 
-def test_a_list_of_all_ids_holds_each_once():
+def test_recommending_all_ids_gives_each_once():
     ids = small.trie(30)
     found = TopK(small.target(), ids, small.FIRST, ids.leaves).search(small.queries(2))
     assert [sorted(row) for row in found.leaves.tolist()] == 2 * [list(range(ids.leaves))]
     assert (np.diff(found.scores) <= 0).all()
 
 
-def test_what_a_user_may_not_see_is_left_out_and_the_list_stays_full():
+def test_banned_items_are_replaced():
     used, ids = small.target(), small.trie(30)
     plain = TopK(used, ids, small.FIRST, ids.leaves).search(small.queries(2))
     barred = [plain.leaves[0][:15].tolist(), []]
@@ -72,19 +72,19 @@ def test_a_user_with_fewer_ids_left_than_beams_gets_all_of_them():
         assert (found.scores[row, few:] == -np.inf).all()
 
 
-def test_logits_that_are_no_numbers_cost_only_the_users_whose_they_are():
+def test_nonfinite_logits_affect_no_other_user():
     used, ids = small.target(), small.trie(30)
     sound = [Query([5, 6]), Query([7])]
     expected = TopK(used, ids, small.FIRST, 2).search(sound).leaves.tolist()
     with torch.no_grad():
         used.model.get_input_embeddings().weight[9] = torch.nan
     search = TopK(used, ids, small.FIRST, 2)
-    with pytest.raises(ModelError, match="no numbers"):
+    with pytest.raises(ModelError, match="not finite"):
         search.search([*sound, Query([9, 5])])
     assert search.search(sound).leaves.tolist() == expected
 
 
-def test_a_model_with_a_mask_of_its_own_is_drafted_as_far_as_it_has_columns():
+def test_a_model_with_its_own_mask_is_drafted_within_its_columns():
     used, ids, rows = small.target(), small.trie(), small.queries(3)
     drafter = TrieDrafter(LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 30)
     plain = TopK(used, ids, small.FIRST, 4).search(rows)
@@ -97,7 +97,7 @@ def test_a_model_with_a_mask_of_its_own_is_drafted_as_far_as_it_has_columns():
         TopK(used, ids, small.FIRST, 4).search(rows)
 
 
-def test_what_cannot_be_searched_is_refused():
+def test_invalid_searches_are_rejected():
     used, ids = small.target(), small.trie(30)
     with pytest.raises(ConfigError, match="k = 99"):
         TopK(used, ids, small.FIRST, 99)

@@ -1,4 +1,6 @@
-"""Sampled lists: their law by enumeration through the search itself, and that they hang on nobody else."""
+"""Sampled recommendations: their distribution by enumeration through the search itself, and independence of
+other users.
+"""
 
 import enumerated
 import numpy as np
@@ -19,14 +21,14 @@ FIRST = [3, 8, 12]
 
 
 class Table:
-    """Log-probabilities of all nodes' children, as a reader that has read what it was asked to read."""
+    """Log-probabilities of all nodes' children, with the interface of ``NodeScores``."""
 
     def __init__(self, ids: Trie, seed: int):
         self.view, self.max_positions = Vocabulary(ids, [0] * ids.length), None
         self.logs = torch.full((len(ids), ids.width), -torch.inf)
-        chance = torch.Generator().manual_seed(seed)
+        randomness = torch.Generator().manual_seed(seed)
         for node, count in enumerate(ids.counts):
-            self.logs[node, :count] = (2 * torch.randn(count, generator=chance)).log_softmax(-1)
+            self.logs[node, :count] = (2 * torch.randn(count, generator=randomness)).log_softmax(-1)
 
     def begin(self, prompts):
         self.lengths, self.counts, self.known = np.ones(1, np.int64), np.zeros(1, np.int64), set()
@@ -52,40 +54,42 @@ class Table:
         return children, there, logs.masked_fill(~there, -torch.inf)
 
 
-def law_of(p: Table, q: Table | None, verification: str, width: int, whole: int = 0, depth: int = 2) -> dict:
+def recommended(
+    p: Table, q: Table | None, verification: str, width: int, whole: int = 0, depth: int = 2
+) -> dict:
     q_scorer = q and type("Scorer", (), {"begin": lambda self, queries: None, "children": q.children,
                                            "reads": []})()
     drafter = q and SampledTrieDrafter(q_scorer, 3, width, depth, whole)
     search = SampledTopK(small.target(), TWO, FIRST, 2, 1.0, drafter, verification)
     search.node_scores = p
 
-    def run(chance):
-        search.use_randomness = lambda _: SampledTopK.use_randomness(search, chance)
+    def run(randomness):
+        search.use_randomness = lambda _: SampledTopK.use_randomness(search, randomness)
         return tuple(sorted(search.search([Query([5])]).leaves[0].tolist()))
 
-    return enumerated.law(run)
+    return enumerated.distribution(run)
 
 
 @pytest.mark.parametrize(("width", "whole", "depth"), [
     (1, 0, 2),
     *(pytest.param(*shape, marks=pytest.mark.slow) for shape in ((2, 0, 2), (1, 3, 2), (2, 0, 1)))])
-def test_exactly_verified_lists_have_the_law_of_undrafted_ones(width, whole, depth):
+def test_exact_verification_keeps_the_distribution(width, whole, depth):
     p, q = Table(TWO, 0), Table(TWO, 1)
-    plain = law_of(p, None, "exact", 0)
-    found = law_of(p, q, "exact", width, whole, depth)
+    plain = recommended(p, None, "exact", 0)
+    found = recommended(p, q, "exact", width, whole, depth)
     assert sum(found.values()) == pytest.approx(1, abs=1e-12)
     assert enumerated.distance(found, plain) < 1e-12
 
 
 @pytest.mark.slow
-def test_published_verification_changes_the_law():
+def test_published_verification_changes_the_distribution():
     p, q = Table(TWO, 0), Table(TWO, 1)
-    plain = law_of(p, None, "exact", 0)
-    assert enumerated.distance(law_of(p, q, "relaxed", 2, depth=1), plain) > 0.05
+    plain = recommended(p, None, "exact", 0)
+    assert enumerated.distance(recommended(p, q, "relaxed", 2, depth=1), plain) > 0.05
 
 
-def test_published_verification_drafts_anew_behind_drafts_that_were_too_few(monkeypatch):
-    """Though all was read before, so that no forward is needed."""
+def test_published_verification_drafts_again_after_too_few_accepted(monkeypatch):
+    """Although everything was read before, so that no forward pass is needed."""
     p, q, told = Table(TWO, 0), Table(TWO, 1), []
     monkeypatch.setattr(p, "read", lambda *_: (p.known.update(range(len(TWO))), p.reads.append(np.ones(1))))
     drafts, draft = [], SampledTrieDrafter.draft
@@ -104,14 +108,14 @@ def test_published_verification_drafts_anew_behind_drafts_that_were_too_few(monk
 
     ends = set()
     monkeypatch.setitem(KERNELS, "relaxed", watched)
-    law_of(p, q, "relaxed", 2, depth=1)
+    recommended(p, q, "relaxed", 2, depth=1)
     assert (True, True, True) in ends and (False, True, True) in ends
 
 
-def test_a_level_that_is_read_whole_leaves_the_law_as_it_is_when_verified_as_published():
+def test_full_levels_keep_the_distribution_under_published_verification():
     p, q = Table(TWO, 0), Table(TWO, 1)
-    plain = law_of(p, None, "exact", 0)
-    assert enumerated.distance(law_of(p, q, "relaxed", 0, whole=8, depth=1), plain) < 1e-12
+    plain = recommended(p, None, "exact", 0)
+    assert enumerated.distance(recommended(p, q, "relaxed", 0, whole=8, depth=1), plain) < 1e-12
 
 
 def scorer(ids: Trie, name: str):
@@ -123,7 +127,7 @@ def scorer(ids: Trie, name: str):
 
 @pytest.mark.parametrize("verification", ["exact", "relaxed"])
 @pytest.mark.parametrize("name", ["model", "popularity"])
-def test_lists_are_whole_and_hang_on_nobody_else(name, verification):
+def test_recommendations_are_complete_and_independent_of_other_users(name, verification):
     ids = small.trie()
     rows = [Query(query.prompt, banned=[at], name=f"u{at}") for at, query in enumerate(small.queries(6))]
 
@@ -139,9 +143,9 @@ def test_lists_are_whole_and_hang_on_nobody_else(name, verification):
 
 
 @pytest.mark.parametrize("verification", ["exact", "relaxed"])
-def test_where_few_ids_are_left_all_of_them_are_drawn(verification):
-    ids, chance = small.trie(30), np.random.default_rng(2)
-    left = [chance.permutation(ids.leaves)[:few].tolist() for few in (4, 1, 0, 5)]
+def test_all_ids_are_sampled_where_few_are_left(verification):
+    ids, randomness = small.trie(30), np.random.default_rng(2)
+    left = [randomness.permutation(ids.leaves)[:few].tolist() for few in (4, 1, 0, 5)]
     rows = [Query(query.prompt, banned=sorted({*range(ids.leaves)} - {*some}), name=at)
             for at, (query, some) in enumerate(zip(small.queries(4), left, strict=True))]
     for drafter in (None, SampledTrieDrafter(scorer(ids, "popularity"), ids.length, 6, max_full_level=5)):
@@ -150,14 +154,14 @@ def test_where_few_ids_are_left_all_of_them_are_drawn(verification):
             assert sorted(found) == sorted([NONE] * (5 - len(some)) + some)
 
 
-def test_a_low_temperature_gives_the_lists_of_beam_search():
+def test_a_low_temperature_equals_beam_search():
     ids, rows = small.trie(), small.queries(4)
     cold = SampledTopK(small.target(), ids, small.FIRST, 3, 1e-3).search(rows)
     best = TopK(small.target(), ids, small.FIRST, 3).search(rows)
     np.testing.assert_array_equal(cold.leaves, best.leaves)
 
 
-def test_what_has_no_law_is_refused():
+def test_invalid_settings_are_rejected():
     ids = small.trie()
     with pytest.raises(ConfigError, match="temperature 0"):
         SampledTopK(small.target(), ids, small.FIRST, 3, 0)

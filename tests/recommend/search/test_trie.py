@@ -41,7 +41,7 @@ def test_children_of_many_nodes_at_once():
     assert view.token[children[there]].tolist() == [10, 13, 21, 22, 20]
 
 
-def test_what_cannot_be_a_trie_is_refused():
+def test_invalid_tables_are_rejected():
     with pytest.raises(ConfigError, match="table"):
         Trie.from_codes(np.empty((0, 4), np.int32))
     with pytest.raises(ConfigError, match="first_code_token"):

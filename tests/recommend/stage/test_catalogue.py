@@ -1,4 +1,4 @@
-"""Lists of ids as lists of items: how many are left to a user, and that each id that is left has an item."""
+"""Leaves mapped to items: how many items are left for a user, and that each leaf that is left has an item."""
 
 import numpy as np
 import pytest
@@ -16,25 +16,25 @@ CATALOGUE = Catalogue.build(IDS, np.array([0, 1, 3, 2, 0, 0.0]))
     ([], (0, 2), 6, "acdbef"), (["duplicates"], (0, 2), 3, "ace"), (["seen"], (), 6, "acdbef"),
     (["seen"], (0, 2, 2), 4, "dbef"), (["seen"], (1, 2, 3), 3, "aef"), (["seen"], range(6), 0, ""),
     (["seen", "duplicates"], (1, 2), 3, "ade"), (["seen", "duplicates"], (1, 2, 3, 4), 2, "af")])
-def test_as_many_items_are_listed_as_are_left(tmp_path, exclude, rows, left, items):
+def test_as_many_items_are_recommended_as_are_left(tmp_path, exclude, rows, left, items):
     recommender = Recommender(tmp_path, IDS, (3, 5), 8, begin=(0,))
     banned = CATALOGUE.query(recommender, rows, exclude).banned
     leaves = [leaf for leaf in range(3) if leaf not in banned]
     padded = leaves + [NONE] * (3 - len(leaves))
-    listed = CATALOGUE.top_items(padded, [-1.0 - leaf for leaf in padded], rows, exclude, 6)
-    assert CATALOGUE.max_items(exclude, rows) == left == len(items) and "".join(listed.items) == items
-    assert CATALOGUE.top_items(padded, [0.0] * 3, rows, exclude, 2).items == listed.items[:2]
+    recommended = CATALOGUE.top_items(padded, [-1.0 - leaf for leaf in padded], rows, exclude, 6)
+    assert CATALOGUE.max_items(exclude, rows) == left == len(items) and "".join(recommended.items) == items
+    assert CATALOGUE.top_items(padded, [0.0] * 3, rows, exclude, 2).items == recommended.items[:2]
 
 
 @pytest.mark.parametrize(("exclude", "others", "items"), [
     ([], (2,), "cdbaef"), (["seen"], (2,), "dbaef"), (["duplicates"], (2,), "cae"),
     (["seen", "duplicates"], (2, 0), "de"), (["seen"], (), "cdbaef")])
-def test_a_user_who_liked_nothing_gets_popular_items_that_it_did_not_take(exclude, others, items):
+def test_a_user_without_history_gets_new_popular_items(exclude, others, items):
     assert "".join(CATALOGUE.by_popularity(exclude, 6, others).items) == items
     assert CATALOGUE.max_items(exclude, others) == len(items)
 
 
-def test_what_was_taken_beside_the_history_is_excluded_and_says_nothing_of_taste(tmp_path):
+def test_other_interactions_are_excluded_but_not_in_the_prompt(tmp_path):
     recommender = Recommender(tmp_path, IDS, (3, 5), 8, begin=(0,))
     liked, both = (CATALOGUE.query(recommender, [0], ["seen"], others=others) for others in ((), (4, 5)))
     assert both.prompt == liked.prompt and both.history == liked.history

@@ -1,4 +1,4 @@
-"""The stage recommend on the command line: alone, and as a part of ``run`` if it has a model."""
+"""The stage recommend on the command line: alone, and as part of ``run`` if it has a model."""
 
 import pytest
 from typer.testing import CliRunner
@@ -26,7 +26,7 @@ def test_the_command_needs_a_recommender(tmp_path):
     ("recommend.scores=log", "renormalised"), ("recommend.dtype=float64", "recommend.dtype"),
     ("recommend.draft_depth=never", "all"),
     ("recommend.temperature=-1", "recommend.temperature"), ("recommend.beams=3", "recommend.beams")])
-def test_settings_are_refused_by_name(override, words):
+def test_invalid_settings_are_named(override, words):
     with pytest.raises(ConfigError, match=words):
         load([], [override])
 

@@ -45,7 +45,7 @@ def table(folder: Path) -> pa.Table:
 @pytest.mark.parametrize("point", [
     pytest.param(r"^open candidates/.*_manifest", id="the table is written"),
     pytest.param(r"^rename candidates/.*staging -> ", id="about to be shown")])
-def test_a_killed_night_is_ended_by_the_same_command(point, spark, write_input, tmp_path):
+def test_a_killed_run_is_completed_by_the_same_command(point, spark, write_input, tmp_path):
     shop = write_input(tiny_recommender.interactions())
     out, model = tmp_path / "out", tiny_recommender.write(tmp_path / "model")
     kill_points.killed(point, out, recommend_once, out, shop, model)
@@ -57,25 +57,27 @@ def test_a_killed_night_is_ended_by_the_same_command(point, spark, write_input, 
         path.unlink()
     (work / "chunks" / ".part-000001.parquet.x.partial").write_bytes(b"half") if some else None
     kept = {path: path.stat().st_mtime_ns for path in some[1::2]}
-    seen = {}
+    recorded = {}
     write = chunks.write
 
     def watching(*arguments):
-        said = write(*arguments)
-        seen.update({path: path.stat().st_mtime_ns for path in kept}, chunks={row["chunk"] for row in said})
-        return said
+        manifest = write(*arguments)
+        recorded.update(
+            {path: path.stat().st_mtime_ns for path in kept}, chunks={row["chunk"] for row in manifest}
+        )
+        return manifest
 
     job = job_of(out, shop, model)
     job.__dict__["spark"] = spark
     chunks.write = watching
     try:
-        said = pipeline.run_stage(job, "recommend")
+        manifest = pipeline.run_stage(job, "recommend")
     finally:
         chunks.write = write
-    assert {path: seen[path] for path in kept} == kept  # not written again
-    assert not {int(path.stem[5:]) for path in kept} & seen["chunks"]
+    assert {path: recorded[path] for path in kept} == kept  # not written again
+    assert not {int(path.stem[5:]) for path in kept} & recorded["chunks"]
     found = table(folder)
     times = Counter(found["user_id"].to_pylist())
-    assert len(times) == said["counts"]["users"] == 23 and set(times.values()) == {3}
+    assert len(times) == manifest["counts"]["users"] == 23 and set(times.values()) == {3}
     left = [path for path in out.rglob("*") if path.name.startswith((".", "_lock"))]
-    assert not [path for path in left if path.suffix != ".crc"]  # Spark's own, beside its files
+    assert not [path for path in left if path.suffix != ".crc"]  # Spark writes these

@@ -1,4 +1,6 @@
-"""The stage recommend on a small shop, on Spark: whole lists, drafted or not, and what is refused."""
+"""The stage recommend on a small shop with Spark: complete recommendations, with and without drafts, and
+errors.
+"""
 
 import json
 import shutil
@@ -32,7 +34,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def job_of(make_job, write_input, folder):
-    """Factory: a job that recommends to the small shop's users; settings of ``recommend`` by name."""
+    """Factory of jobs that recommend to the small shop's users, with settings of the section ``recommend``.
+    """
     def make(rows=None, limits=None, limit=None, **settings):
         place = write_input(rows or tiny_recommender.interactions(), users=[("u_new", None)])
         given = {"model": str(folder), "k": 4, "batch_size": 5, "rows_per_commit": 8, "drafter": None,
@@ -56,16 +59,16 @@ def lists(job) -> dict[str, list[str]]:
     return found
 
 
-def test_every_user_gets_whole_lists_as_the_search_finds_them(job_of, folder):
+def test_every_user_gets_k_items_as_the_search_finds_them(job_of, folder):
     job = job_of()
-    said = recommend.run(job)
+    manifest = recommend.run(job)
     assert table(job).schema.equals(CANDIDATES)
     found = lists(job)
     taken: dict[str, list[str]] = {}
     for user, item, _, _ in tiny_recommender.interactions():
         taken.setdefault(user, []).append(item)
-    assert set(found) == set(taken) | {"u_new"} and said["counts"]["users"] == len(found)
-    assert said["counts"]["popular"] == 2 and found["u0"] == found["u_new"]  # by popularity
+    assert set(found) == set(taken) | {"u_new"} and manifest["counts"]["users"] == len(found)
+    assert manifest["counts"]["popular"] == 2 and found["u0"] == found["u_new"]  # by popularity
     recommender = Recommender.open(folder)
     catalogue = Catalogue.build(recommender.ids, np.zeros(40))
     search = TopK(Target.load(folder), catalogue.trie, recommender.first_code_token, 4)
@@ -75,11 +78,11 @@ def test_every_user_gets_whole_lists_as_the_search_finds_them(job_of, folder):
         expected = {recommender.ids.items[row] for leaf in plain.leaves[0] for row in catalogue.owners[leaf]}
         assert set(found[user]) <= expected and not set(found[user]) & set(taken[user])
     assert not (job.space.work / "recommend").exists()
-    assert recommend.run(job) == said  # and nothing is done
+    assert recommend.run(job) == manifest  # nothing is recomputed
 
 
-def test_items_that_were_taken_and_disliked_are_seen(job_of, make_job):
-    """They are no part of a history, and no list of that user holds them."""
+def test_disliked_items_are_excluded(job_of, make_job):
+    """They are not part of a history, and are never recommended to that user."""
     rows = [(user, item, 1.0 if user == "u3" and place % 2 else 5.0, when)
             for place, (user, item, _, when) in enumerate(tiny_recommender.interactions())]
     settings = job_of(rows, k=34).config.model_dump()
@@ -92,26 +95,26 @@ def test_items_that_were_taken_and_disliked_are_seen(job_of, make_job):
 
 @pytest.mark.parametrize("drafter", [
     "model", *(pytest.param(name, marks=pytest.mark.slow) for name in ("popularity", "transitions", "trie"))])
-def test_drafted_lists_are_the_same_lists(job_of, drafter, tmp_path):
+def test_drafts_change_no_recommendation(job_of, drafter, tmp_path):
     plain = job_of()
     recommend.run(plain)
     expected = lists(plain)
     if drafter == "model":
         drafter = str(write(tmp_path / "drafter", seed=7, width=16))
     job = job_of(drafter=drafter, draft_width=12)
-    said = recommend.run(job)
+    manifest = recommend.run(job)
     assert lists(job) == expected
-    assert said["counts"]["accepted"] > 0 and said["forwards_a_user"] < 3
+    assert manifest["counts"]["accepted"] > 0 and manifest["forwards_a_user"] < 3
 
 
-def test_lists_are_made_in_a_type_of_their_own(job_of, make_job, job_log):
+def test_the_recommender_has_its_own_dtype(job_of, make_job, job_log):
     job = job_of(drafter="trie")
-    said, settings = recommend.run(job), job.config.model_dump()
-    assert said["settings"]["dtype"] == "float32"
-    assert recommend.run(make_job(settings | {"model": {"dtype": "bfloat16"}})) == said and not job_log
+    manifest, settings = recommend.run(job), job.config.model_dump()
+    assert manifest["settings"]["dtype"] == "float32"
+    assert recommend.run(make_job(settings | {"model": {"dtype": "bfloat16"}})) == manifest and not job_log
     wide = np.sort(table(job)["score"].drop_null().to_numpy())
     narrow = make_job(settings | {"recommend": settings["recommend"] | {"dtype": "bfloat16"}})
-    assert recommend.run(narrow)["fingerprint"] != said["fingerprint"]
+    assert recommend.run(narrow)["fingerprint"] != manifest["fingerprint"]
     assert "recommend.dtype = bfloat16: some lists will not be those of plain beam" in job_log[0]
     apart = np.abs(np.sort(table(narrow)["score"].drop_null().to_numpy()) - wide)
     assert 1e-3 < apart.max() < 2
@@ -119,8 +122,8 @@ def test_lists_are_made_in_a_type_of_their_own(job_of, make_job, job_log):
 
 @pytest.mark.parametrize("settings", [
     {}, {"temperature": 1.0}, {"temperature": 1.0, "verify": "relaxed"}, {"dtype": "bfloat16"}])
-def test_who_drafts_counts_where_lists_hang_on_it(job_of, folder, tmp_path, settings):
-    """Lists that another drafter might have made otherwise are made anew; others stay."""
+def test_the_drafter_counts_where_results_depend_on_it(job_of, folder, tmp_path, settings):
+    """Recommendations that another drafter could change are recomputed; others are kept."""
     small = [str(write(tmp_path / name, seed=seed, width=16)) for name, seed in (("a", 7), ("b", 8))]
     (tmp_path / "moved").mkdir()
     moved = str(shutil.copytree(small[0], tmp_path / "moved" / "a"))
@@ -134,8 +137,8 @@ def test_who_drafts_counts_where_lists_hang_on_it(job_of, folder, tmp_path, sett
 
 
 @pytest.mark.slow
-def test_drawn_lists_by_another_drafter_are_made_anew(job_of):
-    """``relaxed`` lists are of no law: they do not stay for one who has turned drafts off."""
+def test_sampled_recommendations_of_another_drafter_are_recomputed(job_of):
+    """``relaxed`` recommendations are lossy, so they are not kept after drafts are turned off."""
     drawn = {"temperature": 1.0, "verify": "relaxed", "draft_width": 6, "draft_whole": 1}
     first = recommend.run(job_of(drafter="popularity", **drawn))
     again = recommend.run(job_of(**drawn))
@@ -143,7 +146,7 @@ def test_drawn_lists_by_another_drafter_are_made_anew(job_of):
 
 
 @pytest.mark.slow
-def test_drawn_lists_are_the_same_in_other_batches(job_of):
+def test_sampled_recommendations_do_not_depend_on_batches(job_of):
     settings = {"temperature": 1.0, "drafter": "transitions", "draft_width": 6}
     job = job_of(batch_size=3, **settings)
     recommend.run(job)
@@ -154,8 +157,8 @@ def test_drawn_lists_are_the_same_in_other_batches(job_of):
     assert lists(job) == expected and all(len(set(found)) == 4 for found in expected.values())
 
 
-def test_chunks_that_are_there_are_not_made_again(job_of, monkeypatch):
-    """The killed run itself: ``test_recommend_killed``."""
+def test_finished_chunks_are_not_recomputed(job_of, monkeypatch):
+    """``test_recommend_killed`` kills a run."""
     job = job_of()
 
     def full(*arguments):
@@ -170,9 +173,11 @@ def test_chunks_that_are_there_are_not_made_again(job_of, monkeypatch):
     some = sorted(folder.glob("part-*.parquet"))
     some[0].unlink()
     (folder / f".{some[0].name}.x.partial").write_bytes(b"half")
-    said = recommend.run(job)
-    gone = said["workers"]["users"]
-    assert len(some) > 1 and 0 < gone < said["counts"]["users"] and set(map(len, lists(job).values())) == {4}
+    manifest = recommend.run(job)
+    gone = manifest["workers"]["users"]
+    assert (
+        len(some) > 1 and 0 < gone < manifest["counts"]["users"] and set(map(len, lists(job).values())) == {4}
+    )
 
 
 def test_items_that_share_an_id_come_in_order_of_popularity_or_alone(job_of, folder):
@@ -187,8 +192,8 @@ def test_items_that_share_an_id_come_in_order_of_popularity_or_alone(job_of, fol
 
 
 @pytest.mark.parametrize("drafter", [None, pytest.param("transitions", marks=pytest.mark.slow)])
-def test_a_list_is_whole_as_long_as_enough_items_are_left(job_of, tmp_path, drafter):
-    """40 items share 10 ids, fewer than a list of 12 has items."""
+def test_k_items_as_long_as_enough_are_left(job_of, tmp_path, drafter):
+    """40 items share 10 ids, fewer than the 12 recommended items."""
     codes = np.tile(item_ids().codes[:10], (4, 1))  # i0, i10, i20 and i30 have the first one
     place = write(tmp_path / "shared", ids=ItemIds(item_ids().items, codes, tiny_recommender.SIZES))
     taken = {"u_whole": (0, 10, 20, 30), "u_12": [*range(28)], "u_11": [*range(29)], "u_all": [*range(40)]}
@@ -213,14 +218,14 @@ def test_a_list_is_whole_as_long_as_enough_items_are_left(job_of, tmp_path, draf
         assert found[user] == [f"i{row}" for row in due[:12]]
 
 
-def test_a_user_who_cannot_be_served_has_an_error_and_costs_nobody_else(job_of):
+def test_a_failing_user_affects_nobody_else(job_of):
     greedy = [("u77", f"i{item}", None, 1_700_000_000 + item) for item in range(37)]
     rows = [*tiny_recommender.interactions(), *greedy]
     with pytest.raises(ThresholdError, match="1 of 25 users"):
         recommend.run(job_of(rows, limits={"max_error_share": 0.01}))
     job = job_of(rows)
-    said = recommend.run(job)
-    assert said["counts"]["errors"] == 1
+    manifest = recommend.run(job)
+    assert manifest["counts"]["errors"] == 1
     row = next(row for row in table(job).to_pylist() if row["user_id"] == "u77")
     assert row["rank"] is None and "fewer than 4 items are left, 3," in row["error"]
     assert {len(found) for user, found in lists_of_served(job).items()} == {4}
@@ -240,7 +245,7 @@ def test_a_limit_takes_the_first_users(job_of):
     assert sorted(lists(job)) == ["u0", "u1", "u10"]
 
 
-def test_what_cannot_be_served_is_refused(job_of, tmp_path, folder, monkeypatch):
+def test_invalid_settings_are_rejected(job_of, tmp_path, folder, monkeypatch):
     with monkeypatch.context() as patch:  # before the input is read
         patch.setattr(recommend, "prepare_input", lambda job: pytest.fail("it was prepared"))
         with pytest.raises(ConfigError, match="recommend.k = 41.*40"):

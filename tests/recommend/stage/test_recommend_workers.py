@@ -1,4 +1,4 @@
-"""What can go wrong in a worker over one user: it costs that user at most, and no other list changes."""
+"""Failures of one user in a worker: they affect at most that user."""
 
 import json
 import time
@@ -37,7 +37,7 @@ def recommender(tmp_path_factory):
 
 @pytest.fixture
 def task_of(recommender, tmp_path):
-    """Factory: a task on a folder below the test's; four users at once."""
+    """Factory of tasks in a folder of the test, with four users per batch."""
     def make(name: str = "work", hang_timeout_s: float | None = None,
              drafter: str | None = "popularity") -> RecommendTask:
         folder = tmp_path / name
@@ -57,7 +57,7 @@ def task_of(recommender, tmp_path):
 
 
 def write(task: RecommendTask, chunk: int = 0, people=tuple(USERS)) -> dict[str, list[dict]]:
-    """Write a chunk of these users; its rows by user."""
+    """Write a chunk of these users; return its rows by user."""
     rows = [{"user_id": user, "chunk": chunk, "history": USERS[user], "others": []} for user in people]
     list(chunks.write_chunks(iter(pa.Table.from_pylist(rows).to_batches()), task))
     return lists(task, chunk)
@@ -82,13 +82,13 @@ def errors(found: dict[str, list[dict]]) -> dict[str, str]:
 
 @pytest.fixture
 def undisturbed(task_of):
-    """Each user's items where nothing goes wrong."""
+    """Each user's items in a run without failures."""
     return items(write(task_of("undisturbed")))
 
 
 @pytest.fixture
 def batches(monkeypatch):
-    """Users of each search, in order, and factory: forwards do something where some users are there."""
+    """Users of each search, in order, and a factory of forward passes that act when given users take part."""
     seen, search, read = [], BatchRecommender._found, NodeScores.read
 
     def watched(self, people):
@@ -114,9 +114,9 @@ def fail_with(error: Exception):
 
 
 @pytest.mark.parametrize("error", [CUDA, CUBLAS], ids=["context lost", "cublas"])
-def test_a_device_that_fails_over_a_user_fails_the_task_and_at_last_costs_that_user(
+def test_a_device_failure_fails_the_task_and_finally_its_user(
         task_of, batches, undisturbed, error):
-    """Each attempt is a process of its own in Spark, for which a device that has failed is of no more use."""
+    """In Spark every attempt is a process of its own, for which a failed device stays unusable."""
     task, (seen, disturb) = task_of(), batches
     disturb({"u05"}, fail_with(error))
     for attempt in (1, 2):
@@ -131,10 +131,10 @@ def test_a_device_that_fails_over_a_user_fails_the_task_and_at_last_costs_that_u
     assert list(errors(found)) == ["u05"]
     assert "ended 2 workers, the last with this row alone: " in errors(found)["u05"]
     assert "the device failed: " in errors(found)["u05"]
-    assert items(found) == {user: said for user, said in undisturbed.items() if user != "u05"}
+    assert items(found) == {user: message for user, message in undisturbed.items() if user != "u05"}
 
 
-def test_users_over_whom_a_worker_ended_come_alone_and_last_and_are_given_up_after_two(
+def test_users_that_ended_a_worker_run_alone_and_last(
         task_of, batches, undisturbed):
     task, (seen, _) = task_of(), batches
     seen.clear()
@@ -144,12 +144,12 @@ def test_users_over_whom_a_worker_ended_come_alone_and_last_and_are_given_up_aft
     found = write(task)
     assert errors(found) == {"u02": "ended 2 workers, the last with this row alone: the last"}
     assert seen[-1] == ["u01"] and [len(batch) for batch in seen] == [4, 4, 4, 1]
-    assert items(found) == {user: said for user, said in undisturbed.items() if user != "u02"}
+    assert items(found) == {user: message for user, message in undisturbed.items() if user != "u02"}
 
 
 @pytest.mark.parametrize(("wait_s", "bites"), [(0.05, False), (1.5, True)], ids=["slow", "hangs"])
 def test_a_worker_is_watched_while_it_searches(task_of, batches, monkeypatch, undisturbed, wait_s, bites):
-    """The process would end at the first bite."""
+    """The watchdog would end the process when it first fires."""
     task, ended, disturb = task_of(hang_timeout_s=0.8), [], batches[1]
     monkeypatch.setattr(chunks, "Watchdog", partial(Watchdog, end=ended.append))
     disturb({"u05"} if bites else set(USERS), lambda: time.sleep(0 if ended else wait_s))
@@ -161,7 +161,7 @@ def test_a_worker_is_watched_while_it_searches(task_of, batches, monkeypatch, un
 
 
 @pytest.mark.parametrize("error", [SHORT, ALLOCATOR, MemoryError()], ids=["device", "processor", "Python"])
-def test_a_batch_without_memory_is_halved_and_its_caches_go(
+def test_a_batch_that_runs_out_of_memory_is_halved(
         task_of, batches, monkeypatch, undisturbed, error):
     prefill, seen = Target.prefill, batches[0]
     seen.clear()
@@ -176,19 +176,19 @@ def test_a_batch_without_memory_is_halved_and_its_caches_go(
     assert list(map(len, seen)) == [4] + [2] * 7
 
 
-def test_a_user_without_memory_alone_gets_an_error_and_the_batch_its_size_back(
+def test_a_user_that_runs_out_of_memory_alone_gets_an_error(
         task_of, batches, undisturbed):
     task, (seen, disturb) = task_of(), batches
-    disturb({"u03"}, fail_with(SHORT))  # whose batch is the first one
+    disturb({"u03"}, fail_with(SHORT))  # in the first batch
     seen.clear()
     found = write(task)
     assert list(errors(found)) == ["u03"] and "out of memory" in errors(found)["u03"]
-    assert items(found) == {user: said for user, said in undisturbed.items() if user != "u03"}
+    assert items(found) == {user: message for user, message in undisturbed.items() if user != "u03"}
     assert max(map(len, seen[seen.index(["u03"]) + 1:])) == 4
 
 
 @pytest.mark.parametrize("error", [SHORT, CUDA])
-def test_a_recommender_that_does_not_get_on_its_device_is_the_hosts_fault(task_of, monkeypatch, error):
+def test_a_recommender_that_does_not_fit_is_an_infrastructure_error(task_of, monkeypatch, error):
     monkeypatch.setattr(Target, "load", fail_with(error))
     _load.cache_clear()
     with pytest.raises(InfrastructureError, match="recommender does not fit, or its device failed: .*CUDA"):
@@ -197,7 +197,7 @@ def test_a_recommender_that_does_not_get_on_its_device_is_the_hosts_fault(task_o
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else(
+def test_a_hanging_forward_pass_affects_its_user_only(
         task_of, make_job, monkeypatch, undisturbed):
     """Two users of two batches end as many attempts as Spark allows (spark.task.maxFailures is 4)."""
     late = ["u00", "u05"]
@@ -223,7 +223,7 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
         BatchRecommender._found, NodeScores.read = searching, reading
         try:
             yield from chunks.write_chunks(batches, task)
-        finally:  # the worker serves other tests
+        finally:  # other tests use the worker
             BatchRecommender._found, NodeScores.read = found, read
 
     task, job = task_of(hang_timeout_s=4), make_job({"recommend": {"rows_per_commit": 14}})
@@ -231,15 +231,15 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_user_and_nobody_else
     chunks.write(job, task, 1, len(USERS))
     found = lists(task)
     assert sorted(errors(found)) == late
-    assert all("the last with this row alone: no forward ended within 4 s" in said
-               for said in errors(found).values())
-    assert items(found) == {user: said for user, said in undisturbed.items() if user not in late}
+    assert all("the last with this row alone: no forward ended within 4 s" in message
+               for message in errors(found).values())
+    assert items(found) == {user: message for user, message in undisturbed.items() if user not in late}
     assert hangs.hang_count(Path(task.folder), task.cut) == 4
 
 
-@pytest.mark.parametrize(("settings", "said"), [
+@pytest.mark.parametrize(("settings", "message"), [
     ({"temperature": 1e-9}, "recommend.temperature = 1e-09: use 0"),
     ({"draft_whole": 0}, "recommend.drafter = 'trie' drafts whole levels only")])
-def test_settings_that_cannot_work_are_refused_before_any_worker(settings, said):
-    with pytest.raises(ValidationError, match=said):
+def test_invalid_settings_fail_before_any_worker(settings, message):
+    with pytest.raises(ValidationError, match=message):
         RecommendSettings(**settings)

@@ -1,4 +1,4 @@
-"""Drafted nodes that spoil their row's forward are found, whatever the tree and wherever they stand in it."""
+"""Draft nodes with non-finite logits are found, whatever the tree and wherever they are in it."""
 
 import numpy as np
 
@@ -18,12 +18,12 @@ def trees(rng: np.random.Generator) -> DraftBatch:
                       np.zeros((ROWS, NODES), np.uint8))
 
 
-def test_the_nodes_that_spoil_a_row_are_found_and_no_others():
+def test_finds_exactly_the_nonfinite_nodes():
     rng = np.random.default_rng(0)
     for share in (0.0, 0.1, 0.4, 1.0):
         drafts, bad, asked = trees(rng), rng.random((ROWS, NODES)) < share, []
         there = np.arange(NODES) < drafts.sizes[:, None]
-        hopeless = rng.random(ROWS) < 0.2  # their text itself has no numbers
+        hopeless = rng.random(ROWS) < 0.2  # non-finite even without drafts
         without = there & ~hopeless[:, None]
         for node in range(NODES):
             up = drafts.parents[:, node]
@@ -51,8 +51,8 @@ def _is_the_same_tree(drafts, keep):
     assert (some.host[1] == up).all()
 
 
-def test_a_path_that_ends_at_a_node_that_was_not_there_ends_before_it():
-    """Its token is the step's own, and queries are counted as in the forward."""
+def test_a_path_that_ends_at_a_missing_node_ends_before_it():
+    """Its token is the step's own, and queries are indexed as in the forward pass."""
     drafts = DraftBatch(np.array([[7, 8, 9]] * 2, np.int32), np.array([[ROOT, ROOT, 1]] * 2, np.int32),
                         np.array([3, 3], np.int32), np.ones((2, 3), np.float32), np.zeros((2, 3), np.uint8))
     whole = build(np.array([1, 2]), drafts, np.array([4, 4]))

@@ -1,4 +1,4 @@
-"""Whatever drafts them, texts that are sampled have the target's own law, and rows are by themselves."""
+"""Sampled texts have the target's own distribution, whatever drafts them, and rows are independent."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ from pools.draft import DraftSettings
 from pools.index import Index
 
 V, NEW, ROWS = 6, 3, 3000
-ODDS = 1e-6  # that a right engine fails one of these tests, over all seeds
+ODDS = 1e-6  # probability that a correct engine fails one of these tests, over random seeds
 PROMPT = np.array([1, 4, 2], np.int32)
 WARP = Warp(temperature=0.8, top_k=5)
 
@@ -40,8 +40,8 @@ def target():
 
 
 @pytest.fixture(scope="module")
-def law(target):
-    """Exact probabilities float64 (V, V, V) of what is written behind the prompt."""
+def distribution(target):
+    """Return the exact probabilities float64 (V, V, V) of the tokens after the prompt."""
     return exact(target, NEW)
 
 
@@ -68,10 +68,18 @@ def drafter(kind: str):
     return ModelDrafter(Target(model(1)), kind)
 
 
-def engine(target, kind: str, rule: str = "rrs", law_name: str = "without_replacement", seed: int = 5,
-           batch: int = 64, warp: Warp = WARP, new: int = NEW):
+def engine(
+    target,
+    kind: str,
+    rule: str = "rrs",
+    draft_distribution: str = "without_replacement",
+    seed: int = 5,
+    batch: int = 64,
+    warp: Warp = WARP,
+    new: int = NEW,
+):
     settings = EngineSettings(max_new_tokens=new, batch_size=batch, nodes=12, depth=3, score="always")
-    return SamplingEngine(target, settings, Sampling(warp, seed, law_name, rule), drafter(kind))
+    return SamplingEngine(target, settings, Sampling(warp, seed, draft_distribution, rule), drafter(kind))
 
 
 def requests(kind: str, rows: int):
@@ -91,7 +99,7 @@ CASES = [("none", "rrs", "without_replacement"), ("old", "rrs", "without_replace
 
 
 def ends(table: np.ndarray, bad: int) -> np.ndarray:
-    """Sums of a table of texts by the place of the first such token, those without it last."""
+    """Sum a table of texts by the position of the first bad token, with texts without one last."""
     left, found = table, []
     for place in range(table.ndim):
         here = (*[slice(None)] * place, bad)
@@ -101,35 +109,38 @@ def ends(table: np.ndarray, bad: int) -> np.ndarray:
     return np.array([*found, left.sum()])
 
 
-def distance(results, law: np.ndarray) -> tuple[float, int]:
-    """G of the texts' counts, those of few expected rows taken together, and its degrees of freedom."""
-    counts = np.zeros(law.shape)
+def distance(results, distribution: np.ndarray) -> tuple[float, int]:
+    """Return the G statistic of the texts' counts, with rare texts merged, and its degrees of freedom."""
+    counts = np.zeros(distribution.shape)
     for result in results:
         counts[tuple(result.token_ids)] += 1
-    assert not counts[law == 0].any()
-    expected = counts.sum() * law
+    assert not counts[distribution == 0].any()
+    expected = counts.sum() * distribution
     rare = expected < 5
-    seen, owed = (np.append(part[~rare], part[rare].sum()) for part in (counts, expected))
-    there = seen > 0
-    return 2 * (seen[there] * np.log(seen[there] / owed[there])).sum(), len(seen) - 1
+    observed, expected_counts = (np.append(part[~rare], part[rare].sum()) for part in (counts, expected))
+    there = observed > 0
+    return 2 * (observed[there] * np.log(observed[there] / expected_counts[there])).sum(), len(observed) - 1
 
 
-@pytest.mark.parametrize(("kind", "rule", "law_name"), CASES, ids=["-".join(case) for case in CASES])
-def test_texts_have_the_targets_law(target, law, kind, rule, law_name):
-    results = list(engine(target, kind, rule, law_name).run(requests(kind, ROWS)))
-    found, degrees = distance(results, law)
+@pytest.mark.parametrize(
+    ("kind", "rule", "draft_distribution"), CASES, ids=["-".join(case) for case in CASES]
+)
+def test_texts_have_the_target_distribution(target, distribution, kind, rule, draft_distribution):
+    results = list(engine(target, kind, rule, draft_distribution).run(requests(kind, ROWS)))
+    found, degrees = distance(results, distribution)
     assert len(results) == ROWS and found < chi2.isf(ODDS, degrees)
     if kind != "none":
         assert sum(result.accepted_tokens + result.reused_tokens for result in results) > 0.1 * ROWS
 
 
-@pytest.mark.parametrize(("kind", "rule", "law_name"), [
+@pytest.mark.parametrize(("kind", "rule", "draft_distribution"), [
     ("1x1", "speculative", "iid"), ("3x2", "rrs", "without_replacement"),
     ("3x2", "traversal", "without_replacement"), ("2x2", "traversal", "without_replacement")])
-def test_texts_keep_their_law_where_a_token_has_no_numbers_behind_it(target, kind, rule, law_name):
-    """A drafted node of that token spoils its row's forward: as often as the law says the text ends there,
-    with an error, and the texts that do not are as frequent as they were. Four tokens: the prompt's forward
-    writes one, so that two levels are drafted behind it.
+def test_nonfinite_logits_after_a_token_keep_the_distribution(target, kind, rule, draft_distribution):
+    """A drafted node with that token makes its row's forward pass non-finite.
+
+    The text must end there with its exact probability. The first token is never bad, so two levels are
+    drafted after it.
     """
     small, bad, new = model(0), 3, 4
     with torch.no_grad():
@@ -141,7 +152,7 @@ def test_texts_keep_their_law_where_a_token_has_no_numbers_behind_it(target, kin
         expected[here] = 0
         expected[(*here, *[0] * rest)] = ended
     broken = Target(small, check=False)
-    results = list(engine(broken, kind, rule, law_name, new=new).run(requests(kind, ROWS)))
+    results = list(engine(broken, kind, rule, draft_distribution, new=new).run(requests(kind, ROWS)))
     for result in results:
         assert bool(result.error) == (bad in result.token_ids[: new - 1])
         assert len(result.token_ids) == new or result.token_ids[-1] == bad and result.error
@@ -151,30 +162,32 @@ def test_texts_keep_their_law_where_a_token_has_no_numbers_behind_it(target, kin
     assert len(results) == ROWS and found < chi2.isf(ODDS, degrees)
     counts = np.zeros(expected.shape)
     np.add.at(counts, tuple(np.array([text.token_ids for text in texts]).T), 1)
-    seen, owed = ends(counts, bad), ROWS * ends(expected, bad)
-    assert 2 * (seen * np.log(seen / owed)).sum() < chi2.isf(ODDS, new)
+    observed, expected_counts = ends(counts, bad), ROWS * ends(expected, bad)
+    assert 2 * (observed * np.log(observed / expected_counts)).sum() < chi2.isf(ODDS, new)
     assert sum(result.accepted_tokens for result in results) > 0.1 * ROWS
 
 
-def test_a_rule_that_is_told_another_law_would_be_caught(target, law):
-    """Drawn without replacement, verified as independent draws: off by little, and seen."""
+def test_wrong_draft_distribution_is_detected(target, distribution):
+    """Candidates sampled without replacement but verified as independent samples: a small error, which is
+    detected.
+    """
     wrong = engine(target, "3x2")
     sampled = wrong.drafter.sampled
     wrong.drafter.sampled = lambda *args: sampled(*args)._replace(laws=("iid",) * len(args[0]))
-    found, degrees = distance(wrong.run(requests("3x2", 3 * ROWS)), law)
+    found, degrees = distance(wrong.run(requests("3x2", 3 * ROWS)), distribution)
     assert found > chi2.isf(ODDS, degrees)
 
 
-def test_generate_draws_by_the_same_law(target, law):
-    """What plain decoding is timed by in mode sample."""
+def test_generate_samples_the_same_distribution(target, distribution):
+    """``generate`` is the baseline of mode sample."""
     torch.manual_seed(0)
     found = generate_texts(target, requests("none", ROWS), 500, NEW, **WARP.generate_arguments())
-    how_far, degrees = distance([SimpleNamespace(token_ids=text) for text in found], law)
+    how_far, degrees = distance([SimpleNamespace(token_ids=text) for text in found], distribution)
     assert how_far < chi2.isf(ODDS, degrees)
 
 
-def test_generation_config_is_honoured(law):
-    """Its penalty and least length, on the way to the law: the end of text is not drawn before."""
+def test_generation_config_is_honoured(distribution):
+    """Its penalty and minimum length apply: the end of text is not sampled before."""
     small = model(0)
     small.generation_config.repetition_penalty, small.generation_config.eos_token_id = 1.7, 3
     target = Target(small)
@@ -189,8 +202,8 @@ def test_generation_config_is_honoured(law):
         logits = plain(ids).logits[:, -2:].double()
     shares = []
     for place in range(2):
-        seen = ids[:, : len(PROMPT) + place]
-        scores = RepetitionPenaltyLogitsProcessor(1.7)(seen, logits[:, place].clone())
+        observed = ids[:, : len(PROMPT) + place]
+        scores = RepetitionPenaltyLogitsProcessor(1.7)(observed, logits[:, place].clone())
         scores[:, 3] = -torch.inf
         shares.append((scores / 1.3).softmax(-1).numpy())
     expected = ROWS * shares[0][0][:, None] * shares[1]

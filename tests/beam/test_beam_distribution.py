@@ -1,4 +1,4 @@
-"""Texts of drafted beams have the law of plain beam sampling, which is enumerated."""
+"""Texts of drafted beams have the distribution of beam sampling, which is enumerated."""
 
 from collections import Counter
 from itertools import product
@@ -16,7 +16,7 @@ from dare_job.decode.sampling.warp import warp
 from dare_job.decode.settings import Beams, Warp
 
 V, NEW, ROWS, EOS = 4, 3, 2000, 3
-ODDS = 1e-6  # that a right engine fails one of these tests, over all seeds
+ODDS = 1e-6  # probability that a correct engine fails one of these tests, over random seeds
 PROMPT = np.array([1, 2, 0], np.int32)
 WARP = Warp(temperature=0.8, top_k=6)
 
@@ -32,7 +32,7 @@ def draft():
 
 
 class Reference:
-    """The law of a row's text, by following every way in which its beams may be drawn."""
+    """The distribution of a row's text, by following every sequence of beams."""
 
     def __init__(self, target: Target, beams: Beams):
         self.beams, self.texts = beams, Counter()
@@ -44,16 +44,16 @@ class Reference:
                 self.logs[path] = torch.log_softmax(plain(ids).logits[0, -1].double(), -1)
         self.follow([((), 0.0)], [], 1.0)
 
-    def follow(self, live, finished, chance):
+    def follow(self, live, finished, probability):
         """live: (tokens, log P) of beams; finished: (score, tokens), best first."""
         scores = torch.stack([self.logs[tokens] + value for tokens, value in live]).flatten()
         p = warp(scores[None], self.beams.warp)[0][0]
-        tuples, chances = enumerate_candidates(distribution_for(self.beams.law), p, self.beams.width)
-        for pairs, share in zip(tuples.tolist(), (chance * chances).tolist(), strict=True):
+        tuples, probabilities = enumerate_candidates(distribution_for(self.beams.law), p, self.beams.width)
+        for pairs, share in zip(tuples.tolist(), (probability * probabilities).tolist(), strict=True):
             outs = [((*live[pair // V][0], pair % V), float(scores[pair])) for pair in pairs if pair >= 0]
             self.one(outs, list(finished), share)
 
-    def one(self, outs, finished, chance):
+    def one(self, outs, finished, probability):
         tokens = len(outs[0][0])
         over = [out for out in outs if out[0][-1] == EOS or tokens == NEW]
         finished += [(value / tokens**self.beams.length_penalty, text) for text, value in over]
@@ -61,22 +61,22 @@ class Reference:
         live = [out for out in outs if out not in over]
         best = max((value / tokens**self.beams.length_penalty for _, value in live), default=-np.inf)
         if not live or len(finished) == self.beams.width and best <= finished[-1][0]:
-            self.texts[finished[0][1]] += chance
+            self.texts[finished[0][1]] += probability
         else:
-            self.follow(live, finished, chance)
+            self.follow(live, finished, probability)
 
 
 def g_of(results, texts) -> tuple[float, int]:
-    """G of the texts' counts, those of few expected rows taken together, and its degrees of freedom."""
-    seen = Counter(tuple(result.token_ids.tolist()) for result in results.values())
-    assert not seen.keys() - texts.keys()
+    """Return the G statistic of the texts' counts, with rare texts merged, and its degrees of freedom."""
+    observed = Counter(tuple(result.token_ids.tolist()) for result in results.values())
+    assert not observed.keys() - texts.keys()
     names = sorted(texts)
-    counts, owed = (np.array([of[name] for name in names], float) for of in (seen, texts))
-    owed *= counts.sum() / owed.sum()
-    rare = owed < 5
-    counts, owed = (np.append(part[~rare], part[rare].sum()) for part in (counts, owed))
+    counts, expected = (np.array([of[name] for name in names], float) for of in (observed, texts))
+    expected *= counts.sum() / expected.sum()
+    rare = expected < 5
+    counts, expected = (np.append(part[~rare], part[rare].sum()) for part in (counts, expected))
     there = counts > 0
-    return 2 * (counts[there] * np.log(counts[there] / owed[there])).sum(), len(counts) - 1
+    return 2 * (counts[there] * np.log(counts[there] / expected[there])).sum(), len(counts) - 1
 
 
 CASES = [("plain", "iid", "iid"), ("plain", "without_replacement", "iid"), ("drafted", "iid", "iid"),
@@ -84,10 +84,12 @@ CASES = [("plain", "iid", "iid"), ("plain", "without_replacement", "iid"), ("dra
          ("drafted", "without_replacement", "without_replacement")]
 
 
-@pytest.mark.parametrize(("how", "outputs", "drawn"), CASES, ids=["-".join(case) for case in CASES])
-def test_texts_have_the_law_of_plain_beams(target, draft, how, outputs, drawn):
-    """Of a width that is always the same: two beams, three drafts a layer."""
-    beams = Beams(2, 3, 2, layers=2, warp=WARP, law=outputs, draft_law=drawn, seed=5)
+@pytest.mark.parametrize(
+    ("how", "outputs", "draft_distribution"), CASES, ids=["-".join(case) for case in CASES]
+)
+def test_texts_have_the_distribution_of_beam_sampling(target, draft, how, outputs, draft_distribution):
+    """With a constant width of two beams, and three drafts per layer."""
+    beams = Beams(2, 3, 2, layers=2, warp=WARP, law=outputs, draft_law=draft_distribution, seed=5)
     texts = Reference(target, beams).texts
     assert sum(texts.values()) == pytest.approx(1)
     results = write(target, [PROMPT] * ROWS, beams, draft if how == "drafted" else None, max_new_tokens=NEW,
@@ -99,13 +101,17 @@ def test_texts_have_the_law_of_plain_beams(target, draft, how, outputs, drawn):
 
 
 _WEIGHTS = kernel.next_output_weights
-WRONG = {"ratio": lambda p, q: (p > 0).double(),
-         "weights_of": lambda p, owed, earlier, first, outputs: _WEIGHTS(p, p, earlier, first, outputs)}
+WRONG = {
+    "acceptance_ratio": lambda p, q: (p > 0).double(),
+    "next_output_weights": lambda p, residual, earlier, first, outputs: _WEIGHTS(
+        p, p, earlier, first, outputs
+    ),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_verdicts_are_caught(target, draft, monkeypatch, name):
-    """Every possible draft accepted; what no draft gave drawn from p, and not from what is owed."""
+def test_wrong_verification_is_detected(target, draft, monkeypatch, name):
+    """Every possible draft is accepted, or remaining outputs are sampled from p rather than the residual."""
     monkeypatch.setattr(kernel, name, WRONG[name])
     beams = Beams(2, 4, 2, layers=2, warp=WARP, seed=5)
     results = write(target, [PROMPT] * 2 * ROWS, beams, draft, max_new_tokens=NEW, batch_size=64)
