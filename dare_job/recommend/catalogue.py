@@ -77,7 +77,7 @@ class Catalogue:
         )
 
     def top_items(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
-               exclude: Sequence[str], k: int) -> Recommendations:
+                  exclude: Sequence[str], k: int) -> Recommendations:
         """Map ranked leaves to the first k items: all items of a leaf by popularity, or one of them.
 
         k items are always found if ``max_items`` is at least k, since every leaf that is not banned has an

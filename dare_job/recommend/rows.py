@@ -126,7 +126,7 @@ class BatchRecommender:
         result, rows_out = self.search.search(queries), []
         for at, (user, rows, others) in enumerate(users):
             recommendations = self.catalogue.top_items(result.leaves[at].tolist(), result.scores[at].tolist(),
-                                           [*rows, *others], self.exclude, self.k)
+                                                       [*rows, *others], self.exclude, self.k)
             rows_out += _rows(
                 user, recommendations, MODEL, int(result.forwards[at]), int(result.accepted[at])
             )

@@ -75,7 +75,7 @@ def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender
 
 
 def make_search(settings: RecommendSettings, recommender: Recommender, trie: Trie, sequences: Sequences,
-           drafter: Recommender | None, device: str, seed: int = 0) -> TopK:
+                drafter: Recommender | None, device: str, seed: int = 0) -> TopK:
     """Load the models and make the search that the settings ask for.
 
     Raises

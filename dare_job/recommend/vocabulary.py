@@ -65,8 +65,8 @@ class Recommender:
         try:
             prompt = record["prompt"]
             recommender = cls(folder, ItemIds.load(folder / record["item_ids"]),
-                        tuple(map(int, record["first_code_token"])), int(record["max_history_items"]),
-                        tuple(map(int, prompt["begin"])), tuple(map(int, prompt["separator"])))
+                              tuple(map(int, record["first_code_token"])), int(record["max_history_items"]),
+                              tuple(map(int, prompt["begin"])), tuple(map(int, prompt["separator"])))
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{folder / RECORD} has a missing or invalid field ({error!r}): train the "
                              "recommender again") from None

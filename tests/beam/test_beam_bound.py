@@ -68,7 +68,7 @@ def test_two_outputs_bound_every_coupling(outputs, draft_distribution):
             distribution_for(draft_distribution), q.expand(DRAWS, -1), 3, uniform_values[0]
         )
         verified = verify(p.expand(DRAWS, -1), q.expand(DRAWS, -1), drafts, uniform_values[1],
-                       torch.full((DRAWS,), 2), outputs, draft_distribution)
+                          torch.full((DRAWS,), 2), outputs, draft_distribution)
         assert float((verified.counts >= 2).double().mean()) < highest + NEAR
 
 

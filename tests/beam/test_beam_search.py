@@ -31,7 +31,7 @@ def assert_equal_to_generate(target, draft, beams, new=16, **options):
     for row, prompt in enumerate(texts):
         result = results[row]
         texts_found, scores = beam_search_of_generate(target, prompt, beams.width, new,
-                                       length_penalty=beams.length_penalty, **options)
+                                                      length_penalty=beams.length_penalty, **options)
         assert result.error is None, result.error
         assert result.beams.scores == pytest.approx(scores, abs=2e-5)
         for found, tokens in zip(result.beams.sequences, texts_found, strict=True):

@@ -65,7 +65,7 @@ def outcomes(p, q, drafts, probabilities, widths, outputs, draft_distribution):
     n = drafts.shape[1]
     bits = torch.tensor(list(product((True, False), repeat=n)))
     rows, which = (x.flatten() for x in torch.meshgrid(torch.arange(len(drafts)), torch.arange(len(bits)),
-                                                      indexing="ij"))
+                                                       indexing="ij"))
     forced = bits[which]
     verified = kernel.verify(
         p[rows], q[rows], drafts[rows], (~forced).double(), widths[rows], outputs, draft_distribution

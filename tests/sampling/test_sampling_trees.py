@@ -95,7 +95,7 @@ def test_retrieved_text_is_verified_without_q():
     """Retrieved rows are verified by rule naive without q: tokens are accepted with probability p."""
     world, rows = worlds(3)[0], 3000
     tree, p, _ = flatten_trees(world, torch.tensor([[2, 0]]).expand(rows, -1),
-                          torch.tensor([[[1, 2], [0, 1]]]).expand(rows, -1, -1))
+                               torch.tensor([[[1, 2], [0, 1]]]).expand(rows, -1, -1))
     uniforms = torch.rand((len(p), 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     done = verify_trees("naive", "top_k", tree, p, None, uniforms)
     first = shares(world.p[0])

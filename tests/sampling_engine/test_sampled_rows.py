@@ -82,7 +82,7 @@ def test_temperature_0_equals_the_strict_engine(pair, kind):
 def test_rows_of_windowed_models_are_independent():
     target = Target(tiny("gemma2"))
     one, many = (generated(SamplingEngine(target, settings(batch), Sampling(seed=1),
-                                        ModelDrafter(Target(tiny("gemma2")), "2x2")), requests())
+                                          ModelDrafter(Target(tiny("gemma2")), "2x2")), requests())
                  for batch in (1, 4))
     assert one == many and "gemma2" in ARCHITECTURES
 

@@ -130,7 +130,7 @@ class BeamDrafter:
 
 
 def _sample_layer(beams: Beams, likelihoods: torch.Tensor, logits: torch.Tensor, ends: torch.Tensor,
-           banned: torch.Tensor | None, row_uniforms: torch.Tensor) -> tuple:
+                  banned: torch.Tensor | None, row_uniforms: torch.Tensor) -> tuple:
     """Return pairs (R, n) after beams of log P (R, B), their distribution, and log P of those that may
     continue.
     """

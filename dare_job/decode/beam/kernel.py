@@ -77,7 +77,7 @@ class VerifiedDrafts(NamedTuple):
 
 
 def verify(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: torch.Tensor,
-          widths: torch.Tensor, output_distribution: str, draft_distribution: str) -> VerifiedDrafts:
+           widths: torch.Tensor, output_distribution: str, draft_distribution: str) -> VerifiedDrafts:
     """Accept or reject drafts in order.
 
     Parameters
@@ -130,7 +130,7 @@ def complete(p: torch.Tensor, verified: VerifiedDrafts, drafts: torch.Tensor, un
 
 
 def next_output_weights(p: torch.Tensor, residual: torch.Tensor, earlier: torch.Tensor, first: torch.Tensor,
-               output_distribution: str) -> torch.Tensor:
+                        output_distribution: str) -> torch.Tensor:
     """Return weights (R, S) of the output after ``earlier`` (R, k).
 
     These are the ``residual`` for rows whose ``first`` (R,) output without a draft this is, else p or what

@@ -15,7 +15,7 @@ from pools.tree import ROOT, DraftBatch
 
 
 def finite_nodes(drafts: DraftBatch, nonfinite: np.ndarray,
-         is_finite: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+                 is_finite: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Find the nodes bool (R, N) with which each row's logits are finite; descendants of dropped nodes are
     dropped.
 

@@ -123,7 +123,7 @@ def _cut_at_nonfinite(candidates: CandidateTrees, finite: torch.Tensor) -> Candi
 def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> CandidateTrees:
     device = tree.tokens.device
     return CandidateTrees(torch.from_numpy(tree.starts[:-1]).to(device), tree.tokens,
-                      *(torch.from_numpy(part.astype(np.int64)).to(device) for part in (children, draws)))
+                          *(torch.from_numpy(part.astype(np.int64)).to(device) for part in (children, draws)))
 
 
 def _children(parents: np.ndarray, starts: np.ndarray) -> np.ndarray:

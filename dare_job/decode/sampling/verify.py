@@ -178,7 +178,7 @@ class TreeOutcome(NamedTuple):
 
 
 def verify_trees(rule: str, distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor | None,
-         uniforms: torch.Tensor) -> TreeOutcome:
+                 uniforms: torch.Tensor) -> TreeOutcome:
     """Verify trees from the root down, node by node, with a rule of ``RULES``.
 
     Parameters

@@ -26,7 +26,7 @@ class Randomness(Protocol):
         """
 
     def sample_order(self, rows: np.ndarray, nodes: torch.Tensor, weights: torch.Tensor, limits: torch.Tensor,
-              purpose: int) -> torch.Tensor:
+                     purpose: int) -> torch.Tensor:
         """Sample places int64 (S, max(limits)) without replacement (Plackett-Luce).
 
         Parameters
@@ -57,14 +57,14 @@ class RowRandomness:
         return torch.from_numpy(row_uniforms).to(probability.device) < probability
 
     def sample_order(self, rows: np.ndarray, nodes: torch.Tensor, weights: torch.Tensor, limits: torch.Tensor,
-              purpose: int) -> torch.Tensor:
+                     purpose: int) -> torch.Tensor:
         """Sample by an exponential race: candidate a arrives at -log(1 - u_a) / weight_a, with u_a from the
         node alone.
         """
         count, width = int(limits.max()), weights.shape[1]
         repeated_rows = np.repeat(rows, width)
         row_uniforms = uniforms(self._keys[repeated_rows], self._steps[repeated_rows], purpose,
-                         nodes.clamp_min(0).flatten().cpu().numpy(), 1).reshape(len(rows), width)
+                                nodes.clamp_min(0).flatten().cpu().numpy(), 1).reshape(len(rows), width)
         arrival_times = -torch.log1p(-torch.from_numpy(row_uniforms).to(weights.device)) / normalised(weights)
         arrival_times = arrival_times.masked_fill(weights <= 0, torch.inf)
         arrived, places = arrival_times.sort(dim=-1, stable=True)
@@ -175,7 +175,7 @@ def _residual(r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
 
 
 def _fill(out: torch.Tensor, selected: torch.Tensor, count: torch.Tensor, p: torch.Tensor, k: int,
-            randomness: Randomness, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
+          randomness: Randomness, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
     """Sample the missing outputs from p without the selected ones."""
     if bool((count < k).any()):
         samples = randomness.sample_order(rows, nodes, p.masked_fill(selected, 0), k - count, CHOICE)

@@ -135,7 +135,7 @@ class SampledTopK(TopK):
 
 
 def _draft_distribution(level: Drafted, rows: np.ndarray, candidates: Candidates,
-             temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+                        temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the drafter's distribution float64 (S, A) over the candidates of rows (S,), and their drafts'
     places (S, N).
 

@@ -140,7 +140,7 @@ class TopK:
             drafts = self._drafts(state, rows)
             if self.draft_depth and drafts:
                 self.draft_depth.record_draft(before, [(level.nodes >= 0).sum(1) for level in drafts],
-                                          1e3 * (time.perf_counter() - forward_started))
+                                              1e3 * (time.perf_counter() - forward_started))
             drafted_s = time.perf_counter() - forward_started
             draft_s += drafted_s
             self.clock_s += drafted_s
@@ -157,9 +157,9 @@ class TopK:
         nodes, draft_reads = ranked.nodes.cpu().numpy(), self.drafter.reads if self.drafter else []
         leaves = np.where(nodes[:, -1] == NONE, NONE, nodes[:, -1] - self.trie.first_leaf)
         return TopKResult(leaves, ranked.scores[:, -1].cpu().numpy(), nodes[:, 1:],
-                     *(np.array(reads, np.int64).reshape(-1, len(queries))
-                       for reads in (self.node_scores.reads, draft_reads)),
-                     self.trie.length, time.perf_counter() - started, draft_s)
+                          *(np.array(reads, np.int64).reshape(-1, len(queries))
+                            for reads in (self.node_scores.reads, draft_reads)),
+                          self.trie.length, time.perf_counter() - started, draft_s)
 
     def begin(self, queries: Sequence[Query]) -> None:
         """Replace all rows by these queries."""

@@ -29,7 +29,7 @@ _PARABOLA = np.array([[3, 6, -1], [-1, 6, 3]]) / 8  # maps values at 0, 1/2, 1 t
 
 
 def weighted_sum(function: Callable[[float, float], float], x: np.ndarray, weights: np.ndarray,
-           tolerance: float) -> float:
+                 tolerance: float) -> float:
     """Return the sum of weights times function(x), by adaptive interpolation.
 
     On an interval the function is interpolated by a quartic through five points. The interval is halved
@@ -120,13 +120,13 @@ class SortedByQ:
         return remaining
 
     def weighted_sum(self, function: Callable[[Token, float], float], weights: np.ndarray,
-               tolerance: float = TOLERANCE) -> float:
+                     tolerance: float = TOLERANCE) -> float:
         """Return the sum over tokens of weights (m,) times a function of a token and of the allowed error."""
         heavy = sum(weights[x] * function(Token(self.q[x], x), tolerance / weights[x])
                     for x in range(self.light, len(self.q)) if weights[x] > 0)
         positive = np.flatnonzero(weights[: self.light] > 0)
         return float(heavy) + weighted_sum(lambda q, error: function(Token(q, -1), error), self.q[positive],
-                                     weights[positive], tolerance)
+                                           weights[positive], tolerance)
 
 
 def sequential(p: np.ndarray, q: np.ndarray, n: int) -> float:

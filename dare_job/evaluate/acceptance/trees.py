@@ -114,7 +114,7 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
 
 
 def _measured(target: Target, draft: Target, rows: Sequence[Row], tree: SparseShape, sampling: Sampling,
-             new_tokens: int, batch: int) -> dict:
+              new_tokens: int, batch: int) -> dict:
     """Return accepted tokens per step, the target's own excluded, and the share of verified nodes that accept
     one.
     """
