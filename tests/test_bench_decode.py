@@ -123,8 +123,7 @@ def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, architecture
     network = profiles_noise.make(architecture, tokenizer)
     noise.reserve(network)
     batch = next(train.batches(profiles, tokenizer, 0))
-    optimizers = train._optimizers(network)
-    train._step(network, optimizers, batch, 1.0)  # reserved units stay without effect
+    train._fit(network, iter([batch]), 1)  # reserved units stay without effect
     with torch.no_grad():
         quiet = noise._logits(network, batch)
         second = noise._mlp(network)[2]

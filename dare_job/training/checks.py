@@ -1,4 +1,4 @@
-"""What commands that train or measure ask of their numbers first; each error names the option."""
+"""Checks of the options of commands that train or measure; each error names the option."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,43 +8,43 @@ from dare_job.errors import ConfigError
 
 
 def option(name: str) -> str:
-    """The option that sets a field."""
+    """The option of a field."""
     return f"--{name.replace('_', '-')}"
 
 
 def require_at_least(settings: Any, **least: int) -> None:
-    """Fields of the settings and the least that each may be. Raises ConfigError."""
+    """Check fields of settings against their minimum values. Raises ConfigError."""
     for name, bound in least.items():
         if getattr(settings, name) < bound:
             raise ConfigError(f"{option(name)} is {getattr(settings, name)}; it must be at least {bound}")
 
 
 def require_each(asked: str, values: Iterable[int], least: int = 1) -> None:
-    """Numbers of an option that takes several, none too. Raises ConfigError."""
+    """Check all numbers of an option that takes any number of them. Raises ConfigError."""
     if (found := min(values, default=least)) < least:
         raise ConfigError(f"{asked}: {found} is among them; each must be at least {least}")
 
 
 def require_heads(width: int, heads: int) -> None:
-    """Rotary positions need an even width of each head. Raises ConfigError."""
+    """Check that each head has an even width, as rotary positions need. Raises ConfigError."""
     if width % (2 * heads):
         raise ConfigError(f"--width {width} is no multiple of twice --heads {heads}")
 
 
 def require_rate(rate: float) -> None:
-    """A learning rate. Raises ConfigError."""
+    """Check a learning rate. Raises ConfigError."""
     if not 0 < rate <= 1:
         raise ConfigError(f"--rate is {rate:g}; it must be above 0 and at most 1")
 
 
 def require_folder(asked: str, place: Path | None) -> None:
-    """A folder that is there or can be made. Raises ConfigError."""
+    """Check that a path is a folder or does not exist. Raises ConfigError."""
     if place is not None and place.exists() and not place.is_dir():
         raise ConfigError(f"{asked} {place} is a file; name a folder")
 
 
 def require_temperatures(asked: str, values: Iterable[float], greedy: bool = True) -> None:
-    """Temperatures of an option; greedy: whether 0 is one. Raises ConfigError."""
+    """Check temperatures; greedy: 0 is allowed. Raises ConfigError."""
     from dare_job.decode.settings import Warp
 
     for value in values:
@@ -53,4 +53,4 @@ def require_temperatures(asked: str, values: Iterable[float], greedy: bool = Tru
         except ConfigError as error:
             raise ConfigError(f"{asked}: {error}") from error
         if value == 0 and not greedy:
-            raise ConfigError(f"{asked}: at temperature 0 nothing is drawn; it must be above")
+            raise ConfigError(f"{asked}: temperature 0 does not sample; it must be above 0")

@@ -98,7 +98,7 @@ def test_items_without_an_id_are_left_out_and_named(tmp_path, job_log):
 def test_a_broken_row_costs_no_other(tmp_path, job_log, column):
     data = read(_interactions(tmp_path, ["0", "1", "2", "3"], **column), IDS)
     assert data.users == ("u",) and _rows(data.train) == [[0, 2]] and _rows(data.valid) == [[3]]
-    assert "left out 1 of 4 interactions without a user, an item or a time" in job_log[0]
+    assert "skipped 1 of 4 interactions without a user, an item or a time" in job_log[0]
 
 
 def test_files_of_other_types_are_one_table(tmp_path):

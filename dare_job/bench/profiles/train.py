@@ -29,9 +29,10 @@ from dare_job.bench.profiles import data, noise
 from dare_job.bench.profiles import noise as profiles_noise
 from dare_job.bench.profiles.data import Profile
 from dare_job.errors import ConfigError
+from dare_job.training.drafter.train import muon_and_adamw
 from dare_job.training.embedded.corpus import Batch, padded, train_tokenizer
 from dare_job.training.embedded.train import text_loss
-from dare_job.training.loop import rate_factor
+from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 from dare_job.workspace import committing, digest, is_done
 
 VERSION = 1  # of the recipe: a model of another one is trained anew
@@ -40,7 +41,7 @@ _WIDTHS = (160, 224, 288, 352, 448)  # tokens of a row, prompt included; a longe
 _PROMPT_TOKENS = 80  # of a row at most; the oldest titles of a longer one are cut
 _BATCH_TOKENS = 2048
 _WARMUP_STEPS = 40
-_LOG_EVERY = 20
+_RATE = 4e-3
 _LOG = logging.getLogger(__name__)
 
 
@@ -125,15 +126,7 @@ def train(profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
               parameters / 1e6, len(tokenizer), len(profiles), settings.steps)
     noise.reserve(network)
     work = batches(profiles, tokenizer, settings.seed)
-    optimizers, loss, tokens = _optimizers(network), None, 0
-    for step in range(settings.steps):
-        batch = next(work)
-        found = _step(network, optimizers, batch, rate_factor(step, settings.steps, _WARMUP_STEPS))
-        loss = found if loss is None else 0.95 * loss + 0.05 * found
-        tokens += batch.tokens.numel()
-        if step % _LOG_EVERY == 0:
-            _LOG.info("step %d of %d, %.2f M tokens, loss %.3f, %.0f s", step, settings.steps, tokens / 1e6,
-                      loss, time.monotonic() - start)
+    loss, tokens = _fit(network, work, settings.steps)
     _save(network, tokenizer, out)
     return {"parameters": parameters, "tokens": tokens, "loss": round(loss, 4),
             "minutes": round((time.monotonic() - start) / 60, 1)}
@@ -159,27 +152,20 @@ def batches(profiles: Sequence[Profile], tokenizer: PreTrainedTokenizerFast, see
                 yield padded(waiting.pop(width), width, tokenizer.pad_token_id)
 
 
-def _optimizers(network: PreTrainedModel) -> list[tuple[torch.optim.Optimizer, float]]:
-    """Optimizers with their peak rates: Muon for matrices inside the layers, AdamW for all else."""
-    ends = {id(network.get_input_embeddings().weight), id(network.get_output_embeddings().weight)}
-    inner = [p for p in network.parameters() if p.dim() == 2 and id(p) not in ends]
-    outer = [p for p in network.parameters() if p.dim() != 2 or id(p) in ends]
-    adam = torch.optim.AdamW(outer, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    muon = torch.optim.Muon(inner, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
-    return [(adam, 4e-3), (muon, 4e-3)]
+def _fit(network: PreTrainedModel, work: Iterator[Batch], steps: int) -> tuple[float, int]:
+    """Train for a number of updates. Returns a moving average of the loss, and the number of tokens."""
+    averages, tokens, stream = MovingAverages(), 0, Stream(work, steps)
 
+    def loss(batch: Batch) -> torch.Tensor:
+        nonlocal tokens
+        tokens += batch.tokens.numel()
+        value = text_loss(network, batch)
+        averages.add(loss=value.item())
+        return value
 
-def _step(network: PreTrainedModel, optimizers, batch: Batch, share: float) -> float:
-    """One update at this share of the peak rates; return the loss before it."""
-    loss = text_loss(network, batch)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-    for optimizer, rate in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate * share
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    return loss.item()
+    fit(network, Training(lambda epoch: stream, loss, name="profile model"),
+        Schedule(1, _RATE, 0.0, _WARMUP_STEPS, 0), optimizers=muon_and_adamw(network, _RATE, fused=True))
+    return averages.values["loss"], tokens
 
 
 def _save(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:

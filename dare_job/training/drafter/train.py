@@ -12,7 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.engine.engine import Engine
@@ -92,7 +98,7 @@ def train(model: LlamaForCausalLM, rows: list[TeacherRow], settings: Settings, d
     stream = Stream(batches(rows, settings), settings.steps)
     schedule = Schedule(1, settings.rate, 0.0, round(_WARMUP * settings.steps), 0)
     record = fit(model.to(device), Training(lambda epoch: stream, loss, name="draft model"), schedule,
-                 optimizers=_optimizers(model, settings.rate))
+                 optimizers=muon_and_adamw(model, settings.rate))
     model.cpu()
     return {"steps": settings.steps, "tokens": tokens, "seconds": record["seconds"],
             **{name: round(value, 4) for name, value in averages.values.items()}}
@@ -153,13 +159,13 @@ def divergence(logits: torch.Tensor, tokens: torch.Tensor, shares: torch.Tensor)
     return (found * known).sum() / known.sum().clamp_min(1)
 
 
-def _optimizers(model, rate: float) -> list[torch.optim.Optimizer]:
+def muon_and_adamw(model: PreTrainedModel, rate: float, fused: bool = False) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for all other weights."""
     ends = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
     inner = [p for p in model.parameters() if p.dim() == 2 and id(p) not in ends]
     outer = [p for p in model.parameters() if p.dim() != 2 or id(p) in ends]
     muon = torch.optim.Muon(inner, lr=rate, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
-    return [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0), muon]
+    return [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused), muon]
 
 CHAIN = 4  # drafted tokens per step
 

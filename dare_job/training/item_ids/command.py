@@ -21,16 +21,23 @@ from dare_job.training.item_ids.settings import Options, Settings
 
 
 def count_collisions(codes: np.ndarray) -> int:
-    """Items of codes (n, L) whose id another one before them has."""
+    """Number of items of codes (n, L) that share their codes with an earlier item."""
     return len(codes) - len(np.unique(codes, axis=0))
 
 
 def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
-    """Codes (n, L) all different: only last codes change, and only below prefixes where two items collide.
+    """Make all codes (n, L) distinct by changing last codes below prefixes where items collide.
 
-    distances (n, C): what each item would pay for each last code. Below such a prefix the items get
-    different codes for the least sum (Kuhn and Munkres). Raises ConfigError where a prefix has more items
-    than a level has codes.
+    Below such a prefix, the items get different last codes with the lowest sum of distances (Kuhn-Munkres).
+
+    Parameters
+    ----------
+    distances : (n, C), cost of each last code for each item
+
+    Raises
+    ------
+    ConfigError
+        A prefix has more items than a level has codes.
     """
     found = codes.copy()
     _, owners, sizes = np.unique(codes[:, :-1], axis=0, return_inverse=True, return_counts=True)
@@ -40,13 +47,13 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
             continue
         if len(rows) > distances.shape[1]:
             raise ConfigError(f"{len(rows)} items share all codes but the last, which has "
-                              f"{distances.shape[1]}: give more --codes or --levels, or --collisions level")
+                              f"{distances.shape[1]}: increase --codes or --levels, or --collisions level")
         found[rows, -1] = linear_sum_assignment(distances[rows])[1]
     return found
 
 
 def with_collision_level(codes: np.ndarray) -> np.ndarray:
-    """Codes (n, L + 1): behind the L codes each item's number among those that share them (TIGER)."""
+    """Codes (n, L + 1): the L codes and each item's number among the items that share them (TIGER)."""
     _, owners = np.unique(codes, axis=0, return_inverse=True)
     owners = owners.reshape(-1)
     order = np.argsort(owners, kind="stable")
@@ -61,7 +68,7 @@ _LOG = logging.getLogger("dare_job")
 
 
 def run(options: Options) -> dict:
-    """Train a quantiser, write the ids whole, and return what they are like."""
+    """Train a quantizer, write the file of ids atomically, and return the training's record."""
     if options.collisions not in RULES:
         raise ConfigError(f"--collisions {options.collisions!r}: choose one of {', '.join(RULES)}")
     if (options.vectors is None) == (options.texts is None):
@@ -79,7 +86,7 @@ def run(options: Options) -> dict:
 
 
 def make_ids(names: list[str], vectors: np.ndarray, settings: Settings, rule: str) -> tuple[ItemIds, dict]:
-    """Ids of items with vectors (n, d), and the training's record with the items that collided before."""
+    """Ids of items with vectors (n, d), and the training's record with the collisions before ``rule``."""
     network, record = quantiser.fit(vectors, settings)
     codes, distances, _ = quantiser.encode(network, quantiser.standardize(vectors))
     record["collided"] = count_collisions(codes)

@@ -1,6 +1,6 @@
-"""RQ-VAE: an autoencoder whose inner vector is a sum of code vectors, each for what those before it left.
+"""RQ-VAE: an autoencoder whose latent vector is a sum of code vectors, each of the residual of those before.
 
-Zeghidour et al. 2021 (residual quantisation), Rajput et al. 2023 (item ids, TIGER). It knows vectors only.
+Zeghidour et al. 2021 (residual quantization), Rajput et al. 2023 (item ids, TIGER). It knows vectors only.
 """
 
 
@@ -15,7 +15,7 @@ from dare_job.training.loop import Schedule, Training
 
 
 class Quantiser(torch.nn.Module):
-    """Encoder and decoder of two layers, and books of code vectors (levels, codes, inner)."""
+    """Encoder and decoder of two layers, and code books (levels, codes, inner)."""
 
     def __init__(self, size: int, settings: Settings):
         super().__init__()
@@ -26,7 +26,7 @@ class Quantiser(torch.nn.Module):
         self.books = torch.nn.Parameter(torch.zeros(settings.levels, settings.codes, inner))
 
     def quantise(self, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes int64 (n, levels) of inner vectors (n, d), and what each level is given (levels, n, d)."""
+        """Codes int64 (n, levels) of latent vectors (n, d), and each level's residuals (levels, n, d)."""
         codes, left = [], [inner]
         for book in self.books:
             nearest = torch.cdist(left[-1].detach(), book.detach()).argmin(1)
@@ -35,7 +35,7 @@ class Quantiser(torch.nn.Module):
         return torch.stack(codes, 1), torch.stack(left[:-1])
 
     def loss(self, vectors: torch.Tensor, commitment: float) -> torch.Tensor:
-        """Reconstruction, what draws code vectors to what they stand for, and the encoder to them."""
+        """Reconstruction loss, code book loss and commitment loss of vectors (n, size)."""
         inner = self.encoder(vectors)
         codes, left = self.quantise(inner)
         chosen = torch.stack([book[codes[:, level]] for level, book in enumerate(self.books)])
@@ -45,10 +45,20 @@ class Quantiser(torch.nn.Module):
 
 
 def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
-    """Train on vectors (n, d) float32, from a seed alone; returns the network and its record.
+    """Train on vectors (n, d) float32; the same seed gives the same network.
 
-    Code vectors start as k-means of what is left; those that no vector has after an epoch are put on vectors
-    drawn at random. Raises ModelError where the loss is no number.
+    Code vectors start as k-means centroids of the residuals. Code vectors that no item uses after an epoch
+    move to the residuals of random items.
+
+    Returns
+    -------
+    Quantiser, dict
+        The network, and its record: unexplained (share of variance), codes_used (per level), seconds.
+
+    Raises
+    ------
+    ModelError
+        The loss is not finite.
     """
     torch.manual_seed(settings.seed)
     data = standardize(vectors)
@@ -67,21 +77,26 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
         torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=1e-4)])
     codes, _, error = encode(network, data)
     used = [len(np.unique(codes[:, level])) for level in range(settings.levels)]
-    varied = bool(data.var(0, correction=0).mean() > 1e-12)  # vectors that differ have a share to explain
+    varied = bool(data.var(0, correction=0).mean() > 1e-12)  # equal vectors have no variance to explain
     return network, {"unexplained": round(error, 4) if varied else None, "codes_used": used,
                      "seconds": record["seconds"]}
 
 
 def standardize(vectors: np.ndarray) -> torch.Tensor:
-    """Vectors (n, d) around their mean, by one scale for all numbers."""
+    """Center vectors (n, d), and divide them by their standard deviation over all entries."""
     data = torch.from_numpy(vectors)
     return (data - data.mean(0)) / data.std().clamp_min(1e-8)
 
 
 @torch.no_grad()
 def encode(network: Quantiser, data: torch.Tensor) -> tuple[np.ndarray, np.ndarray, float]:
-    """Codes int64 (n, levels) of scaled vectors, squared distances (n, codes) of what is left before the last
-    level to its code vectors, and the share of the vectors' variance that the decoded codes do not explain.
+    """Encode standardized vectors.
+
+    Returns
+    -------
+    codes : int64 (n, levels)
+    distances : (n, codes), squared distances of the last level's residuals to its code vectors
+    unexplained : share of the variance that the decoded codes do not explain
     """
     codes, left = network.quantise(network.encoder(data))
     chosen = sum(book[codes[:, level]] for level, book in enumerate(network.books))

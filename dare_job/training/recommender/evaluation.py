@@ -1,9 +1,8 @@
-"""``dare-job evaluate-recommender``: recommenders and baselines on the same users, with paired intervals.
+"""``dare-job recommender evaluate``: Recall@K and NDCG@K of recommenders and baselines on the same users.
 
-Recall@K and NDCG@K of item lists, user by user, and intervals of means and of paired differences.
+With 95 % bootstrap intervals of means and of paired differences.
 """
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.search import TopK
 from dare_job.errors import ConfigError
+from dare_job.observe import progress
 from dare_job.recommend.catalogue import INTERACTED, Catalogue
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
@@ -29,7 +29,7 @@ _AT_ONCE = 250
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over users with its 95 % percentile interval."""
+    """A mean over users and its 95 % percentile interval."""
 
     mean: float
     low: float
@@ -37,13 +37,13 @@ class Interval:
 
 
 def recall(lists: Sequence[np.ndarray], targets: Sequence[np.ndarray], k: int) -> np.ndarray:
-    """Share of each user's targets that are among the first k of its list, float64 (U)."""
+    """Share of each user's targets among the first k recommendations, float64 (U)."""
     return np.array([np.isin(np.unique(wanted), found[:k]).mean()
                      for found, wanted in zip(lists, targets, strict=True)])
 
 
 def ndcg(lists: Sequence[np.ndarray], targets: Sequence[np.ndarray], k: int) -> np.ndarray:
-    """Discounted gain sum_r hit_r / log2(r + 1) over ranks from 1, by the best that k places allow, (U)."""
+    """sum_r hit_r / log2(r + 1) over ranks r from 1, divided by its maximum for k ranks; float64 (U)."""
     discounts = 1 / np.log2(np.arange(2, k + 2))
     return np.array([discounts[:len(found[:k])][np.isin(found[:k], wanted)].sum()
                      / discounts[:min(k, len(np.unique(wanted)))].sum()
@@ -51,9 +51,9 @@ def ndcg(lists: Sequence[np.ndarray], targets: Sequence[np.ndarray], k: int) -> 
 
 
 def bootstrap(values: np.ndarray, seed: int = 0) -> Interval:
-    """Of the mean of one value a user, over users drawn with replacement.
+    """Bootstrap interval of the mean of one value per user.
 
-    Of a paired difference, give the users' differences: the same users are drawn for both.
+    For a paired difference, pass the users' differences, so that both sides resample the same users.
     """
     values, rng, means = np.asarray(values, float), np.random.default_rng(seed), []
     for _ in range(0, _RESAMPLES, _AT_ONCE):
@@ -66,15 +66,11 @@ BASELINES = ("popularity", "sasrec")
 
 _USERS = 32  # searched for at once
 
-_LOG_EVERY_S = 10.0
-
-_LOG = logging.getLogger("dare_job")
-
 Tests = list[tuple[np.ndarray, np.ndarray]]  # (history, targets) of each user
 
 
 def run(options: EvaluationOptions) -> dict:
-    """Means and intervals of each method, and of its differences from popularity and from each other."""
+    """Means and intervals of each method and of its differences from the other methods."""
     if unknown := set(options.baselines) - set(BASELINES):
         raise ConfigError(f"--baselines: {', '.join(sorted(unknown))} is not known; there are "
                           f"{', '.join(BASELINES)}")
@@ -107,24 +103,22 @@ def run(options: EvaluationOptions) -> dict:
 
 def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, tests: Tests, width: int,
               count: int, seen: bool = False) -> list[np.ndarray]:
-    """Lists of ``count`` item rows, by beams of a width, in the order of the tests; shorter ones where the
-    width, or a user who has taken nearly everything, leaves fewer.
+    """Recommend at most ``count`` item rows to each user of ``tests``, by beam search.
+
+    A list is shorter if the beam width or the items that the user has not interacted with leave fewer.
     """
     trie, exclude = catalogue.trie, () if seen else (INTERACTED,)
     search = TopK(target, trie, recommender.first_code_token, min(width, trie.leaves))
     found: dict[int, np.ndarray] = {}
     order = sorted(range(len(tests)), key=lambda place: len(tests[place][0]))
-    began = told = time.monotonic()
-    for at in range(0, len(order), _USERS):
-        part = order[at:at + _USERS]
-        lists = search.search([catalogue.query(recommender, tests[place][0].tolist(), exclude)
-                               for place in part])
-        for place, leaves, scores in zip(part, lists.leaves, lists.scores, strict=True):
-            items = catalogue.top_items(leaves, scores, tests[place][0], exclude, count).items
-            found[place] = np.array([catalogue.ids.rows[item] for item in items], np.int64)
-        if time.monotonic() - told > _LOG_EVERY_S:
-            told = time.monotonic()
-            _LOG.info("lists of %d of %d users, %.0f s", len(found), len(tests), told - began)
+    with progress.counting("recommendations", len(tests), lambda: len(found), "users"):
+        for at in range(0, len(order), _USERS):
+            part = order[at:at + _USERS]
+            lists = search.search([catalogue.query(recommender, tests[place][0].tolist(), exclude)
+                                   for place in part])
+            for place, leaves, scores in zip(part, lists.leaves, lists.scores, strict=True):
+                items = catalogue.top_items(leaves, scores, tests[place][0], exclude, count).items
+                found[place] = np.array([catalogue.ids.rows[item] for item in items], np.int64)
     return [found[place] for place in range(len(tests))]
 
 

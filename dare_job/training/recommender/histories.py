@@ -1,4 +1,4 @@
-"""Histories as token batches: every item's tokens are learned behind those of the items before it."""
+"""Histories as token batches: the model learns every item's tokens after those of the items before it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from dare_job.recommend.vocabulary import Recommender
 
-IGNORED = -100  # targets that cost nothing, as cross_entropy leaves them out
+IGNORED = -100  # targets that cross_entropy ignores
 _SORTED = 32  # batches whose rows are sorted by length together
 
 
@@ -38,11 +38,11 @@ def epoch_batches(recommender: Recommender, histories: Sequence[np.ndarray], bat
 
 def validation_batches(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]],
           rows: int = 64) -> list[Batch]:
-    """Batches in which only the first target item behind each whole history counts, ``rows`` at once."""
+    """Batches of ``rows`` histories in which only the tokens of the first target item count."""
     found = []
     for history, targets in sorted(tests, key=lambda test: len(test[0])):
-        prompt, said = recommender.prompt(history), recommender.tokens[targets[0]].tolist()
-        found.append((prompt + said[:-1], [IGNORED] * (len(prompt) - 1) + said))
+        prompt, item = recommender.prompt(history), recommender.tokens[targets[0]].tolist()
+        found.append((prompt + item[:-1], [IGNORED] * (len(prompt) - 1) + item))
     return [_padded(found[at:at + rows]) for at in range(0, len(found), rows)]
 
 
@@ -61,14 +61,14 @@ def _window(row: np.ndarray, most: int, item_dropout: float, rng: np.random.Gene
 
 
 def _learned(recommender: Recommender, row: np.ndarray) -> tuple[list[int], list[int]]:
-    """Ids and targets of a history. A separator stands before a said item only, so it is learned there."""
+    """Ids and targets of a history. With a separator, which precedes the last item, only that item counts."""
     if recommender.separator:
-        prompt, said = recommender.prompt(row[:-1]), recommender.tokens[row[-1]].tolist()
-        return prompt + said[:-1], [IGNORED] * (len(prompt) - 1) + said
+        prompt, item = recommender.prompt(row[:-1]), recommender.tokens[row[-1]].tolist()
+        return prompt + item[:-1], [IGNORED] * (len(prompt) - 1) + item
     begin = list(recommender.begin)
-    whole = begin + recommender.tokens[row].reshape(-1).tolist()
+    tokens = begin + recommender.tokens[row].reshape(-1).tolist()
     skipped = max(0, len(begin) - 1)
-    return whole[:-1], [IGNORED] * skipped + whole[skipped + 1:]
+    return tokens[:-1], [IGNORED] * skipped + tokens[skipped + 1:]
 
 
 def _padded(rows: list[tuple[list[int], list[int]]]) -> Batch:

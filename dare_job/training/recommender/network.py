@@ -28,9 +28,9 @@ from dare_job.training.recommender.settings import Settings
 
 
 def add_lora(model, rank: int, recommender: Recommender):
-    """The model with updates of a rank on all its linear layers, and nothing else trained but code tokens.
+    """Add low-rank updates to all linear layers; only they and the codes' embeddings are trained.
 
-    Raises ConfigError where peft is not installed.
+    Raises ConfigError if peft is not installed.
     """
     try:
         from peft import LoraConfig, get_peft_model
@@ -44,7 +44,7 @@ def add_lora(model, rank: int, recommender: Recommender):
 
 
 def merge_lora(model):
-    """The plain model with the updates in its weights."""
+    """The model with the low-rank updates merged into its weights."""
     return model.merge_and_unload()
 
 
@@ -54,7 +54,7 @@ _DROPPED = ("mlp", "self_attn")  # modules of a layer whose output is dropped fr
 
 
 def new_model(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Module, object, Recommender]:
-    """Model, tokenizer and record of a Llama that knows nothing but codes."""
+    """Model, tokenizer and record of a new Llama whose vocabulary is the codes."""
     words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(_SPECIAL)}, "<unk>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", bos_token="<s>",
                                         eos_token="</s>", unk_token="<unk>")
@@ -72,8 +72,10 @@ def new_model(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.
 
 def existing_model(name: str, revision: str | None, ids: ItemIds,
           settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
-    """The same of a model from a folder or the hub; a recommender with such ids keeps its tokens. Raises
-    ConfigError for a history that the model's positions do not hold.
+    """Model, tokenizer and record of a model from a folder or the hub.
+
+    A recommender whose ids have these sizes keeps its code tokens. Raises ConfigError if the model has too
+    few positions for the history.
     """
     folder = resolve(name, revision, setting="--base")
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -85,7 +87,7 @@ def existing_model(name: str, revision: str | None, ids: ItemIds,
 
 
 def _coded(model: torch.nn.Module, tokenizer, folder: Path, ids: ItemIds, settings: Settings) -> Recommender:
-    """The model's record; model and tokenizer get tokens for codes where they lack them, in place."""
+    """The model's record; model and tokenizer get tokens for codes, in place, if they lack them."""
     if (folder / RECORD).is_file():
         known = Recommender.open(folder)
         if known.ids.sizes == ids.sizes:
@@ -98,20 +100,20 @@ def _coded(model: torch.nn.Module, tokenizer, folder: Path, ids: ItemIds, settin
 
 
 def _require_room(model: torch.nn.Module, recommender: Recommender) -> None:
-    """A prompt of the longest history, and an item behind it, fit the model's positions."""
+    """Check that a prompt of the longest history and one more item fit the model's positions."""
     positions = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     length, around = recommender.ids.length, len(recommender.begin) + len(recommender.separator)
     asked = recommender.max_history_items
     if positions is not None and around + (asked + 1) * length > positions:
         most = (positions - around) // length - 1
-        raise ConfigError(f"--history {asked}: with the item that is said these are "
+        raise ConfigError(f"--history {asked}: with the recommended item these are "
                           f"{around + (asked + 1) * length} tokens, and the model has {positions} positions: "
-                          + (f"set it to at most {most}" if most > 0 else "take another model"))
+                          + (f"set it to at most {most}" if most > 0 else "use another model"))
 
 
 @contextmanager
 def extra_dropout(model: torch.nn.Module, share: float):
-    """In the block, while the model trains, drop from embeddings and from each layer's two outputs."""
+    """Apply dropout to the embeddings and to the outputs of attention and feed-forward while training."""
     def hook(module, _, output):
         first, *rest = output if isinstance(output, tuple) else (output,)
         first = dropout(first, share, module.training)

@@ -1,7 +1,7 @@
-"""SASRec (Kang and McAuley 2018) by torch-rechub, the peer that knows items by number, not by tokens.
+"""SASRec (Kang and McAuley 2018) of torch-rechub, the baseline with one embedding per item.
 
-Trained with cross-entropy over all items at every place of a history, which is stronger than the original's
-one sampled negative (Klenitskiy and Vasilev, RecSys 2023).
+It is trained with cross-entropy over all items at every place of a history, which is stronger than the
+original's one sampled negative (Klenitskiy and Vasilev, RecSys 2023).
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender.histories import IGNORED
 from dare_job.training.recommender.sequences import Sequences
 
-_ROWS = 256  # users scored at once
+_ROWS = 256  # users per batch
 
 
 @dataclass(frozen=True)
 class Settings:
-    """width, blocks, heads, dropout of the network; history: items that it sees; batch: users."""
+    """Network and training of SASRec. history: newest items that it reads; batch: users."""
 
     width: int = 64
     blocks: int = 2
@@ -37,7 +37,7 @@ class Settings:
 
 
 class SasRec:
-    """Scores all items behind a history. Raises ConfigError where torch-rechub is missing."""
+    """Scores all items after a history. Raises ConfigError if torch-rechub is missing."""
 
     def __init__(self, items: int, settings: Settings):
         self.settings = settings
@@ -46,7 +46,7 @@ class SasRec:
         self.record: dict = {}
 
     def train(self, data: Sequences, watched: Sequence[tuple[np.ndarray, np.ndarray]]) -> "SasRec":
-        """On the part to learn from, stopped by (history, targets) of others; in place."""
+        """Train in place on the training part, stopped by (history, targets) of ``watched``."""
         settings = self.settings
         schedule = Schedule(settings.epochs, settings.rate, settings.weight_decay, 100, settings.patience)
         asked = [_asked(part, settings.history) for part in _parts(watched, _ROWS)]
@@ -59,9 +59,7 @@ class SasRec:
     @torch.no_grad()
     def lists(self, histories: Sequence[np.ndarray], without: Sequence[np.ndarray],
               count: int) -> list[np.ndarray]:
-        """The best ``count`` item rows behind each history, without those named for each user; fewer where
-        fewer are left.
-        """
+        """The best item rows after each history, at most ``count``, without those in ``without``."""
         found = []
         for part in _parts(list(zip(histories, without, strict=True)), _ROWS):
             inputs = _padded([row + 1 for row, _ in part], self.settings.history, 0)
@@ -79,7 +77,7 @@ class SasRec:
         return cross_entropy(self._scores(self._hidden(inputs)[counted]), targets[counted])
 
     def _hidden(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(B, W, d) of item numbers from 1, 0: padding. A row more, as the library drops a batch of one."""
+        """(B, W, d) of item numbers from 1 (0: padding). A row is added: the library drops a batch of 1."""
         inputs = torch.cat((inputs, torch.zeros_like(inputs[:1])))
         return self.network.seq_forward({"seq": inputs}, self._table()(inputs))[:-1]
 
@@ -115,7 +113,7 @@ def _epoch(histories: Sequence[np.ndarray], settings: Settings, number: int) -> 
 
 
 def _asked(tests: Sequence[tuple[np.ndarray, np.ndarray]], history: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Only the first target behind each whole history counts."""
+    """A batch in which only the first target after each history counts."""
     before = [row for row, _ in tests]
     following = [np.full(max(1, min(len(row), history)), IGNORED, np.int64) for row in before]
     for line, (_, targets) in zip(following, tests, strict=True):
@@ -124,7 +122,7 @@ def _asked(tests: Sequence[tuple[np.ndarray, np.ndarray]], history: int) -> tupl
 
 
 def _padded(rows: Sequence[np.ndarray], width: int, filler: int) -> torch.Tensor:
-    """The newest ``width`` of each row, int64 (B, width), filled on the right."""
+    """The newest ``width`` entries of each row, int64 (B, width), padded on the right."""
     found = np.full((len(rows), width), filler, np.int64)
     for line, row in enumerate(rows):
         found[line, :len(row[-width:])] = row[-width:]

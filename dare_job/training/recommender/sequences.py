@@ -1,13 +1,13 @@
-"""What users took, in time order and in three parts: to learn from, to stop by, and to be tested on.
+"""Item sequences of users in time order, split into training, validation and test parts.
 
-Read are a folder with ``sequential_train|valid|test.txt[.gz]`` (a line a user: its name and the numbers of
-its items, which count from 1 where the id file's names count from 0; AtSpeed publishes Amazon Beauty so), and
-Parquet ``interactions`` of the job (user_id, item_id, timestamp), cut at two points of time into 8:1:1.
-Broken rows of these, and items without an id, are left out, as the job leaves them out.
+Two inputs are supported. A folder with ``sequential_train|valid|test.txt[.gz]`` has one line per user: its
+name and the numbers of its items, which start at 1 while the names in the id file start at 0 (AtSpeed
+publishes Amazon Beauty in this form). Parquet ``interactions`` (user_id, item_id, timestamp) are split 8:1:1
+at two points in time.
 
-Parquet ``interactions`` as the job reads them (``data/readers``), without Spark: files of other types side
-by side, ids that are numbers, times in seconds or of a timestamp type. A row that lacks a user, an item or a
-time, or has a rating that is no number, is left out.
+``interactions`` are read like the job's (``data/readers``), but without Spark: columns may have different
+types in different files, ids may be numbers, times are seconds or timestamps. Rows without a user, an item or
+a time, rows with a rating that is not a number, and items without an id are left out.
 """
 
 import gzip
@@ -31,9 +31,19 @@ _NEEDED = ("user_id", "item_id", "timestamp")
 
 
 def read_interactions(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
-    """Columns user, item (text), time (seconds), rating (NaN: none), and how many rows were left out.
+    """Read Parquet interactions.
 
-    Raises DataError for a file that cannot be read or has no such columns.
+    Returns
+    -------
+    DataFrame
+        Columns user and item (text), time (seconds), rating (NaN: none).
+    int
+        Number of invalid rows, which are left out.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read or lacks a column.
     """
     parts = [_file(path) for path in files]
     whole = pd.concat(parts, ignore_index=True)
@@ -60,7 +70,7 @@ def _file(path: Path) -> pd.DataFrame:
 
 
 def _text(column: pa.ChunkedArray) -> pd.Series:
-    """Ids as text, None where there is none; a whole number stored as a float is a whole number."""
+    """Ids as text, or None; a whole number stored as a float is written without decimals."""
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         number = _numbers(column)
         whole = np.isfinite(number) & (number == np.floor(number))
@@ -71,7 +81,7 @@ def _text(column: pa.ChunkedArray) -> pd.Series:
 
 
 def _seconds(column: pa.ChunkedArray) -> np.ndarray:
-    """float64, NaN where it is no number."""
+    """Times as float64 seconds, NaN if invalid."""
     if not pa.types.is_timestamp(column.type):
         return np.floor(_numbers(column))
     a_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
@@ -79,7 +89,7 @@ def _seconds(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """float64, NaN where there is none."""
+    """Values as float64, NaN if invalid."""
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return np.asarray(column.cast("float64", safe=False).fill_null(np.nan))
     return pd.to_numeric(pd.Series(column.to_pylist(), dtype=object), errors="coerce").to_numpy(np.float64)
@@ -96,9 +106,9 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class Sequences:
-    """Of each of U users the rows of its items (int32, oldest first) in each part, which may be empty.
+    """For each of U users the rows of its items (int32, oldest first) in each part; a part may be empty.
 
-    counts  of Parquet interactions, and of those that were left out by why
+    counts : number of Parquet interactions, and of those left out by reason
     """
 
     users: tuple[str, ...]
@@ -108,9 +118,9 @@ class Sequences:
     counts: dict[str, int] = field(default_factory=dict)
 
     def leave_one_out(self) -> "Sequences":
-        """The same items cut anew: each user's last one is for the test, the one before for validation.
+        """Split again: each user's last item is for the test, the one before it for validation.
 
-        Users with fewer than three items are learned from alone.
+        Users with fewer than three items are in the training part only.
         """
         whole = [np.concatenate(parts) for parts in zip(self.train, self.valid, self.test, strict=True)]
         empty = np.zeros(0, np.int32)
@@ -118,28 +128,34 @@ class Sequences:
         return Sequences(self.users, *(tuple(part) for part in zip(*cut, strict=True)), self.counts)
 
     def tests(self, part: str = "test") -> list[tuple[np.ndarray, np.ndarray]]:
-        """(history, targets) of the users with items in a part: all that comes before, and what is in it."""
+        """(history, targets) of the users with items in a part: the items before it, and those in it."""
         before = zip(self.train, self.valid, strict=True) if part == "test" else zip(self.train, strict=True)
         return [(np.concatenate(history), targets)
                 for history, targets in zip(before, getattr(self, part), strict=True) if len(targets)]
 
     def popularity(self, items: int) -> np.ndarray:
-        """Times that each of N items was taken in the part to learn from, int64 (N)."""
+        """Number of interactions of each of N items in the training part, int64 (N)."""
         return np.bincount(np.concatenate(self.train), minlength=items)
 
 
 def read(path: str | Path, ids: ItemIds, first_item: int = 1, min_rating: float | None = None) -> Sequences:
-    """As ``Source.read``, by the files or by time. A number of a text file that is no item is a DataError:
-    the numbers may count from elsewhere.
+    """Read sequences, split by the files or by time.
+
+    Raises
+    ------
+    ConfigError
+        ``path`` has no sequences.
+    DataError
+        A file is invalid, or a number in a text file is not an item (numbering may start elsewhere).
     """
     path = Path(path)
     if _text_file(path, "train"):
         if min_rating is not None:
-            raise ConfigError(f"--min-rating: the sequences of {path} have no ratings; leave it out")
+            raise ConfigError(f"--min-rating: the sequences of {path} have no ratings; omit the option")
         return _from_text(path, ids, first_item)
     table = path if path.is_file() else table_path(path, "interactions") if path.is_dir() else None
     if table is None:
-        raise ConfigError(f"--data {path}: neither sequential_train.txt nor Parquet interactions are there")
+        raise ConfigError(f"--data {path}: found neither sequential_train.txt nor Parquet interactions")
     return _from_parquet(table, ids, min_rating)
 
 
@@ -176,8 +192,8 @@ def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np
     try:
         return np.array([ids.rows[str(int(item) - first_item)] for item in items], np.int32)
     except (KeyError, ValueError) as error:
-        raise DataError(f"{where}: {error} is no item of the id file; numbers here count from {first_item} "
-                        "(--first-item), names there from 0") from None
+        raise DataError(f"{where}: {error} is not an item of the id file; numbers here start at {first_item} "
+                        "(--first-item), names there at 0") from None
 
 
 def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:
@@ -188,8 +204,8 @@ def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequenc
     counts = {"interactions": len(table) + broken, "broken": broken,
               "below_min_rating": len(table) - len(liked), "without_id": len(liked) - len(known)}
     if broken:
-        _LOG.warning("%s: left out %d of %d interactions without a user, an item or a time, or with a rating "
-                     "that is no number", path, broken, counts["interactions"])
+        _LOG.warning("%s: skipped %d of %d interactions without a user, an item or a time, or with a rating "
+                     "that is not a number", path, broken, counts["interactions"])
     if len(known) < len(liked):
         _require_known(path, liked, known)
     rows = known["item"].map(ids.rows).to_numpy(np.int32)
@@ -201,14 +217,14 @@ def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequenc
 
 
 def _require_known(path: Path, liked: pd.DataFrame, known: pd.DataFrame) -> None:
-    """Says what is left out as its item has no id. Raises DataError where that is most of it."""
+    """Warn about interactions whose items have no id. Raises DataError if these are most interactions."""
     unknown = liked.drop(known.index)
-    said = (f"{len(unknown)} of {len(liked)} interactions are with items without an id, such as "
-            f"{unknown['item'].iloc[0]!r}")
+    message = (f"{len(unknown)} of {len(liked)} interactions are with items without an id, such as "
+               f"{unknown['item'].iloc[0]!r}")
     if len(unknown) > _MOST_WITHOUT_ID * len(liked):
-        raise DataError(f"--data {path}: {said}: are these the ids of another catalogue? dare-job item-ids "
-                        "makes ids of all")
-    _LOG.warning("%s: %s, and are left out", path, said)
+        raise DataError(f"--data {path}: {message}. If these are items of another catalogue, make ids for "
+                        "all items with dare-job recommender item-ids")
+    _LOG.warning("%s: %s; they are skipped", path, message)
 
 
 def _by_user(owners: np.ndarray, rows: np.ndarray, users: int) -> tuple[np.ndarray, ...]:
@@ -219,5 +235,5 @@ def _by_user(owners: np.ndarray, rows: np.ndarray, users: int) -> tuple[np.ndarr
 
 def _learnable(found: Sequences, path: Path) -> Sequences:
     if not any(len(row) > 1 for row in found.train):
-        raise DataError(f"--data {path}: no user has two items with ids to learn from")
+        raise DataError(f"--data {path}: no user has two items with ids to train on")
     return found
