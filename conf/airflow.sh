@@ -1,6 +1,6 @@
 #!/bin/sh
 # Airflow on this machine with the DAGs, a local Spark and the sample world: `conf/airflow.sh OUT`, after
-# conf/setup.sh with the extra airflow. Run by `make airflow`. For a look, not for production.
+# conf/setup.sh with the extra airflow. Run by `make airflow`. For evaluation, not for production.
 set -eu
 cd "$(dirname "$0")/.."
 root=$(pwd)
@@ -39,7 +39,7 @@ tune:
 EOF
 
 cat >"$home/env.sh" <<EOF
-# Written by conf/airflow.sh. Source it, then \`airflow\` in any terminal speaks to this Airflow.
+# Written by conf/airflow.sh. Source it in a terminal, so that \`airflow\` uses this Airflow.
 export PATH="$root/.venv/bin:\$PATH" OMP_NUM_THREADS=1
 export AIRFLOW_HOME="$home"
 export AIRFLOW__CORE__DAGS_FOLDER="$root/airflow/dags" AIRFLOW__CORE__LOAD_EXAMPLES=False

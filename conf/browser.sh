@@ -1,6 +1,6 @@
 #!/bin/sh
-# Finds a Chromium for the tests of the report, or puts a pinned one into FOLDER: `conf/browser.sh FOLDER`.
-# Taken as it is: $DARE_BROWSER, or a Chromium or Chrome on the PATH. Never fails: the tests say what is missing.
+# Finds a Chromium for the tests of the report, or installs a pinned version into FOLDER: `conf/browser.sh FOLDER`.
+# Uses $DARE_BROWSER, or a Chromium or Chrome on the PATH, as it is. Never fails: the tests say what is missing.
 set -eu
 folder=$1
 version=153.0.0

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Tells Spark which GPUs this host has: spark.worker.resource.gpu.discoveryScript (standalone) or
 # spark.executor.resource.gpu.discoveryScript (YARN, Kubernetes). Prints {"name": "gpu", "addresses": [UUIDs]}:
-# a UUID names the same GPU to every process, where an index depends on the container and on CUDA's order.
-# Where CUDA_VISIBLE_DEVICES is set, only those GPUs are told of: so several workers share out one host.
+# a UUID identifies the same GPU in every process; an index depends on the container and on CUDA's order.
+# If CUDA_VISIBLE_DEVICES is set, only those GPUs are listed, so that several workers can share a host.
 set -eu
 
 stop() { printf 'gpu_discovery.sh on %s: %s\n' "$(hostname)" "$*" >&2; exit 1; }

@@ -1,4 +1,4 @@
-"""Turns a validation failure of the settings into lines that a user can act on."""
+"""Explains validation failures of the settings: the key, its value, its origin, and the valid choices."""
 
 import difflib
 import typing
@@ -14,7 +14,7 @@ _QUOTE = "; write it in quotes (in a shell: --set 'KEY=\"VALUE\"')"
 
 def explain(error: ValidationError, root: type[BaseModel], file: str,
             overrides: Sequence[Override] = ()) -> str:
-    """One line for each failure: the key, its value, its file or flag, and the valid choices or keys."""
+    """Return one line per failure: its file or flag, the key, its value, and the valid choices or keys."""
     lines: dict[str, list[str]] = {}
     for key, failures in _by_key(error, root).items():
         origin = _origin(key, failures[0], overrides) or file
@@ -23,7 +23,7 @@ def explain(error: ValidationError, root: type[BaseModel], file: str,
 
 
 def _by_key(error: ValidationError, root: type[BaseModel]) -> dict[tuple[str, ...], list]:
-    """The failures of each key; one that may be of several types has a failure for each."""
+    """Group failures by key: a key of several types has a failure for each type."""
     found: dict[tuple[str, ...], list] = {}
     for failure in error.errors():
         found.setdefault(_names(root, failure), []).append(failure)
@@ -31,7 +31,7 @@ def _by_key(error: ValidationError, root: type[BaseModel]) -> dict[tuple[str, ..
 
 
 def _names(root: type[BaseModel], failure) -> tuple[str, ...]:
-    """The key's path, without the branches of a union, list positions and the like behind it."""
+    """Return the key's path, without the branches of unions and list positions after it."""
     section, names = root, []
     for part in failure["loc"]:
         names.append(str(part))
@@ -46,7 +46,7 @@ def _names(root: type[BaseModel], failure) -> tuple[str, ...]:
 
 
 def _origin(names: tuple[str, ...], failure, overrides: Sequence[Override]) -> str | None:
-    """What gave the value: a flag, a file on top, or neither. A section as a whole fails for keys named."""
+    """Return the origin of the value, if it is an override. A section's own check names the keys it means."""
     key = ".".join(names)
     for override in reversed(overrides):
         below = f"{override.key}.".startswith(f"{key}.")

@@ -279,12 +279,18 @@ class JobConfig(Section):
 
 def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = None,
          flags: dict[str, tuple[str, str]] | None = None) -> JobConfig:
-    """Read YAML files and apply ``section.key=value`` overrides (values are YAML too), then flags.
+    """Read YAML files, then apply overrides and flags.
 
-    path   one file, or several: values of a later file win, key by key; an empty list: defaults
-    flags  values by key, each with the name of its flag, as in ``{"out": ("--out", "o")}``
+    Parameters
+    ----------
+    path : one file, or several: values of a later file have precedence, key by key; an empty list: defaults
+    overrides : ``section.key=value``, the value in YAML
+    flags : values by key, each with the name of its flag, as in ``{"out": ("--out", "o")}``
 
-    Raises ConfigError naming the key, the file or flag, and the valid choices.
+    Raises
+    ------
+    ConfigError
+        Names the key, its file or flag, and the valid choices.
     """
     first, *more = [Path(path)] if isinstance(path, str | Path) else [*map(Path, path)] or [None]
     data = config_source.read(first) if first else {}

@@ -1,4 +1,4 @@
-"""Where settings come from: YAML files, and what the command line puts on top. Knows no key by name."""
+"""Reads settings from YAML files and overrides of the command line, without knowledge of any key."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dare_job.errors import ConfigError
 
 @dataclass(frozen=True)
 class Override:
-    """A value, and what brought it: words of the command line, or a file on top of another."""
+    """A value and its origin: an option of the command line, or a file after the first."""
 
     key: str
     value: Any
@@ -21,7 +21,7 @@ class Override:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: 1e-3 is a number."""
+    """YAML in which 1e-3 is a number."""
 
 
 _Loader.add_implicit_resolver(
@@ -29,14 +29,14 @@ _Loader.add_implicit_resolver(
 
 
 def read(path: Path) -> dict:
-    """The file's mapping. Raises ConfigError where it is missing, unreadable, or holds anything else."""
+    """Return the file's mapping. Raises ConfigError if it is missing, unreadable, or holds anything else."""
     try:
         data = _yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path} does not exist") from None
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:  # the latter from bytes and from dates that are none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, impossible dates
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
     if data is None:
         return {}
@@ -46,7 +46,7 @@ def read(path: Path) -> dict:
 
 
 def parse(text: str) -> Override:
-    """``section.key=value`` of the command line. Raises ConfigError where it has another shape."""
+    """Parse ``section.key=value`` of the command line. Raises ConfigError if it has another form."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: write it as section.key=value")
@@ -57,7 +57,7 @@ def parse(text: str) -> Override:
 
 
 def merge(data: dict, above: dict, file: Path) -> None:
-    """Put another file's values on top, section by section. An empty section of it changes nothing."""
+    """Apply another file's values, section by section. Its empty sections change nothing."""
     for name, value in above.items():
         if isinstance(value, dict) and data.get(name) is not None:
             if not isinstance(data[name], dict):
@@ -68,7 +68,7 @@ def merge(data: dict, above: dict, file: Path) -> None:
 
 
 def origins(data: dict, file: Path, above: str = "") -> list[Override]:
-    """The file's values by key, each with the file as what brought it."""
+    """Return the file's values by key, with the file as their origin."""
     found = []
     for name, value in data.items():
         if isinstance(value, dict) and value:
@@ -79,7 +79,7 @@ def origins(data: dict, file: Path, above: str = "") -> list[Override]:
 
 
 def apply(data: dict, override: Override, root: type[BaseModel]) -> None:
-    """Put a value where its key says. Below a field that is a mapping, the rest of the key is one name."""
+    """Set the value of a key. Below a field that is a mapping, the rest of the key is one name."""
     *sections, name = _split(override.key, root)
     for section in sections:
         if data.get(section) is None:
@@ -91,7 +91,7 @@ def apply(data: dict, override: Override, root: type[BaseModel]) -> None:
 
 
 def spark_conf(value):
-    """Spark's settings as the texts that Spark takes. An empty section is no setting."""
+    """Convert Spark properties to strings, as Spark expects them. An empty section means none."""
     if not isinstance(value, dict):
         return {} if value is None else value
     return {key: _spark_text(entry) for key, entry in value.items()}

@@ -1,14 +1,15 @@
 """Nights that a draft model drafts: strict text stays what it is, sampled text is the engine's own."""
 
+import json
 import sys
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from run_helpers import NIGHT_2, snapshot
+from run_helpers import NIGHT_2, settings, snapshot
 from transformers import AutoTokenizer
 
-from dare_job import pipeline
+from dare_job import cli, pipeline
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model.target import Target
@@ -28,8 +29,8 @@ SHORT = {"decode": {"max_new_tokens": TOKENS}, "baseline": {"rows": 0}, "waves":
 
 
 def night(job_of, out, **sections) -> dict:
-    given = {name: {**SHORT.get(name, {}), **sections.get(name, {})} for name in SHORT | sections}
-    return pipeline.run(job_of(out, NIGHT_2, limit=ROWS, **given))
+    given = {name: {**section, **sections.get(name, {})} for name, section in SHORT.items()}
+    return pipeline.run(job_of(out, NIGHT_2, limit=ROWS, **{**sections, **given}))
 
 
 def texts(out) -> dict[tuple, list[int]]:
@@ -77,3 +78,19 @@ def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_pat
     written = texts(tmp_path)
     expected = {result.id: result.token_ids.tolist() for result in engine.run(asked) if result.id in written}
     assert written == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["dare", "resd", "autoregressive", "sample", "beam"])
+def test_each_mode_through_the_command_line(mode, tmp_path, world, monkeypatch, capsys):
+    drafter = [] if mode in ("resd", "autoregressive") else ["--set", "drafter.model=embedded"]
+    config = {**settings(world, tmp_path / "out", **SHORT), "spark": {"master": "local[1]"}}
+    (tmp_path / "job.yaml").write_text(json.dumps(config))
+    monkeypatch.setattr(sys, "argv", [
+        "dare-job", "run", "--config", str(tmp_path / "job.yaml"), "--date", NIGHT_2, "--limit", "2",
+        "--set", f"decode.mode={mode}", *drafter, "--json"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    found = capsys.readouterr()
+    assert not ended.value.code, found.err
+    assert json.loads(found.out)["written"] == 4
