@@ -62,10 +62,10 @@ def test_the_published_rule_ends_a_draft_with_too_few_accepted(few):
         accepted = sum(bool(one[0]) for one in passed)
         assert bool(through[0]) == (accepted >= (2 if few else 3))
         seen.add(bool(through[0]))
-        assert exact(p, q, drafts, 3, enumerated.Followed([0] * 20), ROW, nodes)[1].all()
+        assert exact(p, q, drafts, 3, enumerated.FollowedPath([0] * 20), ROW, nodes)[1].all()
         for some in (drafts[:, :0], drafts * 0 - 1):  # nothing was drafted; all drafts were discarded
-            assert relaxed(p, q * 0, some, 3, enumerated.Followed([0] * 20), ROW, nodes)[1].all()
-            assert not relaxed(p, q, some, 1, enumerated.Followed([0] * 20), ROW, nodes)[1].any()
+            assert relaxed(p, q * 0, some, 3, enumerated.FollowedPath([0] * 20), ROW, nodes)[1].all()
+            assert not relaxed(p, q, some, 1, enumerated.FollowedPath([0] * 20), ROW, nodes)[1].any()
 
     enumerated.distribution(run)
     assert seen == {True, False}

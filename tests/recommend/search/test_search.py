@@ -89,10 +89,10 @@ def test_a_model_with_its_own_mask_is_drafted_within_its_columns():
     drafter = TrieDrafter(LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 30)
     plain = TopK(used, ids, small.FIRST, 4).search(rows)
     free = TopK(used, ids, small.FIRST, 4, drafter).search(rows)
-    used.traits = replace(used.traits, columns=30)
+    used.traits = replace(used.traits, max_columns=30)
     found = TopK(used, ids, small.FIRST, 4, drafter).search(rows)
     assert found.leaves.tolist() == plain.leaves.tolist() and found.forwards.sum() > free.forwards.sum()
-    used.traits = replace(used.traits, columns=18)
+    used.traits = replace(used.traits, max_columns=18)
     with pytest.raises(ModelError, match="columns"):
         TopK(used, ids, small.FIRST, 4).search(rows)
 

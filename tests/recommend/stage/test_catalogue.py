@@ -36,7 +36,7 @@ def test_a_user_without_history_gets_new_popular_items(exclude, others, items):
 
 def test_other_interactions_are_excluded_but_not_in_the_prompt(tmp_path):
     recommender = Recommender(tmp_path, IDS, (3, 5), 8, begin=(0,))
-    liked, both = (CATALOGUE.query(recommender, [0], ["seen"], others=others) for others in ((), (4, 5)))
+    liked, both = (CATALOGUE.query(recommender, [0], ["seen"], other_rows=others) for others in ((), (4, 5)))
     assert both.prompt == liked.prompt and both.history == liked.history
     assert (liked.banned, both.banned) == ([0], [0, 2])
-    assert CATALOGUE.query(recommender, [0], [], others=(4, 5)).banned == []
+    assert CATALOGUE.query(recommender, [0], [], other_rows=(4, 5)).banned == []
