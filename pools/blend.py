@@ -125,7 +125,7 @@ def continuations(z, b, t, stamp, row_pools, pseudo_counts, matches, max_reads):
 
 @inlined
 def _prefetch(z, row_pools):
-    """Prefetch what the longest orders read of each pool, for this node and its most similar child.
+    """Prefetch what the longest orders read of each pool, for this node and for its child in the same text.
 
     Otherwise every read would wait for memory in turn.
     """

@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session for the whole run, and jobs on small inputs."""
+"""Fixtures of all tests: one Spark session for the whole run, stores, jobs and small inputs."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ import quick_java
 import structlog
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["COLUMNS"] = "160"  # of the terminal, whatever it is
+os.environ["COLUMNS"] = "160"  # width of help and tables, whatever the terminal
 
 from dare_job import schemas  # noqa: E402
 from dare_job.config.settings import JobConfig, SparkSettings  # noqa: E402
@@ -25,14 +25,14 @@ _ONE_WORKER = ("tests/faults/", "tests/run/", "tests/dags/")
 
 
 def pytest_collection_modifyitems(items):
-    """Those that take long first, so that two workers end at about the same time."""
+    """Run slow tests first, so that two workers finish at about the same time."""
     items.sort(key=lambda item: (item.get_closest_marker("spark") is None,
                                  not item.nodeid.startswith(_ONE_WORKER)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests stay in one worker, and so do those of a folder that share nights which take long."""
+    """Keep the tests of a file in one worker, and those of folders that share expensive runs."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
@@ -50,14 +50,14 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Of torch, whatever a test before has set: more, in two processes at once, wait for each other."""
+    """Use one torch thread, whatever earlier tests set: threads of two processes wait for each other."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def spark():
-    """A local session of two cores; starting one takes seconds, so every test uses the same."""
+    """A local session of two cores, shared by all tests because starting one takes seconds."""
     from dare_job.spark.session import session
 
     running = session(SparkSettings(master="local[2]", conf={
@@ -68,7 +68,7 @@ def spark():
 
 @pytest.fixture(scope="session")
 def store(spark):
-    """URL of an empty bucket of an S3 server on loopback, which this process and Spark's workers reach."""
+    """URL of an empty bucket on a local S3 server that this process and Spark's workers can reach."""
     import s3_server
 
     with s3_server.running(spark) as url:
@@ -77,7 +77,7 @@ def store(spark):
 
 @pytest.fixture(scope="module", params=["s3", *(f"hdfs-{kind}" for kind in hdfs_server.KINDS)])
 def any_store(request, spark, tmp_path_factory):
-    """URL of an empty place on each kind of store in turn, which this process and Spark's workers reach."""
+    """URL of an empty folder on each kind of store, which this process and Spark's workers can reach."""
     if request.param == "s3":
         yield request.getfixturevalue("store")
         return
@@ -87,18 +87,18 @@ def any_store(request, spark, tmp_path_factory):
 
 @pytest.fixture
 def make_job(spark, tmp_path):
-    """Factory: settings as a nested dict, a date and a model hash make a Job in the test's folder."""
+    """Factory of jobs in the test's folder, from settings as a nested dict, a date and a model hash."""
     def make(settings: dict | None = None, day: str = "2026-01-02", model: str = "model-1", **job) -> Job:
         config = JobConfig.model_validate({"out": str(tmp_path / "out"), **(settings or {})})
         made = Job(config, Workspace(Path(config.out), date.fromisoformat(day)), "run-1", **job)
-        made.__dict__.update(spark=spark, model_hash=model)  # as the cached properties would
+        made.__dict__.update(spark=spark, model_hash=model)  # the values of cached properties
         return made
     return make
 
 
 @pytest.fixture
 def write_input(tmp_path):
-    """Factory: rows of interactions, users and items become a Parquet input folder."""
+    """Factory of Parquet input folders from rows of interactions, users and items."""
     def write(interactions: list[tuple], users: list[tuple] = (), items: list[tuple] = (),
               name: str = "input") -> Path:
         folder = tmp_path / name
@@ -114,7 +114,7 @@ def write_input(tmp_path):
 
 @pytest.fixture
 def job_log():
-    """Messages of the job's log from warnings on, as they come."""
+    """Warnings and errors of the job's log, in order."""
     found, log = [], logging.getLogger("dare_job")
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: found.append(record.getMessage())
@@ -125,10 +125,7 @@ def job_log():
 
 @pytest.fixture
 def fresh_loggers():
-    """The job's loggers as a new process has them, without handlers and bound fields.
-
-    What was there of handlers comes back.
-    """
+    """The job's loggers as in a new process, without handlers and bound fields; restored after the test."""
     loggers = [logging.getLogger(name) for name in ("dare_job", "pools")]
     before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""A Pushgateway for tests: a real HTTP server that reads what it is sent as Prometheus would."""
+"""A Pushgateway for tests: an HTTP server that parses the metrics pushed to it as Prometheus does."""
 
 import socketserver
 import threading
@@ -16,13 +16,13 @@ def samples(text: str) -> dict:
 
 @contextmanager
 def gateway(status: int = 200):
-    """A Pushgateway's address, and what came in: (method, path, headers, samples)."""
-    came = []
+    """Yield the address and the list of requests: (method, path, headers, samples)."""
+    requests = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            came.append((self.command, self.path, dict(self.headers), samples(body)))
+            requests.append((self.command, self.path, dict(self.headers), samples(body)))
             self.send_response(status)
             self.end_headers()
 
@@ -34,7 +34,7 @@ def gateway(status: int = 200):
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"127.0.0.1:{server.server_port}", came
+        yield f"127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
         server.server_close()
@@ -42,17 +42,17 @@ def gateway(status: int = 200):
 
 @contextmanager
 def no_gateway():
-    """Address of a server that answers every request with a line that is no HTTP, and who asked."""
-    came = []
+    """Yield the address of a server that does not speak HTTP, and the first lines of the requests."""
+    requests = []
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):
-            came.append(self.rfile.readline())
+            requests.append(self.rfile.readline())
             self.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield f"127.0.0.1:{server.server_address[1]}", came
+            yield f"127.0.0.1:{server.server_address[1]}", requests
         finally:
             server.shutdown()

@@ -1,10 +1,10 @@
-"""HDFS for tests: a NameNode and a DataNode where there are jars of them, else this machine's disk.
+"""HDFS for tests: a NameNode and a DataNode if their jars are available, else a client that writes to disk.
 
     echo 'pypandoc<1.6' > /tmp/older                            # its setup.py needs it
     PIP_CONSTRAINT=/tmp/older pip download --no-deps --no-binary :all: pyspark==2.4.8   # jars of Hadoop 2.7.3
     export DARE_HDFS_JARS=FOLDER                               # its deps/jars, unpacked
 
-Processes find either by variables, which the workers that Spark starts meanwhile have too.
+Processes find either through environment variables, which Spark's Python workers get as well.
 """
 
 import os
@@ -29,7 +29,7 @@ _SETTINGS = {
 
 @contextmanager
 def running(kind: str, spark, folder: Path) -> Iterator[str]:
-    """URL of an empty folder of HDFS of a kind. Whatever had imported the other kind's client forgets it."""
+    """Yield the URL of an empty HDFS folder. Imported clients of the other kind are unloaded."""
     from fsspec.registry import _registry
 
     def forget() -> None:
@@ -83,7 +83,7 @@ def _server(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _configure(folder: Path, port: int) -> None:
-    for name in ("hdfs", "datanode", "static"):  # pages of theirs, which Spark's package leaves out
+    for name in ("hdfs", "datanode", "static"):  # web pages that Spark's package does not contain
         (folder / "conf" / "webapps" / name / "WEB-INF").mkdir(parents=True)
         (folder / "conf" / "webapps" / name / "WEB-INF" / "web.xml").write_text("<web-app></web-app>")
     (folder / "conf" / "log4j.properties").write_text(

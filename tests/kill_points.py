@@ -1,7 +1,8 @@
-"""Runs a function in a process of its own that SIGKILLs its group as it is about to change a folder's files.
+"""Runs a function in a separate process that SIGKILLs its process group just before it changes a file of a
+folder.
 
-Every change is a point: making, opening for writing, syncing, renaming, exchanging and removing, and, by
-Spark, writing a table. A point is given by its number in an undisturbed run, or by a pattern of its label.
+Every change is a kill point: creating, opening for writing, syncing, renaming, exchanging, removing, and a
+table write of Spark. A point is selected by its number in an undisturbed run or by a pattern of its label.
 """
 
 import multiprocessing
@@ -23,11 +24,11 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def undisturbed(root: Path, function, *arguments) -> list[str]:
-    """Run to the end; the labels of all points below ``root``, in order."""
+    """Run to the end and return the labels of all points below ``root``, in order."""
     ours, theirs = _CONTEXT.Pipe(duplex=False)
     process = _process(theirs, root, None, function, arguments)
     theirs.close()
-    with suppress(EOFError):  # it failed; pytest shows its standard error
+    with suppress(EOFError):  # the process failed; pytest shows its standard error
         labels = ours.recv()
     process.join()
     assert process.exitcode == 0
@@ -35,7 +36,7 @@ def undisturbed(root: Path, function, *arguments) -> list[str]:
 
 
 def killed(at: int | str, root: Path, function, *arguments) -> int:
-    """Run up to a point and SIGKILL; the process's id."""
+    """Run up to a point, SIGKILL, and return the process id."""
     process = _process(None, root, at, function, arguments)
     process.join()
     assert process.exitcode == -signal.SIGKILL, f"{at}: not reached"
@@ -54,7 +55,7 @@ def _child(answer, root: Path, at, function, arguments) -> None:
     points.watch()
     function(*arguments)
     if answer:
-        answer.send(points.seen)
+        answer.send(points.reached)
     os._exit(0 if at is None else 1)
 
 
@@ -62,19 +63,19 @@ class Points:
     """Counts the points below a folder and kills at one of them."""
 
     def __init__(self, root: Path, at: int | str | None):
-        self.seen: list[str] = []
+        self.reached: list[str] = []
         self._root, self._at = f"{root}/", at
 
     def reach(self, event: str, *paths: str) -> None:
         if not paths[0].startswith(self._root):
             return
         label = f"{event} {' -> '.join(path.removeprefix(self._root) for path in paths)}"
-        if self._at == len(self.seen) or (isinstance(self._at, str) and re.search(self._at, label)):
+        if self._at == len(self.reached) or (isinstance(self._at, str) and re.search(self._at, label)):
             os.killpg(0, signal.SIGKILL)
-        self.seen.append(label)
+        self.reached.append(label)
 
     def watch(self) -> None:
-        """From now on, in this process."""
+        """Install the hooks in this process."""
         from pyspark.sql import DataFrameWriter
 
         from dare_job.storage import atomic
@@ -89,7 +90,7 @@ class Points:
             self.reach("spark", path)
             write(writer, path, *arguments, **options)
 
-        def syncing(file: int) -> None:  # what a killed process has written is there without it
+        def syncing(file: int) -> None:  # a killed process keeps its writes even without a sync
             self.reach("sync", os.readlink(f"/proc/self/fd/{file}"))
 
         atomic._exchange, DataFrameWriter.parquet, os.fsync = exchanging, writing, syncing

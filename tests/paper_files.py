@@ -1,4 +1,5 @@
-"""MovieLens-10M and Amazon-Books in miniature, in their original formats, and `dare-job prepare` on them."""
+"""Small MovieLens-10M and Amazon-Books files in their original formats, and `dare-job data prepare` on them.
+"""
 
 import contextlib
 import gzip
@@ -21,7 +22,7 @@ MOVIES = ["1::Toy Story (1995)::Animation|Children's|Comedy", "2::Misérables, L
 
 
 def ratings(users: int = 60, seed: int = 5) -> list[tuple[str, str, float, int]]:
-    """user, item, half stars, second; many in the same second, as where a page of films was rated at once."""
+    """(user, item, stars, second); many share a second, as when a page of films is rated at once."""
     draw = random.Random(seed)
     items = [line.split("::")[0] for line in MOVIES]
     return [(str(user), item, draw.randrange(1, 11) / 2, 1_000_000_000 + 1000 * draw.randrange(150))
@@ -40,7 +41,7 @@ def ten_million(folder: Path, rows: list, more: list[str] = (), encoding: str = 
 
 
 def text_file(path: Path, lines: list[str]) -> Path:
-    """A file of these lines, gzipped where its name says so."""
+    """Write a file of these lines, gzipped if its name ends in .gz."""
     text = "".join(line + "\n" for line in lines).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
@@ -59,7 +60,7 @@ def product(item: str, title: str = "A title") -> str:
 
 
 def prepare(*arguments) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of ``dare-job prepare``."""
+    """Exit code, standard output and standard error of ``dare-job data prepare``."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     line = mock.patch.object(sys, "argv", ["dare-job", "data", "prepare", *map(str, arguments)])
     with line, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -71,7 +72,7 @@ def prepare(*arguments) -> tuple[int, str, str]:
 
 
 def prepared(*arguments) -> dict:
-    """What a command that has to succeed says in its last line."""
+    """The JSON in the last line of a command that must succeed."""
     code, out, err = prepare(*arguments)
     if code:
         pytest.fail(err)

@@ -1,4 +1,4 @@
-"""Files of the formats that ``dare_job.bench.profiles.data`` reads, made small."""
+"""Small files in the formats that ``dare_job.bench.profiles.data`` reads."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ _KINDS = ["quiet dramas", "loud comedies", "old westerns", "space operas"]
 
 
 def write(root: Path) -> None:
-    """Forty users with a profile and a history; user 7 of the profiles rated too little."""
+    """Write forty users with a profile and a history; user 7 has too few ratings."""
     (root / "knowledge").mkdir()
     (root / "ml-1m").mkdir()
     rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
-"""Java that starts quickly: no second compiler, and Spark's classes from an archive (JEP 350).
+"""Starts Java faster: without the second compiler, and with Spark's classes in an archive (JEP 350).
 
-Most of what the tests wait for is Java reading and checking the same classes again. The archive is made
-once, in the virtual environment, by a small run of Spark; it takes about 40 % off a start's processor time.
+Tests mostly wait for Java to load and verify the same classes. A small Spark run creates the archive once, in
+the virtual environment; it saves about 40 % of the CPU time of a start.
 """
 
 import fcntl
@@ -17,24 +17,25 @@ import pyspark
 from dare_job.config.settings import SparkSettings
 from dare_job.spark.session import QUICK_START, require_java, session
 
-_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")  # of drivers, and of masters and workers
+_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")  # for drivers; for masters and workers
 
 
 def options() -> str:
-    """What Java is to be told, the archive among it once it is made."""
+    """Options of Java, with the archive once it exists."""
     archive = _archive()
     return f"{QUICK_START} -XX:SharedArchiveFile={archive}" if archive.exists() else QUICK_START
 
 
 def use() -> None:
-    """Have every Spark that this process and its children start use the archive; make it where needed."""
+    """Make this process and its children start Spark with the archive, which is created if it does not exist.
+    """
     archive = _archive()
     with open(archive.with_suffix(".lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not archive.exists():
             unfinished = archive.with_suffix(".unfinished")
             variables = {**os.environ, "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={unfinished}"}
-            # Java writes the archive when it ends, after Python: the pipes are open until then.
+            # Java writes the archive when it exits, after Python: the pipes stay open until then.
             subprocess.run([sys.executable, __file__], env=variables, check=True, capture_output=True,
                            timeout=600)
             unfinished.rename(archive)
@@ -43,14 +44,14 @@ def use() -> None:
 
 @lru_cache
 def _archive() -> Path:
-    """An archive fits one Java, and one Spark in one place."""
+    """Path of the archive for this version of Java and this installation of Spark."""
     java = subprocess.run([require_java(), "-version"], capture_output=True).stderr
-    fits = hashlib.sha256(java + f"{pyspark.__file__} {pyspark.__version__}".encode()).hexdigest()[:12]
-    return Path(sys.prefix) / f"spark-{fits}.jsa"
+    key = hashlib.sha256(java + f"{pyspark.__file__} {pyspark.__version__}".encode()).hexdigest()[:12]
+    return Path(sys.prefix) / f"spark-{key}.jsa"
 
 
 def _run_spark() -> None:
-    """What a stage does of Spark: tables read and written, an aggregate, a join, Python, a sort."""
+    """Use Spark as the stages do: read and write tables, aggregate, join, run Python, sort."""
     import tempfile
 
     spark = session(SparkSettings(master="local[2]", conf={"spark.driver.memory": "1g"}))

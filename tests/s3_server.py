@@ -1,4 +1,5 @@
-"""An S3 server (moto) in this process, and how processes find it: by the variables that boto reads."""
+"""An S3 server (moto) in this process. Processes find it through the environment variables that boto reads.
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ BUCKET = "night"
 
 @contextmanager
 def running(spark) -> Iterator[str]:
-    """URL of a new bucket. Python workers that Spark starts meanwhile have the variables too."""
+    """Yield the URL of a new bucket. Spark's Python workers get the variables as well."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -34,7 +35,7 @@ def running(spark) -> Iterator[str]:
 
 
 def keys(prefix: str = "") -> list[str]:
-    """Names of all objects in the bucket that begin so."""
+    """Keys of all objects in the bucket with this prefix."""
     import boto3
 
     pages = boto3.client("s3").get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)

@@ -1,4 +1,4 @@
-"""A recommender's folder with random weights, and a small shop whose users it serves."""
+"""A recommender with random weights, and the interactions of a small shop."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ SIZES, FIRST = (5, 6, 4), (3, 8, 14)
 
 
 def item_ids(items: int = 40, seed: int = 0) -> ItemIds:
-    """Of i0, i1, ...; the last two share an id."""
-    chance = np.random.default_rng(seed)
-    every = np.stack(np.unravel_index(chance.permutation(int(np.prod(SIZES)))[:items - 1], SIZES), 1)
-    codes = np.concatenate((every, every[-1:])).astype(np.int32)
+    """Item ids of i0, i1, ...; the last two items share one."""
+    rng = np.random.default_rng(seed)
+    distinct = np.stack(np.unravel_index(rng.permutation(int(np.prod(SIZES)))[:items - 1], SIZES), 1)
+    codes = np.concatenate((distinct, distinct[-1:])).astype(np.int32)
     return ItemIds(tuple(f"i{number}" for number in range(items)), codes, SIZES)
 
 
@@ -37,8 +37,8 @@ def write(folder: Path, seed: int = 0, width: int = 32, ids: ItemIds | None = No
 
 
 def interactions(users: int = 23, seed: int = 1) -> list[tuple]:
-    """(user_id, item_id, rating, timestamp); u0 has taken nothing that has an id."""
-    chance = np.random.default_rng(seed)
+    """(user_id, item_id, rating, timestamp); u0 has no item with an id."""
+    rng = np.random.default_rng(seed)
     rows = [(f"u{user}", f"i{item}", None, 1_700_000_000 + 60 * at)
-            for user in range(1, users) for at, item in enumerate(chance.integers(0, 40, 1 + user % 6))]
+            for user in range(1, users) for at, item in enumerate(rng.integers(0, 40, 1 + user % 6))]
     return [*rows, ("u0", "unknown", None, 1_700_000_000)]

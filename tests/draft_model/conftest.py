@@ -1,4 +1,4 @@
-"""The tiny models of the tests of decoding are these tests', too."""
+"""Makes the tiny models of tests/decode importable."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Two tokens by drawn trees and a walk over them have the target's law, whichever nodes had candidates.
+"""Two tokens from sampled trees have the target's distribution, whichever nodes have candidates.
 
-G-tests over 6,000 rows with fixed seeds; a right sampler fails one of them with a probability of 1e-6.
+G-tests over 6,000 rows with fixed seeds; a correct sampler fails each with a probability of 1e-6.
 """
 
 import numpy as np
@@ -29,8 +29,8 @@ def models():
             Target(tiny("llama", seed=1, vocab_size=VOCABULARY, pad_token_id=0)))
 
 
-def _law(target):
-    """Of two tokens behind the prompt, float64 (V, V)."""
+def _expected(target):
+    """The target's distribution of two tokens after the prompt, float64 (V, V)."""
     texts = np.array([[*PROMPT, token] for token in range(VOCABULARY)], np.int64)
     with target.as_transformers() as model, torch.inference_mode():
         logits = model(input_ids=torch.from_numpy(texts)).logits[:, -2:].double()
@@ -38,26 +38,26 @@ def _law(target):
     return (first[0][:, None] * second).numpy()
 
 
-def _two_tokens(target, draft, law, rule, shape, budget, ids, swapped=False):
-    """int64 (R, 2): what one step writes, and where it wrote one token, the target's own draw behind it."""
+def _two_tokens(target, draft, distribution, rule, shape, budget, ids, swapped=False):
+    """Two tokens of one step, int64 (R, 2); if it emits one token, the second is sampled from the target."""
     requests = tuple(Request(name, PROMPT) for name in ids)
     rows, keys, drafter = len(ids), RowKeys(5).keys_of(ids), ModelDrafter(draft, shape)
     context, ones = np.tile(PROMPT, (rows, 1)), np.ones(rows, np.int32)
     lengths = len(PROMPT) * ones
-    found = drafter.sampled(requests, context, lengths, budget * ones, 2 * ones, law, WARP,
+    found = drafter.sampled(requests, context, lengths, budget * ones, 2 * ones, distribution, WARP,
                             RowUniforms(keys, lengths, DRAFT))
     tree = build(context[:, -1].astype(np.int64), found.drafts, 2 * ones)
     before, cache = lengths.astype(np.int64) - 1, target.new_cache(rows)
     target.prefill(cache, np.arange(rows), context.astype(np.int64), lengths.astype(np.int64))
     p, _ = warp(target.forward(cache, tree, before).float(), WARP)
     candidates, q = found.on_tree(tree)
-    if swapped:  # a verifier that takes the draft's warped law for another
+    if swapped:  # a verifier that assumes another q
         q = torch.softmax(q[torch.arange(len(q))], -1)
     row = np.repeat(np.arange(rows), np.diff(tree.starts))
     node = np.arange(len(row)) - tree.starts[row]
     widest = int(candidates.draws.max()) + 1
     coins = torch.from_numpy(RowUniforms(keys, lengths, VERIFY)(row, node, widest))
-    ends = verify_trees(rule, law, candidates, p, q, coins)
+    ends = verify_trees(rule, distribution, candidates, p, q, coins)
     nodes, texts = ends.nodes.numpy(), np.full((rows, 3), -1)
     for r in range(rows):
         path, at = [int(ends.token[r])], nodes[r]
@@ -66,15 +66,15 @@ def _two_tokens(target, draft, law, rule, shape, budget, ids, swapped=False):
             at = tree.host[1][at]
         texts[r, : len(path)] = path
     short = texts[:, 1] < 0
-    behind = torch.from_numpy(_law(target))[texts[short, 0]]
+    following = torch.from_numpy(_expected(target))[texts[short, 0]]
     coins = RowUniforms(keys, lengths, CHOICE)(np.arange(rows), np.zeros(rows), 1)[short, 0]
-    texts[short, 1] = sample_tokens(behind, torch.from_numpy(coins)).numpy()
+    texts[short, 1] = sample_tokens(following, torch.from_numpy(coins)).numpy()
     return texts[:, :2], int((~short).sum())
 
 
-def _g(counts, law):
-    """The statistic, and its degrees of freedom."""
-    expected, seen = law * counts.sum(), counts > 0
+def _g_test(counts, distribution):
+    """The G statistic and its degrees of freedom."""
+    expected, seen = distribution * counts.sum(), counts > 0
     assert (expected[seen] > 0).all()
     statistic = 2 * float((counts[seen] * np.log(counts[seen] / expected[seen])).sum())
     return statistic, int((expected > 0).sum()) - 1
@@ -89,18 +89,18 @@ def _counted(models, *case, **options):
     return counts, longer
 
 
-@pytest.mark.parametrize("law,rule,shape,budget", [
+@pytest.mark.parametrize("distribution,rule,shape,budget", [
     ("iid", "rrs", "3x2", 99), ("without_replacement", "rrs", "3x2", 5), ("distinct", "rrs", "2x2", 99),
     ("greedy", "greedy", "2x2", 4), ("top_k", "rrs", "2x1", 99), ("spechub", "spechub", "2x2", 99),
 ])
-def test_two_tokens_have_the_targets_law(models, law, rule, shape, budget):
-    counts, longer = _counted(models, law, rule, shape, budget)
-    assert longer > ROWS / 10, "hardly anything was accepted"
-    found, freedom = _g(counts, _law(models[0]))
+def test_two_tokens_have_the_targets_distribution(models, distribution, rule, shape, budget):
+    counts, longer = _counted(models, distribution, rule, shape, budget)
+    assert longer > ROWS / 10, "too few drafts were accepted"
+    found, freedom = _g_test(counts, _expected(models[0]))
     assert found < chi2.isf(1e-6, freedom)
 
 
-def test_a_wrong_q_is_seen(models):
+def test_a_wrong_q_is_detected(models):
     counts, _ = _counted(models, "iid", "rrs", "3x2", 99, swapped=True)
-    found, freedom = _g(counts, _law(models[0]))
+    found, freedom = _g_test(counts, _expected(models[0]))
     assert found > chi2.isf(1e-6, freedom)

@@ -1,4 +1,4 @@
-"""Drawn trees: each node's candidates are what its law draws from what the model says behind its path."""
+"""Sampled trees: the candidates of each node are samples of the draft model's distribution after its path."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,8 @@ def target():
     return Target(tiny("llama"))
 
 
-def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, settings=SETTINGS, constrain=None):
+def _sample(target, shape, distribution, rows=(0, 1, 2, 3), budget=99, depth=9, settings=SETTINGS,
+            constrain=None):
     rows = list(rows)
     context = np.zeros((len(rows), 30), np.int32)
     for place, row in enumerate(rows):
@@ -36,7 +37,7 @@ def _drawn(target, shape, law, rows=(0, 1, 2, 3), budget=99, depth=9, settings=S
     ones = np.ones(len(rows), np.int32)
     requests, draws = tuple(REQUESTS[row] for row in rows), RowUniforms(KEYS[rows], LENGTHS[rows], DRAFT)
     return ModelDrafter(target, shape).sampled(requests, context, LENGTHS[rows], budget * ones, depth * ones,
-                                               law, settings, draws, constrain)
+                                               distribution, settings, draws, constrain)
 
 
 def _path(drafts, row, node):
@@ -47,11 +48,11 @@ def _path(drafts, row, node):
     return np.array(tokens, np.int64)
 
 
-@pytest.mark.parametrize("law,shape", [("iid", "3x2x1"), ("iid", "4x3"), ("without_replacement", "3x2x2"),
-                                       ("distinct", "2x3"), ("greedy", "3x2"), ("top_k", "2x2"),
-                                       ("spechub", "2x2")])
-def test_candidates_are_drawn_by_their_law_from_the_models_own_words(target, law, shape):
-    found, repeated = _drawn(target, shape, law), 0
+@pytest.mark.parametrize("distribution,shape", [
+    ("iid", "3x2x1"), ("iid", "4x3"), ("without_replacement", "3x2x2"), ("distinct", "2x3"),
+    ("greedy", "3x2"), ("top_k", "2x2"), ("spechub", "2x2")])
+def test_candidates_are_samples_of_their_distribution(target, distribution, shape):
+    found, repeated = _sample(target, shape, distribution), 0
     widths = [int(width) for width in shape.split("x")]
     for row, text in enumerate(TEXTS):
         depths = {0: 0}
@@ -62,11 +63,11 @@ def test_candidates_are_drawn_by_their_law_from_the_models_own_words(target, law
                 assert found.requested[row, node] == 0 and found.q_rows[row, node] == -1
                 continue
             path, q = _path(found.drafts, row, node), found.q[found.q_rows[row, node]]
-            assert torch.allclose(q, _said(target, np.concatenate((text, path))), atol=1e-5)
+            assert torch.allclose(q, _probabilities(target, np.concatenate((text, path))), atol=1e-5)
             assert found.requested[row, node] == widths[depth]
             numbers = uniforms(KEYS[[row]], LENGTHS[[row]], DRAFT, np.array([node]), widths[depth])
             expected = sample_candidates(
-                DISTRIBUTIONS[law], q[None], widths[depth], torch.from_numpy(numbers)
+                DISTRIBUTIONS[distribution], q[None], widths[depth], torch.from_numpy(numbers)
             )[0].tolist()
             tokens = found.tokens(np.array([row]), np.array([node]))[0, : widths[depth]].tolist()
             assert tokens == expected
@@ -77,19 +78,19 @@ def test_candidates_are_drawn_by_their_law_from_the_models_own_words(target, law
                 : found.drafts.sizes[row]].sum()
         columns = found.columns[row][found.columns[row] >= 0]
         assert set(columns) == set(range(found.drafts.sizes[row]))
-    assert (repeated > 0) == (law == "iid")
+    assert (repeated > 0) == (distribution == "iid")
 
 
-def _said(target, text, settings=SETTINGS, seen=None):
+def _probabilities(target, text, settings=SETTINGS, history=None):
     with target.as_transformers() as model, torch.inference_mode():
         logits = model(input_ids=torch.from_numpy(text.astype(np.int64))[None]).logits[:, -1]
-    return warp(logits, settings, seen)[0][0]
+    return warp(logits, settings, history)[0][0]
 
 
-def test_a_rows_tree_does_not_depend_on_its_company(target):
-    together = _drawn(target, "3x2x2", "without_replacement")
+def test_a_rows_tree_does_not_depend_on_the_batch(target):
+    together = _sample(target, "3x2x2", "without_replacement")
     for row in range(4):
-        alone = _drawn(target, "3x2x2", "without_replacement", rows=[row])
+        alone = _sample(target, "3x2x2", "without_replacement", rows=[row])
         size = alone.drafts.sizes[0]
         assert size == together.drafts.sizes[row] == 21
         for one, all_ in ((alone.drafts.tokens, together.drafts.tokens), (alone.columns, together.columns),
@@ -97,43 +98,43 @@ def test_a_rows_tree_does_not_depend_on_its_company(target):
             assert np.array_equal(one[0, :size], all_[row, :size])
 
 
-def test_a_smaller_budget_leaves_whole_nodes_without_candidates(target):
-    whole = _drawn(target, "3x2x2", "without_replacement")
+def test_a_smaller_budget_leaves_nodes_without_any_candidates(target):
+    whole = _sample(target, "3x2x2", "without_replacement")
     for budget, sizes in ((2, 0), (3, 3), (4, 3), (8, 7), (14, 13), (21, 21)):
-        part = _drawn(target, "3x2x2", "without_replacement", budget=budget)
+        part = _sample(target, "3x2x2", "without_replacement", budget=budget)
         assert (part.drafts.sizes == sizes).all()
-        if sizes == 7:  # the likelier two of three
+        if sizes == 7:  # the two most probable of three
             for row in range(4):
                 wanted = np.sort(np.argsort(-whole.drafts.scores[row, :3], kind="stable")[:2])
                 assert np.flatnonzero(part.requested[row]).tolist() == [0, *(wanted + 1)]
                 tokens = [part.tokens(np.array([row]), np.array([node])) for node in (0, *(wanted + 1))]
                 same = [whole.tokens(np.array([row]), np.array([node])) for node in (0, *(wanted + 1))]
                 assert np.array_equal(tokens, same)
-    assert (_drawn(target, "3x2x2", "iid", depth=1).drafts.sizes <= 3).all()
-    assert _drawn(target, "3x2x2", "iid", depth=0).drafts.nodes == 0
+    assert (_sample(target, "3x2x2", "iid", depth=1).drafts.sizes <= 3).all()
+    assert _sample(target, "3x2x2", "iid", depth=0).drafts.nodes == 0
 
 
-def test_what_warping_leaves_out_is_not_drawn(target):
-    """A penalty for what the text and the path hold, and one token left."""
+def test_tokens_removed_by_warping_are_not_sampled(target):
+    """A repetition penalty on text and path, and top-k 1."""
     narrow = Warp(top_k=1, repetition_penalty=1.7)
-    found = _drawn(target, "3x2", "without_replacement", settings=narrow)
+    found = _sample(target, "3x2", "without_replacement", settings=narrow)
     assert found.drafts.sizes.tolist() == [2] * 4
     assert found.columns[0].tolist() == [[0, -1, -1], [1, -1, -1], [-1, -1, -1]]
     assert found.requested[0].tolist() == [3, 2, 0]
     for row, text in enumerate(TEXTS):
         for node in (0, 1):
             path = np.concatenate((text, _path(found.drafts, row, node)))
-            q = _said(target, path, narrow, torch.from_numpy(path.astype(np.int64))[None])
+            q = _probabilities(target, path, narrow, torch.from_numpy(path.astype(np.int64))[None])
             assert torch.equal(found.q[found.q_rows[row, node]], q) and q.max() == 1
 
 
-def test_a_constraint_forbids_tokens_by_row_and_place(target):
-    """Nothing below token 100 in rows 1 and 3 as long as their texts have at most as many tokens as now."""
+def test_a_constraint_masks_tokens_by_row_and_position(target):
+    """Masks tokens below 100 in rows 1 and 3 for the first drafted token."""
     def constrain(logits, rows, lengths):
         early = torch.from_numpy((rows % 2 == 1) & (lengths <= LENGTHS[rows]))
         return torch.where(early[:, None] & (torch.arange(logits.shape[1]) < 100), -torch.inf, logits)
 
-    found = _drawn(target, "3x3", "without_replacement", constrain=constrain)
+    found = _sample(target, "3x3", "without_replacement", constrain=constrain)
     for row in range(4):
         first = found.tokens(np.array([row]), np.array([0]))
         second = found.tokens(np.full(3, row), np.array([1, 2, 3]))
@@ -141,19 +142,19 @@ def test_a_constraint_forbids_tokens_by_row_and_place(target):
         assert (found.q[found.q_rows[row, 0], :100] == 0).all() == (row % 2 == 1)
 
 
-def test_logits_that_are_no_numbers_draw_nothing(target):
+def test_nonfinite_logits_draft_nothing(target):
     copy = tiny("llama")
     with torch.no_grad():
         copy.model.embed_tokens.weight[int(TEXTS[1][2])] = torch.nan
-    found, whole = (_drawn(one, "2x2", "iid") for one in (Target(copy, check=False), target))
+    found, whole = (_sample(model, "2x2", "iid") for model in (Target(copy, check=False), target))
     assert found.drafts.sizes[1] == 0 and not found.requested[1].any()
     for row in (0, 2, 3):
         assert np.array_equal(found.columns[row], whole.columns[row]) or TEXTS[1][2] in TEXTS[row]
 
 
-def test_an_accepted_path_is_one_of_the_tree(target):
-    """Where the target is the draft model each first candidate is right: the walk ends at a leaf."""
-    found = _drawn(target, "2x2", "iid")
+def test_the_accepted_path_is_in_the_tree(target):
+    """With the target as draft model every first candidate is accepted: the path ends at a leaf."""
+    found = _sample(target, "2x2", "iid")
     tree = build(np.array([text[-1] for text in TEXTS]), found.drafts, np.full(4, 9))
     candidates, q = found.on_tree(tree)
     row = np.repeat(np.arange(4), np.diff(tree.starts))
@@ -168,8 +169,8 @@ def test_an_accepted_path_is_one_of_the_tree(target):
         found.on_tree(build(np.zeros(4, np.int64), found.drafts, np.full(4, 1)))
 
 
-def test_a_law_that_cannot_have_the_shape_is_refused(target):
+def test_a_distribution_that_does_not_fit_the_shape_is_refused(target):
     with pytest.raises(ConfigError, match="spechub"):
-        _drawn(target, "2x3", "spechub")
+        _sample(target, "2x3", "spechub")
     with pytest.raises(ConfigError, match="unknown draft distribution 'idd'"):
-        _drawn(target, "2x3", "idd")
+        _sample(target, "2x3", "idd")

@@ -1,4 +1,4 @@
-"""A row's random numbers hang on nothing but seed, id, place and purpose."""
+"""A row's random numbers depend only on seed, id, position and purpose."""
 
 import itertools
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def _one(key, place, purpose, number, count):
     return uniforms(key[None], np.array([place]), purpose, np.array([number]), count)[0]
 
 
-def test_numbers_are_those_of_numpys_philox():
+def test_numbers_equal_those_of_numpys_philox():
     keys = RowKeys(7).keys_of(["a", ("user", 3), 2**70])
     cases = itertools.product(keys, (0, 1, 2**40), (DRAFT, VERIFY), (0, 5, 2**33), (1, 3, 4, 9))
     for key, place, purpose, number, count in cases:
@@ -29,12 +29,12 @@ def test_numbers_are_those_of_numpys_philox():
 
 
 def _less_one(*words):
-    """The counter before this one: numpy counts up before it draws."""
+    """The previous counter: numpy increments it before it generates."""
     whole = (sum(word << (64 * place) for place, word in enumerate(words)) - 1) % 2**256
     return np.array([whole >> (64 * place) & (2**64 - 1) for place in range(4)], np.uint64)
 
 
-def test_a_rows_numbers_do_not_depend_on_its_company():
+def test_a_rows_numbers_do_not_depend_on_the_batch():
     requests = tuple(Request(name, np.zeros(1, np.int32)) for name in ("a", "b", "c", "d"))
     seeds, places, numbers = RowKeys(3), np.array([9, 2, 40, 2]), np.array([0, 1, 2, 1])
     keys = seeds.keys(requests)
@@ -45,8 +45,8 @@ def test_a_rows_numbers_do_not_depend_on_its_company():
     assert np.array_equal(apart, together[order, :3])
 
 
-def test_a_user_and_an_item_of_one_id_share_no_numbers(monkeypatch):
-    """Rows are named by their entity type too; a request without a key by its id."""
+def test_a_user_and_an_item_with_the_same_id_share_no_numbers(monkeypatch):
+    """The key of a row includes its entity type; a request without a key uses its id."""
     monkeypatch.setattr(loading, "prompt_ids", lambda *_: np.ones(1, np.int32))
     monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(tokenizer=None))
     task = SimpleNamespace(config=JobConfig())
@@ -57,7 +57,7 @@ def test_a_user_and_an_item_of_one_id_share_no_numbers(monkeypatch):
     assert np.array_equal(keys, RowKeys(0).keys_of([("user", "7"), ("item", "7"), "7"]))
 
 
-def test_whatever_differs_gives_other_numbers():
+def test_any_difference_gives_other_numbers():
     ids = ["a", b"a", "b", 1, "1", (1, 1), ((1,), 1), ("1", 1), ("a", "b"), ("ab",), (11,), "", ()]
     keys = {bytes(key) for seed in (0, 1, 11) for key in RowKeys(seed).keys_of(ids)}
     assert len(keys) == 3 * len(ids)
@@ -67,7 +67,7 @@ def test_whatever_differs_gives_other_numbers():
     assert len(np.unique(found)) == found.size and found.min() >= 0 and found.max() < 1
 
 
-def test_seeds_and_ids_that_cannot_be():
+def test_invalid_seeds_and_ids():
     for seed in (-1, 2**63, 0.5, True, "1"):
         with pytest.raises(ConfigError, match="sample.seed"):
             RowKeys(seed)
