@@ -83,8 +83,8 @@ def test_what_cannot_be_used_is_counted_and_the_first_bad_line_named(tmp_path):
     arguments = files(tmp_path, lines, metadata)
     code, printed, err = prepare("amazon-books", *arguments, "--min-user", 1, "--min-item", 1)
     assert code == 0, err
-    assert "bad lines: 1 (the first: Books.json.gz:4, not a JSON object)" in printed
-    assert "49,391" in printed and "78,318" in printed and "5,002,043" in printed
+    assert "bad lines: 1 (the first: Books.json.gz:4, not a JSON object)" in err
+    assert "49,391" in err and "78,318" in err and "5,002,043" in err
     said = json.loads(printed.splitlines()[-1])
     assert said["dropped"] == {"unrated": 1, "untitled": 2, "repeated": 2}
     assert interactions(tmp_path / "out") == {*ROWS[1:], (user, item, 3.0, BEGAN + 900 * DAY)}

@@ -34,15 +34,15 @@ def original(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(spark, original):
-    """The output folder and what was printed, of one run."""
+    """The output folder of one run, and its standard output and standard error."""
     out = original.parent / "out"
     code, printed, err = prepare("movielens-10m", "--input", original, "--save", out, "--sample", 5)
     assert code == 0, err
-    return out, printed
+    return out, printed, err
 
 
 def test_counts_are_printed_beside_the_papers_and_kept_with_options_and_sources(result, original):
-    out, printed = result
+    out, printed, err = result
     said = json.loads(printed.splitlines()[-1])
     kept = json.loads((out / "_manifest.json").read_text())
     assert said == {"out": str(out), **kept}
@@ -51,15 +51,15 @@ def test_counts_are_printed_beside_the_papers_and_kept_with_options_and_sources(
     assert (counts["users"], counts["items"], counts["interactions"]) == (users, items, len(ROWS))
     assert kept["ratio"]["interactions"] == round(len(ROWS) / 10_000_000, 4)
     for words in ("about 72,000", "about 10,000", "about 10,000,000", f"{len(ROWS):,}", "bad lines: 0"):
-        assert words in printed
+        assert words in err
     assert kept["sources"] == [{"name": "ml-10m.zip", "bytes": original.stat().st_size,
                                 "sha256": hashlib.sha256(original.read_bytes()).hexdigest()}]
     assert (kept["options"]["positive"], kept["options"]["min_user"], kept["core_rounds"]) == (4.0, 1, [])
-    assert all(sentence in printed for sentence in kept["assumed"])
+    assert all(sentence in err for sentence in kept["assumed"])
 
 
 def test_the_downstream_check_takes_labels_and_parts_as_they_are(result):
-    out, _ = result
+    out, *_ = result
     counts = json.loads((out / "_manifest.json").read_text())["ctr"]
     found = source.load(str(out), min_rating=1)  # the folder's own labels count
     rows = found.interactions
@@ -76,7 +76,7 @@ def test_the_downstream_check_takes_labels_and_parts_as_they_are(result):
 
 
 def test_the_tables_have_their_schemas_and_nothing_else_is_left(result):
-    out, _ = result
+    out, *_ = result
     names = {"interactions": options.INTERACTIONS, "users": options.USERS, "items": options.ITEMS,
              **{f"ctr/{part}": options.CTR for part in PARTS}}
     for name, schema in names.items():
@@ -87,7 +87,7 @@ def test_the_tables_have_their_schemas_and_nothing_else_is_left(result):
 
 
 def test_windows_are_the_first_and_the_last_m_and_old_knows_no_future(result):
-    out, _ = result
+    out, *_ = result
     found = defaultdict(list)
     for row in table(out, "interactions"):
         found[row["user_id"]].append(row)
@@ -105,7 +105,7 @@ def test_windows_are_the_first_and_the_last_m_and_old_knows_no_future(result):
 
 
 def test_items_are_halved_and_samples_drawn_from_the_new_half(result):
-    out, _ = result
+    out, *_ = result
     items, users = table(out, "items"), table(out, "users")
     existing = {row["item_id"] for row in items if row["existing"]}
     assert len(items) == 16 and len(existing) == 8
@@ -118,7 +118,7 @@ def test_items_are_halved_and_samples_drawn_from_the_new_half(result):
 
 
 def test_labelled_rows_are_strictly_later_than_the_old_window_and_split_by_time(result):
-    out, printed = result
+    out, printed, _ = result
     parts = {part: table(out, f"ctr/{part}") for part in PARTS}
     expected, tied = set(), 0
     for rows in HISTORIES.values():
@@ -141,7 +141,7 @@ def test_labelled_rows_are_strictly_later_than_the_old_window_and_split_by_time(
 
 
 def test_the_same_seed_makes_the_same_files_and_another_other_halves(result, original, tmp_path):
-    out, _ = result
+    out, *_ = result
     again = tmp_path / "again"
     prepared("movielens-10m", "--input", original, "--save", again, "--sample", 5)
     files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
@@ -159,7 +159,7 @@ def test_the_same_seed_makes_the_same_files_and_another_other_halves(result, ori
 
 
 def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job, tmp_path):
-    out, _ = result
+    out, *_ = result
     counts = readers.read_input(InputSettings(path=str(out)), tmp_path / "into", spark)
     assert (counts.format, counts.interactions, counts.broken) == ("parquet", len(ROWS), 0)
     read = [read_parquet(spark, tmp_path / "into" / f"{name}.parquet") for name in ("interactions", "items")]
@@ -180,10 +180,10 @@ def test_bad_lines_one_label_alone_and_progress_are_said(tmp_path, monkeypatch):
     bad = ["1::2::six::978300275", "only::two"]
     path = ten_million(tmp_path, ROWS, more=bad, encoding="latin-1")
     code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out",
-                                 "--positive", 0.5, "--set", "log.format=text")
+                                 "--positive", 0.5)
     assert code == 0 and "prepare movielens-10m: reading the original files, " in err
-    assert "one label only, which has no AUC: train, valid, test" in printed
-    assert f"bad lines: 2 (the first: ratings.dat:{len(ROWS) + 1}, rating is not a number)" in printed
+    assert "one label only, which has no AUC: train, valid, test" in err
+    assert f"bad lines: 2 (the first: ratings.dat:{len(ROWS) + 1}, rating is not a number)" in err
     titles = {row["item_id"]: row["title"] for row in table(tmp_path / "out", "items")}
     assert titles["2"] == "Misérables, Les (1995)"  # of a file in Latin-1
 
