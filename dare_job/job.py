@@ -1,4 +1,4 @@
-"""What every stage is given: the settings, the workspace and the Spark session."""
+"""The argument of every stage: settings, workspace and Spark session."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +13,12 @@ class Job:
     config: JobConfig
     space: Workspace
     run_id: str
-    limit: int | None = None  # first N stale rows of each entity type
-    choice: dict | None = None  # what verify.target picked, and why (dare_job/evaluate/curve/choose.py)
+    limit: int | None = None  # generate at most this many texts of each entity type
+    choice: dict | None = None  # verification chosen for verify.target (dare_job/evaluate/curve/choose.py)
 
     @cached_property
     def spark(self):
-        """The Spark session, started on first use. Its executors see the input, and write in ``space.work``.
-        """
+        """The Spark session, started on first use, after a check that its executors can reach all files."""
         from dare_job.spark import executors
         from dare_job.spark.session import session
 
@@ -31,14 +30,14 @@ class Job:
 
     @cached_property
     def model_hash(self) -> str:
-        """Fingerprint of the model's and tokenizer's files."""
+        """Fingerprint of the files of the model and the tokenizer."""
         from dare_job.models.files import fingerprint
 
         return fingerprint(self.model_path)
 
     @cached_property
     def model_path(self) -> Path:
-        """Local folder of the model (downloaded from the hub where the name is not a folder)."""
+        """Local folder of the model, downloaded from the hub if the name is not a folder."""
         from dare_job.models.files import resolve
 
         model = self.config.model
@@ -46,7 +45,7 @@ class Job:
 
     @cached_property
     def draft_path(self) -> Path | None:
-        """Local folder of the draft model; None where none drafts."""
+        """Local folder of the draft model; None if there is none."""
         from dare_job.models.files import resolve
 
         asked = self.config.drafter

@@ -1,1 +1,1 @@
-"""What an operator sees of a run: log lines, progress, times, metrics. No stage depends on it."""
+"""What an operator sees of a run: log, progress, durations and metrics."""

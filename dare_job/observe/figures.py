@@ -1,4 +1,4 @@
-"""Which figures a run has, and what they mean: read from what it left on disk, so any command can tell."""
+"""The metrics of a run and their help texts; read from the run's files, so any command can report them."""
 
 import calendar
 import time
@@ -14,35 +14,35 @@ from dare_job.tables.chunk_files import Tally
 from dare_job.workspace import MANIFEST, done_record
 
 HELP = {
-    "last_run_timestamp_seconds": "When the last command ended.",
-    "last_success_timestamp_seconds": "When a date was last published, or found to be published already.",
-    "last_exit_code": "Exit code of the last command: 0 done, 2 settings, 3 too many errors, 4 data, "
-                      "5 infrastructure, 6 model, 7 pools, 1 anything else.",
-    "run_info": "The last command and its run; always 1.",
+    "last_run_timestamp_seconds": "Time at which the last command ended.",
+    "last_success_timestamp_seconds": "Time of the last successful publication of a date.",
+    "last_exit_code": "Exit code of the last command: 0 success, 2 settings, 3 quality gate, 4 input data, "
+                      "5 infrastructure, 6 model, 7 draft index, 1 any other error.",
+    "run_info": "Labels of the last command and its run; always 1.",
     "published_date_timestamp_seconds": "Midnight (UTC) of the newest published date.",
-    "rows": "Rows of the date's snapshot; while it is not published, rows finished so far.",
-    "rows_written": "Rows whose text was written for the date.",
+    "rows": "Rows of the date's snapshot; before it is published, rows finished so far.",
+    "rows_written": "Rows whose text was generated for the date.",
     "rows_carried": "Rows carried over from an earlier date.",
     "row_errors": "Rows with an error.",
-    "tokens": "Tokens written for the date.",
-    "relaxed_tokens": "Tokens written that are not the model's first choice.",
-    "scored_tokens": "Tokens of old text that the prompt's forward accepted.",
-    "target_steps": "Forwards of the model, summed over rows, after the prompts'.",
-    "accepted_per_step": "Draft tokens accepted a step.",
-    "tokens_per_second": "New tokens a second of one worker's decoding time.",
-    "baseline_tokens_per_second": "The same of plain decoding on a sample of the date's rows.",
-    "baseline_ratio": "tokens_per_second over baseline_tokens_per_second.",
+    "tokens": "Tokens generated for the date.",
+    "relaxed_tokens": "Generated tokens that are not the model's top-1 token.",
+    "scored_tokens": "Tokens reused from previous texts.",
+    "target_steps": "Decoding steps of the target model, summed over rows.",
+    "accepted_per_step": "Draft tokens accepted per decoding step.",
+    "tokens_per_second": "Generated tokens per second of a worker's decoding time.",
+    "baseline_tokens_per_second": "tokens_per_second of autoregressive decoding, on a sample of rows.",
+    "baseline_ratio": "tokens_per_second divided by baseline_tokens_per_second.",
     "worker_busy_seconds": "Decoding time summed over workers: GPU-seconds where a worker has a GPU.",
-    "stage_seconds": "Time of a stage, summed over all commands on the date.",
-    "progress_running": "1 from the first line of progress to the end of the command.",
-    "progress_timestamp_seconds": "When the progress was taken.",
-    "progress_elapsed_seconds": "How long the running stage has been at it.",
-    "progress_done": "What the running stage has finished: rows, or steps of a training.",
-    "progress_total": "What it will have finished in the end.",
-    "progress_tokens": "Tokens written so far.",
-    "progress_tokens_per_second": "Tokens a second of all workers together, lately.",
-    "progress_accepted_per_step": "Draft tokens accepted a step so far.",
-    "progress_eta_seconds": "What is left at the pace of late.",
+    "stage_seconds": "Duration of a stage, summed over all commands on the date.",
+    "progress_running": "1 from the first progress report to the end of the command.",
+    "progress_timestamp_seconds": "Time of the progress report.",
+    "progress_elapsed_seconds": "Time since the running stage began.",
+    "progress_done": "Rows or training steps that the running stage has finished.",
+    "progress_total": "Rows or training steps of the running stage in total.",
+    "progress_tokens": "Tokens generated so far.",
+    "progress_tokens_per_second": "Recent tokens per second of all workers together.",
+    "progress_accepted_per_step": "Draft tokens accepted per decoding step so far.",
+    "progress_eta_seconds": "Estimated remaining time at the recent pace.",
 }
 _COUNTS = {"rows": "rows", "rows_written": "written", "rows_carried": "carried", "row_errors": "errors"}
 _SUMS = ("tokens", "relaxed_tokens", "scored_tokens", "target_steps")
@@ -58,7 +58,7 @@ class Figure:
 
 
 def of_run(job: Job, command: str, exit_code: int) -> list[Figure]:
-    """How a command ended, and all that is known of its date."""
+    """How a command ended, and all metrics of its date."""
     found = [*_ending(job, command, exit_code), *_published_or_not(job)]
     found += [Figure("stage_seconds", seconds, {"stage": stage})
               for stage, seconds in times.read(job.space).items()]
@@ -109,7 +109,7 @@ def _published_or_not(job: Job) -> Iterator[Figure]:
             yield from _sums(entity, counts, vars(totals), totals.accepted_per_step)
     try:
         yield from _rates(done_record(job.space.stage("generate")))
-    except (OSError, ValueError):  # the stage has not ended
+    except (OSError, ValueError):  # the stage has not finished
         return
 
 
@@ -122,13 +122,13 @@ def _sums(entity: str, counts: dict, totals: dict, accepted: float | None) -> It
 
 
 def _rates(found: dict) -> Iterator[Figure]:
-    """Of a manifest, or of what the stage generate reported: both hold the run's rates."""
-    rate, plain = found.get("tokens_per_s"), (found.get("baseline") or {}).get("tokens_per_s")
+    """Rates of a manifest or of the report of the stage generate, which have the same keys."""
+    rate, baseline = found.get("tokens_per_s"), (found.get("baseline") or {}).get("tokens_per_s")
     if rate:
         yield Figure("tokens_per_second", rate)
-    if plain:
-        yield Figure("baseline_tokens_per_second", plain)
-    if rate and plain:
-        yield Figure("baseline_ratio", rate / plain)
+    if baseline:
+        yield Figure("baseline_tokens_per_second", baseline)
+    if rate and baseline:
+        yield Figure("baseline_ratio", rate / baseline)
     if found.get("busy_s") is not None:
         yield Figure("worker_busy_seconds", found["busy_s"])

@@ -1,6 +1,6 @@
-"""A run's figures for Prometheus: a file for node_exporter's textfile collector, and a push to a gateway.
+"""Reports a run's metrics to Prometheus: a file for node_exporter's textfile collector, or a Pushgateway.
 
-Neither ever fails a run: a file that cannot be written and a gateway that is down are warnings.
+Metrics never fail a run: if the file cannot be written or the gateway is down, a warning is logged.
 """
 
 import base64
@@ -25,7 +25,7 @@ _TIMEOUT_S = 5.0
 
 
 class Metrics:
-    """Where a command's figures go, by the settings ``metrics``."""
+    """Reports the metrics of a command as the settings ``metrics`` say."""
 
     def __init__(self, job: Job):
         self._job, self._settings, self._pushes = job, job.config.metrics, True
@@ -36,7 +36,7 @@ class Metrics:
         return bool(self._settings.file or self._settings.push)
 
     def ended(self, command: str, exit_code: int) -> None:
-        """The figures of the date, as far as it got, and how the command ended."""
+        """Report how the command ended, and the metrics of its date."""
         if not self.wanted:
             return
         found = figures.of_run(self._job, command, exit_code)
@@ -45,21 +45,21 @@ class Metrics:
         self.idle(found)
 
     def idle(self, found: Sequence[Figure] = ()) -> None:
-        """Nothing runs any more; ``found`` is pushed with it."""
+        """Report that nothing is running; ``found`` is pushed along with it."""
         if self._settings.file:
             self._progress_file.unlink(missing_ok=True)
         if self._settings.push:
             self._push([*found, Figure("progress_running", 0)])
 
     def running(self, stage: str, reading: Reading) -> None:
-        """How far a stage is. The file is there while the command runs; a killed one leaves it."""
+        """Report the progress of a stage, in a file that exists while the command runs."""
         if not self.wanted:
             return
         found = figures.of_reading(stage, reading)
         if self._settings.file:
             self._write(found, self._progress_file)
         if self._settings.push and self._pushes:
-            self._pushes = self._push(found)  # a gateway that is down is asked once more, at the end
+            self._pushes = self._push(found)  # a gateway that is down is tried again only at the end
 
     @property
     def _progress_file(self) -> Path:
@@ -77,15 +77,15 @@ class Metrics:
             pushadd_to_gateway(address, self._settings.labels.get("job", "dare-job"),
                                _registry(found, self._labels), self._labels, timeout=_TIMEOUT_S,
                                handler=handler)
-        except (OSError, ValueError, HTTPException) as error:  # refused, timed out, or no answer of HTTP
-            _LOG.warning("metrics.push = %s: the push failed, the run does not: %s",
+        except (OSError, ValueError, HTTPException) as error:  # refused, timed out, or not an HTTP response
+            _LOG.warning("metrics.push = %s: the metrics were not pushed, and the run continues: %s",
                          redact.text(self._settings.push), error)
             return False
         return True
 
 
 class _Families:
-    """A collector of figures that are there already."""
+    """A Prometheus collector of given metric families."""
 
     def __init__(self, families: list[GaugeMetricFamily]):
         self._families = families
@@ -95,7 +95,7 @@ class _Families:
 
 
 def _registry(found: Iterable[Figure], labels: dict[str, str] | None = None) -> CollectorRegistry:
-    """Figures of a name as one family; ``labels`` go on every sample (a gateway has them as its group)."""
+    """One metric family for each name; ``labels`` are added to every sample."""
     own, families = labels or {}, {}
     for figure in found:
         names = [*own, *figure.labels]
@@ -108,7 +108,7 @@ def _registry(found: Iterable[Figure], labels: dict[str, str] | None = None) -> 
 
 
 def _with_credentials(url: str):
-    """The address without user and password, and what sends them as a header instead."""
+    """The address without user and password, and a handler that sends them as a header."""
     parts = urlsplit(url)
     _, at, host = parts.netloc.rpartition("@")
     address = urlunsplit(parts._replace(netloc=host))

@@ -1,4 +1,4 @@
-"""Takes secrets out of what is logged, printed or kept: by a setting's name, and by the look of a value."""
+"""Removes secrets from what is logged, printed or stored: by names of settings and patterns of values."""
 
 import re
 
@@ -15,14 +15,14 @@ _VALUES = (
 
 
 def text(value: str) -> str:
-    """A text without the passwords, tokens and keys in it."""
+    """The text with passwords, tokens and keys replaced."""
     for pattern, instead in _VALUES:
         value = pattern.sub(instead, value)
     return value
 
 
 def values(value, name: str = ""):
-    """The same of a JSON-like value; texts under a name such as ``password`` are hidden as a whole."""
+    """Redact a JSON-like value; a string under a name such as ``password`` is hidden completely."""
     if isinstance(value, dict):
         return {key: values(entry, str(key)) for key, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""How long each stage of a date took, in ``OUT/_work/dt=D/logs/seconds.json``.
+"""Duration of each stage of a date, in ``OUT/_work/dt=D/logs/seconds.json``.
 
-Summed over all commands on the date, those that failed or were killed included: these up to their last beat.
+Summed over all commands on the date, including failed ones, and killed ones up to their last progress report.
 """
 
 import json
@@ -16,7 +16,7 @@ _NAME = "seconds.json"
 
 
 def read(space: Workspace) -> dict[str, float]:
-    """Seconds by stage, as far as they are known."""
+    """Seconds by stage; empty if nothing is known."""
     try:
         found = json.loads((space.logs / _NAME).read_text(encoding="utf-8"))
         return {str(stage): float(seconds) for stage, seconds in found.items()}
@@ -26,7 +26,7 @@ def read(space: Workspace) -> dict[str, float]:
 
 @contextmanager
 def counted(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
-    """Add the block's time to the stage's; yields what to call now and then, for a run that is killed."""
+    """Add the duration of the block to the stage; yields a function that saves the duration so far."""
     before, began = read(space), time.monotonic()
 
     def beat() -> None:
@@ -40,6 +40,6 @@ def counted(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
 
 
 def _write(folder: AnyPath, seconds: dict[str, float]) -> None:
-    with errors.suppress_store_errors(OSError):  # a figure is missing, the texts are not
+    with errors.suppress_store_errors(OSError):  # only the statistics are lost
         make_folder(folder)
         write_json(folder / _NAME, seconds)

@@ -176,7 +176,7 @@ def test_sample_writes_a_world(monkeypatch, capsys, tmp_path):
 
 def test_report_of_no_published_date_exits_with_4_and_names_the_command(monkeypatch, capsys, tmp_path):
     code, out, err = run(monkeypatch, capsys, "report", "--out", str(tmp_path))
-    assert code == 4 and "holds no published date; run `dare-job run`" in err
+    assert code == 4 and "has no published date; run `dare-job run`" in err
     assert out == "" and err.count("\n") == 1
 
 

@@ -129,7 +129,7 @@ def test_a_date_that_is_being_written_and_what_it_reads_stay(out, holder):
     process = holder(out, DAYS[2])
     found = kept(clean(out, 2))
     assert f"is being written (process {process.pid} on " in found[DAYS[2]]
-    assert f"its text is read by {DAYS[2]}, which is being written" in found[DAYS[1]]
+    assert f"its texts are drafts for {DAYS[2]}, which is being written" in found[DAYS[1]]
     process.kill()  # a run that ends so leaves its lock
     process.wait()
     assert list(kept(clean(out, 2))) == DAYS[4:] == days(out)

@@ -58,7 +58,7 @@ def test_a_date_that_is_being_written_and_what_it_reads_stay(out, monkeypatch):
     with lock.held(space(out, DAYS[1]).work):
         found = clean(out, 2)
         reasons = {verdict["date"]: verdict["reason"] for verdict in found["kept"]}
-        assert "is being written" in reasons[DAYS[1]] and "its text is read by" in reasons[DAYS[0]]
+        assert "is being written" in reasons[DAYS[1]] and "its texts are drafts for" in reasons[DAYS[0]]
         with (pytest.raises(InfrastructureError, match="another command moves old dates away"),
               lock.held_for_cleaning(out / "_work"), lock.held_for_cleaning(out / "_work")):
             pass

@@ -40,7 +40,7 @@ def test_history_has_a_line_for_each_date_and_what_changed(tmp_path, monkeypatch
     heading, one, two, three, *_ = out.splitlines()
     assert code == 0 and heading.split()[0] == "date"
     assert one.split()[:8] == [D1, "2", "2", "0", "2.00", "90", "3.00", "1"] and "1 min 10 s" in one
-    assert "other model; other decode.nodes" in two and "items are not published" in three
+    assert "new model; new decode.nodes" in two and "items are not published" in three
     code, out, _ = run(monkeypatch, capsys, "history", "--out", tmp_path, "--json", "--last", "1")
     assert json.loads(out) == {"out": str(tmp_path), "dates": [third]}
 
@@ -52,7 +52,7 @@ def test_history_names_dates_that_were_begun_and_are_not_published(tmp_path):
         (tmp_path / f"_work/dt={day}" / stage).write_text("{}")
     first, second = history(tmp_path)
     assert (first["status"], second["date"], second["rows"]) == ("published", D2, None)
-    assert second["status"] == f"not published: `dare-job run --date {D2}` goes on"
+    assert second["status"] == f"not published: `dare-job run --date {D2}` continues it"
 
 
 def test_history_goes_on_where_manifests_are_old_or_damaged(tmp_path):
@@ -103,7 +103,7 @@ def test_dates_that_are_not_there_are_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "empty").mkdir()
     for command in (["history"], ["clean", "--keep", "1"]):
         code, _, err = run(monkeypatch, capsys, *command, "--out", tmp_path / "empty")
-        assert code == errors.DataError.exit_code and "holds no published" in err
+        assert code == errors.DataError.exit_code and "has no published" in err
         code, _, err = run(monkeypatch, capsys, *command, "--out", tmp_path / "no")
         assert code == errors.ConfigError.exit_code and "is not a folder" in err
 

@@ -41,7 +41,7 @@ def write_again(out: AnyPath, dt: str | None) -> AnyPath:
     atomic.recover(out)
     there = nights.dates(out)
     if not dt and not there:
-        raise DataError(f"{out} holds no published date; run `dare-job run` with --out {out} first")
+        raise DataError(f"{out} has no published date; run `dare-job run` with --out {out} first")
     return write(out, dt or there[-1])
 
 

@@ -1,1 +1,1 @@
-"""Published dates side by side: what each was, what changed between two, and which may go."""
+"""Commands on published dates: list them, compare two of them, and remove old ones."""

@@ -1,20 +1,16 @@
-"""Removes old published dates with features and working files, never what a command on another date reads.
+"""Removes old published dates with their features and working files, except those that another command needs.
 
-Commands and ``clean`` may start at any moment. A command takes its date's lock and then waits while a
-``clean`` holds the lock of all dates; ``clean`` takes that lock and then looks which dates are locked. So it
-sees each command that has started, and the others look for old text after it has moved away what goes. It
-moves by renaming, under the lock of the date that goes, and deletes once all locks are given back:
+Commands and ``clean`` may run at the same time. A command takes the lock of its date, then waits while a
+``clean`` holds the lock of all dates. ``clean`` takes the lock of all dates, then looks which dates are
+locked. Therefore ``clean`` sees every command that has started, and later commands look for previous texts
+only after ``clean`` has moved dates away. It renames them, under the lock of the date, and deletes them after
+it has released all locks:
 
-    .dt=D.<token>.removed   beside where it was; nobody needs it again, the next ``clean`` deletes it
+    .dt=D.<token>.removed   next to the original folder; if ``clean`` is killed, the next one deletes it
 
-Killed between two renames, it leaves the date without working files, or with one entity type. That is what
-the next ``clean`` finishes. At a URL, where nothing is renamed, it takes the manifests away (``removal``).
-
-How a date at a URL is removed, where nothing can be renamed out of sight.
-
-``begin`` takes a few requests, under the lock of all dates: the date is published no more. ``finish`` takes
-as long as there are objects to delete, under the date's own lock: working files first, then snapshots. Killed
-between the two, or within, the date says of itself that it is being removed, until nothing is left.
+If ``clean`` is killed between two renames, the date lacks its working files or one entity type, and the next
+``clean`` finishes. At a URL, where nothing can be renamed, ``begin`` hides the date's manifests; ``finish``
+deletes the objects under the date's own lock: working files first, then the snapshots.
 """
 
 import os
@@ -34,31 +30,31 @@ from dare_job.workspace import DONE, MANIFEST, SHARD_PLAN, Workspace, done_recor
 
 
 def begin(space: Workspace) -> None:
-    """Hide the snapshots of a date from all that ask which are published."""
+    """Hide the snapshots of a date at a URL, which is then no longer published."""
     lock.require_held()
     for folder in space.snapshots():
         versions.hide(folder)
 
 
 def is_begun(space: Workspace) -> bool:
-    """True for a date at a URL that is hidden and not removed to its end."""
+    """Whether a date at a URL is hidden, but not completely deleted."""
     return not paths.is_local(space.out) and any(map(versions.is_hidden, space.snapshots()))
 
 
 def finish(space: Workspace) -> None:
-    """Delete what is left of a date that was hidden; for who holds its lock, which stays."""
+    """Delete the rest of a hidden date, except for its lock, which the caller holds."""
     names = paths.listing(space.work)
     paths.remove_below(space.work, [name for name in names if not name.startswith(lock.NAME)])
     for folder in space.snapshots():
         lock.require_held()
         versions.clean_up_snapshot(folder)
 
-_AGAIN = "was begun again and is not published since"
+_AGAIN = "was run again and has not been published since"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What happens to a date, and why. ``bytes`` of its snapshots and working files, where it goes."""
+class Decision:
+    """Whether a date is removed, and why; ``bytes``: size of what is removed."""
 
     date: str
     goes: bool
@@ -67,54 +63,55 @@ class Verdict:
 
 
 def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
-    """Remove what is older than the ``keep`` newest published dates; returns what went, what stayed and why.
+    """Remove dates older than the ``keep`` newest published ones; return what was removed or kept, and why.
 
-    Raises DataError where nothing is published, InfrastructureError where another ``clean`` is at work.
+    Raises DataError if nothing is published, InfrastructureError if another ``clean`` is running.
     """
     if not any(Workspace(out, date.max).published_dates()):
-        raise DataError(f"{out} holds no published date; name the output folder of a run: --out FOLDER")
+        raise DataError(f"{out} has no published date; name the output folder of a run: --out FOLDER")
     if dry_run:
-        verdicts = judge(out, keep)
+        decisions = decide(out, keep)
     else:
         atomic.recover(out)
         with lock.held_for_cleaning(out / "_work"):
-            verdicts = [_move(out, verdict) for verdict in judge(out, keep)]
-        _delete(out, [verdict.date for verdict in verdicts if verdict.goes])
-    gone = [verdict for verdict in verdicts if verdict.goes]
+            decisions = [_move(out, decision) for decision in decide(out, keep)]
+        _delete(out, [decision.date for decision in decisions if decision.goes])
+    gone = [decision for decision in decisions if decision.goes]
     return {"out": str(out), "keep": keep, "dry_run": dry_run,
-            "bytes": sum(verdict.bytes for verdict in gone),
-            "removed": [asdict(verdict) for verdict in gone],
-            "kept": [asdict(verdict) for verdict in verdicts if not verdict.goes]}
+            "bytes": sum(decision.bytes for decision in gone),
+            "removed": [asdict(decision) for decision in gone],
+            "kept": [asdict(decision) for decision in decisions if not decision.goes]}
 
 
-def judge(out: AnyPath, keep: int) -> list[Verdict]:
-    """A verdict on each date that has a snapshot or working files, ascending."""
+def decide(out: AnyPath, keep: int) -> list[Decision]:
+    """A decision for each date that has a snapshot or working files, ascending."""
     parents = [out / table / f"entity={entity}" for table in ("knowledge", "features") for entity in ENTITIES]
     folders = dated_folders(*parents, out / "candidates", out / "_work")
     dates = sorted({folder.name[3:] for folder in folders})
     published = Workspace(out, date.max).published_dates()
     newest = published[-keep:]
     read_by = _readers(out, dates, published[-1])
-    verdicts = []
+    decisions = []
     for dt in dates:
         space = Workspace(out, date.fromisoformat(dt))
         reason = _why_kept(space, newest, read_by.get(dt))
         if reason:
-            verdicts.append(Verdict(dt, False, reason))
+            decisions.append(Decision(dt, False, reason))
         else:
-            verdicts.append(Verdict(dt, True, f"older than the {keep} newest published dates", _bytes(space)))
-    return verdicts
+            decisions.append(Decision(dt, True, f"older than the {keep} newest published dates",
+                                      _bytes(space)))
+    return decisions
 
 
 def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
-    """Dates whose text or features another one starts from, with the reason why that matters."""
+    """Dates whose texts or features another date needs, with the reason to keep them."""
     found: dict[str, str] = {}
     for entity in ENTITIES:
         for dt in Workspace(out, date.max).feature_dates(entity)[-1:]:
-            found[dt] = f"its features of {entity}s are the newest: the next ones begin with them"
+            found[dt] = f"its features of {entity}s are the newest, and the next features start from them"
     for dt in dates:
         space = Workspace(out, date.fromisoformat(dt))
-        reads = f"its text is read by {dt}, which"
+        reads = f"its texts are drafts for {dt}, which"
         if busy := _busy(space):
             found |= dict.fromkeys(space.read_dates(), f"{reads} {busy}")
         elif _unpublished(space):
@@ -127,27 +124,27 @@ def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
 
 
 def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | None:
-    """Why a date stays; None: it goes."""
+    """The reason to keep a date; None to remove it."""
     if space.dt in newest:
         return f"one of the {len(newest)} newest published dates"
     if space.dt > newest[0] and not is_begun(space):
-        return "newer than the oldest date that is kept"
+        return "newer than the oldest kept date"
     if busy := _busy(space):
         return f"it {busy}"
     if is_begun(space):
         return None
     if _unpublished(space):
-        return (f"it is not published: end it by `dare-job run --date {space.dt}` with its settings, or "
-                f"remove {space.work} by hand")
+        return (f"it is not published: finish it with `dare-job run --date {space.dt}` and its settings, "
+                f"or remove {space.work}")
     if _begun_again(space):
-        return f"it {_AGAIN}: end it by `dare-job run --date {space.dt}` with its settings"
+        return f"it {_AGAIN}: finish it with `dare-job run --date {space.dt}` and its settings"
     foreign = [str(folder) for folder in map(space.knowledge, ENTITIES)
                if folder.exists() and not (folder / MANIFEST).exists()]
-    return f"{foreign[0]} has no manifest, so no run wrote it" if foreign else read
+    return f"{foreign[0]} has no manifest, so it is not the output of a run" if foreign else read
 
 
 def _busy(space: Workspace) -> str | None:
-    """What a locked date is at; a lock of a process that has ended is none."""
+    """What is happening to a locked date; None if it is not locked by a live process."""
     owner = lock.owner_of(space.work)
     if owner is None:
         return None
@@ -155,14 +152,14 @@ def _busy(space: Workspace) -> str | None:
 
 
 def _unpublished(space: Workspace) -> bool:
-    """True where a run was cut off that could go on: one of its date alone knows its texts."""
+    """Whether an interrupted run of the date could still be continued."""
     begun = (space.stage("plan") / DONE, space.stage("generate") / SHARD_PLAN)
     unpublished = not space.is_published(space.dt) and not is_begun(space)
     return unpublished and any(path.exists() for path in begun)
 
 
 def _begun_again(space: Workspace) -> bool:
-    """True where stages of a published date ran again and publish has not: each is a command of its own."""
+    """Whether stages of a published date ran again, but not the stage publish."""
     work = shard_plan.read_plan(space.stage("generate"))
     try:
         found = tables_published.read_manifest(space.knowledge(ENTITIES[-1]))
@@ -174,16 +171,16 @@ def _begun_again(space: Workspace) -> bool:
     return found.get("plan", planned) != planned
 
 
-def _move(out: AnyPath, verdict: Verdict) -> Verdict:
-    """Rename what goes, under the date's lock: working files first, so what is published goes as a whole."""
-    if not verdict.goes:
-        return verdict
-    space = Workspace(out, date.fromisoformat(verdict.date))
+def _move(out: AnyPath, decision: Decision) -> Decision:
+    """Rename the folders of a date, under its lock: working files first, then the snapshots."""
+    if not decision.goes:
+        return decision
+    space = Workspace(out, date.fromisoformat(decision.date))
     try:
         with lock.held(space.work):
             if not is_local(out):
                 begin(space)
-                return verdict
+                return decision
             space.clean_up()
             hidden = _hidden(space.work)
             hidden.mkdir()
@@ -194,10 +191,10 @@ def _move(out: AnyPath, verdict: Verdict) -> Verdict:
                 if folder.exists():
                     os.rename(folder, _hidden(folder))
     except InfrastructureError as error:
-        return Verdict(verdict.date, False, str(error))
+        return Decision(decision.date, False, str(error))
     with suppress(OSError):  # another command is about to take the lock
         space.work.rmdir()
-    return verdict
+    return decision
 
 
 def _hidden(folder: AnyPath) -> AnyPath:
@@ -205,12 +202,12 @@ def _hidden(folder: AnyPath) -> AnyPath:
 
 
 def _delete(out: AnyPath, dates: list[str]) -> None:
-    """Delete what was moved, also by a ``clean`` that was killed."""
+    """Delete what this ``clean``, or one that was killed, has moved or hidden."""
     if not is_local(out):
         for dt in dates:
             space = Workspace(out, date.fromisoformat(dt))
             with suppress(InfrastructureError), lock.held(space.work, "removes this date"):
-                if not space.is_published(dt) and not _unpublished(space):  # no command has written it anew
+                if not space.is_published(dt) and not _unpublished(space):  # still removed
                     finish(space)
         return
     for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
@@ -218,7 +215,7 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
         for folder in out.glob(pattern):
             if not folder_date(folder.name[1:].rsplit(".", 2)[0]):
                 continue
-            with suppress(FileNotFoundError):  # another `clean` deletes the same
+            with suppress(FileNotFoundError):  # another `clean` deletes it, too
                 shutil.rmtree(folder)
 
 

@@ -1,9 +1,7 @@
 """Joins two snapshots of one entity type by id, without Spark and without holding their texts.
 
-Of each row 25 bytes are held: hashes (64 bits) of its id and its text, its tokens, its place and flags. Ids
-are taken for equal by their hash: of 10 million ids two fall together once in 370,000 times.
-
-Two texts side by side, word by word: what went and what came.
+It keeps 25 bytes per row: 64-bit hashes of id and text, number of tokens, row number and flags. Ids are
+compared by hash: the probability of a collision among 10 million ids is 1 in 370,000.
 """
 
 import difflib
@@ -26,10 +24,10 @@ _TEXT, _ERROR, _NEW = 1, 2, 4  # flags of a row
 
 @dataclass(frozen=True)
 class Rows:
-    """A snapshot's rows (N,), ascending by ``ids``; ``places`` are their numbers in the files."""
+    """The rows (N,) of a snapshot, sorted by ``ids``; ``places`` are their row numbers in the files."""
 
     ids: np.ndarray  # uint64
-    texts: np.ndarray  # uint64; 0 where there is none
+    texts: np.ndarray  # uint64; 0 for rows without text
     tokens: np.ndarray  # int32
     flags: np.ndarray  # uint8
     places: np.ndarray  # int32
@@ -37,9 +35,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Counts of ids, lengths in tokens of the texts that both dates have, and the places of changed texts.
+    """Counts of ids, lengths in tokens of texts in both snapshots, and the changed texts.
 
-    changed  two int32 arrays (C,): a changed text's place in either snapshot, in an order that is no other's
+    changed  two int32 arrays (C,): row numbers of changed texts in either snapshot, sorted by hash of the id
     """
 
     counts: dict[str, int]
@@ -48,7 +46,7 @@ class Comparison:
 
 
 def read(folder: AnyPath, dt: str) -> Rows:
-    """Read a snapshot in batches; rows whose text was written for ``dt`` are new."""
+    """Read a snapshot in batches; rows whose text was generated for ``dt`` are new."""
     parts: list[tuple] = []
     columns = ["entity_id", "knowledge", "tokens", "error", "generated_dt"]
     for path in parquet_files(folder):
@@ -88,7 +86,7 @@ def compare(before: Rows, after: Rows) -> Comparison:
 
 
 def texts_at(folder: AnyPath, places: list[int]) -> list[tuple[str, str]]:
-    """(id, text) of rows by their numbers: reads the row groups that they are in, batch by batch."""
+    """(id, text) of rows by row number; reads only the row groups that contain them."""
     found, first = {}, 0
     for path in parquet_files(folder):
         with arrow_source(path) as opened:
@@ -126,7 +124,7 @@ def _hashes(texts: pa.Array) -> np.ndarray:
 
 
 def _lengths(before: np.ndarray, after: np.ndarray, changed: np.ndarray, into: np.ndarray) -> dict:
-    """Tokens of the texts that both dates have, and by how many those that changed grew."""
+    """Lengths in tokens of texts in both snapshots, and how the changed texts grew."""
     def spread(tokens: np.ndarray) -> dict | None:
         if not len(tokens):
             return None
@@ -140,7 +138,7 @@ def _lengths(before: np.ndarray, after: np.ndarray, changed: np.ndarray, into: n
 
 
 def side_by_side(before: str, after: str, colour: bool) -> tuple[Text, Text]:
-    """Both texts; words that went are red, those that came green; else in [-...-] and {+...+}."""
+    """Both texts with removed words in red or [-...-], and added words in green or {+...+}."""
     old, new = before.split(), after.split()
     left, right = Text(), Text()
     for kind, i, j, k, n in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

@@ -1,7 +1,4 @@
-"""What changed between two published dates: rows, texts, lengths, who wrote them and with which settings.
-
-What two snapshots were written with that is not the same: model, tokenizer, prompts, settings.
-"""
+"""Compares two published dates: rows, texts, lengths, and the model, tokenizer, prompts and settings used."""
 
 from dataclasses import dataclass
 
@@ -33,7 +30,7 @@ class Change:
 
 
 def changes(before: dict, after: dict) -> list[Change]:
-    """Of two manifests. Settings are compared by key where both hold them, else by their digest."""
+    """Differences between two manifests; settings by key if both manifests have them, else by digest."""
     pairs = [("model", _model(before), _model(after)),
              ("tokenizer", before.get("tokenizer"), after.get("tokenizer"))]
     pairs += [(f"{entity} prompt", *(found.get("prompts", {}).get(entity) for found in (before, after)))
@@ -44,13 +41,13 @@ def changes(before: dict, after: dict) -> list[Change]:
         keys = [key for key in sorted(then | now) if then.get(key) != now.get(key)]
         return found + [Change(key, then.get(key), now.get(key), True) for key in keys]
     if before.get("config") != after.get("config"):
-        found.append(Change("settings (which ones is not known: an older version of dare-job published)",
+        found.append(Change("settings (details unknown: published by an older version of dare-job)",
                             before.get("config"), after.get("config")))
     return found
 
 
 def flat(settings: dict, above: str = "") -> dict:
-    """Settings by their keys as ``--set`` takes them: {"decode.nodes": 8}."""
+    """Settings by their full keys, as in ``--set``: {"decode.nodes": 8}."""
     found = {}
     for name, value in settings.items():
         if isinstance(value, dict) and value:
@@ -61,7 +58,7 @@ def flat(settings: dict, above: str = "") -> dict:
 
 
 def _model(manifest: dict):
-    """Name and hash: a folder's files may change under one name."""
+    """Name and hash, since the files of a folder may change."""
     model = manifest.get("model", {})
     return model and f"{model.get('name')} ({str(model.get('hash'))[:12]})"
 
@@ -72,15 +69,15 @@ def _short(value) -> str:
 
 _COUNTS = {
     "before": "rows before", "after": "rows after", "added": "ids added", "removed": "ids removed",
-    "changed": "texts changed", "same": "texts the same", "same_written_anew": "of these written anew",
-    "text_gained": "got a text", "text_lost": "lost their text", "errors_before": "errors before",
-    "errors_after": "errors after", "errors_new": "errors where there was none"}
+    "changed": "texts changed", "same": "texts unchanged", "same_written_anew": "of these generated again",
+    "text_gained": "gained a text", "text_lost": "lost their text", "errors_before": "errors before",
+    "errors_after": "errors after", "errors_new": "new errors"}
 
 
 def diff(out: AnyPath, before: str, after: str, examples: int = 2) -> dict:
-    """Compare two dates. ``examples``: changed texts of each entity type that are given in full.
+    """Compare two dates. ``examples``: number of changed texts of each entity type to return in full.
 
-    Raises DataError for a date that is not published, naming those near it.
+    Raises DataError for a date that is not published, with similar dates.
     """
     atomic.recover(out)
     found: dict = {"out": str(out), "before": before, "after": after}
@@ -99,13 +96,13 @@ def diff(out: AnyPath, before: str, after: str, examples: int = 2) -> dict:
 
 
 def print_diff(found: dict, console: Console) -> None:
-    """The same for people."""
+    """Print the result of ``diff``."""
     console.print(Text(f"{found['before']} -> {found['after']}  {found['out']}", style="bold"))
     for change in found["changes"]:
         console.print(Text(f"{change['what']}: {_value(change['before'])} -> {_value(change['after'])}"),
                       soft_wrap=True)
     if not found["changes"]:
-        console.print("written with the same model, tokenizer, prompts and settings")
+        console.print("same model, tokenizer, prompts and settings")
     console.print()
     console.print(_table(found))
     for entity in ENTITIES:
@@ -115,7 +112,7 @@ def print_diff(found: dict, console: Console) -> None:
 
 
 def _examples(folders: list[AnyPath], rows: compare.Comparison, count: int) -> list[dict]:
-    """Changed texts spread evenly over the ids' hashes: the same ones every time."""
+    """Changed texts spread evenly over the hashes of the ids, so that the choice is reproducible."""
     chosen = np.unique(np.linspace(0, len(rows.changed[0]) - 1, min(count, len(rows.changed[0]))).astype(int))
     texts = [compare.texts_at(folder, places[chosen].tolist())
              for folder, places in zip(folders, rows.changed, strict=True)]
@@ -130,11 +127,11 @@ def _table(found: dict) -> Table:
     for name, words in _COUNTS.items():
         table.add_row(words, *(f"{side['counts'][name]:,}" for side in sides))
     for name in ("mean", "median", "p95"):
-        table.add_row(f"tokens of a text, {name}", *(_spread(side["lengths"], name) for side in sides))
+        table.add_row(f"tokens per text, {name}", *(_spread(side["lengths"], name) for side in sides))
     table.add_row("changed texts: longer, shorter", *(
         f"{side['lengths']['longer']:,}, {side['lengths']['shorter']:,}" for side in sides))
-    table.add_row("accepted a step", *(_pair(side["accepted_per_step"], ".2f") for side in sides))
-    table.add_row("tokens/s a worker", *(_pair(side["tokens_per_s"], ".0f") for side in sides))
+    table.add_row("accepted per step", *(_pair(side["accepted_per_step"], ".2f") for side in sides))
+    table.add_row("tokens/s per worker", *(_pair(side["tokens_per_s"], ".0f") for side in sides))
     return table
 
 

@@ -1,4 +1,4 @@
-"""The published dates of an output folder, one line each."""
+"""Lists the published dates of an output folder, one line per date."""
 
 import json
 from datetime import date
@@ -15,14 +15,14 @@ from dare_job.storage import atomic
 from dare_job.storage.paths import AnyPath, dated_folders, map_paths
 from dare_job.workspace import MANIFEST, Workspace, generation_started
 
-_NAMED = 2  # settings that are named in the table; more are counted
+_NAMED = 2  # changed settings named in the table; if there are more, their number is shown
 
 
 def history(out: AnyPath, last: int | None = None) -> list[dict]:
-    """Figures of each date that is published or was begun, ascending; ``last``: only so many.
+    """Statistics of each date that is published or started, ascending; ``last``: only the newest ones.
 
-    ``status`` is "published", or what a date lacks to be. Figures that a manifest lacks are null. ``changes``
-    compare with the date before. Raises DataError where nothing is published or begun.
+    ``status`` is "published", or says what is missing. Values that a manifest lacks are None. ``changes`` are
+    those since the date before. Raises DataError if there is no such date.
     """
     atomic.recover(out)
     begun = dated_folders(*(out / "knowledge" / f"entity={entity}" for entity in ENTITIES))
@@ -30,7 +30,7 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
     names |= {work.name[3:] for work in dated_folders(out / "_work") if generation_started(work)
               and not clean.is_begun(Workspace(out, date.fromisoformat(work.name[3:])))}
     if not names:
-        raise DataError(f"{out} holds no published text; name the output folder of a run: --out FOLDER")
+        raise DataError(f"{out} has no published text; name the output folder of a run: --out FOLDER")
     found, before = [], None
     folders = [out / "knowledge" / f"entity={ENTITIES[0]}" / f"dt={dt}" for dt in sorted(names)]
     for dt, manifests, status in map_paths(lambda folder: _read(out, folder.name[3:]), folders):
@@ -41,9 +41,9 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
 
 
 def print_history(rows: list[dict], console: Console) -> None:
-    """A table for people."""
+    """Print the statistics as a table."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("date", "rows", "written", "errors", "accepted", "tokens/s", "x plain", "duration"):
+    for name in ("date", "rows", "written", "errors", "accepted", "tokens/s", "speedup", "duration"):
         table.add_column(name, justify="left" if name == "date" else "right", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in rows:
@@ -54,8 +54,8 @@ def print_history(rows: list[dict], console: Console) -> None:
                       _number(row["ratio"], 2), "" if seconds is None else duration(seconds),
                       "; ".join(notes))
     console.print(table)
-    console.print("[dim]accepted: draft tokens a step; tokens/s: of one worker; x plain: over plain decoding "
-                  "in the same run; at the end what changed since the date before[/dim]", soft_wrap=True)
+    console.print("[dim]accepted: draft tokens per step; tokens/s: per worker; speedup: over autoregressive "
+                  "decoding in the same run; then the changes since the date before[/dim]", soft_wrap=True)
 
 
 def _read(out: AnyPath, dt: str) -> tuple[str, dict[str, dict], str]:
@@ -69,9 +69,9 @@ def _read(out: AnyPath, dt: str) -> tuple[str, dict[str, dict], str]:
         except ValueError:
             status.append(f"the {entity}s' manifest is damaged")
     if len(status) == len(ENTITIES) and not manifests:
-        status = [f"not published: `dare-job run --date {dt}` goes on"]
+        status = [f"not published: `dare-job run --date {dt}` continues it"]
     if len({manifest.get("run_id") for manifest in manifests.values()}) > 1:
-        status.append("users and items are of two runs")
+        status.append("users and items are from different runs")
     return dt, manifests, ", ".join(status) or "published"
 
 
@@ -82,20 +82,20 @@ def _figures(manifests: dict[str, dict]) -> dict:
 
     any_one = next(iter(manifests.values()), {})
     steps, accepted = total("totals", "target_steps"), total("totals", "accepted_tokens")
-    rate, plain = any_one.get("tokens_per_s"), (any_one.get("baseline") or {}).get("tokens_per_s")
+    rate, baseline = any_one.get("tokens_per_s"), (any_one.get("baseline") or {}).get("tokens_per_s")
     seconds = any_one.get("seconds")
     return {
         "run_id": any_one.get("run_id"), "published": any_one.get("published"),
         **{name: total("counts", name) for name in ("rows", "written", "carried", "errors")},
         **{name: total("totals", name) for name in ("tokens", "relaxed_tokens")},
         "accepted_per_step": None if accepted is None or not steps else round(accepted / steps, 4),
-        "tokens_per_s": rate, "baseline_tokens_per_s": plain,
-        "ratio": round(rate / plain, 4) if rate and plain else None,
+        "tokens_per_s": rate, "baseline_tokens_per_s": baseline,
+        "ratio": round(rate / baseline, 4) if rate and baseline else None,
         "seconds": round(sum(seconds.values()), 1) if seconds else None}
 
 
 def _marks(before: dict | None, manifests: dict) -> list[str]:
-    """What changed, each as words; the same of both entity types once."""
+    """The changes as text, without repeating those that both entity types share."""
     shared = [entity for entity in manifests if before and entity in before]
     found = [change for entity in shared for change in changes(before[entity], manifests[entity])]
     return list(dict.fromkeys(str(change) for change in found))
@@ -106,7 +106,7 @@ def _words(marks: list[str]) -> list[str]:
     others = [mark for mark in marks if mark not in writers]
     names = [mark.partition(":")[0] for mark in others]
     settings = names if len(names) <= _NAMED else [f"{len(names)} settings"]
-    return [f"other {mark.partition(':')[0]}" for mark in writers] + [f"other {name}" for name in settings]
+    return [f"new {mark.partition(':')[0]}" for mark in writers] + [f"new {name}" for name in settings]
 
 
 def _number(value: float | None, digits: int = 0) -> str:
