@@ -95,7 +95,7 @@ def test_the_label_says_whether_texts_are_recorded(monkeypatch, tmp_path):
     for part in (command.curves, command.replay):
         monkeypatch.setattr(part, "measure", lambda *_: [])
     monkeypatch.setattr(command.curves, "ways", lambda *_: [])
-    monkeypatch.setattr(command.equality, "measure", lambda *_: [])
+    monkeypatch.setattr(command.peers, "measure", lambda *_: [])
     file, tokenizer = tmp_path / "profiles.jsonl", words_tokenizer(tmp_path)
     file.write_text("\n".join(json.dumps({"say": " ".join(WORDS)}) for _ in range(9)))
     for given, source in (({}, "made-up text with the repetition of recorded profiles, seed 0"),

@@ -50,14 +50,14 @@ def budget(
     id_column: options.IdColumn = None, held_out: options.HeldOut = 500,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,2,4,8,16,32,64,128,256",
     nodes: Annotated[str, typer.Option(
-        "--nodes", help="Fixed budgets to compare with; 0: plain.")] = (
+        "--nodes", help="Fixed budgets to compare with; 0: no drafts.")] = (
         "0,1,2,3,4,6,8,12,16,24,32,48,64,96,128,192,256"),
 ) -> None:
-    """Replay recorded texts in batches: the scheduler's node budgets against every row's having the same.
+    """Replay recorded texts in batches: the draft budget against a fixed number of draft tokens per row.
 
-    What is accepted follows the texts; what a step costs follows the latency curves, with drafting added as
-    timed here. The last line of standard output is one JSON object. Exit code 1 where the scheduler is behind
-    0.95 times the best fixed budget.
+    Acceptance comes from the texts; step times come from the latency curves, plus the drafting time measured
+    here. The last line of standard output is one JSON object. Exit code 1 if the draft budget reaches less
+    than 0.95 times the best fixed budget.
     """
     from dare_job.bench.budget import Options, run
 
@@ -73,16 +73,16 @@ def budget(
 def gpu(
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     small: Annotated[bool, typer.Option(
-        "--small", help="Tiny shapes: exercises the command, measures nothing of interest.")] = False,
+        "--small", help="Tiny shapes: tests the command; its measurements mean nothing.")] = False,
     seconds: Annotated[float, typer.Option(
-        "--seconds", help="Of the whole run; what does not fit is shortened or left out.")] = 440,
+        "--seconds", help="Time limit of the run; parts that do not fit are shortened or left out.")] = 440,
     shapes: Annotated[str | None, typer.Option(
         "--shapes", show_default="llama-2-7b,qwen2.5-0.5b,mistral-7b",
-        help="Models of the curves; the first one is replayed.")] = None,
+        help="Models whose latency is measured; the first one is replayed.")] = None,
     batches: Annotated[str, typer.Option(
         "--batches", help="Rows decoded together in the replay.")] = "1,32,128",
     texts: Annotated[Path | None, typer.Option(
-        "--texts", help="Recorded texts, JSON lines (.gz or not); without it they are made up.")] = None,
+        "--texts", help="Recorded texts as JSON lines, gzipped or not. Default: synthetic texts.")] = None,
     column: Annotated[str, typer.Option("--column", help="Field of --texts that holds the text.")] = "text",
     tokenizer: Annotated[Path | None, typer.Option(
         "--tokenizer", help="tokenizer.json, or a folder with it or with GPT-2's files, to read --texts "
@@ -94,7 +94,7 @@ def gpu(
     """The engine on a GPU with random weights, in one run of under 8 minutes.
 
     Strict equality with generate; latency curves beside the ceilings measured in the same run; text, recorded
-    or made up, replayed at full cost, beside generate and generate_batch; joules a token. The last line of
+    or made up, replayed at full cost, beside generate and generate_batch; joules per token. The last line of
     standard output is one JSON object. `python -m dare_job.bench.gpu` is the same with torch and
     transformers alone.
     """
@@ -112,31 +112,32 @@ def decode(
         "ml-1m.")],
     work: Annotated[Path | None, typer.Option(
         "--work", help="Folder that keeps the trained model and its texts for the next call; without it they "
-        "are made anew.")] = None,
+        "are made again.")] = None,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,8,32",
     nodes: Annotated[str, typer.Option(
-        "--nodes", help="Draft nodes a row, one number for each batch size, such as 16,8,4; auto: the "
-        "engine's budget for each forward, by what forwards cost.")] = "auto",
-    rows: Annotated[int, typer.Option("--rows", help="Test users whose texts each method writes.")] = 32,
+        "--nodes", help="Draft tokens per row, one number for each batch size, for example 16,8,4. "
+        "auto: chosen for each forward pass from measured latency.")] = "auto",
+    rows: Annotated[int, typer.Option("--rows", help="Test users whose texts each method generates.")] = 32,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that each method runs.")] = 3,
-    pool: Annotated[int, typer.Option("--pool", help="Other users whose old texts draft.")] = 1000,
-    tokens: Annotated[int, typer.Option("--tokens", help="New tokens of a row, at most.")] = 256,
+    pool: Annotated[int, typer.Option("--pool", help="Other users whose previous texts are drafts.")] = 1000,
+    tokens: Annotated[int, typer.Option("--tokens", help="Maximum number of new tokens per row.")] = 256,
     architecture: Annotated[str, typer.Option(
-        "--architecture", help="Of the model: llama, qwen2 or gpt2.")] = "llama",
+        "--architecture", help="Architecture of the model: llama, qwen2 or gpt2.")] = "llama",
     steps: Annotated[int, typer.Option(
-        "--steps", help="Updates of its training, 2,048 tokens each.")] = 300,
+        "--steps", help="Training updates of 2,048 tokens.")] = 300,
     noise: Annotated[float, typer.Option(
         "--noise", help="Standard deviation, in nats, of the fixed noise on its logits that makes texts of "
         "different prompts differ; 0: none.")] = 1.1,
-    seed: Annotated[int, typer.Option("--seed", help="Of the model.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the model.")] = 0,
     test_users: Annotated[int, typer.Option(
-        "--test-users", help="Users that it does not learn from; tonight's rows are theirs.")] = 500,
+        "--test-users", help="Users left out of its training; the measured rows are theirs.")] = 500,
     threads: Annotated[int, typer.Option("--threads", help="torch threads while measuring.")] = 1,
 ) -> None:
-    """Time every way of decoding on a model trained on real profiles, in one run on the CPU.
+    """Measure every decoding method on the CPU with a model trained on real profiles.
 
-    Trains a model of 5.5 M parameters on ML-1M profiles with titles as prompts (minutes), writes an earlier
-    night's texts with it, then tonight's with `generate`, prompt lookup, the engine's plain mode, resd, and
+    Trains a model of 5.5 M parameters on ML-1M profiles with titles as prompts (minutes) and generates the
+    texts of an earlier date. Then generates those of the next date with `generate`, prompt lookup, resd, and
+    the engine without drafts, with
     dare strict and relaxed. The last line of standard output is one JSON object.
     """
     from dare_job.bench.decode.command import Options, run
@@ -164,16 +165,17 @@ def dare(
     architectures: Annotated[str, typer.Option(
         "--architectures", help="Models; the first is that of table 2.")] = "llama,qwen2,mistral",
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,8",
-    nodes: Annotated[str, typer.Option("--nodes", help="Draft nodes a row for each batch size.")] = "16,8",
+    nodes: Annotated[str, typer.Option("--nodes", help="Draft tokens per row for each batch size.")] = "16,8",
     rows: Annotated[int, typer.Option("--rows", help="Test rows of users and of items.")] = 100,
     users: Annotated[int, typer.Option("--users", help="Users with old text.")] = 1000,
     items: Annotated[int, typer.Option("--items", help="Items with old text, of the existing half.")] = 1000,
     pool_texts: Annotated[int, typer.Option(
-        "--pool-texts", help="Texts in the pool of a group, at most.")] = 500,
+        "--pool-texts", help="Maximum number of texts in the pool of a group.")] = 500,
     steps: Annotated[int, typer.Option("--steps", help="Training steps of each architecture.")] = 100,
     repeats: Annotated[int, typer.Option("--repeats", help="Times each method runs; medians.")] = 3,
     threads: Annotated[int, typer.Option("--threads", help="torch threads, as one Spark worker has.")] = 1,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens of a text, at most.")] = 192,
+    max_new_tokens: Annotated[int, typer.Option(
+        "--max-new-tokens", help="Maximum number of tokens per text.")] = 192,
 ) -> None:
     """DARE's speed tables: plain decoding, ReSD and DARE by prompt set, side and architecture.
 
@@ -200,20 +202,20 @@ def pools(
         "ml-1m.")],
     work: Annotated[Path | None, typer.Option(
         "--work", help="Folder that keeps the trained model, its texts (those of bench decode serve) and "
-        "each block that is measured, so that a stopped run goes on; without it all is made anew.")] = None,
+        "each block that is measured, so that a stopped run continues. Default: a temporary folder.")] = None,
     sizes: Annotated[str, typer.Option("--sizes", help="Texts of a pool, below --pool.")] = "50,100,250,500",
     group: Annotated[int, typer.Option(
         "--group", help="Texts of the group that is blended with a row's own text and everybody's.")] = 250,
     pool: Annotated[int, typer.Option("--pool", help="Old texts of everybody's pool.")] = 1000,
     rows: Annotated[int, typer.Option("--rows", help="Test users whose texts are decoded.")] = 20,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that each is decoded.")] = 1,
-    nodes: Annotated[int, typer.Option("--nodes", help="Draft nodes of each forward.")] = 16,
+    nodes: Annotated[int, typer.Option("--nodes", help="Draft tokens per forward pass.")] = 16,
     tokens: Annotated[int, typer.Option(
         "--tokens", help="New tokens of a row, at most: so many that texts may run on.")] = 384,
     steps: Annotated[int, typer.Option(
-        "--steps", help="Updates of the model's training, 2,048 tokens each.")] = 300,
+        "--steps", help="Training updates of 2,048 tokens.")] = 300,
     test_users: Annotated[int, typer.Option(
-        "--test-users", help="Users that it does not learn from; tonight's rows are theirs.")] = 500,
+        "--test-users", help="Users left out of its training; the measured rows are theirs.")] = 500,
     threads: Annotated[int, typer.Option("--threads", help="torch threads while measuring.")] = 1,
 ) -> None:
     """Compare pools, sources and rules of verification, at batch 1 on the CPU.

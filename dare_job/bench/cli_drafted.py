@@ -15,32 +15,32 @@ from dare_job.training.checks import require_temperatures
 
 app = typer.Typer()
 Target = Annotated[str, typer.Option("--target", help="Model that writes: embedded, a folder or a hub name.")]
-Precision = Annotated[options.Dtype, typer.Option("--dtype", help="Of both models' weights.")]
+Precision = Annotated[options.Dtype, typer.Option("--dtype", help="Data type of both models' weights.")]
 
 
 @app.command()
 def sample(
     temperatures: Annotated[str, typer.Option(
-        "--temperatures", help="Of sampling; 0: greedy decoding.")] = "0,0.7,1,1.75",
+        "--temperatures", help="Sampling temperatures; 0: greedy decoding.")] = "0,0.7,1,1.75",
     rows: Annotated[int, typer.Option("--rows", help="Users whose texts each method samples.")] = 32,
-    tokens: Annotated[int, typer.Option("--tokens", help="New tokens of a text, at most.")] = 160,
+    tokens: Annotated[int, typer.Option("--tokens", help="Maximum number of new tokens per text.")] = 160,
     users: Annotated[int, typer.Option(
-        "--users", help="Of the sample world; the draft model learns from the others' texts.")] = 400,
-    items: Annotated[int, typer.Option("--items", help="Of the sample world.")] = 300,
-    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of a row's draft tree, at most.")] = 32,
-    depth: Annotated[int, typer.Option("--depth", help="Levels of it, at most.")] = 16,
+        "--users", help="Users of the sample world; the others train the draft model.")] = 400,
+    items: Annotated[int, typer.Option("--items", help="Items of the sample world.")] = 300,
+    nodes: Annotated[int, typer.Option("--nodes", help="Maximum number of nodes per draft tree.")] = 32,
+    depth: Annotated[int, typer.Option("--depth", help="Maximum depth of the draft tree.")] = 16,
     repeats: Annotated[int, typer.Option("--repeats", help="Times each method runs; medians.")] = 3,
-    width: Annotated[int, typer.Option("--width", help="Of the draft model's hidden states.")] = 256,
-    layers: Annotated[int, typer.Option("--layers", help="Of the draft model.")] = 2,
-    steps: Annotated[int, typer.Option("--steps", help="Updates of its distillation.")] = 300,
+    width: Annotated[int, typer.Option("--width", help="Hidden size of the draft model.")] = 256,
+    layers: Annotated[int, typer.Option("--layers", help="Layers of the draft model.")] = 2,
+    steps: Annotated[int, typer.Option("--steps", help="Training updates of the draft model.")] = 300,
     work: Annotated[Path | None, typer.Option(
         "--work", help="Folder that keeps the models for the next call; without it they are made "
-                       "anew.")] = None,
+                       "again.")] = None,
     data: Annotated[Path | None, typer.Option(
         "--data", help="Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m: samples the model "
                        "of bench decode, without noise, in place of the embedded one.")] = None,
     seed: Annotated[int, typer.Option(
-        "--seed", help="Of what is sampled; another one shows how far chance reaches.")] = 0,
+        "--seed", help="Random seed of the samples.")] = 0,
     target: Target = "embedded",
     device: options.OnDevice = options.Device.auto,
     dtype: Precision = options.Dtype.float32,
@@ -84,10 +84,10 @@ def sample(
 @app.command()
 def beam(
     rows: Annotated[int, typer.Option("--rows", help="Users whose texts each way writes.")] = 32,
-    tokens: Annotated[int, typer.Option("--tokens", help="New tokens of a text, at most.")] = 160,
+    tokens: Annotated[int, typer.Option("--tokens", help="Maximum number of new tokens per text.")] = 160,
     users: Annotated[int, typer.Option(
-        "--users", help="Of the sample world; the draft model learns from the others' texts.")] = 400,
-    items: Annotated[int, typer.Option("--items", help="Of the sample world.")] = 300,
+        "--users", help="Users of the sample world; the others train the draft model.")] = 400,
+    items: Annotated[int, typer.Option("--items", help="Items of the sample world.")] = 300,
     temperature: Annotated[float, typer.Option(
         "--temperature", help="Of what is sampled; at 1 the embedded model leaves little to chance.")] = 1.75,
     layers: Annotated[int, typer.Option("--layers", help="Drafted layers of a step.")] = 4,
@@ -113,10 +113,10 @@ def beam(
     target: Target = "embedded",
     device: options.OnDevice = options.Device.auto,
     dtype: Precision = options.Dtype.float32,
-    seed: Annotated[int, typer.Option("--seed", help="Of what is sampled.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the samples.")] = 0,
     quick: Annotated[bool, typer.Option(
-        "--quick", help="Few rows and a tiny draft model: exercises the command, measures nothing of "
-                        "interest, and judges no target.")] = False,
+        "--quick", help="Few rows and a tiny draft model: tests the command; its measurements mean "
+                        "nothing and no target is checked.")] = False,
 ) -> None:
     """Write by beams, by DSBD and by speculative sampling, in one run: quality against speed.
 
@@ -157,17 +157,17 @@ def recommend(
     data: Annotated[Path | None, typer.Option(
         "--data", help="Folder with sequential_train, _valid and _test.txt (.gz); else amazon-beauty-ids of "
         "DARE_DATA.")] = None,
-    users: Annotated[int, typer.Option("--users", help="Test users, drawn by seed.")] = 200,
-    k: Annotated[str, typer.Option("--k", help="Items of a list.")] = "1,3,5,10,20",
+    users: Annotated[int, typer.Option("--users", help="Test users, sampled by --seed.")] = 200,
+    k: Annotated[str, typer.Option("--k", help="Numbers of recommendations per user.")] = "1,3,5,10,20",
     widths: Annotated[str, typer.Option("--widths", help="N beside 40, at K = 10.")] = "20,60",
     depths: Annotated[str, typer.Option("--depths", help="gamma beside all, at K = 10.")] = "1,2",
     temperatures: Annotated[str, typer.Option(
         "--temperatures", help="Of sampled lists, relaxed and exact.")] = "0.5,1",
-    batch: Annotated[int, typer.Option("--batch", help="Users searched at once.")] = 16,
+    batch: Annotated[int, typer.Option("--batch", help="Users per batch.")] = 16,
     repeats: Annotated[int, typer.Option("--repeats", help="Times each runs; medians.")] = 1,
-    generated: Annotated[int, typer.Option("--generated", help="Users of generate, the peer.")] = 12,
+    generated: Annotated[int, typer.Option("--generated", help="Users of the runs of generate.")] = 12,
     threads: Annotated[int, typer.Option("--threads", help="torch threads while measuring.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", help="Of users and chance.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     device: options.OnDevice = options.Device.auto,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few users and settings: exercises the command.")] = False,

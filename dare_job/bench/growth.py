@@ -101,7 +101,7 @@ def run_step(step: str, settings: Path) -> None:
     """The work of one measured process."""
     job = _job(settings, DATES[step != FIRST])
     if step == CUT:
-        generate.prepare(job)
+        generate.load_shard_plan(job)
     elif step == REPORT:
         report.write(job.space.out, job.space.dt)
     else:

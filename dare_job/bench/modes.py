@@ -1,9 +1,9 @@
-"""Every decoding mode beside plain decoding on the sample world, in one run: the README's speed figures.
+"""Every decoding mode beside autoregressive decoding on the sample world, in one run.
 
-The old text is what comes with the sample, as in ``make demo``; or, with ``--old model``, the model's own of
-a first night without pools, so that only users with a new interaction are written, all of them changed.
-Tonight's plan, groups, routes and pools are made by the job's stages. A seeded sample of tonight's rows is
-decoded by each method in turn, ``repeats`` times; medians. The last line is JSON.
+The previous texts are those of the sample, as in ``make demo``. With ``--old model`` they are the model's own
+texts of a first date without pools, so that only users with a new interaction are generated. The job's stages
+make plan, groups, routes and pools of the next date. Each method decodes the same seeded sample of rows
+``repeats`` times; figures are medians. The last line is JSON.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What packed weights are worth: one forward over draft trees with and without them, taking turns.
+"""Time of one forward pass over draft trees with and without prepacked weights, in turn.
 
-Times are the thread's own, so that other work on the machine counts less. The last line is JSON.
+Times are CPU times of the thread, so that other work on the machine counts less. The last line is JSON.
 """
 
 import json
@@ -25,10 +25,10 @@ def main(
     model: Annotated[str, typer.Option(help="'embedded', a local folder, or a hub name.")] = "embedded",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
-    queries: Annotated[str, typer.Option(help="Queries a row: draft nodes and the root.")] = "1,9,17",
+    queries: Annotated[str, typer.Option(help="Queries per row: draft tokens and the root.")] = "1,9,17",
     prompt_tokens: Annotated[int, typer.Option(help="Tokens before the tree.")] = 250,
 ) -> None:
-    """Measure the forward of the decode engine with torch's linear layers and with packed ones."""
+    """Measure the forward of the decode engine with torch's linear layers and with prepacked ones."""
     torch.set_num_threads(1)
     target = Target.load(resolve(model), dtype, "cpu")
     rows = [measure(target, int(batch), int(query), prompt_tokens)

@@ -1,9 +1,9 @@
-"""What waves save: forwards of the model on a first night, and on a night after a new prompt.
+"""Forward passes that waves save on a first date and on the date after a new prompt.
 
-The sample world without the old text that comes with it. Every way of cutting the night writes all rows, with
-the same stages before. The night after the first has another prompt set, so that every row is written again
-and all old text is of the former prompt. Strict verification: the texts are the same, and the steps do not
-depend on the machine. The last line is JSON.
+The sample world without its previous texts. Each setting of the waves generates all rows after the same
+earlier stages. The second date has another prompt set, so that every row is generated again and all previous
+texts come from the former prompt. Verification is strict: the texts are the same and the number of forward
+passes does not depend on the machine. The last line is JSON.
 """
 
 import json
