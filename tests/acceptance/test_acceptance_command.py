@@ -153,12 +153,23 @@ def test_another_tokenizer_is_rejected_before_models_are_loaded(models, texts, m
     assert isinstance(done.exception, ConfigError) and "has other tokens than" in str(done.exception)
 
 
-@pytest.mark.parametrize(("lines", "more", "message"), [
-    (None, (), "does not exist"), ("", (), "holds no row"), ('{"knowledge": ""}', (), "holds no text"),
-    ('{"knowledge": 3}', (), "row 0: knowledge is '3', no text"), ('{"knowledge', (), "cannot be read"),
-    ('{"plain": "a"}', (), "has no column knowledge: use one of plain"),
-    ('{"knowledge": "a"}', ("--prompt-column", "asked"), "has no column asked"),
-    (json.dumps({"knowledge": "a", "prompt": "b " * 300}), (), "every prompt is longer than the 256 tokens")])
+@pytest.mark.parametrize(
+    ("lines", "more", "message"),
+    [
+        (None, (), "does not exist"),
+        ("", (), "holds no row"),
+        ('{"knowledge": ""}', (), "holds no text"),
+        ('{"knowledge": 3}', (), "row 0: knowledge is '3', no text"),
+        ('{"knowledge', (), "cannot be read"),
+        ('{"plain": "a"}', (), "has no column knowledge: use one of plain"),
+        ('{"knowledge": "a"}', ("--prompt-column", "asked"), "has no column asked"),
+        (
+            json.dumps({"knowledge": "a", "prompt": "b " * 300}),
+            (),
+            "every prompt fills the context of 256 tokens",
+        ),
+    ],
+)
 def test_invalid_texts(models, tmp_path, lines, more, message):
     path = tmp_path / "texts.jsonl"
     if lines is not None:

@@ -24,8 +24,8 @@ class FollowedPath:
         return self.way[at]
 
     def accept(self, rows, number, probability):
-        chance = float(probability[0])
-        return torch.tensor([self._decide([chance, 1 - chance]) == 0])
+        probability = float(probability[0])
+        return torch.tensor([self._decide([probability, 1 - probability]) == 0])
 
     def sample_order(self, rows, nodes, weights, limits, purpose):
         assert len(weights) == 1
@@ -46,9 +46,9 @@ def distribution(run: Callable[[FollowedPath], Hashable]) -> dict[Hashable, floa
     found: dict[Hashable, float] = defaultdict(float)
     way: list[int] = []
     while True:
-        chance = FollowedPath(way)
-        found[run(chance)] += chance.weight
-        way, options = chance.way[:len(chance.options)], chance.options
+        randomness = FollowedPath(way)
+        found[run(randomness)] += randomness.weight
+        way, options = randomness.way[:len(randomness.options)], randomness.options
         while way:
             last = way.pop()
             later = [i for i in range(last + 1, len(options[len(way)])) if options[len(way)][i] > 0]

@@ -38,13 +38,13 @@ def target(kind: str = "llama", seed: int = 0, **shape) -> Target:
 
 
 def trie(items: int = 120, seed: int = 0, sizes=SIZES) -> Trie:
-    chance = np.random.default_rng(seed)
-    return Trie.from_codes(np.stack([chance.integers(0, size, items) for size in sizes], 1))
+    rng = np.random.default_rng(seed)
+    return Trie.from_codes(np.stack([rng.integers(0, size, items) for size in sizes], 1))
 
 
 def queries(rows: int, seed: int = 0, longest: int = 12) -> list[Query]:
-    chance = np.random.default_rng(seed)
-    return [Query(chance.integers(3, VOCABULARY, chance.integers(1, longest + 1)).tolist())
+    rng = np.random.default_rng(seed)
+    return [Query(rng.integers(3, VOCABULARY, rng.integers(1, longest + 1)).tolist())
             for _ in range(rows)]
 
 

@@ -24,8 +24,8 @@ from dare_job.errors import ConfigError
 
 def scorer(name: str, ids: Trie):
     view = Vocabulary(ids, small.FIRST)
-    chance = np.random.default_rng(5)
-    sequences = [chance.integers(0, ids.leaves, 6).tolist() for _ in range(50)]
+    rng = np.random.default_rng(5)
+    sequences = [rng.integers(0, ids.leaves, 6).tolist() for _ in range(50)]
     return {"same": lambda: ModelScorer(small.target(), view),
             "other": lambda: ModelScorer(small.target("qwen2", 9, width=16, layers=1), view),
             "popularity": lambda: LeafScorer(view, PopularityWeights(ids, sequences)),
@@ -51,9 +51,9 @@ def test_drafts_change_no_recommendation(name, scores):
 @pytest.mark.parametrize("scores", [RAW, RENORMALISED])
 @pytest.mark.parametrize("name", ["other", "transitions"])
 def test_drafts_change_no_recommendation_where_few_ids_are_left(name, scores):
-    ids, k, chance = small.trie(30), 8, np.random.default_rng(2)
+    ids, k, rng = small.trie(30), 8, np.random.default_rng(2)
     left = (k - 1, 3, 1, 0, k, ids.leaves)
-    rows = [Query(query.prompt, banned=chance.permutation(ids.leaves)[few:].tolist())
+    rows = [Query(query.prompt, banned=rng.permutation(ids.leaves)[few:].tolist())
             for query, few in zip(small.queries(6), left, strict=True)]
     plain = TopK(small.target(), ids, small.FIRST, k, scores=scores).search(rows)
     assert (plain.leaves != NONE).sum(1).tolist() == [min(few, k) for few in left]
@@ -147,9 +147,9 @@ def test_drafts_leave_enough_cache_columns():
     own = Target(AutoModelForCausalLM.from_config(GPTNeoConfig(
         vocab_size=small.VOCABULARY, hidden_size=32, num_layers=2, num_heads=4,
         attention_types=[[["global"], 2]], max_position_embeddings=64)).eval(), check=False)
-    ids, chance = small.trie(), np.random.default_rng(0)
+    ids, rng = small.trie(), np.random.default_rng(0)
     for length in (5, 20, 25, 30, 33):
-        rows = [Query(chance.integers(3, small.VOCABULARY, length).tolist())]
+        rows = [Query(rng.integers(3, small.VOCABULARY, length).tolist())]
         plain = TopK(own, ids, small.FIRST, 10).search(rows)
         for width, whole, depth in ((0, 7, None), (0, 63, 1), (10, 0, None), (15, 0, 1), (20, 0, None)):
             alike = LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids))

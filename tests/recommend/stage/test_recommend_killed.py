@@ -1,5 +1,5 @@
-"""SIGKILL while lists are made: finished chunks stay, the same command ends the night, nobody is there
-twice.
+"""SIGKILL during the stage recommend: finished chunks stay, and the same command completes the run without
+duplicates.
 """
 
 from collections import Counter
