@@ -188,9 +188,7 @@ def _parts(name: str, members: list, place: int, min_size: int) -> dict[str, lis
 
 
 def _component(name: str, value: str | None) -> str:
-    """One component of a path. Values are escaped, so that none contains a separator or equals a special
-    value.
-    """
+    """One component of a path. Values are escaped, so that none looks like a separator or a special value."""
     if value is None:
         return f"{name}={NONE}"
     text = str(value).replace("%", "%25").replace("/", "%2F").replace("~", "%7E")

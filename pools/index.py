@@ -67,7 +67,8 @@ class Index:
         depth : tokens compared when sorting, 2 to 127; contexts have up to depth - 1 tokens
 
         Raises
-        ------ PoolError
+        ------
+        PoolError
             A text has ids that are not integers from 0 to 2**31 - 1 (the message names its position), the
             kind or depth is invalid, or there are more tokens than 32 bits address.
         """
@@ -127,10 +128,10 @@ class Index:
         verify : whether to read every byte to compare checksums; sizes are always compared
 
         Raises
-        ------ PoolError
+        ------
+        PoolError
             The pool is incomplete, damaged, of another format version or tokenizer; its manifest holds an
-            invalid kind or depth; or, with ``verify``, its arrays are not sorted to the depth in the
-            manifest.
+            invalid kind or depth; or, with ``verify``, its arrays are not sorted to that depth.
         """
         manifest = manifests.read(folder, verify=verify)
         if problem := _problem(manifest.get("kind"), manifest.get("depth")):

@@ -16,9 +16,7 @@ _TOP_BITS = np.int64(-0x7F7F7F7F7F7F7F80)  # 0x80 in each byte
 
 @helper
 def _lcp_at_least(a, suffix, length):
-    """For the eight suffixes from ``suffix``, the top bit of each byte: whether the LCP (< 128) is at length
-    ``length``.
-    """
+    """Top bits of eight bytes: whether the LCP (< 128) of suffix, suffix + 1, ... is at least ``length``."""
     return ((load_i64(a[SHARED] + suffix) | _TOP_BITS) - length * 0x0101010101010101) & _TOP_BITS
 
 

@@ -23,16 +23,13 @@ _COMPILED = ("blend", "frequency", "frontier", "intervals", "jit", "kernel", "le
 def helper(function):
     """Compile a function that only compiled functions call.
 
-    It has no cache of its own: numba cannot inline a function loaded from a cache, which made drafting 50 %
-    slower.
+    It has no cache of its own: numba cannot inline cached functions, which made drafting 50 % slower.
     """
     return njit(nogil=True, error_model="numpy")(function)
 
 
 def inlined(function):
-    """Compile a function that is always inlined, for when passing the scratch arrays costs more than the
-    work.
-    """
+    """Compile a function that is always inlined: passing the scratch arrays would cost more than the work."""
     return njit(nogil=True, error_model="numpy", inline="always")(function)
 
 

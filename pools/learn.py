@@ -24,9 +24,7 @@ _START_ALPHA, _START_LIVE = 8.0, 2.0
 
 
 def initial_weights(depth: int, kind: str) -> np.ndarray:
-    """Weights before learning, float64 (3, depth): rows ALPHA, BETA, LIVE; columns are context orders, 0
-    unused.
-    """
+    """Weights before learning, float64 (3, depth): rows ALPHA, BETA, LIVE; columns are context orders."""
     weights = np.zeros((3, depth))
     weights[ALPHA], weights[LIVE] = _START.get(kind, _START_ALPHA), _START_LIVE
     return weights

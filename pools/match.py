@@ -47,8 +47,7 @@ def longest_match(z, a, s, known):
 
 @helper
 def _extend(a, history, low, count, order, max_order):
-    """Extend every occurrence of a context backwards. Returns the longest match and a suffix that begins with
-    it.
+    """Extend all occurrences of a context backwards; return the longest match and a suffix that begins so.
 
     ``history`` int32 (M,) holds the row's tokens, nearest first, of which ``max_order`` are compared; (low,
     count) is the interval of the context of ``order`` tokens.

@@ -46,8 +46,7 @@ def open_pool(
 def sample_ids(ids: Iterable[str], max_texts: int, seed: int = 0) -> set[str]:
     """Sample at most ``max_texts`` distinct ids: those with the smallest keyed hash.
 
-    The sample does not depend on the order of ``ids``, and changes little when a few ids are added or
-    removed.
+    The sample does not depend on the order of ``ids``, and changes little if ids are added or removed.
     """
     key = seed.to_bytes(8, "little", signed=True)
     distinct = set(ids)

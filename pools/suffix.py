@@ -76,9 +76,7 @@ def _dense(keys, order):
 
 @compiled
 def _pair(codes, ranks, reach):
-    """Keys of 2 ``reach`` codes: the rank of the first ``reach``, then that of the next ``reach`` in the
-    text.
-    """
+    """Keys of 2 ``reach`` codes: the rank of the first ``reach`` and that of the next ``reach``."""
     keys = np.zeros(codes.size, np.uint64)
     end = codes.size
     for i in range(codes.size - 1, -1, -1):

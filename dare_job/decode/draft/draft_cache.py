@@ -51,8 +51,7 @@ class ReadAhead:
 
     def accepted(self, context: np.ndarray, lengths: np.ndarray,
                  read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the nodes that the texts continued with, without the texts' last tokens, and clear the
-        record.
+        """Return the nodes that the texts continued with, without the texts' last tokens; clear all nodes.
 
         Parameters
         ----------
@@ -76,10 +75,10 @@ def _match_paths(context, lengths, read, tokens, parents, nodes, paths, counts):
     for r in range(len(read)):
         at = -1
         for node in range(nodes[r] if read[r] > 0 else 0):
-            place = read[r] + counts[r]
-            if place >= lengths[r] - 1:
+            position = read[r] + counts[r]
+            if position >= lengths[r] - 1:
                 break
-            if parents[r, node] == at and tokens[r, node] == context[r, place]:
+            if parents[r, node] == at and tokens[r, node] == context[r, position]:
                 at = node
                 counts[r] += 1
                 paths[r, counts[r]] = node + 1
@@ -178,7 +177,7 @@ class CachedDraftModel:
     def drop(self, rows: np.ndarray) -> None:
         """Stop drafting for rows (M,) of the last call, whose logits are non-finite."""
         for row in rows:
-            _LOG.warning("row %s: the draft model's logits are non-finite; the row gets no more drafts of it",
+            _LOG.warning("row %s: the draft model's logits are non-finite; it drafts no more for this row",
                          self._requests[row].id)
             self.cache.clear(row)
         self._read[rows] = _NONFINITE
@@ -194,10 +193,10 @@ class CachedDraftModel:
             self._texts = np.pad(self._texts, ((0, 0), (0, longest - self._texts.shape[1])))
         if requests is self._requests:
             return
-        places: dict[int, list[int]] = {}
+        slots: dict[int, list[int]] = {}
         for slot, request in enumerate(self._requests):
-            places.setdefault(id(request), []).append(slot)
-        sources = np.array([(places.get(id(request)) or [-1]).pop(0) for request in requests], np.int64)
+            slots.setdefault(id(request), []).append(slot)
+        sources = np.array([(slots.get(id(request)) or [-1]).pop(0) for request in requests], np.int64)
         self._requests = tuple(requests) if not isinstance(requests, tuple) else requests
         moved = np.flatnonzero((sources >= 0) & (sources != np.arange(rows)))
         if len(moved):
@@ -223,8 +222,7 @@ class CachedDraftModel:
 
     def _catch_up(self, rows: np.ndarray, count: int, context: np.ndarray,
                   lengths: np.ndarray) -> torch.Tensor:
-        """Read the new tokens of texts in one forward pass and return the logits (M, V) of their next tokens.
-        """
+        """Read the new tokens of texts in one forward pass; return the logits (M, V) of their next tokens."""
         read = np.maximum(self._read[:count], 0)
         pending = np.zeros(count, np.int64)
         pending[rows] = lengths[rows] - read[rows]
@@ -255,6 +253,6 @@ def _truncate(texts, read, counts, context, lengths):
 @numba.njit(cache=True)
 def _record(texts, read, context, lengths, rows):
     for r in rows:
-        for place in range(max(0, read[r]), lengths[r]):
-            texts[r, place] = context[r, place]
+        for position in range(max(0, read[r]), lengths[r]):
+            texts[r, position] = context[r, position]
         read[r] = lengths[r]

@@ -61,8 +61,7 @@ def draft_batch(trees: LevelTrees, parents: np.ndarray) -> DraftBatch:
 
 
 class GreedyTrees(NamedTuple):
-    """Nodes of R rows, best first, and the nodes that the draft model has read, in the order of their
-    columns.
+    """Nodes of R rows, best first, and the nodes that the draft model has read, in cache order.
 
     Attributes
     ----------

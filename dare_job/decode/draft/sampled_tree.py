@@ -25,8 +25,7 @@ class TreeShape:
 
     @classmethod
     def parse(cls, text: str) -> "TreeShape":
-        """Parse a shape such as ``4x2x1``: four children of the root, two of each of them, one of each of
-        those.
+        """Parse a shape such as ``4x2x1``: four children of the root, two of each, one of each of those.
 
         Raises
         ------

@@ -58,9 +58,7 @@ def _backend(tokenizer: PreTrainedTokenizerBase) -> dict | None:
 
 
 def _properties(backend: dict) -> Iterator[tuple[str, Any]]:
-    """Named properties that are set: older files omit, or write as null or "", what newer ones write as
-    false.
-    """
+    """Named properties that are set: null, "" and false are left out, as versions write them differently."""
     model, parts = backend["model"], _parts(backend)
     yield "the model", model["type"]
     for kind, steps in parts.items():
@@ -143,9 +141,9 @@ def require_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTok
     names : names of target and draft model in messages; None: the paths of their tokenizers
 
     Raises
-    ------ ConfigError
-        The tokenizers differ, or there are fewer embeddings than tokens. The message names the first
-        difference.
+    ------
+    ConfigError
+        The tokenizers differ, or there are fewer embeddings than tokens. The message names a difference.
     """
     first, second = names or (target.name_or_path, draft.name_or_path)
     advice = ("a draft model must have the target model's tokenizer: choose one of the same family, or train "
