@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 SMALLER = {
     "dare_job.bench modes": "--users 24 --items 12 --rows 2 --repeats 1 --batch 1",
     "dare_job.bench prepacked": "--batches 1 --queries 1,9",
-    "dare-job replay": "--held-out 5",
+    "dare-job lab replay": "--held-out 5",
     "dare-job tune": "--held-out 5",
     "dare-job ctr": "--seeds 2 --epochs 1 --model dcnv2 --entities item",
 }

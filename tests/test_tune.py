@@ -172,7 +172,7 @@ def test_the_command_measures_a_model_and_keeps_what_it_measured(corpus, tmp_pat
     ((), "give --latency FILE"), (("--latency", "a", "--model", "b"), "and not both"),
     (("--latency", "nowhere.json"), "nowhere.json cannot be read"),
     (("--latency", "a", "--save-latency", "b"), "give --model NAME"),
-    (("--latency", "{curve}", "--nodes", "few"), "--nodes 'few' is no list of numbers"),
+    (("--latency", "{curve}", "--nodes", "few"), "--nodes 'few' is not a list of numbers"),
     (("--latency", "{curve}", "--lambdas", "inf"), "--lambdas 'inf' is no list"),
     (("--latency", "{curve}", "--drafting-us", "5"), "--drafting-us '5' is not two numbers"),
     (("--latency", "{curve}", "--save", "{folder}"), "cannot be written: it is a folder")])

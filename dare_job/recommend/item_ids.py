@@ -111,8 +111,8 @@ def token(level: int, code: int) -> str:
 
 def _read(path: Path) -> dict:
     if not path.is_file():
-        raise ConfigError(f"item ids {path}: no such file; write one with `dare-job item-ids`, or give JSON "
-                          '{item: ["<a_12>", "<b_7>", ...]}')
+        raise ConfigError(f"item ids {path}: no such file; make it with `dare-job recommender item-ids`, or "
+                          'give JSON {item: ["<a_12>", "<b_7>", ...]}')
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":

@@ -140,7 +140,7 @@ def _record(folder: Path) -> dict:
     path = folder / RECORD
     if not path.is_file():
         raise ConfigError(f"{folder} is no recommender: it has no {RECORD}; train one with "
-                          "`dare-job train-recommender`")
+                          "`dare-job recommender train`")
     try:
         record = json.loads(path.read_text("utf-8"))
         if record["format"] != FORMAT:

@@ -60,7 +60,7 @@ def require_passed(job: Job, generated: dict) -> dict:
     record = stage_inputs.require_stage(job, "gate")
     if record["fingerprint"] != _fingerprint(job, generated):
         raise DataError(f"{job.space.stage('gate')} is of other rows or other limits than tonight's: run "
-                        f"`dare-job gate` with --date {job.space.dt} first")
+                        f"`dare-job run --from gate` with --date {job.space.dt} first")
     _raise_if_failed(record)
     return {entity: record[entity] for entity in ENTITIES}
 
@@ -104,7 +104,7 @@ def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyP
 def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Counting) -> None:
     """One pass over tonight's rows of an entity type."""
     folder, known = stage_inputs.generated_folder(job, entity), known_errors(job, entity)
-    fix = f"remove the file and run `dare-job generate` with --date {job.space.dt}, which writes it again"
+    fix = f"remove the file and run `dare-job run --from generate` with --date {job.space.dt}"
     rows = scan.readable(scan.batches(stage_inputs.generated_files(job, entity)), folder, fix)
     for batch in counting(rows):
         checked.add(batch, failures, known)

@@ -38,8 +38,8 @@ def require_stage(job: Job, stage: str) -> dict:
         record = None
     if record is None or not is_complete(folder, record):
         what = "has no finished" if record is None else "lacks files of the stage"
-        raise DataError(f"{folder} {what} {stage}: run `dare-job {_COMMANDS.get(stage, stage)}` "
-                        f"with --date {job.space.dt} first")
+        raise DataError(f"{folder} {what} {stage}: run `dare-job run --from "
+                        f"{_COMMANDS.get(stage, stage)}` with --date {job.space.dt} first")
     return record
 
 
@@ -56,8 +56,8 @@ def require_plan(job: Job) -> dict:
         if (now := published.text_identity(job, entity)) != before:
             what = f"the text of {entity}s from before ({_shown(now)} now, {_shown(before)} then)"
     if what:
-        raise DataError(f"{what} is another than {job.space.stage('plan')} was made for: run `dare-job run`, "
-                        f"or `dare-job plan` and the stages behind it, with --date {job.space.dt}")
+        raise DataError(f"{what} is another than {job.space.stage('plan')} was made for: run "
+                        f"`dare-job run --from plan` with --date {job.space.dt}")
     return record
 
 
@@ -103,7 +103,7 @@ def require_generated(job: Job) -> dict:
         rows = "not all readable"
     if rows != generated["rows"]:
         raise DataError(f"{job.space.stage('generate')}: {rows} of {generated['rows']} finished rows: run "
-                        f"`dare-job generate` with --date {job.space.dt}, which writes what is missing")
+                        f"`dare-job run --from generate` with --date {job.space.dt}")
     return generated
 
 

@@ -1,4 +1,4 @@
-"""``dare-job acceptance``: rates and optima by brute force, trees, and rejected options."""
+"""``dare-job lab acceptance``: rates and optima by brute force, trees, and rejected options."""
 
 import itertools
 import json
@@ -135,7 +135,7 @@ def test_mean_of_dependent_places():
 
 @pytest.mark.parametrize(("option", "value", "message"), [
     ("--drafts", "0", "each must be from 1 to 8"), ("--drafts", "1..9", "each must be from 1 to 8"),
-    ("--drafts", "two", "no list of numbers"), ("--drafts", "4..2", "each must be from 1 to 8"),
+    ("--drafts", "two", "not a list of numbers"), ("--drafts", "4..2", "each must be from 1 to 8"),
     ("--temperature", "-1", "each must be 0 .greedy. or"), ("--temperature", "hot", "no list of numbers"),
     ("--temperature", "nan", "each must be 0"), ("--trees", "2x0", "no list of widths"),
     ("--plot", "rates.svg", "give several of either"),

@@ -1,4 +1,4 @@
-"""A folder of `dare-job prepare` as the clicks of a CTR check: what does not fit together is named."""
+"""A folder of `dare-job data prepare` as the clicks of a CTR check: what does not fit together is named."""
 
 import json
 

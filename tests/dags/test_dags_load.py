@@ -125,7 +125,7 @@ def test_a_stage_that_the_settings_switch_off_is_skipped_and_makes_no_event(bag,
     from airflow.sdk.exceptions import AirflowSkipException
 
     task = bag.dags[NIGHTLY].get_task(stage)
-    list(task._outcome.listen(["{}"]))  # the last line of `dare-job encode` without encode.model
+    list(task._outcome.listen(["{}"]))  # the last line of `dare-job run --from encode` without encode.model
     with pytest.raises(AirflowSkipException, match=f"{stage}.model"):
         task._published({}, None)
 

@@ -1,4 +1,4 @@
-"""`dare-job prepare amazon-books` on small files of 2014, 2018 and 2023: filters, duplicates, formats."""
+"""`data prepare amazon-books` on small files of 2014, 2018 and 2023: filters, duplicates, formats."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""`dare-job prepare movielens-10m` on a small ml-10m.zip: labels, windows, halves, splits, messages."""
+"""`dare-job data prepare movielens-10m` on a small ml-10m.zip: labels, windows, halves, splits, messages."""
 
 import hashlib
 import json

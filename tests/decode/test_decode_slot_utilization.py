@@ -18,7 +18,7 @@ from dare_job.models import embedded_path
 from pools.draft import DraftSettings
 from pools.index import Index
 
-PART, WHOLE = (104, 104), (400, 300)  # users and items; WHOLE: as ``dare-job sample`` generates
+PART, WHOLE = (104, 104), (400, 300)  # users and items; WHOLE: as ``dare-job data sample`` generates
 
 
 @cache

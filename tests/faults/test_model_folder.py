@@ -73,5 +73,6 @@ def test_a_tokenizer_that_changes_between_two_stages_is_refused(night, folders, 
         assert dare_job(stage, *options)[0] == 0
     with_other_ids(model)
     code, said = dare_job("generate", *options)
-    assert code == 4 and "is another than" in last_line(said) and "dare-job plan" in last_line(said), said
+    assert code == 4 and "is another than" in last_line(said), said
+    assert "dare-job run --from plan" in last_line(said), said
     assert not (out / "_work" / f"dt={NIGHT}" / "generate").exists()

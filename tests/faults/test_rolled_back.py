@@ -20,7 +20,7 @@ def test_a_date_rolled_back_under_a_night_costs_it_no_row(finished, folders, dar
     for stage in ("generate", "gate", "publish"):
         code, said = dare_job(stage, *options)
         assert code == 4 and "the text of users from before (none now, knowledge/entity=user/dt=" in said
-        assert "`dare-job plan`" in last_line(said) and published(out, NIGHT) == before
+        assert "`dare-job run --from plan`" in last_line(said) and published(out, NIGHT) == before
     for entity in ENTITIES:
         (out / "away" / entity).rename(out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}")
     assert dare_job("publish", *options)[0] == 0 and published(out, NIGHT) == before

@@ -184,7 +184,7 @@ def test_large_tables_are_cut_into_files_of_whole_row_groups(job_of, monkeypatch
 
 def test_texts_that_cannot_be_encoded_are_refused_by_name(job_of):
     job = job_of()
-    with pytest.raises(DataError, match="2026-01-02 is not published in .*run `dare-job publish`"):
+    with pytest.raises(DataError, match="2026-01-02 is not published in .*run `dare-job run --from publish`"):
         encode.run(job)
     publish(job.space.out, DAY, texts(4), date="2026-01-01", items=NONE)
     with pytest.raises(DataError, match="entity=user/dt=2026-01-02 holds texts of 2026-01-01"):

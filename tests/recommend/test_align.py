@@ -1,4 +1,4 @@
-"""``dare-job align``: what it learns from, what it gains, and that it is taken up again after a kill."""
+"""``recommender align``: what it learns from, what it gains, and that it continues after a kill."""
 
 import json
 import shutil

@@ -52,7 +52,7 @@ CASES = {
     "done": Case(0, ["gate"], "texts passed"),
     "unknown setting": Case(2, ["run", "--set", "gates.max_empty=1"], "did you mean max_empty_share?"),
     "bad texts": Case(3, ["gate"], "texts are empty", empty_texts),
-    "bad texts, publish alone": Case(4, ["publish"], "run `dare-job gate`", empty_texts),
+    "bad texts, publish alone": Case(4, ["publish"], "run `dare-job run --from gate`", empty_texts),
     "no input": Case(4, ["plan", "--input", "/no/such/folder"], "/no/such/folder", spark=True),
     "no Java": Case(5, ["plan", "--date", "2026-02-01"], "JAVA_HOME=/no/java",
                     environment=(("JAVA_HOME", "/no/java"),)),

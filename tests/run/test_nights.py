@@ -240,7 +240,7 @@ def test_a_truncated_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tm
     names = pipeline.run_stage(job, "pools")["user"]["pools"]
     assert suffixes.read_bytes() == whole and len(list(suffixes.parents[1].glob("*/"))) == names
     shutil.rmtree(suffixes.parent)
-    with pytest.raises(errors.DataError, match="run `dare-job pools`"):
+    with pytest.raises(errors.DataError, match="run `dare-job run --from pools`"):
         pipeline.run_stage(job, "generate")
     pipeline.run_stage(job, "pools")
     suffixes.write_bytes(whole[:-8] + b"\xff" * 8)  # only the checksum tells: found by a worker

@@ -1,4 +1,4 @@
-"""`dare-job prepare`, SIGKILLed in its steps: what is there afterwards is whole, or is not there."""
+"""`dare-job data prepare`, SIGKILLed in its steps: what is there afterwards is whole, or is not there."""
 
 import kill_points
 import pytest

@@ -25,7 +25,7 @@ def failed(identifier: str, reason: str, prompt: str | None = "s") -> dict:
 
 
 def gated(job) -> dict:
-    """What `dare-job gate` and `dare-job publish` do."""
+    """What `dare-job run --from gate` and `dare-job run --from publish` do."""
     gate.run(job)
     return publish.run(job)
 
@@ -105,7 +105,7 @@ def test_too_many_errors_leave_the_published_date_as_it_was(prepared):
 
 def test_rows_that_no_gate_let_through_are_not_published(prepared):
     job = prepared({"a": True}, [text("a", "x")])
-    with pytest.raises(errors.DataError, match="run `dare-job gate` with --date 2026-01-02 first"):
+    with pytest.raises(errors.DataError, match="run `dare-job run --from gate` with --date 2026-01-02 first"):
         publish.run(job)
     gated(job)
     before = files(job.space.out / "knowledge")
@@ -165,7 +165,7 @@ def test_finished_rows_that_went_missing_are_named(prepared, damage):
     gate.run(job)
     damage(job.space.stage("generate") / "entity=user" / "part-0.parquet")
     for stage in (gate, publish):
-        with pytest.raises(errors.DataError, match="of 1 finished rows: run `dare-job generate`"):
+        with pytest.raises(errors.DataError, match="of 1 finished rows: run `dare-job run --from generate`"):
             stage.run(job)
 
 

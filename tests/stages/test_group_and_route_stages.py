@@ -117,5 +117,5 @@ def test_each_stage_says_which_command_to_run_first(make_job, world):
         with pytest.raises(DataError, match=f"run `dare-job {command}`"):
             stage.run(job)
     plan.run(job)
-    with pytest.raises(DataError, match="run `dare-job embed`"):
+    with pytest.raises(DataError, match="run `dare-job run --from embed`"):
         group.run(job)

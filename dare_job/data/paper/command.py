@@ -1,4 +1,4 @@
-"""``dare-job prepare``: reads the original files, and leaves a folder that is whole or not there at all.
+"""``dare-job data prepare``: reads the original files, and leaves a folder that is whole or not there at all.
 
     OUT/interactions.parquet users.parquet items.parquet   input of ``dare-job run``
     OUT/ctr/train.parquet valid.parquet test.parquet       labelled rows

@@ -1,4 +1,4 @@
-"""What ``dare-job prepare`` prints: counts beside the paper's, what went, and what had to be assumed."""
+"""What ``dare-job data prepare`` prints: counts beside the paper's, what went, and what had to be assumed."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""``dare-job acceptance``: acceptance rates and optima of two models on texts, as tables, JSON and an SVG
+"""``dare-job lab acceptance``: acceptance rates and optima of two models on texts, as tables, JSON and an SVG
 chart.
 """
 

@@ -86,7 +86,7 @@ def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: st
     if other:
         named = ", ".join(map(repr, other[:_SHOWN])) + (" ..." if len(other) > _SHOWN else "")
         raise DataError(f"{folder}: {len(other)} of {len(table)} features are of other texts than those "
-                        f"published ({named}): run `dare-job encode --date {dt}`")
+                        f"published ({named}): run `dare-job run --from encode --date {dt}`")
     return texts
 
 

@@ -82,7 +82,7 @@ def _contract(folder: Path, min_rating: float) -> Source:
 
 
 def _prepared(folder: Path) -> Source:
-    """Labels and parts as ``dare-job prepare`` has them; what it left out of them is history."""
+    """Labels and parts as ``dare-job data prepare`` has them; what it left out of them is history."""
     try:
         positive = float(json.loads((folder / MANIFEST).read_text("utf-8"))["options"]["positive"])
     except (OSError, ValueError, TypeError, KeyError) as error:

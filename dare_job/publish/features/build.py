@@ -144,7 +144,7 @@ class Night:
             written = write.write(found, int(np.max(numbers["file"])) + 1, layout)
         if written.rows != len(tonight):
             raise DataError(f"{job.space.knowledge(self.entity)}: {written.rows} of {len(tonight)} texts got "
-                            f"a vector: {job.space.dt} was published again meanwhile, run `dare-job encode`")
+                            f"a vector: {job.space.dt} was published again: run `dare-job run --from encode`")
         return written
 
 

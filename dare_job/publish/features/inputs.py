@@ -85,7 +85,8 @@ def why_new(before: Before | None, encoder: dict, settings: EncodeSettings, text
 def require(job: Job) -> dict[str, dict]:
     """The manifests of the date's texts by entity type. Raises DataError where they are not this date's."""
     if not job.space.is_published(job.space.dt):
-        raise DataError(f"{job.space.dt} is not published in {job.space.out}: run `dare-job publish` with "
+        raise DataError(f"{job.space.dt} is not published in {job.space.out}: run "
+                        "`dare-job run --from publish` with "
                         f"--date {job.space.dt} first")
     found = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
     for entity, manifest in found.items():

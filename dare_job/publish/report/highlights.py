@@ -31,7 +31,7 @@ def _broken(night: Night, collected: list[Collected]) -> list[Point]:
     runs = {manifest.get("run_id") for manifest in night.manifests.values()}
     if len(runs) > 1:
         found.append(Point("bad", "Users and items are of two runs: publishing was cut off between them. Run "
-                                  f"dare-job publish --date {night.dt} with the same options.", "run"))
+                                  f"dare-job run --from publish --date {night.dt} with its options.", "run"))
     said, there = night.total("counts", "rows"), sum(part.rows for part in collected)
     if said is not None and said != there:
         found.append(Point("bad", f"The files hold {format.count(there)} rows, the manifests say "

@@ -1,4 +1,4 @@
-"""``dare-job train-drafter``: published texts in, a draft model's folder and its manifest out."""
+"""``dare-job drafter train``: published texts in, a draft model's folder and its manifest out."""
 
 import logging
 import time

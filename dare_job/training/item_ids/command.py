@@ -1,4 +1,4 @@
-"""``dare-job item-ids``: item vectors or texts in, a file of item ids out.
+"""``dare-job recommender item-ids``: item vectors or texts in, a file of item ids out.
 
 Items with the same codes get ids of their own: another last code, or one level more.
 """
