@@ -1,11 +1,11 @@
-"""Puts a finished folder in the place of another: killed at any moment, one of the two is left whole.
+"""Replaces a folder atomically: after a kill at any moment, the old or the new folder is complete.
 
-    .<name>.<token>.staging   being written, or replaced and being deleted: nobody needs it again
-    .<name>.retired           the old folder while it steps aside, where two folders cannot change places
+    .<name>.<token>.staging   folder being written, or a replaced folder being deleted; safe to remove
+    .<name>.retired           the old folder between two renames, if the filesystem cannot swap folders
 
-On Linux the two change places in one step (renameat2 with RENAME_EXCHANGE), on any usual local filesystem.
-Elsewhere (NFS, other systems) two renames are needed. A kill between them hides the folder until the next
-command that opens the output: ``recover``. At a URL no folder can be renamed: ``versions``.
+Local Linux filesystems swap two folders in one step (renameat2 with RENAME_EXCHANGE). Others (NFS, other
+systems) need two renames. A kill between them hides the folder until the next command calls ``recover``.
+Object stores cannot rename folders; ``versions`` handles URLs.
 """
 
 import ctypes
@@ -23,17 +23,20 @@ from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-GRACE_S = 1.0  # who opened a folder before it was replaced has this long to list it, or sees it emptied
+GRACE_S = 1.0  # time for readers that opened a folder before its replacement to finish listing it
 
 
 def stage_folder(folder: AnyPath, flat: bool = False) -> AnyPath:
-    """An empty folder, to be written and to take the place of ``folder``.
+    """Create an empty staging folder that ``replace`` or ``publish`` later moves to ``folder``.
 
-    Its name is new each time: what tasks of a killed run still write does not end up in it.
-    flat  a published date: at a URL the folder itself, for files with new names
+    Its name is unique, so tasks of a killed run that are still writing cannot write into it.
+
+    Parameters
+    ----------
+    flat : True for a published date. At a URL this returns the folder itself; its files get new names.
     """
     if not storage_paths.is_local(folder):
-        lock.require_held()  # what another command stages now looks like left by a killed one
+        lock.require_held()  # clean-up cannot tell another command's staging from leftovers
         return folder if flat else versions.new_version(folder)
     clean_up(folder)
     staging = _staging(folder)
@@ -43,23 +46,25 @@ def stage_folder(folder: AnyPath, flat: bool = False) -> AnyPath:
 
 @contextmanager
 def remove_on_error(staging: AnyPath) -> Iterator[None]:
-    """Remove a folder from ``staged`` where the block fails: on a full disk it would keep it full."""
+    """Remove a staging folder if the block fails, so that it does not fill the disk."""
     try:
         yield
     except BaseException:
         if storage_paths.is_local(staging):
             shutil.rmtree(staging, ignore_errors=True)
         else:
-            with errors.suppress_store_errors(OSError, InfrastructureError):  # the store may be what failed
+            with errors.suppress_store_errors(OSError, InfrastructureError):  # the store may have failed
                 lock.require_held()
                 versions.discard(staging)
         raise
 
 
 def replace(new: AnyPath, old: AnyPath) -> None:
-    """Put a folder from ``staged`` in its place, where an older one may be, which is deleted.
+    """Move a staging folder to its final place and delete the folder that was there.
 
-    Raises InfrastructureError where the lock was lost, at a URL.
+    Raises
+    ------
+    InfrastructureError : at a URL, if the lock was lost
     """
     if not storage_paths.is_local(old):
         lock.require_held()
@@ -69,10 +74,15 @@ def replace(new: AnyPath, old: AnyPath) -> None:
 
 
 def publish(folders: dict[AnyPath, AnyPath]) -> None:
-    """``replace`` in turn, for folders that readers may be listing now; keys are from ``staged``.
+    """``replace`` several folders in order, while readers may be listing the old ones.
 
-    On a disk the older ones are deleted ``GRACE_S`` later.
-    Raises InfrastructureError where the lock was lost, at a URL.
+    Parameters
+    ----------
+    folders : final folder by staging folder. On a disk the old folders are deleted after ``GRACE_S``.
+
+    Raises
+    ------
+    InfrastructureError : at a URL, if the lock was lost
     """
     replaced = []
     for new, old in folders.items():
@@ -87,22 +97,22 @@ def publish(folders: dict[AnyPath, AnyPath]) -> None:
 
 
 def current(folder: AnyPath) -> AnyPath:
-    """Where a folder's content is: the folder itself, or at a URL its version in force."""
+    """Folder that holds the content: the folder itself, or at a URL its current version."""
     return folder if storage_paths.is_local(folder) else versions.current(folder)
 
 
 def base_folder(folder: AnyPath) -> AnyPath:
-    """The other way: the folder whose content is in one from ``current``."""
+    """Inverse of ``current``: the folder that a version belongs to."""
     return folder if storage_paths.is_local(folder) else versions.base_folder(folder)
 
 
 def final_folder(staging: AnyPath, folder: AnyPath) -> AnyPath:
-    """Where the content of a folder from ``staged`` will be once it has taken the place of ``folder``."""
+    """Where the content of a staging folder will be after ``replace``."""
     return folder if storage_paths.is_local(folder) else staging
 
 
 def clean_up(folder: AnyPath) -> None:
-    """Remove what a killed writer of a folder left in and beside it, and put an old one back that it hid."""
+    """Remove what a killed writer left in and beside a folder, and restore a folder that it had retired."""
     if not storage_paths.is_local(folder):
         return versions.clean_up_snapshot(folder)
     retired = _retired(folder)
@@ -115,7 +125,7 @@ def clean_up(folder: AnyPath) -> None:
 
 
 def clean_up_below(root: AnyPath) -> None:
-    """``settle`` every folder that is, or was about to be, in ``root``."""
+    """``clean_up`` every folder in ``root``, including folders that were only staged."""
     if not storage_paths.is_local(root):
         for name in {name.split("/")[0] for name in storage_paths.listing(root) if "/" in name}:
             versions.clean_up(root / name)
@@ -125,7 +135,7 @@ def clean_up_below(root: AnyPath) -> None:
 
 
 def recover(out: AnyPath) -> None:
-    """Show the published dates again that a kill between two renames hid, save those being written now."""
+    """Restore published dates that a kill between two renames hid, except dates that are being written."""
     if not storage_paths.is_local(out):
         return
     tables = ("knowledge/entity=*", "features/entity=*", "candidates")
@@ -137,12 +147,12 @@ def recover(out: AnyPath) -> None:
 
 
 def _target_folders(paths: Iterable[Path]) -> list[Path]:
-    """The folders themselves, and those that the hidden ones stand beside."""
+    """Map hidden staging and retired folders to the folders that they belong to."""
     return sorted({path.with_name(path.name.lstrip(".").split(".")[0]) for path in paths})
 
 
 def _move_into_place(new: Path, old: Path) -> bool:
-    """Put a folder in its place; True where there was an older one, which has the name ``new`` now."""
+    """Move ``new`` to ``old``. True if ``old`` existed; it is then called ``new``."""
     if not old.exists():
         os.rename(new, old)
         return False
@@ -150,7 +160,7 @@ def _move_into_place(new: Path, old: Path) -> bool:
         retired = _retired(old)
         os.rename(old, retired)
         os.rename(new, old)
-        os.rename(retired, new)  # deleted under this name: a folder called retired is always whole
+        os.rename(retired, new)  # delete under this name, so that a retired folder is always complete
     return True
 
 
@@ -163,7 +173,7 @@ def _retired(folder: Path) -> Path:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change places in one step; False where nothing was done."""
+    """Swap two folders in one step. False if the system does not support it."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError, TypeError):  # another system, or an old C library

@@ -1,10 +1,12 @@
-"""Replaces a file of HDFS only while it has a version, for which the NameNode has no request of its own.
+"""Conditional writes at URLs: create a file only if it is missing, replace it only if its version matches.
 
-Who wants to replace version V first creates ``<name>.V.turn``, which one of many can, looks whether the file
-still is V, and puts its content in place by a rename. Nobody else replaces V meanwhile; who comes later finds
-another version. A turn whose taker died is taken over like a lock: silent for ``lease.STALE_S``, it is itself
-replaced in this way. So is one that its own taker left because the NameNode was away, but at once: the turn
-names its lease. A taker that is suspended for so long, between looking and renaming, is not noticed.
+S3 has both requests. HDFS has no compare-and-swap, so a writer that wants to replace version V first creates
+the claim file ``<name>.V.turn``. Only one writer can create it. The writer then checks that the file still
+has version V and replaces it by a rename; other writers fail to create the claim or see another version.
+
+A claim whose owner died expires like a lock after ``lease.STALE_S`` and is itself replaced in this way. A
+claim names its lease, so an owner that left one behind while the NameNode was unreachable replaces it at
+once. A writer that is suspended for longer than that between check and rename is not detected.
 """
 
 import time
@@ -27,7 +29,7 @@ else:
 
 
 def create(path: AnyPath, content: bytes) -> bool:
-    """Write a file of a URL unless it is there, in one step; False where it was."""
+    """Create a file at a URL in one step. False if it already exists."""
     if path.protocol == "hdfs":
         with suppress(FileExistsError):
             path.fs.pipe_file(path.path, content, mode="create")
@@ -37,18 +39,17 @@ def create(path: AnyPath, content: bytes) -> bool:
 
 
 def compare_and_swap(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
-    """Write a file that still has a version (``version_of``), in one step; False where it has another.
+    """Replace a file if it has the given version (``paths.version_of``). False if it does not.
 
-    False also where another one is about to replace it. ``owner``: see ``lock_turn``.
+    Also False while another writer is about to replace it. ``owner``: see ``swap_with_claim``.
     """
     if path.protocol == "hdfs":
-
         return swap_with_claim(path, version, content, owner)
     return _put_if(path, content, IfMatch=version)
 
 
 def _put_if(path: AnyPath, content: bytes, **condition: str) -> bool:
-    """One put with a condition of S3; False where the condition did not hold, or another put was faster."""
+    """One conditional S3 put. False if the condition did not hold or another put was faster."""
     try:
         path.fs.pipe_file(path.path, content, **condition)
     except OSError as error:
@@ -60,9 +61,11 @@ def _put_if(path: AnyPath, content: bytes, **condition: str) -> bool:
 
 
 def swap_with_claim(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
-    """Write a file that still has a version; False where it has another, or another one replaces it now.
+    """Replace an HDFS file if it has the given version. False if it does not, or another writer claims it.
 
-    owner  names who asks, from one thread at a time: a turn that it left itself is its own
+    Parameters
+    ----------
+    owner : id of the writer, used by one thread at a time; a writer may take over its own claim
     """
     turn = path.with_name(f"{path.name}.{version}.turn")
     owner = owner or uuid.uuid4().hex
@@ -81,14 +84,14 @@ def swap_with_claim(path: AnyPath, version: str, content: bytes, owner: str = ""
 
 
 def _take_over_claim(turn: AnyPath, content: bytes, owner: str) -> bool:
-    """An own turn is replaced, too: one that was left long ago may be another's in a moment."""
+    """Take over an expired claim or one's own. One's own is replaced too, as it may expire any moment."""
     try:
         version, found = paths.version_of(turn), turn.fs.cat_file(turn.path)
-        if found == content:  # the answer to its creation was lost
+        if found == content:  # the response to its creation was lost
             return True
         own = found.startswith(f"{owner} ".encode())
         return (own or age_s(turn) >= lease.STALE_S) and swap_with_claim(turn, version, content, owner)
-    except FileNotFoundError:  # done just now
+    except FileNotFoundError:  # its owner has just finished
         return False
 
 
@@ -108,7 +111,7 @@ def _modified_s(path: AnyPath) -> float:
 
 
 def remove_leftovers(path: AnyPath) -> None:
-    """Remove what killed processes left beside a lock that was taken just now."""
+    """Remove files that killed processes left beside a lock that this process has just acquired."""
     if path.protocol != "hdfs":
         return
     with suppress(OSError, InfrastructureError):

@@ -1,4 +1,4 @@
-"""What an object store or HDFS says when it refuses, as one line that names the setting and the fix."""
+"""Turns errors of object stores and HDFS into one line that names the setting and the fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,12 @@ _PACKAGES = ("botocore", "aiobotocore", "aiohttp", "s3fs", "dare_job.storage.hdf
 
 
 def check_access(path: AnyPath, setting: str) -> None:
-    """Ask once whether a URL's store lets this process list it; nothing for a local path.
+    """Check with one request that this process may list a URL. Local paths are not checked.
 
-    Raises ConfigError where there is no such bucket, InfrastructureError where the store does not answer or
-    refuses: no credentials, no permission.
+    Raises
+    ------
+    ConfigError : the bucket does not exist
+    InfrastructureError : the store does not respond, or credentials or permissions are missing
     """
     if paths.is_local(path):
         return
@@ -32,7 +34,7 @@ def check_access(path: AnyPath, setting: str) -> None:
 
 
 def _list_once(path: AnyPath) -> None:
-    """Raises FileNotFoundError where the bucket is missing; a folder may be."""
+    """Raise FileNotFoundError if the bucket is missing. A missing folder is no error."""
     if path.protocol != "s3":
         path.fs.exists(path.path)
         return
@@ -42,7 +44,7 @@ def _list_once(path: AnyPath) -> None:
 
 @contextmanager
 def suppress_store_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """As ``contextlib.suppress``; what a store answers is suppressed too."""
+    """Like ``contextlib.suppress``, for the given exceptions and all errors of stores."""
     try:
         yield
     except Exception as error:
@@ -51,7 +53,7 @@ def suppress_store_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def store_message(error: Exception) -> str | None:
-    """What the store answered, also to a Spark task; None where the error is of another kind."""
+    """The store's error message, also from a Spark task; None for errors that no store raised."""
     text = str(error)
     if type(error).__module__.split(".")[0] in ("pyspark", "py4j"):
         lines = [line.strip() for line in text.splitlines()]

@@ -1,7 +1,7 @@
-"""The lock of a date on a disk: a file that is created in one step, and taken over from a dead process.
+"""The lock of a date on a disk: a file created in one step and taken over from a dead process.
 
-A process of this host is looked up. Other hosts mount the disk too (a driver's pod whose next one has another
-name, say): their locks show that they live by their time of change (``lease``).
+For a process of this host, the process table tells whether it is alive. The disk may be mounted by other
+hosts too (for example successive driver pods); their locks expire unless they are renewed (``lease``).
 """
 
 import fcntl
@@ -22,7 +22,7 @@ _LOG = logging.getLogger("dare_job")
 
 @contextmanager
 def held(path: Path, refusal: Callable[[Path, dict], Exception]) -> Iterator[None]:
-    """Hold the lock while the block runs. Raises ``refusal(path, its signature)`` where another one does."""
+    """Hold the lock while the block runs. Raises ``refusal(path, owner)`` if another process holds it."""
     mine = {**owner_record(), "lease": uuid.uuid4().hex}
     if not _create(path, mine):
         _remove_stale(path, read_owner(path), refusal)
@@ -34,13 +34,13 @@ def held(path: Path, refusal: Callable[[Path, dict], Exception]) -> Iterator[Non
 
 
 class _Lease:
-    """A lock on a disk, which other hosts may mount: its time of change says that the holder lives."""
+    """A lock file; renewing it updates its modification time, which other hosts check."""
 
     def __init__(self, path: Path, name: str):
         self.path, self._name = path, name
 
     def renew(self) -> None:
-        """Raises InfrastructureError where the lock is another's, or gone."""
+        """Raise InfrastructureError if the lock is gone or another process has taken it over."""
         try:
             owner = json.loads(self.path.read_text(encoding="utf-8"))
             if owner.get("lease") == self._name:
@@ -56,20 +56,20 @@ class _Lease:
 
 
 def is_expired(path: Path, owner: dict) -> bool:
-    """Whether a lock whose process is not of this host was not renewed for so long that it is dead.
+    """Whether a lock of another host has not been renewed for ``lease.STALE_S``.
 
-    Both times are those of the disk. Locks of older versions are not renewed.
+    Both times come from the disk's clock. Locks of older versions of dare-job are never renewed or expired.
     """
     if "lease" not in owner or owner_is_local(owner):
         return False
     probe = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
         written = path.stat().st_mtime
-        if time.time() - written < lease.STALE_S / 2:  # hosts whose clocks differ by more are not asked for
+        if time.time() - written < lease.STALE_S / 2:  # saves the probe; allows for some clock skew
             return False
         probe.touch()
         return probe.stat().st_mtime - written >= lease.STALE_S
-    except OSError:  # given back just now, or nothing can be written here
+    except OSError:  # released in the meantime, or the folder is not writable
         return False
     finally:
         with suppress(OSError):
@@ -77,18 +77,18 @@ def is_expired(path: Path, owner: dict) -> bool:
 
 
 def _create(path: Path, signature: dict) -> bool:
-    """Create the lock in this process's name, in one step; False where it is there already."""
+    """Create the lock file in one step. False if it already exists."""
     own = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # `dare-job clean` removed the empty folder, between
+        with suppress(FileNotFoundError):  # `dare-job clean` removed the empty folder in between
             _write_owner(own, "w", signature)
             break
     try:
         os.link(own, path)
-    except (FileExistsError, FileNotFoundError):  # swept by its holder, between
+    except (FileExistsError, FileNotFoundError):  # the lock's holder removed our file as a leftover
         return False
-    except OSError:  # a filesystem without links
+    except OSError:  # the filesystem has no hard links
         return _create_in_two_steps(path, signature)
     finally:
         own.unlink(missing_ok=True)
@@ -96,7 +96,7 @@ def _create(path: Path, signature: dict) -> bool:
 
 
 def _create_in_two_steps(path: Path, signature: dict) -> bool:
-    """The same; a kill between the steps leaves a lock that nobody takes over."""
+    """Without hard links. A kill between the two steps leaves a lock that must be removed by hand."""
     try:
         _write_owner(path, "x", signature)
     except FileExistsError:
@@ -112,7 +112,7 @@ def _write_owner(path: Path, mode: str, signature: dict) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what dead processes left on their way to a lock."""
+    """Remove files of dead processes that were trying to acquire the lock."""
     for left in path.parent.glob(f"{path.name}.*"):
         owner = read_owner(left)
         if not owner or owner_has_ended(owner):
@@ -120,18 +120,18 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _remove_stale(path: Path, owner: dict, refusal: Callable[[Path, dict], Exception]) -> None:
-    """Remove a dead process's lock. Raises InfrastructureError where its process may be alive.
+    """Remove a dead process's lock. Raises InfrastructureError if its process may be alive.
 
-    Of several processes that find it, one at a time holds the dead file itself (flock) and looks whether it
-    is still the one in place: a lock that another has taken by then stays. The file is opened once more for
-    that, which a network's disk does not answer from memory.
+    Several processes may try this at once. Each takes an flock on the file and removes it only if it is still
+    the lock in place, so that a lock acquired in the meantime survives. The file is opened a second time for
+    this check, because a network filesystem does not answer that from its cache.
     """
     if not (owner_has_ended(owner) or is_expired(path, owner)):
         raise refusal(path, owner)
     with suppress(FileNotFoundError), open(path, "r+b") as dead:
         try:
             fcntl.flock(dead, fcntl.LOCK_EX)
-        except OSError:  # a filesystem without these locks
+        except OSError:  # the filesystem does not support flock
             raise refusal(path, owner) from None
         with open(path, "rb") as placed:
             if not os.path.samestat(os.fstat(dead.fileno()), os.fstat(placed.fileno())):

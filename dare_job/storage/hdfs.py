@@ -1,8 +1,8 @@
-"""HDFS as fsspec has it, through the package ``hdfs-native``, which needs neither Java nor Hadoop.
+"""fsspec file system for HDFS on top of ``hdfs-native``, which needs neither Java nor Hadoop.
 
-It behaves like a store of objects: a file appears whole, by a rename that the NameNode does in one step, and
-a folder is there with its first file. libhdfs (pyarrow) can neither create a file only where there is none
-nor rename without replacing, which the lock is built on.
+It behaves like an object store: files appear complete, through a rename that the NameNode does atomically,
+and folders exist once they contain a file. libhdfs (pyarrow) does not suffice: it can neither create a file
+only if it is missing nor rename without replacing, and the lock needs both.
 """
 
 import io
@@ -23,11 +23,11 @@ _THREADS = 16
 
 
 class HdfsError(OSError):
-    """What HDFS refused, in its first line."""
+    """An HDFS error, reduced to its first line."""
 
 
 def _as_os_error(method: Callable) -> Callable:
-    """Errors of HDFS as OSError, without the NameNode's Java lines."""
+    """Decorator: raise HDFS errors as OSError, without the NameNode's Java stack trace."""
     @wraps(method)
     def call(*arguments, **options):
         try:
@@ -35,9 +35,9 @@ def _as_os_error(method: Callable) -> Callable:
         except (FileNotFoundError, FileExistsError, PermissionError, HdfsError):
             raise
         except (OSError, RuntimeError, ValueError) as error:
-            said = str(error).replace("\\n", "\n").splitlines() or [type(error).__name__]
-            kind = PermissionError if "AccessControlException" in said[0] else HdfsError
-            raise kind(said[0]) from error
+            lines = str(error).replace("\\n", "\n").splitlines() or [type(error).__name__]
+            kind = PermissionError if "AccessControlException" in lines[0] else HdfsError
+            raise kind(lines[0]) from error
     return call
 
 
@@ -72,7 +72,7 @@ class HdfsFileSystem(AbstractFileSystem):
         return self._kind(path) == "file"
 
     def _kind(self, path: str) -> str | None:
-        """None where there is nothing; a NameNode that does not answer is an error."""
+        """"file" or "directory"; None if the path does not exist. Raises if the NameNode does not respond."""
         try:
             return self.info(path)["type"]
         except FileNotFoundError:
@@ -87,7 +87,7 @@ class HdfsFileSystem(AbstractFileSystem):
         return found if detail else [entry["name"] for entry in found]
 
     def walk(self, path, maxdepth=None, topdown=True, on_error="omit", **options):
-        """As in fsspec, but only what is missing is left out: ``glob`` would take an error for emptiness."""
+        """Like fsspec's, but skips only missing paths: otherwise ``glob`` would hide errors."""
         def missing(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError):
                 raise error
@@ -102,7 +102,7 @@ class HdfsFileSystem(AbstractFileSystem):
         return dict(sorted(found.items())) if detail else sorted(found)
 
     def _files(self, path: str) -> Iterator:
-        """Folder by folder, as the client does; its own recursion fails as a whole where one is removed."""
+        """List folder by folder. The client's own recursion fails if any folder is removed meanwhile."""
         for status in self._there(path):
             if status.isdir:
                 yield from self._files(status.path)
@@ -110,29 +110,29 @@ class HdfsFileSystem(AbstractFileSystem):
                 yield status
 
     def _there(self, path: str) -> list:
-        """What is in a folder; again where it is there all the same, made anew."""
+        """Entries of a folder. Retries if the folder was removed and created again meanwhile."""
         for _ in range(_TRIES):
             try:
                 return list(self.client.list_status(path, False))
             except FileNotFoundError:
                 if not self.exists(path):
                     return []
-        raise HdfsError(f"{path} is there, but its files could not be listed")
+        raise HdfsError(f"{path} exists, but listing its files failed {_TRIES} times")
 
     def mkdir(self, path: str, create_parents: bool = True, **_) -> None:
-        """Nothing: a folder is there with its first file."""
+        """Do nothing: a folder is created with its first file."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing, too."""
+        """Do nothing, like ``mkdir``."""
 
     @_as_os_error
     def rmdir(self, path: str) -> None:
-        """Remove a folder. Raises HdfsError where anything is in it."""
+        """Remove an empty folder. Raises HdfsError if it is not empty."""
         self.client.delete(self._strip_protocol(path), False)
 
     @_as_os_error
     def rm(self, path, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove a file, several, or a folder with what is in it; what is missing is no error."""
+        """Remove files, or a folder with its contents. Missing paths are ignored."""
         names = self._strip_protocol(path)
         with ThreadPoolExecutor(_THREADS) as threads:
             list(threads.map(lambda name: self.client.delete(name, recursive),
@@ -143,7 +143,7 @@ class HdfsFileSystem(AbstractFileSystem):
 
     @_as_os_error
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_) -> bytes:
-        """Read again where it was replaced meanwhile: the blocks of the file before are deleted soon."""
+        """Read a file. Retries if it is replaced meanwhile, as HDFS deletes the old file's blocks."""
         name = self._strip_protocol(path)
         for left in reversed(range(_TRIES)):
             try:
@@ -162,7 +162,7 @@ class HdfsFileSystem(AbstractFileSystem):
         if mode == "wb":
             return _WriteBuffer(self, path)
         if mode != "rb":
-            raise ValueError(f"mode {mode}: a file of HDFS is read or written here, as a whole")
+            raise ValueError(f"mode {mode!r} is not supported on HDFS: use rb or wb")
         reader = self.client.read(self._strip_protocol(path))
         if len(reader) <= _PART_BYTES:
             return io.BytesIO(self.cat_file(path))
@@ -170,7 +170,7 @@ class HdfsFileSystem(AbstractFileSystem):
 
     @_as_os_error
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_) -> None:
-        """Raises FileExistsError with the mode "create" where there is a file."""
+        """Write a file. With mode "create", raises FileExistsError if the file exists."""
         self._write(path, [value], overwrite=mode != "create")
 
     @_as_os_error
@@ -193,7 +193,7 @@ class HdfsFileSystem(AbstractFileSystem):
             raise
 
     def _rename(self, partial: str, path: str, overwrite: bool) -> None:
-        """One step at the NameNode. The client asks again where an answer was lost: then it was done."""
+        """Rename in one step at the NameNode. A retry after a lost response fails although it was done."""
         written = self.client.get_file_info(partial)
         try:
             self.client.rename(partial, path, overwrite)
@@ -205,20 +205,20 @@ class HdfsFileSystem(AbstractFileSystem):
         with suppress(FileNotFoundError):
             now = self.client.get_file_info(path)
             if (now.modification_time, now.length) == (written.modification_time, written.length):
-                self.client.get_file_info(partial)  # raises where it was moved
+                self.client.get_file_info(partial)  # raises FileNotFoundError if it was moved
             return False
         return self.exists(path)
 
 
 def _entry(status) -> dict:
-    """What a listing says of a file, by the names that S3's has."""
+    """File status as a dict with the keys that s3fs uses."""
     written = datetime.fromtimestamp(status.modification_time / 1000, UTC)
     return {"name": status.path, "size": status.length, "type": "directory" if status.isdir else "file",
             "LastModified": written, "ETag": f"{status.modification_time}-{status.length}"}
 
 
 class _ReadFile(AbstractBufferedFile):
-    """A large file, read by the parts that are asked for."""
+    """A large file, of which only the requested ranges are read."""
 
     def __init__(self, fs: HdfsFileSystem, path: str, reader):
         super().__init__(fs, path, "rb", block_size=_PART_BYTES, size=len(reader))
@@ -230,7 +230,7 @@ class _ReadFile(AbstractBufferedFile):
 
 
 class _WriteBuffer(io.BytesIO):
-    """Content that is put as a whole when it is closed; not after an error in its block, nor when dropped."""
+    """Buffer written as one file on close. After an error in its block, or if dropped, nothing is written."""
 
     def __init__(self, fs: HdfsFileSystem, path: str):
         super().__init__()

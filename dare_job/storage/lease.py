@@ -1,9 +1,9 @@
-"""A lock that is held shows it every minute: one that was silent for ten is dead, wherever its holder was.
+"""Leases: a held lock is renewed every minute and expires after ten minutes without renewal.
 
-Who was silent for so long and lives has lost the lock, and learns it from ``require_held``, which comes
-before all that makes work final.
+A holder that missed its renewals has lost the lock even if it is alive. It must call ``require_held`` before
+every commit, which raises in that case.
 
-Who holds a lock: a process, by its number, its host, and where the number is its own.
+A lock file names its owner: process id, start time, host, boot id and pid namespace.
 """
 
 import json
@@ -30,7 +30,7 @@ _LOG = logging.getLogger("dare_job")
 
 
 class Lease(Protocol):
-    """What is held. ``renew`` shows it, and raises InfrastructureError where the lock is another's by now."""
+    """A held lock. ``renew`` raises InfrastructureError if another command has taken it over."""
 
     path: AnyPath
 
@@ -40,7 +40,7 @@ class Lease(Protocol):
 
 @contextmanager
 def renewing(lease: Lease) -> Iterator[None]:
-    """Renew a lock that was taken while the block runs, then release it."""
+    """Renew a lock in the background while the block runs, then release it."""
     stop = threading.Event()
     thread = threading.Thread(target=_renew_loop, args=(lease, stop), daemon=True)
     thread.start()
@@ -55,9 +55,12 @@ def renewing(lease: Lease) -> Iterator[None]:
 
 
 def require_held() -> None:
-    """Renew each lock that blocks around the caller hold.
+    """Renew all locks that the calling context holds.
 
-    Raises InfrastructureError where one is another's by now. What disk and store answer is passed on.
+    Raises
+    ------
+    InfrastructureError : a lock was lost
+    OSError : the disk or store failed
     """
     for lease in _HELD.get():
         lease.renew()
@@ -65,13 +68,13 @@ def require_held() -> None:
 
 def lock_lost(path: AnyPath) -> InfrastructureError:
     return InfrastructureError(
-        f"{path} is no longer this command's: somebody removed it, or another command took it over after "
-        f"{STALE_S / 60:.0f} minutes without a sign of life of this one, which changes nothing more; run it "
+        f"{path} is no longer held by this command: the file was removed, or another command took it over "
+        f"after {STALE_S / 60:.0f} minutes without renewal. This command publishes nothing more; run it "
         "again once the other one has ended")
 
 
 def _renew_loop(lease: Lease, stop: threading.Event) -> None:
-    """Renew until told to stop, or until the lock is lost; a store that is away is asked again sooner."""
+    """Renew until ``stop`` is set or the lock is lost. Failed renewals are retried more often."""
     wait_s = RENEW_S
     while not stop.wait(wait_s):
         try:
@@ -96,10 +99,10 @@ def owner_record() -> dict:
 
 
 def owner_has_ended(owner: dict) -> bool:
-    """True where a lock's process was one of this host and is no more.
+    """True if the lock's process ran on this host and has ended.
 
-    All of an earlier boot are. Of those in another pid namespace (a container with the same hostname) nobody
-    here can tell. Locks of older versions name neither.
+    A lock with another boot id is from before a reboot, so its process has ended. For another pid namespace
+    (a container with the same hostname) this cannot be known. Locks of older versions have neither field.
     """
     if owner.get("host") != socket.gethostname():
         return False
@@ -108,7 +111,7 @@ def owner_has_ended(owner: dict) -> bool:
 
 
 def owner_is_local(owner: dict) -> bool:
-    """Whether its number tells whether a lock's process is alive."""
+    """Whether the owner's process id is valid in this process's pid namespace."""
     return owner.get("host") == socket.gethostname() and not _differing(owner)
 
 
@@ -117,7 +120,7 @@ def _differing(owner: dict) -> set[str]:
 
 
 def _host_identity() -> dict[str, str | int]:
-    """Where this process's number is its own: boot of the machine and pid namespace. Empty but on Linux."""
+    """Boot id and pid namespace, within which a process id is unique. Empty on systems other than Linux."""
     found: dict[str, str | int] = {}
     with suppress(OSError):
         found["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -132,11 +135,11 @@ def _alive(owner: dict) -> bool:
         return False
     except PermissionError:
         pass
-    return owner.get("born") == _start_time(owner["pid"])  # else the number went to another process
+    return owner.get("born") == _start_time(owner["pid"])  # otherwise the process id was reused
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process began, as Linux counts it; None elsewhere."""
+    """Start time of a process in clock ticks since boot; None on systems other than Linux."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -144,7 +147,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def read_owner(path) -> dict:
-    """Who holds a lock; empty where it cannot be told."""
+    """The owner recorded in a lock file; empty if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

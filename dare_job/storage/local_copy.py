@@ -1,7 +1,7 @@
-"""Copies of folders at URLs on this host's disk, for what has to be mapped into memory: pools and models.
+"""Local copies of folders at URLs, for files that must be memory-mapped: pools and models.
 
-A copy is fetched by the first process of a host that asks, into a hidden folder that is then renamed; the
-others wait for it. It is named by the URL and its version, so a changed folder is fetched anew.
+The first process of a host that needs a copy downloads it into a hidden folder and renames it; the others
+wait. The name is a hash of URL and version, so a changed folder is downloaded again.
 """
 
 import fcntl
@@ -18,16 +18,22 @@ from dare_job.errors import InfrastructureError
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
-_UNUSED_S = 3 * 86400.0  # then a copy of pools is of a night that is over
-# an application's own folder on a host, which goes away with it: of a standalone worker, of YARN
+_UNUSED_S = 3 * 86400.0  # pool copies not used for this long belong to finished runs
+# environment variables with the application's own folder on a host: Spark standalone, YARN
 _SHARED = (("SPARK_EXECUTOR_DIRS", os.pathsep), ("LOCAL_DIRS", ","))
 
 
 def local_copy(folder: AnyPath, version: str, kept: bool = False) -> Path:
-    """The folder itself where it is on a disk; else a copy of it on this host, fetched once a version.
+    """The folder itself if it is on a disk, else a copy on this host, downloaded once per version.
 
-    kept  in the user's cache folder, for weeks and for every job (models); else among temporary files
-    Raises InfrastructureError, naming the host, where it cannot be fetched; FileNotFoundError: no such URL.
+    Parameters
+    ----------
+    kept : keep the copy in the user's cache folder for all jobs (models) instead of temporary files
+
+    Raises
+    ------
+    InfrastructureError : the download failed; the message names the host
+    FileNotFoundError : the URL does not exist
     """
     if paths.is_local(folder):
         return folder
@@ -62,7 +68,7 @@ def _fetch(folder: AnyPath, copy: Path) -> None:
         paths.map_paths(lambda path: _get(folder, partial, path), [folder / name for name in wanted])
         for name, entry in wanted.items():
             if (partial / name).stat().st_size != entry["size"]:
-                raise OSError(f"{folder / name} was cut off or changed while it was read")
+                raise OSError(f"{folder / name} was truncated or changed during the download")
         os.rename(partial, copy)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -73,7 +79,7 @@ def _get(folder: AnyPath, into: Path, file: AnyPath) -> None:
 
 
 def _remove_unused(root: Path) -> None:
-    """Delete copies that nobody asked for lately; who still has one mapped keeps it."""
+    """Delete copies that were not used recently. Processes that have one mapped can still read it."""
     for copy in root.iterdir():
         if copy.is_dir() and time.time() - copy.stat().st_mtime > _UNUSED_S:
             shutil.rmtree(copy, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""One writer a date: ``OUT/_work/dt=D/_lock`` is there while a command writes, and names its process."""
+"""One writer per date: ``OUT/_work/dt=D/_lock`` exists while a command writes and names its process."""
 
 import time
 from collections.abc import Iterator
@@ -17,11 +17,18 @@ _CLEANS = "moves old dates away"
 
 @contextmanager
 def held(folder: AnyPath, by: str = "writes this date") -> Iterator[None]:
-    """Hold the lock of a date's work folder while the block runs; ``by``: what its holder does.
+    """Hold the lock of a date's work folder while the block runs.
 
-    Raises InfrastructureError, naming process and file, where another process holds it. The lock of a
-    process that ended on this host is taken over, and that of another host once it was silent for
-    ``lease.STALE_S``.
+    Takes over the lock of a process of this host that has ended, and of another host after ``lease.STALE_S``
+    without renewal.
+
+    Parameters
+    ----------
+    by : what a lock holder does, for the error message
+
+    Raises
+    ------
+    InfrastructureError : another process holds the lock; the message names process and file
     """
     path = folder / NAME
     refusal = partial(_refusal, by=by)
@@ -34,9 +41,9 @@ def held(folder: AnyPath, by: str = "writes this date") -> Iterator[None]:
 
 
 def owner_of(folder: AnyPath) -> dict | None:
-    """Who holds a folder's lock: pid, host, since; empty where it cannot be told.
+    """Owner of a folder's lock: pid, host, since; empty if it cannot be read.
 
-    None where nobody does, or only a process that is known to have ended.
+    None if there is no lock, or its process is known to have ended.
     """
     path = folder / NAME
     if not path.exists():
@@ -47,24 +54,26 @@ def owner_of(folder: AnyPath) -> dict | None:
 
 
 def require_held() -> None:
-    """Raise InfrastructureError where a lock that is held here was taken by another command, or removed.
+    """Raise InfrastructureError if a lock held here was removed or taken over by another command.
 
-    To be called before anything is made final. The lock is renewed, so it holds for ten minutes from then.
+    Call this before every commit. It renews the lock, which is then valid for another ten minutes.
     """
     lease.require_held()
 
 
 @contextmanager
 def held_for_cleaning(folder: AnyPath) -> Iterator[None]:
-    """Hold the lock of all dates' work folder, for moments: each command ``wait``s for it as it starts."""
+    """Hold the lock of the folder of all dates for a moment. Every command waits for it at its start."""
     with held(folder, _CLEANS):
         yield
 
 
 def wait_until_free(folder: AnyPath, by: str = _CLEANS) -> None:
-    """Wait until no living process holds a lock that is held for moments, such as that of ``cleaning``.
+    """Wait until a briefly held lock, such as that of ``held_for_cleaning``, is free.
 
-    Raises InfrastructureError, naming process and file, where it is still held after a minute.
+    Raises
+    ------
+    InfrastructureError : it is still held after a minute; the message names process and file
     """
     until = time.monotonic() + _PATIENCE_S
     while (owner := owner_of(folder)) is not None:
@@ -75,5 +84,5 @@ def wait_until_free(folder: AnyPath, by: str = _CLEANS) -> None:
 
 def _refusal(path: AnyPath, owner: dict, by: str) -> InfrastructureError:
     who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}, since {owner.get('since', '?')}"
-    return InfrastructureError(f"another command {by} ({who}): wait until it ends, or remove "
-                               f"{path} if that process is no longer this job's")
+    return InfrastructureError(f"another command {by} ({who}): wait until it ends. If that process is not "
+                               f"a dare-job command, remove {path}")

@@ -1,8 +1,8 @@
-"""The lock of a date at a URL: an object that one conditional step creates, takes over or keeps alive.
+"""The lock of a date at a URL: an object that conditional writes create, take over and renew.
 
-A disk's lock is known to be dead by its process. Here the next run is often on another host (a new
-container, say), so a lock that is held is written again every minute, and one that stayed the same for
-``lease.STALE_S`` by the store's own clock is dead, whoever held it (``lease``).
+The next run is often on another host (for example a new container), where the process table does not help.
+So a held lock is rewritten every minute. It has expired when it has not changed for ``lease.STALE_S`` by
+the store's own clock.
 """
 
 import json
@@ -24,8 +24,11 @@ def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
          refusal: Callable[[AnyPath, dict], Exception]) -> Iterator[None]:
     """Hold the lock object ``path`` while the block runs.
 
-    ended  whether the process that a signature names is known to have ended (on this host)
-    Raises ``refusal(path, its signature)`` where somebody else holds it.
+    Parameters
+    ----------
+    signature : owner record of this process
+    ended : whether the process of an owner record is known to have ended
+    refusal : makes the exception that is raised if another process holds the lock
     """
     mine = _Lease(path, signature)
     if not conditional_write.create(path, mine.content()):
@@ -36,7 +39,7 @@ def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
 
 
 class _Lease:
-    """One holder's lock object: each writing of it names the lease, and has another version."""
+    """A holder's lock object. Every write names the lease and has a new version."""
 
     def __init__(self, path: AnyPath, signature: dict):
         self.path, self.name = path, uuid.uuid4().hex
@@ -50,10 +53,15 @@ class _Lease:
         return owner.get("lease") == self.name
 
     def renew(self) -> None:
-        """Write the object anew. Raises InfrastructureError where it is another's, or gone.
+        """Rewrite the object.
 
-        A put that was refused is no loss where the object is this lease's and has another version: the
-        answer to an earlier try was lost. With the same version it is not renewed: OSError.
+        If the store refuses the write but the object is this lease's with a new version, an earlier attempt
+        succeeded and only its response was lost.
+
+        Raises
+        ------
+        InfrastructureError : the object is gone or another command has taken it over
+        OSError : the object was not renewed
         """
         with self._turn:
             before = self._found()
@@ -68,7 +76,7 @@ class _Lease:
             paths.remove_empty(self.path.parent)
 
     def _found(self) -> str:
-        """The object's version. Raises InfrastructureError where it is not this lease's."""
+        """The object's version. Raises InfrastructureError if it is not this lease's."""
         try:
             version, owner = paths.version_of(self.path), _content(self.path)
         except FileNotFoundError:
@@ -82,11 +90,11 @@ def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
                refusal: Callable[[AnyPath, dict], Exception]) -> None:
     try:
         version, owner = paths.version_of(path), _read(path)
-    except FileNotFoundError:  # released just now
+    except FileNotFoundError:  # released in the meantime
         if not conditional_write.create(path, mine.content()):
             _require_own(path, mine, refusal)
         return
-    if mine.wrote(owner):  # the answer to its first put was lost
+    if mine.wrote(owner):  # the response to its first write was lost
         return
     silent_s = conditional_write.age_s(path)
     if not ended(owner) and silent_s < lease.STALE_S:
@@ -104,15 +112,15 @@ def _require_own(path: AnyPath, mine: _Lease, refusal: Callable[[AnyPath, dict],
 
 
 def is_alive(path: AnyPath) -> bool:
-    """False where a lock object has been silent for so long that the next command takes it over."""
+    """False if a lock object has expired, so that the next command takes it over."""
     try:
         return conditional_write.age_s(path) < lease.STALE_S
-    except FileNotFoundError:  # given back just now
+    except FileNotFoundError:  # released in the meantime
         return False
 
 
 def _content(path: AnyPath) -> dict:
-    """Who holds a lock; empty where it does not say. Raises OSError where it cannot be read."""
+    """The lock's owner; empty if it is damaged. Raises OSError if it cannot be read."""
     try:
         return json.loads(path.fs.cat_file(path.path))
     except ValueError:
@@ -120,7 +128,7 @@ def _content(path: AnyPath) -> dict:
 
 
 def _read(path: AnyPath) -> dict:
-    """Who holds a lock; empty where it cannot be told."""
+    """The lock's owner; empty if it cannot be read."""
     with errors.suppress_store_errors(OSError):
         return _content(path)
     return {}

@@ -1,8 +1,8 @@
-"""Paths of the job: on a disk (pathlib, as ever), or URLs, through fsspec (universal_pathlib's UPath).
+"""Paths on disks (pathlib) and at URLs (UPath of universal_pathlib, through fsspec).
 
-A path of either kind is made by ``path`` and read like any pathlib path. Here is also what differs: a file at
-a URL is there whole or not at all, and its writing can be made to depend on what was there before; a folder
-is only a part of names, and is not renamed.
+``path`` makes a path of either kind; both are used like pathlib paths. This module also has the operations
+that differ. At a URL a file is complete or absent, writes can be conditional, and a folder is only a prefix
+of names, which cannot be renamed.
 """
 
 import hashlib
@@ -27,21 +27,22 @@ else:
 
 _EXTRAS = {"s3": "s3", "hdfs": "hdfs"}  # scheme: extra of pyproject.toml
 
-_OPTIONS: dict[str, dict[str, Any]] = {  # a listing must be what is there now
+_OPTIONS: dict[str, dict[str, Any]] = {  # listings must be current, so they are not cached
     "s3": {"use_listings_cache": False}, "hdfs": {}}
 
 _NEEDS = {"s3": "s3fs", "hdfs": "hdfs_native"}
 
-_THREADS = 16  # requests at once: each waits some ten milliseconds for the store
+_THREADS = 16  # concurrent requests; each takes tens of milliseconds
 
 T, R = TypeVar("T"), TypeVar("R")
 
 
 def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
-    """A path from a setting's text: a local one, file://, s3:// or hdfs://.
+    """A path from the text of a setting: a local path, file://, s3:// or hdfs://.
 
-    Raises ConfigError naming the setting: another scheme, a package that is missing, a secret in the URL, a
-    cluster that HADOOP_CONF_DIR does not name.
+    Raises
+    ------
+    ConfigError : unknown scheme, missing package, credentials in the URL, or no cluster in HADOOP_CONF_DIR
     """
     if not isinstance(text, str) or "://" not in text:
         return Path(text) if isinstance(text, str) else text
@@ -55,13 +56,13 @@ def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
         raise ConfigError(f"{setting}: {url.scheme}:// is not supported; valid: a path, file://, s3://, "
                           "hdfs://")
     if url.password is not None or (scheme == "s3" and "@" in url.netloc) or url.query:
-        raise ConfigError(f"{setting}: a URL here holds no user, password or query, as it is written to logs "
-                          "and manifests; credentials come from the environment (AWS_ACCESS_KEY_ID, "
-                          "AWS_PROFILE, a role)")
+        raise ConfigError(f"{setting}: remove user, password and query from the URL, because URLs are written "
+                          "to logs and manifests; pass credentials in the environment (AWS_ACCESS_KEY_ID, "
+                          "AWS_PROFILE) or give the host a role")
     if any(mark in text for mark in "*[]?"):
-        raise ConfigError(f"{setting} = {text}: a URL here is one place, without * ? [ ]")
+        raise ConfigError(f"{setting} = {text}: wildcards (* ? [ ]) are not supported in URLs")
     if scheme == "hdfs" and url.netloc:
-        raise ConfigError(f"{setting} = {text}: write hdfs:///folder; which cluster, HADOOP_CONF_DIR says")
+        raise ConfigError(f"{setting} = {text}: write hdfs:///folder; HADOOP_CONF_DIR selects the cluster")
     if scheme == "s3" and not url.netloc:
         raise ConfigError(f"{setting} = {text}: write s3://BUCKET/folder")
     return _remote(scheme, text.partition("://")[2].rstrip("/"), setting)
@@ -79,13 +80,13 @@ def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
                           f"extra {_EXTRAS[scheme]} (docs/how-to/object-stores.md)") from None
     if scheme == "hdfs":
         register_implementation("hdfs", "dare_job.storage.hdfs.HdfsFileSystem", clobber=True)
-    found = UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])
+    url = UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])
     try:
-        found.fs  # noqa: B018  made now, so that all paths made from this one share its connections
+        url.fs  # noqa: B018  connect now, so that all derived paths share the connections
     except OSError as error:
-        raise ConfigError(f"{setting} = {found}: {error}; HADOOP_CONF_DIR must name the folder of "
+        raise ConfigError(f"{setting} = {url}: {error}; HADOOP_CONF_DIR must name the folder of "
                           "core-site.xml and hdfs-site.xml, with the cluster as fs.defaultFS") from error
-    return found
+    return url
 
 
 def is_local(path: AnyPath | str) -> bool:
@@ -93,7 +94,7 @@ def is_local(path: AnyPath | str) -> bool:
 
 
 def arrow_location(path: AnyPath) -> tuple[Any, str]:
-    """Filesystem and name, as pyarrow takes them; None as the filesystem of a local path."""
+    """(filesystem, name) for pyarrow; the filesystem is None for a local path."""
     if is_local(path):
         return None, str(path)
     from pyarrow.fs import FSSpecHandler, PyFileSystem
@@ -102,7 +103,7 @@ def arrow_location(path: AnyPath) -> tuple[Any, str]:
 
 
 def parquet_dataset(folder: AnyPath, **options):
-    """pyarrow's dataset of the Parquet files of a folder."""
+    """pyarrow dataset of the Parquet files of a folder."""
     import pyarrow.dataset as ds
 
     filesystem, name = arrow_location(folder)
@@ -111,7 +112,7 @@ def parquet_dataset(folder: AnyPath, **options):
 
 @contextmanager
 def arrow_source(path: AnyPath) -> Iterator[Path | BinaryIO]:
-    """What pyarrow reads a file from: a local path itself, else an open file."""
+    """Source for pyarrow readers: a local path itself, or an open file at a URL."""
     if is_local(path):
         yield path
     else:
@@ -121,7 +122,7 @@ def arrow_source(path: AnyPath) -> Iterator[Path | BinaryIO]:
 
 @contextmanager
 def arrow_sink(path: AnyPath) -> Iterator[Path | BinaryIO]:
-    """What pyarrow writes a file to; a URL's file is there, whole, after the block, or not at all."""
+    """Target for pyarrow writers. At a URL the file appears, complete, after the block succeeds."""
     if is_local(path):
         yield path
     else:
@@ -131,9 +132,11 @@ def arrow_sink(path: AnyPath) -> Iterator[Path | BinaryIO]:
 
 @contextmanager
 def atomic_writer(path: AnyPath, partial: str) -> Iterator[BinaryIO]:
-    """An open binary file; after the block its content is under ``path``, whole; on an error nothing changed.
+    """Write a file atomically: it replaces ``path`` after the block, or nothing changes if the block fails.
 
-    partial  name of the file beside it that is renamed, where a file can be
+    Parameters
+    ----------
+    partial : on a disk, name of the temporary file in the same folder
     """
     if not is_local(path):
         with _uploading(path) as file:
@@ -149,7 +152,7 @@ def atomic_writer(path: AnyPath, partial: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _uploading(path: AnyPath) -> Iterator[BinaryIO]:
-    """Through a temporary file: a stream that is closed early would leave a part as the whole."""
+    """Upload through a temporary file: closing a stream early would publish a truncated object."""
     with tempfile.NamedTemporaryFile(prefix="dare-job-") as file:
         yield file
         file.flush()
@@ -157,7 +160,7 @@ def _uploading(path: AnyPath) -> Iterator[BinaryIO]:
 
 
 def upload(folder: Path, to: AnyPath) -> None:
-    """Copy a local folder's files to a URL, its manifest.json last, as it speaks of the others."""
+    """Copy a local folder's files to a URL. manifest.json is copied last, as it names the others."""
     files = sorted((file for file in folder.rglob("*") if file.is_file()),
                    key=lambda file: (file.name == "manifest.json", file))
     for file in files:
@@ -165,7 +168,7 @@ def upload(folder: Path, to: AnyPath) -> None:
 
 
 def version_of(path: AnyPath) -> str:
-    """Changes with an object's content. Raises FileNotFoundError where there is none."""
+    """Version of an object, which changes with its content. Raises FileNotFoundError if it is missing."""
     return _version(path.fs.info(path.path))
 
 
@@ -173,34 +176,35 @@ def _version(entry: dict) -> str:
     return str(entry.get("ETag") or entry.get("mtime"))
 
 
-def file_versions(found: Iterable[AnyPath]) -> list[list]:
-    """[bytes, modification time in ns or version] of each file: part of a fingerprint."""
-    found = list(found)
-    if all(map(is_local, found)):
-        return [[stat.st_size, stat.st_mtime_ns] for stat in (file.stat() for file in found)]
-    if len(found) < 2 * _THREADS:
-        entries = map_paths(lambda file: file.fs.info(file.path), found)
+def file_versions(files: Iterable[AnyPath]) -> list[list]:
+    """[size in bytes, modification time in ns or version] of each file, for fingerprints."""
+    files = list(files)
+    if all(map(is_local, files)):
+        return [[stat.st_size, stat.st_mtime_ns] for stat in (file.stat() for file in files)]
+    if len(files) < 2 * _THREADS:
+        entries = map_paths(lambda file: file.fs.info(file.path), files)
     else:
-        known = {parent: listing(parent) for parent in {file.parent for file in found}}
-        entries = [known[file.parent][file.name] for file in found]
+        listings = {parent: listing(parent) for parent in {file.parent for file in files}}
+        entries = [listings[file.parent][file.name] for file in files]
     return [[entry["size"], _version(entry)] for entry in entries]
 
 
 def listing(folder: AnyPath) -> dict[str, dict]:
-    """Objects below a URL's folder by relative name, with what the store says of them: size, ETag."""
+    """Objects below a URL's folder: metadata from the store (size, ETag) by relative name."""
     root = folder.path.rstrip("/") + "/"
-    found = folder.fs.find(folder.path, detail=True)
-    return {name.removeprefix(root): entry for name, entry in sorted(found.items()) if name.startswith(root)}
+    entries = folder.fs.find(folder.path, detail=True)
+    return {name.removeprefix(root): entry
+            for name, entry in sorted(entries.items()) if name.startswith(root)}
 
 
 def visible_files(folder: AnyPath, suffix: str = "") -> list[AnyPath]:
-    """Files below a URL's folder, neither they nor their folders hidden (``.`` or ``_``), in one listing."""
+    """Files below a URL's folder, without hidden files and folders (``.`` or ``_``), from one listing."""
     return [folder / name for name in listing(folder)
             if name.endswith(suffix) and not any(part.startswith((".", "_")) for part in name.split("/"))]
 
 
 def folder_date(name: str) -> str | None:
-    """The date of a folder's name ``dt=YYYY-MM-DD``; None for any other name, ``dt=2026-01-02.bak`` too."""
+    """The date in a folder name ``dt=YYYY-MM-DD``; None for other names such as ``dt=2026-01-02.bak``."""
     text = name.removeprefix("dt=")
     try:
         return text if name != text and date.fromisoformat(text).isoformat() == text else None
@@ -209,19 +213,19 @@ def folder_date(name: str) -> str | None:
 
 
 def dated_folders(*parents: AnyPath) -> list[AnyPath]:
-    """Folders ``dt=YYYY-MM-DD`` below the given ones, by date; a copy such as ``dt=D_old`` is none."""
-    found = [folder for parent in parents for folder in parent.glob("dt=*") if folder_date(folder.name)]
-    return sorted(found, key=lambda folder: folder.name)
+    """Folders ``dt=YYYY-MM-DD`` in ``parents``, by date. Copies such as ``dt=D_old`` are ignored."""
+    folders = [folder for parent in parents for folder in parent.glob("dt=*") if folder_date(folder.name)]
+    return sorted(folders, key=lambda folder: folder.name)
 
 
 def make_folder(folder: AnyPath) -> None:
-    """Make a folder, and those above it, where it is missing; at a URL it is there with its first file."""
+    """Create a folder and its parents if missing. At a URL folders need not be created."""
     if is_local(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def remove_tree(folder: AnyPath) -> None:
-    """Delete a folder with all that is in it; it may be missing."""
+    """Delete a folder with its contents. A missing folder is ignored."""
     import shutil
 
     if is_local(folder):
@@ -234,7 +238,7 @@ def remove_tree(folder: AnyPath) -> None:
 
 
 def remove_below(folder: AnyPath, names: Iterable[str]) -> None:
-    """Delete files of ``listing``, many with one request, and folders that are empty then."""
+    """Delete files named as in ``listing``, with few requests, and the folders that become empty."""
     names = list(names)
     if names:
         folder.fs.rm([folder.fs._strip_protocol(str(folder / name)) for name in names])
@@ -242,19 +246,19 @@ def remove_below(folder: AnyPath, names: Iterable[str]) -> None:
 
 
 def remove_empty(folder: AnyPath, names: Iterable[str] = ()) -> None:
-    """Remove a URL's folder, and those in it that these files were in, unless there is something in them."""
-    if folder.protocol != "hdfs":  # a folder of S3 is gone with its last file
+    """Remove a URL's folder and the subfolders that these files were in, if they are empty."""
+    if folder.protocol != "hdfs":  # an S3 folder disappears with its last file
         return
-    found = {folder}
+    folders = {folder}
     for name in names:
-        found.update((folder / name).parents[:name.count("/")])
-    for empty in sorted(found, key=lambda path: -len(path.parts)):
+        folders.update((folder / name).parents[:name.count("/")])
+    for empty in sorted(folders, key=lambda path: -len(path.parts)):
         with suppress(OSError):
             empty.fs.rmdir(empty.path)
 
 
 def map_paths(function: Callable[[T], R], paths: Iterable[T]) -> list[R]:
-    """``function`` of each path, in order; several at once where each waits for a store."""
+    """Apply ``function`` to each path and keep the order. Paths at URLs are processed concurrently."""
     paths = list(paths)
     if all(map(is_local, paths)) or len(paths) < 2:
         return [function(path) for path in paths]

@@ -1,11 +1,11 @@
-"""A stage's folder at a URL, where folders cannot change places: each writing of it has a folder of its own.
+"""Versioned stage folders at URLs, where folders cannot be swapped: every write creates a new folder.
 
-    _work/dt=D/plan/_current        the name of the version in force: one small object, written last
+    _work/dt=D/plan/_current        name of the current version: a small object, written last
     _work/dt=D/plan/v-1a2b3c4d/     a version, with its _done.json
 
-A published snapshot has no versions but flat files with new names in each publication, and the manifest as
-what is written last: who goes by ``_manifest.json`` reads one publication, whole. A date that is being
-removed has ``_removed.json`` instead, until all else is gone.
+Published snapshots have no versions. Each publication writes files with new names and then the manifest, so
+a reader that follows ``_manifest.json`` reads exactly one publication. A date that is being removed has
+``_removed.json`` in place of the manifest until everything else is deleted.
 """
 
 import json
@@ -24,7 +24,7 @@ _PARTIAL = re.compile(rf"\.{POINTER}\.[0-9a-f]+\.partial")  # at hdfs://
 
 
 def current(folder: AnyPath) -> AnyPath:
-    """The version in force of a folder that has versions; one that nobody wrote where there is none."""
+    """Folder of the current version. If there is none, a folder that does not exist."""
     root = base_folder(folder)
     try:
         return root / (root / POINTER).read_text(encoding="utf-8")
@@ -33,20 +33,20 @@ def current(folder: AnyPath) -> AnyPath:
 
 
 def new_version(folder: AnyPath) -> AnyPath:
-    """A new version to write, after removing what killed writers left."""
+    """Folder for a new version. Removes what killed writers left first."""
     clean_up(folder)
     return base_folder(folder) / f"v-{secrets.token_hex(4)}"
 
 
 def activate(new: AnyPath, old: AnyPath) -> None:
-    """Put a version in force and delete the one before."""
+    """Make a version the current one and delete its predecessor."""
     with paths.atomic_writer(base_folder(old) / POINTER, "") as pointer:
         pointer.write(new.name.encode())
     clean_up(old)
 
 
 def clean_up(folder: AnyPath) -> None:
-    """Remove all versions but the one in force, and pointers that killed writers left half written."""
+    """Remove all versions except the current one, and incomplete pointers of killed writers."""
     kept = current(folder)
     for name in {name.split("/")[0] for name in paths.listing(kept.parent)} - {kept.name}:
         if _VERSION.fullmatch(name):
@@ -56,7 +56,7 @@ def clean_up(folder: AnyPath) -> None:
 
 
 def discard(staging: AnyPath) -> None:
-    """Remove what was written of a version, or of a date that is not published anew after all."""
+    """Remove an abandoned version, or the files of an abandoned publication."""
     if _VERSION.fullmatch(staging.name):
         paths.remove_tree(staging)
     else:
@@ -64,24 +64,24 @@ def discard(staging: AnyPath) -> None:
 
 
 def clean_up_snapshot(folder: AnyPath) -> None:
-    """Remove a published date's files that its manifest does not name; without one, none.
+    """Remove files of a published date that its manifest does not name; nothing if it has no manifest.
 
-    Of a date that was hidden, remove all that is left.
+    Removes all files of a hidden date.
     """
-    there = paths.listing(folder)
-    if REMOVED in there and MANIFEST not in there:
-        paths.remove_below(folder, there.keys() - {REMOVED})
+    files = paths.listing(folder)
+    if REMOVED in files and MANIFEST not in files:
+        paths.remove_below(folder, files.keys() - {REMOVED})
         paths.remove_below(folder, [REMOVED])
         return
     with suppress(FileNotFoundError, ValueError, KeyError):
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        named = {*found["files"], (found.get("codebook") or {}).get("file")}
-        paths.remove_below(folder, [name for name in there if name == REMOVED or (
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        named = {*manifest["files"], (manifest.get("codebook") or {}).get("file")}
+        paths.remove_below(folder, [name for name in files if name == REMOVED or (
             name.endswith((".parquet", ".safetensors", ".partial")) and name not in named)])
 
 
 def hide(folder: AnyPath) -> None:
-    """Take a published date out of sight, in one step; ``sweep_snapshot`` removes what is left of it."""
+    """Hide a published date from readers in one step. ``clean_up_snapshot`` then removes its files."""
     manifest = folder / MANIFEST
     if manifest.exists():
         with paths.atomic_writer(folder / REMOVED, "") as mark:
@@ -90,10 +90,10 @@ def hide(folder: AnyPath) -> None:
 
 
 def is_hidden(folder: AnyPath) -> bool:
-    """True where a date was hidden and is not removed to its end."""
+    """True if a date was hidden and its removal is not complete."""
     return (folder / REMOVED).exists() and not (folder / MANIFEST).exists()
 
 
 def base_folder(folder: AnyPath) -> AnyPath:
-    """The folder whose version this is; itself where it is none."""
+    """The folder that a version belongs to; the folder itself if it is no version."""
     return folder.parent if _VERSION.fullmatch(folder.name) else folder

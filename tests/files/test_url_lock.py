@@ -193,7 +193,7 @@ def test_who_lost_the_lock_commits_nothing(folder, in_the_meantime, still_at_it)
             (staging / "rows-2.txt").write_text("ours")
 
     with lock.held(folder):
-        with pytest.raises(InfrastructureError, match=f"{lock.NAME} is no longer this command's") as lost:
+        with pytest.raises(InfrastructureError, match=f"{lock.NAME} is no longer held by this command") as lost:
             commit()
         assert lost.value.exit_code == 5
         with pytest.raises(InfrastructureError, match="no longer"):
@@ -247,7 +247,7 @@ def test_a_lost_lock_is_told_as_soon_as_it_is_known(folder, monkeypatch, caplog)
     with lock.held(folder):
         (folder / lock.NAME).unlink()
         time.sleep(0.5)
-        assert "is no longer this command's" in caplog.text
+        assert "is no longer held by this command" in caplog.text
         with pytest.raises(InfrastructureError, match="no longer"):
             lock.require_held()
     assert not paths.listing(folder)

@@ -108,7 +108,7 @@ def test_a_held_lock_shows_that_it_lives_and_one_that_was_lost_is_told(tmp_path,
         assert path.stat().st_mtime > 1e9
         lock.require_held()
         theirs = leave_elsewhere(path, 0)
-        with pytest.raises(InfrastructureError, match="no longer this command's"):
+        with pytest.raises(InfrastructureError, match="no longer held by this command"):
             lock.require_held()
     assert path.read_text() == theirs, "the other one's lock was removed, or touched"
 
