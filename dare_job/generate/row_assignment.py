@@ -1,11 +1,9 @@
-"""Gives each of tonight's rows its shard, chunk and position, in Spark: arithmetic as ``shards`` has it.
+"""Assigns each row of a run to a shard, chunk and position, in Spark, by estimated cost (``sharding``).
 
-What a row will cost, as known before it is written: its prompt is read once, its text takes steps.
-
-The unit is a prompt's token. A step of a row takes as long as some eight of them, and writes as many tokens
-as a step did yesterday. A row's text is taken to be as long as its own old text, else as the old texts of its
-pool's other rows of tonight are on average, else those of its entity type. Whole numbers throughout, so that
-sums are the same whatever the partitions.
+The unit of cost is one prompt token. A decoding step of a row costs about eight of them and emits as many
+tokens as in the previous run. The length of a text is estimated by the row's previous text, else by the mean
+of its pool's rows in this run, else by the mean of its entity type. All costs are integers, so sums do not
+depend on the partitioning.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,20 +18,23 @@ from dare_job.job import Job
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
 
-STEP_COST = 8  # what a step of a row costs
+STEP_COST = 8  # cost of one decoding step of a row
 
-CHARACTERS_PER_TOKEN = 4  # of a prompt's token
+CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
 
-DEFAULT_PER_STEP = 4.0  # tokens that a step writes, where no earlier night tells
+DEFAULT_PER_STEP = 4.0  # tokens per step, if there is no previous run
 
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """What is known of some rows together.
+    """Statistics of the rows of one pool.
 
-    rows                  all of them; asked: those that have a prompt, the others cost nothing to speak of
-    read                  tokens of the prompts
-    old_rows, old_tokens  those that have a prompt and an old text
+    Attributes
+    ----------
+    rows : number of rows
+    asked : rows with a prompt; rows without one cost almost nothing
+    read : tokens of the prompts
+    old_rows, old_tokens : rows with a prompt and a previous text, and the tokens of these texts
     """
 
     rows: int
@@ -44,7 +45,7 @@ class PoolStatistics:
 
 
 def text_token_cost(job: Job) -> int:
-    """Cost of a token of text, at least 1: by yesterday's steps, where the same mode wrote."""
+    """Cost of a generated token, at least 1, from the previous run's steps if it used the same mode."""
     decode, sums = job.config.decode, {"tokens": 0, "target_steps": 0}
     if decode.mode == "autoregressive" or decode.nodes == 0 and decode.mode != "beam":
         return STEP_COST
@@ -57,12 +58,12 @@ def text_token_cost(job: Job) -> int:
 
 
 def token_cost(per_step: float) -> int:
-    """Cost of a token where a step writes so many."""
+    """Cost of a generated token at ``per_step`` tokens per step."""
     return max(1, round(STEP_COST / max(1.0, per_step)))
 
 
 def pool_statistics(rows: DataFrame, most: int) -> dict[tuple, PoolStatistics]:
-    """By (wave, entity type, pool). most: tokens that a text may have."""
+    """Statistics by (wave, entity type, pool). most: maximum tokens of a text."""
     old, asked = _previous_tokens(most), _has_prompt()
     found = rows.groupBy("wave", "entity", "pool").agg(
         F.count("*"), F.count_if(asked), F.sum(F.when(asked, _prompt_tokens()).otherwise(0)), F.count(old),
@@ -71,9 +72,9 @@ def pool_statistics(rows: DataFrame, most: int) -> dict[tuple, PoolStatistics]:
 
 
 def mean_tokens(known: Mapping[tuple, PoolStatistics], most: int) -> dict[tuple, int]:
-    """Tokens that a row without an old text is taken to get, at least 1, by the same keys.
+    """Estimated tokens of a row without a previous text, at least 1, by the same keys.
 
-    most  is assumed where nobody of the entity type has an old text
+    ``most`` is the estimate if no row of the entity type has a previous text.
     """
     whole = {entity: _mean_tokens([one for key, one in known.items() if key[1] == entity])
              for entity in {key[1] for key in known}}
@@ -83,13 +84,13 @@ def mean_tokens(known: Mapping[tuple, PoolStatistics], most: int) -> dict[tuple,
 
 def pool_loads(known: Mapping[tuple, PoolStatistics], means: Mapping[tuple, int],
                token: int) -> dict[tuple, Load]:
-    """Rows and their cost by the same keys. token: cost of a token of text."""
+    """Rows and their cost by the same keys. token: cost of a generated token."""
     return {key: Load(one.rows, one.rows + one.read + token * (
         one.old_tokens + (one.asked - one.old_rows) * means[key])) for key, one in known.items()}
 
 
 def cost_column(token: int, most: int) -> Column:
-    """Cost of a row, at least 1; its ``mean`` is that of ``means``."""
+    """Cost of a row, at least 1. Column ``mean`` holds the estimate of ``mean_tokens``."""
     text = token * F.coalesce(_previous_tokens(most), F.col("mean"))
     return F.when(_has_prompt(), 1 + _prompt_tokens() + text).otherwise(1).cast("long")
 
@@ -99,12 +100,12 @@ def _has_prompt() -> Column:
 
 
 def _prompt_tokens() -> Column:
-    """A prompt's tokens, about."""
+    """Approximate number of prompt tokens."""
     return F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN)
 
 
 def _previous_tokens(most: int) -> Column:
-    """Tokens of a row's old text; null where it has none, or no prompt."""
+    """Tokens of a row's previous text; null if it has no previous text or no prompt."""
     return F.when(_has_prompt() & (F.size("own_ids") > 0), F.least(F.size("own_ids"), F.lit(most)))
 
 
@@ -117,9 +118,13 @@ _ASSIGNMENT = ("wave int, entity string, pool string, start long, length long, p
 
 
 def assign_rows(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataFrame]:
-    """(rows, shards) of each wave, and ``rows`` with ``cost``, ``shard``, ``chunk`` and ``position``.
+    """Assign rows to shards.
 
-    Beside what is summed up first, this takes one shuffle, by pool; it is the same whatever the partitions.
+    Takes one aggregation and one shuffle by pool. The result does not depend on the partitioning.
+
+    Returns
+    -------
+    (rows, shards) of each wave, and ``rows`` with columns ``cost``, ``shard``, ``chunk`` and ``position``
     """
     settings, most, token = job.config, job.config.decode.max_new_tokens, text_token_cost(job)
     known, slots = pool_statistics(rows, most), task_slots(job.spark)
@@ -135,7 +140,7 @@ def assign_rows(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataF
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Tasks that run at once: by cores, and where tasks ask for GPUs, by those."""
+    """Number of concurrent tasks, limited by cores, and by GPUs if tasks request them."""
     cores, asked = spark.sparkContext.defaultParallelism, spark.conf.get
     slots = cores // int(asked("spark.task.cpus", "1"))
     gpus, a_task = (float(asked(f"spark.{who}.resource.gpu.amount", "0")) for who in ("executor", "task"))
@@ -146,7 +151,7 @@ def task_slots(spark: SparkSession) -> int:
 
 
 def _with_positions(rows: DataFrame) -> DataFrame:
-    """Add ``shard`` and ``position`` to rows with _WHERE and ``cost``: ``Placement.place``."""
+    """Add ``shard`` and ``position``: ``PoolAssignment.place`` in Spark columns."""
     order = Window.partitionBy("wave", "entity", "pool").orderBy("entity_id")
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     last = F.size("shards") - 1

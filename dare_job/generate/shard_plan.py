@@ -1,13 +1,13 @@
-"""The cut: which row of tonight is written in which shard and chunk, persisted before the model starts.
+"""The shard plan: which row of this run is generated in which shard and chunk.
 
-A re-run reads the same cut and goes on with the chunks that are missing. When plan, routes or ``--limit``
-changed since, a new cut is made. Every finished row whose text would come out the same is kept, whatever
-the limit, which only says what is written besides.
+The plan is persisted before the model starts. A resumed run reads it and generates the missing chunks. If
+plan, routes or ``--limit`` changed, a new shard plan is made. It keeps every finished row whose text would
+be the same; the limit only affects which other rows are generated.
 
     generate/_cut.json                       token, fingerprint, shards, rows, waves; written last
     generate/cut/*.parquet                   the rows, with wave, shard, chunk and position
     generate/entity=E/part-<shard>-<chunk>.parquet   finished chunks
-    generate/entity=E/kept-*.parquet         finished rows of an earlier cut of the same date
+    generate/entity=E/kept-*.parquet         finished rows from an earlier shard plan of the same date
 """
 
 import json
@@ -29,8 +29,8 @@ from dare_job.tables import chunk_files, parts
 from dare_job.tables.published import has_relaxed_tokens, read_texts
 from dare_job.workspace import SHARD_PLAN, digest, write_json
 
-FAILED = "_failed.json"  # left by a worker that stopped the run
-RETRY = "_retry.json"  # left by the gate when too many rows failed: the next cut tries them again
+FAILED = "_failed.json"  # written by a worker that stopped the run
+RETRY = "_retry.json"  # written by the gate if too many rows failed: the next run retries them
 ROW_COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
            "strict")
 ASSIGNMENT_COLUMNS = ("wave", "shard", "chunk", "position")  # what the cut adds to them
@@ -39,12 +39,16 @@ _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """A persisted cut. ``rows`` counts kept rows too, so it is what the folder holds when all is done.
+    """A persisted shard plan. The fields other than ``folder`` are the keys of ``_cut.json``.
 
-    ``token`` is its own: a worker left from an earlier cut has another, also where the fingerprint is equal.
-    ``waves`` are the [rows, shards] of each wave, whose shards follow on those of the wave before;
-    ``drafting`` the entity types whose waves draft from the texts before; ``asked`` a digest of the settings
-    of waves.
+    Attributes
+    ----------
+    rows : all rows of the finished stage, including kept rows
+    kept : rows kept from an earlier shard plan
+    token : unique id of the plan. Workers of an earlier plan have another one, even with the same fingerprint.
+    waves : [rows, shards] of each wave; shards are numbered consecutively over the waves
+    drafting : entity types whose waves draft from the texts of earlier waves
+    asked : digest of the settings of waves
     """
 
     folder: AnyPath
@@ -59,7 +63,7 @@ class ShardPlan:
     asked: str = ""
 
     def shards_of(self, wave: int) -> range:
-        """Numbers of the shards of a wave (the first is 1)."""
+        """Shard numbers of a wave. Waves are counted from 1."""
         first = sum(shards for _, shards in self.waves[:wave - 1])
         return range(first, first + self.waves[wave - 1][1])
 
@@ -93,7 +97,7 @@ def load_or_create(job: Job, fingerprint: str, tonight) -> ShardPlan:
 
 
 def _covers(found: ShardPlan, limit: int | None, asked: str) -> bool:
-    """True where a cut was made for the limit and waves asked for, or for more rows, which are all there."""
+    """True if a plan has the requested limit and waves, or covers more rows and all of them are finished."""
     if (found.folder / RETRY).exists() or not _is_complete(found):
         return False
     if found.limit == limit and found.asked == asked:
@@ -103,7 +107,7 @@ def _covers(found: ShardPlan, limit: int | None, asked: str) -> bool:
 
 
 def _is_complete(found: ShardPlan) -> bool:
-    """False where files of the cut itself, or of the kept rows, are gone or damaged."""
+    """False if files of the plan itself or of the kept rows are missing or damaged."""
     kept = (path for entity in found.entities for path in entity.glob("kept-*.parquet"))
     try:
         waiting = sum(paths.map_paths(row_count, (found.folder / "cut").glob("*.parquet")))
@@ -115,7 +119,7 @@ def _is_complete(found: ShardPlan) -> bool:
 
 
 def read_plan(folder: AnyPath) -> ShardPlan | None:
-    """The cut in a folder, or None."""
+    """The shard plan in a folder, or None."""
     try:
         return ShardPlan(folder=folder, **json.loads((folder / SHARD_PLAN).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -123,18 +127,18 @@ def read_plan(folder: AnyPath) -> ShardPlan | None:
 
 
 def record_failure(folder: AnyPath, error: DareJobError) -> None:
-    """Called by a worker that met what every row would meet: the other workers stop at their next chunk."""
+    """Record an error that affects all rows. The other workers stop at their next chunk."""
     write_json(folder / FAILED, {"error": type(error).__name__, "message": str(error)})
 
 
 def is_active(folder: AnyPath, token: str) -> bool:
-    """False where a worker must write no more: another one stopped the run, or a later run cut anew."""
+    """False if workers must stop writing: a worker recorded a failure, or a later run made a new plan."""
     found = read_plan(folder)
     return found is not None and found.token == token and not (folder / FAILED).exists()
 
 
 def raise_failure(folder: AnyPath) -> None:
-    """Raise what a worker stopped the run with, if one did."""
+    """Raise the error with which a worker stopped the run, if any."""
     try:
         failure = json.loads((folder / FAILED).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -143,7 +147,7 @@ def raise_failure(folder: AnyPath) -> None:
 
 
 def remaining_rows(job: Job, cut: ShardPlan, wave: int | None = None):
-    """DataFrame of the rows (of a wave) without a committed chunk, a partition a shard, by position."""
+    """DataFrame of the rows (of a wave) without a committed chunk: one partition per shard, by position."""
     from pyspark.sql import functions as F
 
     rows, numbers = read_parquet(job.spark, cut.folder / "cut"), range(cut.shards)
@@ -159,7 +163,7 @@ def remaining_rows(job: Job, cut: ShardPlan, wave: int | None = None):
 
 
 def _write(job: Job, rows, staging: AnyPath) -> dict:
-    """Place the rows that are not kept and write them under ``staging/cut``."""
+    """Assign the rows that are not kept to shards and write them to ``staging/cut``."""
     from pyspark.sql import functions as F
 
     texts = {}
@@ -178,7 +182,7 @@ def _write(job: Job, rows, staging: AnyPath) -> dict:
 
 
 def _copy_finished(job: Job, wanted, old: AnyPath, staging: AnyPath) -> int:
-    """Copy finished rows whose text key is wanted again, if by the same rule; errors are tried again."""
+    """Copy finished rows whose text key and rule are still current. Rows with errors are generated again."""
     from pyspark.sql import functions as F
 
     kept = 0

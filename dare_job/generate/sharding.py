@@ -1,9 +1,9 @@
-"""Cuts tonight's rows into shards of like cost that keep a pool together: arithmetic, no Spark, no files.
+"""Partitions pools into shards of similar cost. Pure arithmetic, without Spark or files.
 
-The pools of an entity type are laid on a line, each as long as its rows cost, and the line is cut into equal
-parts: a giant pool is split, tiny ones share a shard. A cut near a border between two pools moves to it.
-Spark starts tasks in the order of their numbers, so shards are numbered from the costliest down, and the task
-slot that is free first takes the next.
+The pools of an entity type are concatenated, each with the cost of its rows as length, and divided into
+parts of equal length: large pools are split, small ones share a shard. A boundary close to the border
+between two pools moves there. Spark starts tasks in the order of their numbers, so shards are numbered in
+descending order of cost, and each free task slot takes the next one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 PoolKey = tuple[str, str]  # (entity type, pool name)
-_USUAL, _MOST = 4, 16  # shards a task slot
-_FULL, _LONG = 16, 64  # batches that they have at least, of so many
-_LEAST = 2  # batches of a shard
-_NEAR = 1 / 8  # of a shard: a cut moves so far to leave a pool whole
+_USUAL_PER_SLOT, _MAX_PER_SLOT = 4, 16  # shards per task slot
+_USUAL_BATCHES, _LONG_BATCHES = 16, 64  # minimum batches per shard, up to 4 and up to 16 shards per slot
+_MIN_BATCHES = 2  # batches per shard
+_NEAR = 1 / 8  # share of a shard by which a boundary may move to keep a pool together
 
 
 @dataclass(frozen=True)
 class Load:
-    """Rows, and what they cost together (``costs``)."""
+    """Number of rows and their total cost (``row_assignment``)."""
 
     rows: int
     cost: int
@@ -28,11 +28,12 @@ class Load:
 
 @dataclass(frozen=True)
 class PoolAssignment:
-    """Where the rows of one pool go, by their rank (0, 1, ...) in it and the cost of the pool's rows before.
+    """Maps the rows of one pool to shards.
 
-    A row with ``before`` lies in part (start + before) * parts // length of its line, but not before
-    ``first`` nor behind the last of the pool; part first + i is shard ``shards[i]``. The row's position in
-    there is its rank and ``head`` in the first part, and ``tail`` in the last of several.
+    A row is identified by its rank (0, 1, ...) in the pool and the total cost ``before`` of the pool's
+    preceding rows. It lies in part (start + before) * parts // length, clipped to the pool's parts. Part
+    first + i is shard ``shards[i]``. The position in the shard is the rank, plus ``head`` in the pool's first
+    part, or plus ``tail`` in the last of several parts.
     """
 
     start: int
@@ -52,32 +53,33 @@ class PoolAssignment:
 
 
 def shard_count(rows: int, slots: int, batch_size: int, asked: int | str) -> int:
-    """How many shards so many rows should have; ``asked`` is a number or "auto".
+    """Number of shards for ``rows`` rows; ``asked`` is a number or "auto".
 
-    An engine's slots run empty at the end of each shard, and what one task slot is late by is a share of a
-    shard. So there are up to four a task slot of 16 batches or more, and more than four of 64; but at least
-    two while those have two batches.
+    Batch slots idle at the end of each shard, which favours few shards. The last task finishes late by a
+    fraction of a shard, which favours many. So "auto" makes up to four shards per task slot with at least 16
+    batches each, more than four only with at least 64 batches, and at least two if they have two batches.
     """
     if asked != "auto":
         return min(asked, max(rows, 1))
     batches = rows // (batch_size * slots)
-    a_slot = max(min(batches // _FULL, _USUAL), min(batches // _LONG, _MOST))
-    if a_slot >= 2:
-        return a_slot * slots
-    least = rows // (_LEAST * batch_size)
-    return 2 * slots if least >= 2 * slots else slots if least >= slots else max(1, least)
+    per_slot = max(min(batches // _USUAL_BATCHES, _USUAL_PER_SLOT),
+                   min(batches // _LONG_BATCHES, _MAX_PER_SLOT))
+    if per_slot >= 2:
+        return per_slot * slots
+    limit = rows // (_MIN_BATCHES * batch_size)
+    return 2 * slots if limit >= 2 * slots else slots if limit >= slots else max(1, limit)
 
 
 def assign_pools(pools: Mapping[PoolKey, Load], shards: int) -> tuple[dict[PoolKey, PoolAssignment], int]:
-    """Assign every pool's rows to about so many shards; returns how many there are, too.
+    """Assign the rows of all pools to about ``shards`` shards; also returns the actual number.
 
-    No shard holds rows of two entity types. The same loads always give the same placement.
+    No shard contains two entity types. The same loads always give the same assignment.
     """
     lines = {}
     for entity in {entity for entity, _ in pools}:
         lines[entity] = {key: pools[key] for key in sorted(pools) if key[0] == entity}
     placed: dict[PoolKey, tuple] = {}
-    sizes: list[float] = []  # cost of each shard, in the order of making
+    sizes: list[float] = []  # cost of each shard, in order of creation
     for entity, parts in _shards_per_entity({entity: sum(load.cost for load in line.values())
                                  for entity, line in lines.items()}, shards).items():
         line, found = _assign_line(lines[entity], parts)
@@ -90,26 +92,26 @@ def assign_pools(pools: Mapping[PoolKey, Load], shards: int) -> tuple[dict[PoolK
 
 
 def _shards_per_entity(costs: Mapping[str, int], shards: int) -> dict[str, int]:
-    """Shards of each entity type, by name, chosen so that the costliest shard costs little."""
-    left, behind, parts = shards, sum(costs.values()), {}
+    """Number of shards of each entity type, chosen to minimize the cost of the costliest shard."""
+    left, remaining, parts = shards, sum(costs.values()), {}
     for entity in sorted(costs, key=lambda entity: (costs[entity], entity)):
         cost = costs[entity]
-        least = max(1, cost * left // behind)
-        behind -= cost
-        tries = [least, least + 1] if behind else [max(1, left)]
-        parts[entity] = min(tries, key=lambda count: max(cost / count, behind / max(0.5, left - count)))
+        share = max(1, cost * left // remaining)
+        remaining -= cost
+        counts = [share, share + 1] if remaining else [max(1, left)]
+        parts[entity] = min(counts, key=lambda count: max(cost / count, remaining / max(0.5, left - count)))
         left -= parts[entity]
     return dict(sorted(parts.items()))
 
 
 def _assign_line(line: Mapping[PoolKey, Load], parts: int) -> tuple[dict[PoolKey, tuple], list[float]]:
-    """Fields of ``Placement`` of one entity type's pools, with parts for shards; cost of each part."""
+    """Fields of ``PoolAssignment`` for one entity type, with parts in place of shards; cost of each part."""
     *starts, length = accumulate((load.cost for load in line.values()), initial=0)
     cuts = _boundaries(starts, length, parts)
     spans = [(bisect_right(cuts, start), max(bisect_right(cuts, start), bisect_left(cuts, start + load.cost)))
              for start, load in zip(starts, line.values(), strict=True)]
-    inside = [0] * parts  # rows of the pools that lie wholly in a part, which stand first in it
-    heads = [0] * parts  # rows of the pool that begins in a part and goes on behind it; they stand next
+    inside = [0] * parts  # rows of pools that lie completely in a part; they come first
+    heads = [0] * parts  # rows of a pool that begins in a part and continues in the next; they follow
     placed = {}
     for (key, load), start, (first, last) in zip(line.items(), starts, spans, strict=True):
         placed[key] = [start, length, parts, first, range(first, last + 1), inside[first], 0]
@@ -126,7 +128,7 @@ def _assign_line(line: Mapping[PoolKey, Load], parts: int) -> tuple[dict[PoolKey
 
 
 def _boundaries(borders: list[int], length: int, parts: int) -> list[float]:
-    """Where a line is cut, ascending: a cut with a border near it lies there."""
+    """Boundaries between the parts, ascending. A boundary near a border between pools moves there."""
     cuts = []
     for part in range(1, parts):
         cut = part * length / parts
@@ -138,10 +140,16 @@ def _boundaries(borders: list[int], length: int, parts: int) -> list[float]:
 
 def assign_waves(loads: Mapping[tuple[int, str, str], Load],
                 number: Callable[[int], int]) -> tuple[list[tuple[int, int]], list[tuple]]:
-    """Place the rows of each wave (1, 2, ...), in shards that follow on those of the wave before.
+    """Assign the rows of each wave (1, 2, ...) to shards, numbered consecutively over the waves.
 
-    loads  by (wave, entity type, pool); ``number(rows)`` is how many shards a wave of so many rows has
-    Returns (rows, shards) of each wave, and (wave, entity, pool, *Placement) of each load.
+    Parameters
+    ----------
+    loads : by (wave, entity type, pool)
+    number : number of shards for a wave with the given number of rows
+
+    Returns
+    -------
+    (rows, shards) of each wave, and (wave, entity, pool, *PoolAssignment) of each load
     """
     waves: list[tuple[int, int]] = []
     table = []

@@ -1,11 +1,11 @@
-"""The stage generate wave by wave: what each wave drafts from, what is left of it, and what it came to.
+"""Indexes of this run's earlier waves, and the progress and statistics of each wave.
 
-A wave begins when every chunk of the one before is there. The texts so far are then frozen in an index, one
-an entity type, from which the wave drafts beside its other pools:
+A wave begins when all chunks of the previous wave are committed. The finished texts are then indexed per
+entity type, and the wave drafts from this index as well as from its other pools:
 
-    generate/waves/entity=E/wave-<n>/    what wave n drafts from: kept rows, and those of the waves before
+    generate/waves/entity=E/wave-<n>/    index of wave n: kept rows and rows of earlier waves
 
-A run that goes on takes the index that is there: the first rows of the wave drafted from the same.
+A resumed run reuses an existing index, so that all rows of a wave draft from the same texts.
 """
 
 import json
@@ -32,25 +32,25 @@ _LOG = logging.getLogger("dare_job")
 
 
 def unfinished_rows(work: ShardPlan, wave: int) -> int:
-    """Rows of a wave whose chunk is not committed."""
+    """Number of rows of a wave whose chunk is not committed."""
     rows, _ = work.waves[wave - 1]
     return rows - sum(_totals(work, wave, entity).rows for entity in work.entities)
 
 
 def wave_name(work: ShardPlan, wave: int) -> str:
-    """A wave as progress and messages call it."""
+    """Name of a wave in progress bars and messages."""
     return f"wave {wave} of {len(work.waves)}" if len(work.waves) > 1 else "writing"
 
 
 def require_complete(work: ShardPlan, wave: int) -> None:
-    """Raise InfrastructureError where rows of a wave are missing after all its tasks ended."""
+    """Raise InfrastructureError if rows of a wave are missing after all its tasks have ended."""
     if left := unfinished_rows(work, wave):
         raise InfrastructureError(f"{work.folder} lacks {left} of the {work.waves[wave - 1][0]} rows of "
                                   f"{wave_name(work, wave)} after all tasks ended: run it again")
 
 
 def wave_record(work: ShardPlan) -> dict[str, list[dict]]:
-    """Sums of each wave by entity type; empty lists where all rows were written at once."""
+    """Totals of each wave by entity type; empty lists if there was only one wave."""
     several = range(1, 1 + len(work.waves)) if len(work.waves) > 1 else ()
     totals = {entity: [_totals(work, wave, folder) for wave in several]
               for entity, folder in zip(ENTITIES, work.entities, strict=True)}
@@ -59,7 +59,7 @@ def wave_record(work: ShardPlan) -> dict[str, list[dict]]:
 
 
 def build_indexes(job: Job, work: ShardPlan, wave: int) -> tuple[tuple[str, str, str], ...]:
-    """Index the texts before a wave, where that was not done; returns ``Task.wave_pools`` of the wave."""
+    """Build missing indexes for a wave from the texts of earlier waves; returns its ``Task.wave_pools``."""
     found = []
     for entity, folder in zip(ENTITIES, work.entities, strict=True):
         texts = [*folder.glob("kept-*.parquet"), *_chunks(work, range(1, wave), folder)]
@@ -93,21 +93,21 @@ def _chunks(work: ShardPlan, waves: range, folder: AnyPath) -> list[AnyPath]:
 
 
 def _opened(pool: AnyPath, tokenizer: str) -> str | None:
-    """Checksum of a finished pool's manifest; None, with the folder removed, where it is none or damaged."""
-    for unfinished in pool.parent.glob(f".{pool.name}-*"):  # of a writer that was killed
+    """Checksum of a finished pool's manifest; None if it is missing or damaged. Removes a damaged pool."""
+    for unfinished in pool.parent.glob(f".{pool.name}-*"):  # left by a killed writer
         paths.remove_tree(unfinished)
     if not pool.exists():
         return None
     try:
         return store.open_pool(local_copy(pool, _version(pool)), tokenizer).manifest["manifest_sha256"]
     except PoolError as error:
-        _LOG.warning("%s: it is built anew from the rows that are written", error)
+        _LOG.warning("%s; rebuilding the index from the finished rows", error)
         paths.remove_tree(pool)
         return None
 
 
 def _version(pool: AnyPath) -> str:
-    """The checksum that a pool's manifest names, which a task asks for; empty where it is damaged."""
+    """The checksum in a pool's manifest; empty if the manifest is damaged."""
     try:
         return json.loads((pool / "manifest.json").read_text(encoding="utf-8"))["manifest_sha256"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -115,7 +115,7 @@ def _version(pool: AnyPath) -> str:
 
 
 def _build(job: Job, entity: str, texts: list[AnyPath], pool: AnyPath) -> str | None:
-    """Index the texts of some files of KNOWLEDGE; the manifest's checksum, or None where there is no text."""
+    """Index the texts of KNOWLEDGE files; returns the manifest's checksum, or None if there is no text."""
     settings = job.config.pools
     rows = pa.concat_tables(paths.map_paths(_texts, texts))
     rows = rows.filter(pc.and_(pc.is_null(rows["error"]), pc.is_valid(rows["token_ids"])))
@@ -123,7 +123,7 @@ def _build(job: Job, entity: str, texts: list[AnyPath], pool: AnyPath) -> str | 
         return None
     sample = store.sample_ids(rows["entity_id"].to_pylist(), settings.max_global_texts, job.config.seed)
     rows = rows.filter(pc.is_in(rows["entity_id"], pa.array(sample, pa.string())))
-    _LOG.info("indexing %d %s texts of tonight", len(rows), entity)
+    _LOG.info("indexing %d %s texts of this run", len(rows), entity)
     writer = published.writer_record(job)
     meta = {"tokenizer": writer["tokenizer"], "model": writer["model"]["hash"], "dt": job.space.dt,
             "prompt": writer["prompts"][entity], "entity": entity, "source": str(pool.parents[2])}

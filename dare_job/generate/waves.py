@@ -1,10 +1,8 @@
-"""Waves: which of tonight's rows are written first, so that the rest draft from their texts.
+"""Waves: which rows of a run are generated first, so that the others can draft from their texts.
 
-Where no old text is of tonight's writer, the first wave is a few rows of each entity type that stand for the
-others: medoids of the pools' members, in proportion to the pools' sizes. The choice depends on the rows and
-their vectors alone, not on how they are spread over partitions.
-
-How many rows each wave of a night takes: arithmetic alone.
+If no previous text of the current model and prompt exists, the first waves contain representative rows of
+each entity type: medoids of the pools, in proportion to the pool sizes. The choice depends only on the rows
+and their vectors, not on the partitioning.
 """
 
 from collections.abc import Sequence
@@ -21,17 +19,23 @@ from dare_job.schemas import ENTITIES, MODES_WITHOUT_POOLS
 from dare_job.spark.tables import read_parquet
 from dare_job.tables import published
 
-_MIN_ROWS = 8  # texts: an index of fewer drafts nothing worth a stage of its own
+_MIN_ROWS = 8  # an index of fewer texts does not pay off
 
-_FIRST_SHARE, _SHARE = 8, 2  # a wave is at most one of so many rows that wait; first: without any text
+_FIRST_SHARE, _SHARE = 8, 2  # a wave takes at most 1/2 of the waiting rows; 1/8 if there are no texts yet
 
 
 def wave_sizes(sizes: Sequence[int], waiting: int, texts: int = 0) -> list[int]:
-    """Rows of each wave before the rest; ``texts`` are there already, ``waiting`` rows are to be written.
+    """Number of rows of each wave before the last.
 
-    A wave brings the index to the next of ``sizes`` (setting ``waves.sizes``), but takes no more than its
-    share of the rows that wait, as it is written with worse drafts than they. One that would not double the
-    index, or would be smaller than ``_FEWEST``, is left out.
+    Each wave grows the index to the next of ``sizes``, but takes only a share of the waiting rows, as its own
+    rows have worse drafts. Waves that would not double the index or have less than ``_MIN_ROWS`` rows are
+    skipped.
+
+    Parameters
+    ----------
+    sizes : index sizes (setting ``waves.sizes``)
+    waiting : rows to generate
+    texts : texts that are already in the index
     """
     found = []
     for size in sizes:
@@ -45,10 +49,10 @@ _WAVE_ROWS = pa.schema([("entity", pa.string()), ("entity_id", pa.string()), ("w
 
 
 def uses_waves(job: Job, entity: str) -> bool:
-    """Whether tonight's rows of an entity type come in waves.
+    """Whether the rows of an entity type are generated in waves.
 
-    With ``auto`` where there is no old text, or where its manifest names another model, tokenizer or prompt.
-    Text without a manifest counts as of tonight's writer, as nothing tells.
+    With ``auto``, if there is no previous text or its manifest names another model, tokenizer or prompt.
+    Text without a manifest is assumed to come from the current model and prompt.
     """
     when = job.config.waves.when
     if job.config.decode.mode in MODES_WITHOUT_POOLS or job.config.decode.nodes == 0 or when == "never":
@@ -58,9 +62,11 @@ def uses_waves(job: Job, entity: str) -> bool:
 
 
 def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFrame, list[str]]:
-    """``rows`` with ``wave`` (int, from 1), and the entity types whose waves draft from those before.
+    """Add column ``wave`` (int, from 1); also returns the entity types whose waves draft from earlier ones.
 
-    texts  finished texts of tonight by entity type, which are in the index before the first wave
+    Parameters
+    ----------
+    texts : number of texts of this run that are already finished, by entity type; the index starts with them
     """
     drafting = [entity for entity in ENTITIES if uses_waves(job, entity)]
     has_prompt = F.col("prompt").isNotNull() & F.col("error").isNull()
@@ -81,7 +87,7 @@ def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFra
 
 
 def _waves_by_pool(members: dict[str, int], waves: list[int]) -> dict[str, list[int]]:
-    """Waves of the members that each pool gives, ascending, as in ``{"collaborative-0001": [1, 1, 2]}``."""
+    """Wave of each representative that a pool provides, as in ``{"collaborative-0001": [1, 1, 2]}``."""
     left, found = dict(members), {}
     for wave, rows in enumerate(waves, start=1):
         for pool, count in kmeans.quotas(left, rows).items():
@@ -91,7 +97,7 @@ def _waves_by_pool(members: dict[str, int], waves: list[int]) -> dict[str, list[
 
 
 def _choose_rows(job: Job, asked: DataFrame, shares: dict[tuple[str, str], list[int]]) -> pa.Table:
-    """``_CHOSEN`` of the rows that are written before the rest."""
+    """``_WAVE_ROWS`` of the rows in all waves before the last."""
     giving = F.broadcast(job.spark.createDataFrame(list(shares), "entity string, pool string"))
     vectors = [read_parquet(job.spark, job.space.stage("embed") / f"entity={entity}").withColumn(
         "entity", F.lit(entity)) for entity in sorted({entity for entity, _ in shares})]
@@ -108,9 +114,14 @@ def _choose_rows(job: Job, asked: DataFrame, shares: dict[tuple[str, str], list[
 
 
 def choose_representatives(members: pa.Table, waves: list[int]) -> pa.Table:
-    """``_CHOSEN`` of one pool's members (entity, entity_id, rank, vector), one for each entry of ``waves``.
+    """Choose one representative of a pool per entry of ``waves``; a table with schema ``_WAVE_ROWS``.
 
-    Those with a vector come first, the medoid and then the farthest from those before; then by ``rank``.
+    Members with a vector come first: the medoid, then always the member farthest from those already chosen.
+    Members without a vector follow by ``rank``.
+
+    Parameters
+    ----------
+    members : table (entity, entity_id, rank, vector) of one pool
     """
     members = members.sort_by("entity_id")
     known = members.filter(pc.is_valid(members["vector"]))

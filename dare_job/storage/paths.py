@@ -56,8 +56,8 @@ def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
         raise ConfigError(f"{setting}: {url.scheme}:// is not supported; valid: a path, file://, s3://, "
                           "hdfs://")
     if url.password is not None or (scheme == "s3" and "@" in url.netloc) or url.query:
-        raise ConfigError(f"{setting}: remove user, password and query from the URL, because URLs are written "
-                          "to logs and manifests; pass credentials in the environment (AWS_ACCESS_KEY_ID, "
+        raise ConfigError(f"{setting}: remove user, password and query from the URL, because URLs appear in "
+                          "logs and manifests; pass credentials in the environment (AWS_ACCESS_KEY_ID, "
                           "AWS_PROFILE) or give the host a role")
     if any(mark in text for mark in "*[]?"):
         raise ConfigError(f"{setting} = {text}: wildcards (* ? [ ]) are not supported in URLs")

@@ -193,7 +193,7 @@ def test_who_lost_the_lock_commits_nothing(folder, in_the_meantime, still_at_it)
             (staging / "rows-2.txt").write_text("ours")
 
     with lock.held(folder):
-        with pytest.raises(InfrastructureError, match=f"{lock.NAME} is no longer held by this command") as lost:
+        with pytest.raises(InfrastructureError, match=f"{lock.NAME} is no longer held") as lost:
             commit()
         assert lost.value.exit_code == 5
         with pytest.raises(InfrastructureError, match="no longer"):
