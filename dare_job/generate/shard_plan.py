@@ -45,7 +45,7 @@ class ShardPlan:
     ----------
     rows : all rows of the finished stage, including kept rows
     kept : rows kept from an earlier shard plan
-    token : unique id of the plan. Workers of an earlier plan have another one, even with the same fingerprint.
+    token : unique id of the plan. Workers of an earlier plan have a different one.
     waves : [rows, shards] of each wave; shards are numbered consecutively over the waves
     drafting : entity types whose waves draft from the texts of earlier waves
     asked : digest of the settings of waves

@@ -57,7 +57,7 @@ def test_local_paths_are_those_of_pathlib():
     ("ftp://host/x", "out: ftp:// is not supported; valid: a path, file://, s3://, hdfs://"),
     ("file://elsewhere/x", "out: file://elsewhere/x names the host elsewhere"),
     ("s3:///x", "out = s3:///x: write s3://BUCKET/folder"),
-    ("s3://b/x*", "out = s3://b/x*: a URL here is one place"),
+    ("s3://b/x*", "out = s3://b/x*: wildcards"),
     ("hdfs://name:8020/x", "out = hdfs://name:8020/x: write hdfs:///folder; HADOOP_CONF_DIR")])
 def test_a_url_that_cannot_be_used_is_named_with_its_setting(text, said):
     with pytest.raises(ConfigError) as caught:

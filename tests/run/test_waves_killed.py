@@ -94,7 +94,7 @@ def test_a_run_killed_between_waves_or_within_one_ends_as_if_it_had_not_been(
         pool.write_bytes(pool.read_bytes()[:-8])
     pipeline.run_stage(job(out), "generate")
     assert rows(out) == undisturbed[0] and leftovers(out) == []
-    assert ("built anew from the rows that are written" in caplog.text) is (at == "worker")
+    assert ("rebuilding the index" in caplog.text) is (at == "worker")
 
 
 def test_a_wave_starts_only_when_the_one_before_is_whole(first_night, tmp_path, monkeypatch):
