@@ -89,7 +89,7 @@ def test_a_target_needs_data_and_drafts_a_target(tmp_path):
 @pytest.mark.parametrize(("args", "message"), [
     (("--k", "0,5"), "--k: 0 is among them"), (("--k", ""), "--k names none"),
     (("--widths", "0"), "--widths: 0 is among them"), (("--depths", "1,-1"), "--depths: -1 is among them"),
-    (("--temperatures", "0.5,nan"), "--temperatures: temperature is nan"),
+    (("--temperatures", "0.5,nan"), "--temperatures: sample.temperature is nan"),
     (("--temperatures", "0"), "--temperatures: temperature 0 does not sample"),
     (("--users", "0"), "--users is 0; it must be at least 1"), (("--seed", "-1"), "--seed is -1"),
     (("--k", "5,601"), "--k: 601 is more than the 594 ids of the recommender")])
