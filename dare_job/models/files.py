@@ -1,10 +1,9 @@
-"""Where a model's files are, and what they hold: names to folders, folders to fingerprints.
+"""Model folders: resolve a name to a folder, and compute a folder's fingerprint.
 
-SHA-256 of whole files, remembered, so that a model of many gigabytes is read once.
-
-A digest counts for as long as the file's path, size, modification and change time and inode stay the same. It
-is kept in memory and in ``file-digests.json`` of the user's cache folder ($XDG_CACHE_HOME/dare-job, else
-~/.cache/dare-job). Where that folder cannot be read or written, only memory remembers.
+SHA-256 digests of large files are cached, so that a model of many gigabytes is read once. A cached digest is
+valid while the file's path, size, modification time, change time and inode stay the same. The cache is in
+memory and in ``file-digests.json`` of the user's cache folder ($XDG_CACHE_HOME/dare-job, or
+~/.cache/dare-job); if that folder cannot be used, in memory only.
 """
 
 import hashlib
@@ -24,15 +23,15 @@ from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import AnyPath, digest_of, is_local
 from dare_job.storage.paths import path as path_of
 
-_LARGE = 1 << 20  # smaller files are read faster than looked up
+_LARGE = 1 << 20  # bytes; reading smaller files is faster than the cache
 
-_SETTLED_S = 2.0  # a file changed just now may change again within one tick of its time stamp
+_SETTLED_S = 2.0  # a file that just changed may change again within the resolution of its time stamp
 
 _remembered: dict[str, list] = {}  # resolved path: [size, mtime_ns, ctime_ns, inode, digest]
 
 
 def sha256(file: Path) -> str:
-    """Hex digest of a file's content, links followed. Raises OSError where it cannot be read."""
+    """SHA-256 (hex) of a file's content; links are followed. Raises OSError if it cannot be read."""
     file = Path(os.path.realpath(file, strict=True))
     key = _key(file)
     if key[0] >= _LARGE and (found := _find(str(file), key)):
@@ -60,7 +59,7 @@ def _find(path: str, key: list[int]) -> str | None:
 
 
 def _cache_file() -> Path:
-    """Raises RuntimeError where the user has no home."""
+    """Raises RuntimeError if the user has no home folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
     return base / "dare-job" / "file-digests.json"
@@ -82,7 +81,7 @@ def _is_entry(entry) -> bool:
 
 
 def _write() -> None:
-    """Add what is remembered to the file on disk, and drop files that are gone. Failing costs only time."""
+    """Add the digests in memory to the file on disk, and drop deleted files. A failure only costs time."""
     known = {path: entry for path, entry in {**_read(), **_remembered}.items() if os.path.exists(path)}
     temporary = None
     try:
@@ -110,7 +109,7 @@ _COUNTED = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".tikto
 
 _WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 
-_UNWANTED = ["consolidated*", "*/*"]  # the same weights again in another layout; exports to other runtimes
+_UNWANTED = ["consolidated*", "*/*"]  # duplicates of the weights in another layout, and exports
 
 
 _REVISION = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
@@ -151,7 +150,7 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
 
 
 def _copied(folder: AnyPath, setting: str) -> Path:
-    """A folder itself, or the copy on this host of one at a URL, which serves until its files change."""
+    """A local folder itself, or a local copy of a remote one, which is renewed when its files change."""
     errors.check_access(folder, setting)
     if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
         raise ModelError(f"{setting} = {folder}: no model there (config.json is missing)")
@@ -160,7 +159,7 @@ def _copied(folder: AnyPath, setting: str) -> Path:
 
 def _download(name: str, revision: str | None, trust_remote_code: bool, unwanted: Sequence[str],
               parts: Callable[[Path], list[Path]]) -> Path:
-    """Weights in pickles (``.bin``) come only into a folder that has no others; tensors alone are read."""
+    """Download a model; pickled weights (``.bin``) only if there are no others."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = [*_WANTED, *(["*.py"] if trust_remote_code else [])]
@@ -173,8 +172,8 @@ def _download(name: str, revision: str | None, trust_remote_code: bool, unwanted
         return folder
     except LocalEntryNotFoundError:
         raise InfrastructureError(
-            f"model {name} is no local folder, is not in the hub cache, and the hub cannot be reached; give "
-            "a folder, 'embedded', or run where the hub can be reached"
+            f"model {name} is no local folder, is not in the hub cache, and the hub cannot be reached; use "
+            "a folder or 'embedded', or run where the hub can be reached"
         ) from None
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         raise ModelError(f"model {name} is no local folder and cannot be downloaded: {error}") from error
@@ -188,9 +187,9 @@ def _snapshot(name: str, revision: str | None, wanted: list[str], unwanted: Sequ
 
 
 def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
-    """Token ids that a model knows, by its configuration. Raises ModelError where that does not say.
+    """Vocabulary size in a model's configuration. Raises ModelError if it has none.
 
-    Only a configuration of several models, or of other names, needs transformers, which is slow to import.
+    transformers, which is slow to import, is used only for nested configurations and other names.
     """
     try:
         fields = json.loads((Path(path) / "config.json").read_text("utf-8"))
@@ -208,9 +207,9 @@ def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
 
 
 def files(path: str | Path, weights: bool = True) -> list[Path]:
-    """The files that a model and its tokenizer are loaded from, ascending; all but the weights on demand.
+    """The files that a model and its tokenizer are loaded from, in ascending order.
 
-    Weights in pickles are left out where there are others, as the loader takes those.
+    Pickled weights are left out if there are others, as in the loader. weights : include the weights
     """
     found = [file for file in sorted(Path(path).iterdir()) if _counts(file)]
     if not weights:
@@ -224,13 +223,15 @@ def _counts(file: Path) -> bool:
 
 
 def fingerprint(path: str | Path) -> str:
-    """sha256 (hex) of what can change a model's text: names and whole contents of the folder's files.
+    """SHA-256 (hex) of everything that can change a model's text: names and contents of the folder's files.
 
-    Counted are weights, configuration, tokenizer, chat template and the model's own Python code, by their
-    suffix; notes and subfolders are not. Large files are read once for as long as they stay unchanged
-    (``file_digests``). Code that the configuration takes from another repository counts by its name only.
-    Raises ModelError: no model there, a file of its weights missing, or one that cannot be read (a link to
-    nothing, say).
+    Included are weights, configuration, tokenizer, chat template and the model's own Python code, by suffix;
+    notes and subfolders are not. Code that the configuration takes from another repository counts by name.
+
+    Raises
+    ------
+    ModelError
+        The folder holds no model, or a file is missing or cannot be read.
     """
     path = Path(path)
     _require(path)
@@ -265,7 +266,7 @@ def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path],
 
 
 def digest_of_files(folder: Path, found: Iterable[Path]) -> str:
-    """sha256 (hex) of names and whole contents of files in a folder, in their order."""
+    """SHA-256 (hex) of the names and contents of files in a folder, in the given order."""
     digest = hashlib.sha256()
     for file in found:
         _add(digest, file.relative_to(folder).as_posix(), _content_digest(file))
@@ -273,7 +274,7 @@ def digest_of_files(folder: Path, found: Iterable[Path]) -> str:
 
 
 def tokenizer_hash(path: str | Path) -> str:
-    """sha256 (hex) of the tokenizer's files: equal hashes mean equal token ids."""
+    """SHA-256 (hex) of the tokenizer's files; equal hashes mean equal token ids."""
     path, digest = Path(path), hashlib.sha256()
     _require(path)
     found = [path / name for name in sorted(_TOKENIZER_FILES) if (path / name).is_file()]
@@ -291,7 +292,7 @@ def _require(path: Path) -> None:
 
 
 def _require_weights(path: Path) -> None:
-    """There are weights, and each file that the index of weights in parts names, as the loader chooses it."""
+    """Check that there are weights, and all files that the index of sharded weights names."""
     index = path / "model.safetensors.index.json"
     if not index.is_file() and not any(path.glob("*.safetensors")):
         index = path / "pytorch_model.bin.index.json"

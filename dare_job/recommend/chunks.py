@@ -1,10 +1,10 @@
-"""Lists in Spark tasks, committed chunk by chunk: a killed run goes on with the chunks that are missing.
+"""Recommend in Spark tasks, which commit chunk files, so that a killed run resumes with the missing chunks.
 
     _work/dt=D/recommend/<fingerprint>/chunks/part-<chunk>.parquet     tables.CANDIDATES
     _work/dt=D/recommend/<fingerprint>/hung/                           ``spark/hangs.py``
 
-Which users a chunk holds is settled before (``users.prepare``), so a second attempt of a task, beside the
-first or after it, replaces a file by one of the same users.
+The users of a chunk are chosen before (``users.prepare``), so a second attempt of a task (concurrent or not)
+replaces a file with one of the same users.
 """
 
 import os
@@ -38,9 +38,12 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
-    """Write the missing ones of ``count`` chunks of so many users; what this run's workers say of each.
+    """Write those of ``count`` chunks that are missing; returns the workers' statistics of each.
 
-    A chunk that is there and cannot be read is missing; so is one with an error where too many users had one.
+    A chunk that cannot be read is missing. After a run that failed because of too many errors, so is a chunk
+    with an error.
+
+    people : number of users in all chunks
     """
     paths.make_folder(task.chunks)
     chunk_files.discard_unreadable(task.chunks, row_count)
@@ -62,7 +65,7 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
 
     schema = "chunk long, users long, busy_s double, worker string"
     each = people / count  # about: a hash cuts them
-    counted = progress.counting("lists of users", round(each * len(missing)),
+    counted = progress.counting("recommendations", round(each * len(missing)),
                                 lambda: round(each * (len(_committed(task)) - count + len(missing))))
     with counted:
         found = hangs.retry_after_hangs(folder, task.cut, attempt)
@@ -75,7 +78,7 @@ def _committed(task: RecommendTask) -> set[int]:
 
 
 def _discard_failed(task: RecommendTask) -> None:
-    """Delete the chunks in which a user has an error, and what is noted of hangs: all is tried again."""
+    """Delete the chunks with errors and the records of hangs, so that they are tried again."""
     folder = paths.path(task.folder)
     for path in task.chunks.glob("part-*.parquet"):
         with paths.arrow_source(path) as source:
@@ -87,7 +90,7 @@ def _discard_failed(task: RecommendTask) -> None:
 
 
 def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:
-    """Users of these chunks, each chunk in one partition."""
+    """Rows of the users of these chunks, each chunk in one partition."""
     wanted = job.spark.createDataFrame([(number,) for number in missing], "chunk int")
     columns = "user_id", "chunk", "history", "others"
     rows = read_parquet(job.spark, paths.path(task.users) / users.ROWS, columns=columns)
@@ -98,11 +101,17 @@ def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:
 
 
 def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
-    """Runs in a Spark task: a file for each chunk, and its figures.
+    """In a Spark task: write a file per chunk, and yield its statistics.
 
-    What concerns every user (a model that does not load) stops all workers and is left for the driver:
-    ``cut.raise_failure``. Raises InfrastructureError for what this host lacks, DeviceError where the device
-    failed, once it is noted over which users.
+    An error that concerns every user (a model that does not load) stops all workers. The driver raises
+    it (``shard_plan.raise_failure``).
+
+    Raises
+    ------
+    InfrastructureError
+        This host lacks something.
+    DeviceError
+        The device failed; the users in question are recorded.
     """
     folder, worker = paths.path(task.folder), f"{socket.gethostname()}:{os.getpid()}"
     try:
@@ -128,12 +137,12 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
             raise
         table = pa.Table.from_pylist([row | {"run_id": task.run_id} for row in made], CANDIDATES)
         chunk_files.write_table(path, table)
-        said = {"chunk": chunk, "users": len(rows), "busy_s": time.perf_counter() - began, "worker": worker}
-        yield pa.RecordBatch.from_pylist([said], schema=_STATS)
+        stats = {"chunk": chunk, "users": len(rows), "busy_s": time.perf_counter() - began, "worker": worker}
+        yield pa.RecordBatch.from_pylist([stats], schema=_STATS)
 
 
 def _by_chunk(batches: Batches) -> Iterator[tuple[int, list[tuple[str, list[str], list[str]]]]]:
-    """Users of each chunk, of batches sorted by chunk."""
+    """(chunk, users) of batches that are sorted by chunk."""
     number, waiting = None, []
     for batch in batches:
         for row in batch.to_pylist():

@@ -151,4 +151,4 @@ def test_too_large_a_batch_is_told_as_such(tmp_path):
                            env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"})
     assert "dare_job.errors.InfrastructureError: " in found.stderr, found.stderr
     last = found.stderr.strip().splitlines()[-1]
-    assert "encoding failed: RuntimeError: " in last and "a lower encode.batch_size takes less memory" in last
+    assert "encoding failed: RuntimeError: " in last and "lower encode.batch_size to use less memory" in last

@@ -1,4 +1,4 @@
-"""The command ``ctr``: every model with every set of texts, over the same seeds, and what that says."""
+"""``dare-job ctr``: train every CTR model with every set of texts over the same seeds, and compare them."""
 
 import logging
 import time
@@ -19,8 +19,12 @@ _SEEDS = 5  # least number for figures to go by
 def run(options: Options) -> dict:
     """Train and compare; returns the JSON object that the command prints last.
 
-    Raises ConfigError for impossible options, DataError for data or texts that do not serve, among them texts
-    that may tell a label.
+    Raises
+    ------
+    ConfigError
+        Options are invalid.
+    DataError
+        Data or texts are invalid, or a text may leak a label.
     """
     _check(options)
     from dare_job.evaluate.ctr import models

@@ -1,4 +1,4 @@
-"""Label rows as arrays: dense ids, attribute codes, what a user clicked before, and a split by time."""
+"""Label rows as arrays: dense ids, attribute codes, earlier clicks of the user, and a split by time."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,15 +10,15 @@ from dare_job.errors import DataError
 from dare_job.evaluate.ctr.source import SPLITS, Source
 
 TRAIN_SHARE, VALID_SHARE = 0.7, 0.1  # of the label rows, by time; the rest is the test
-MAX_VALUES = 1000  # an attribute with more values is as good as an id, and is left out
+MAX_VALUES = 1000  # an attribute with more values identifies entities, and is left out
 _KEYS = {"user": "user_id", "item": "item_id"}
 
 
 @dataclass(frozen=True)
 class Entities:
-    """n users or items. Entity ``ids[i]`` has the dense id i + 1; 0 is nobody.
+    """n users or items. Entity ``ids[i]`` has the dense id i + 1; 0 means none.
 
-    attributes  name -> (n + 1,) int32 code, 0: no value
+    attributes : (n + 1,) int32 code by name; 0 means no value
     """
 
     ids: pd.Index
@@ -52,12 +52,17 @@ class Examples:
 
 
 def make(source: Source, labels_from: int | pd.Series | None, length: int) -> Examples:
-    """Label rows from a second on, with histories of L = ``length``. Earlier interactions are history only.
+    """Make label rows with histories of L = ``length``. Rows are split by time unless the files have a split.
 
-    labels_from  one second, or one by user_id (for others the earliest); None: the later half is labels, or
-                 all of files that are split, save rows without a part, which are history only
-    Rows are split by time unless the files say how.
-    Raises DataError where a split would have no row or one label only.
+    Parameters
+    ----------
+    labels_from : first second of labels, or one by user_id (others: the earliest); earlier interactions are
+        history only. None: labels are the later half, or all rows of split files that belong to a part
+
+    Raises
+    ------
+    DataError
+        A split has no row, or labels of one kind only.
     """
     rows = source.interactions.sort_values(["timestamp", "user_id", "item_id"], kind="stable")
     users, items = (_entities(source, entity) for entity in _KEYS)
@@ -83,7 +88,7 @@ def make(source: Source, labels_from: int | pd.Series | None, length: int) -> Ex
 
 
 def _entities(source: Source, entity: str) -> Entities:
-    """Everybody of the interactions and of the table, in order of id, with the attributes that have codes."""
+    """Entities of the interactions and of the table, in order of id, with their coded attributes."""
     key, table = _KEYS[entity], source.users if entity == "user" else source.items
     ids = pd.Index(sorted({*source.interactions[key], *table[key]}))
     maps = {row_id: dict(pairs) for row_id, pairs in zip(table[key], table["attributes"], strict=True)

@@ -1,7 +1,4 @@
-"""Vectors or cluster ids of OUT/features, checked.
-
-Rows of a folder of Parquet files that has each id once.
-"""
+"""Read and check vectors or cluster ids of OUT/features, and Parquet folders with one row per id."""
 
 import re
 from dataclasses import dataclass
@@ -24,10 +21,10 @@ _MOST = 2**31 - 2  # 0 is for those without
 
 @dataclass(frozen=True)
 class Maker:
-    """The encoder of some vectors.
+    """The encoder that made vectors.
 
-    sha256  of its files (hex); empty: not known
-    window  tokens read at once; None: as many as it can
+    sha256 : SHA-256 (hex) of its files; empty: unknown
+    window : tokens per forward pass; None: its maximum
     """
 
     name: str
@@ -36,7 +33,7 @@ class Maker:
 
     @property
     def key(self) -> tuple[str, int | None]:
-        """Equal for equal files and windows; the name tells where the files are not known."""
+        """Key that is equal for equal files (or names, if the files are unknown) and equal windows."""
         return self.sha256 or self.name, self.window
 
     def __str__(self) -> str:
@@ -45,7 +42,7 @@ class Maker:
 
 
 def require_date(table: pa.Table, folder: AnyPath, dt: str) -> None:
-    """Raise DataError where the files say that they are of another date than their folder."""
+    """Raise DataError if the files' metadata has another date than their folder."""
     said = _said(table).get("dt", dt)
     if said != dt:
         raise DataError(f"{folder}: its files say that they are of {said}, the folder says {dt}: encode that "
@@ -53,7 +50,7 @@ def require_date(table: pa.Table, folder: AnyPath, dt: str) -> None:
 
 
 def maker(table: pa.Table, folder: AnyPath) -> Maker | None:
-    """What made the vectors, where the files say so; their window is in the folder's manifest."""
+    """The encoder in the files' metadata, with the window in the folder's manifest; None if unknown."""
     said, listed = _said(table), read_manifest(folder).get("encoder")
     window = listed.get("window") if isinstance(listed, dict) else None
     named = said.get("encoder"), said.get("encoder_sha256")
@@ -61,10 +58,12 @@ def maker(table: pa.Table, folder: AnyPath) -> Maker | None:
 
 
 def vectors(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
-    """Ids and their vectors (T, d) float32; rows without a vector are left out.
+    """Ids and their vectors (T, d) float32, without rows that have no vector.
 
-    Raises DataError where there is no such column of lists of numbers, or naming a row of another size or
-    without a number.
+    Raises
+    ------
+    DataError
+        The column ``vector`` is missing or no list of numbers, or vectors differ in size or are not finite.
     """
     _require(table, "vector", folder)
     table = table.filter(pc.is_valid(table["vector"]))
@@ -132,11 +131,16 @@ _DAY = (pa.types.is_date,)
 
 
 def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
-    """All rows of a folder's files; None where there is no file.
+    """Read all rows of a folder's files; None if there is no file.
 
-    wanted  columns of text; days (``*_dt``) may be dates
-    Raises DataError naming a damaged file, a column that is missing (``entity_id`` or of ``wanted``) or is no
-    text, or ids that are there twice.
+    Parameters
+    ----------
+    wanted : required text columns; days (``*_dt``) may be dates
+
+    Raises
+    ------
+    DataError
+        A file is damaged, a column is missing or not text, or an id is duplicated.
     """
     parts = []
     for path in parquet_files(folder):
@@ -160,7 +164,7 @@ def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
 
 
 def by_id(table: pa.Table | None, name: str) -> dict[str, str]:
-    """A column by id, as far as it is there."""
+    """Values of a column by id, without nulls; empty if there is no such column."""
     if table is None or name not in table.column_names:
         return {}
     pairs = zip(table["entity_id"].to_pylist(), table[name].to_pylist(), strict=True)
@@ -168,7 +172,7 @@ def by_id(table: pa.Table | None, name: str) -> dict[str, str]:
 
 
 def _unique(table: pa.Table, folder: AnyPath) -> pa.Table:
-    """The table, its ids as text."""
+    """The table with its ids as text. Raises DataError for missing or duplicate ids."""
     if table["entity_id"].null_count:
         raise DataError(f"{folder}: {table['entity_id'].null_count} rows have no entity_id")
     try:

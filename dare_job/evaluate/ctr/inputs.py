@@ -1,4 +1,4 @@
-"""One set of texts joined to the label rows: what a CTR model of that set reads."""
+"""One set of texts joined to the label rows: the input of a CTR model."""
 
 from dataclasses import dataclass, field
 
@@ -12,12 +12,12 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class Side:
-    """Texts of one entity type. Row 0 of the tables stands for "no text"; texts count from 1.
+    """Texts of one entity type. Row 0 of the tables means "no text".
 
-    text      (N,) int32 row that each label row uses
-    history   (N, L) int32 rows of the items clicked before, where the side is items
-    vectors   (T + 1, d) float32, centred and scaled to a variance of 1 over the entities of the data
-    clusters  (T + 1, L) int32, 0 for none
+    text     : (N,) int32, row of each label row's text
+    history  : (N, L) int32, rows of the items clicked before; items only
+    vectors  : (T + 1, d) float32, centered and scaled to variance 1 over the entities of the data
+    clusters : (T + 1, L) int32, 0 means none
     """
 
     text: np.ndarray
@@ -36,12 +36,12 @@ class Inputs:
 
 
 def rows_of(table: Knowledge, examples: Examples) -> np.ndarray:
-    """(N,) place in ``table`` of the text of each label row's user or item; -1: it has none."""
+    """(N,) index in ``table`` of each label row's text; -1: no text."""
     return _places(table, examples)[examples.dense(table.entity)]
 
 
 def _places(table: Knowledge, examples: Examples) -> np.ndarray:
-    """Place of each entity's text by dense id; -1: it has none."""
+    """Index of each entity's text by dense id; -1: no text."""
     ids = examples.of(table.entity).ids
     place = np.full(len(ids) + 1, -1, np.int64)
     known = ids.get_indexer(table.ids)
@@ -50,7 +50,7 @@ def _places(table: Knowledge, examples: Examples) -> np.ndarray:
 
 
 def join(name: str, tables: list[Knowledge], examples: Examples) -> Inputs:
-    """Texts as inputs; ids that the data does not know are counted and ignored."""
+    """Join texts to the label rows; ids that are not in the data are counted and ignored."""
     sides, counts = {}, {}
     for table in tables:
         text = rows_of(table, examples)
@@ -67,7 +67,7 @@ def join(name: str, tables: list[Knowledge], examples: Examples) -> Inputs:
 
 
 def _scaled(vectors: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Texts of one prompt have much in common: without its mean, what tells them apart is small."""
+    """Center and scale: texts of one prompt are so similar that their mean dominates their differences."""
     if not known.any():
         return vectors
     centred = vectors - vectors[known].mean(0)

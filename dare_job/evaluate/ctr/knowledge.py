@@ -1,13 +1,8 @@
-"""Texts of an OUT as inputs of a CTR model: vectors or cluster ids, and from when on each is safe.
+"""Texts of an output folder as CTR inputs: vectors or cluster ids, and from when on each text is usable.
 
-OUT/features/entity=E/dt=D is read where it is there; else the texts of OUT/knowledge/entity=E/dt=D are
-encoded. In both cases the latter says when each text was written, and from which prompt (``origin``); of
-features without ``text_sha256`` it says nothing, and their date counts.
-
-Which date of an OUT is read: one that each entity type with any text has.
-
-What the table of texts says of each text: when it was written, whether the features are of it, and whether
-its prompt alone tells what it was written from.
+OUT/features/entity=E/dt=D is read if it exists; otherwise the texts of OUT/knowledge/entity=E/dt=D are
+encoded. The latter also has the date and the prompt of each text. For features without ``text_sha256`` these
+are unknown, and the features' date counts.
 """
 
 import hashlib
@@ -32,10 +27,10 @@ _LOG = logging.getLogger("dare_job")
 
 
 def choose(out: AnyPath, dt: str | None, entities: list[str]) -> tuple[str, list[str]]:
-    """The date (None: the newest that all have), and the entity types with texts.
+    """Choose the date (by default the newest that all entity types have), and the entity types with texts.
 
-    Warns of one that has no text on any date. Raises DataError where there is no text, no common date, or
-    where one has texts of other dates only.
+    Warns of an entity type without texts. Raises DataError if there is no text, no common date, or if an
+    entity type has texts of other dates only.
     """
     found = {entity: days for entity in entities if (days := _dates(out, entity))}
     if not found:
@@ -74,9 +69,9 @@ _SHOWN = 3
 
 
 def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: str) -> pa.Table | None:
-    """The table of texts as far as it tells of features: None where it does not say which texts they are of.
+    """The texts that features were made from; None if the features do not name their texts.
 
-    Raises DataError where a vector is of another text than the one published, or of none.
+    Raises DataError if a vector belongs to a text that is not published.
     """
     if texts is None or "text_sha256" not in table.column_names:
         return None
@@ -91,9 +86,9 @@ def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: st
 
 
 def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
-    """(T,) end of the day whose run wrote each text; of the table's own day where that is not known.
+    """(T,) end of the day on which each text was generated; if unknown, of the table's day.
 
-    Raises DataError for a day that is none, or after ``dt``.
+    Raises DataError for a day that is invalid or after ``dt``.
     """
     written = features.by_id(texts, "generated_dt")
     days = [written.get(entity, dt) for entity in ids]
@@ -110,13 +105,13 @@ def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
 
 
 def drafted(texts: pa.Table | None, said: dict) -> frozenset[str]:
-    """Ids of texts that may hold what older text has seen, whatever their prompt is.
+    """Ids of texts that may contain information from previous texts, whatever their prompt is.
 
-    A relaxed token is one that a draft put there. Old text has seen interactions up to its own date, and the
-    groups by which it is chosen are made of all up to tonight's. Where there was none, drafts are texts of
-    the same night, each of another user and written from that one's prompt, so without labels.
+    Relaxed verification accepts tokens of drafts. Previous texts were generated from interactions up to their
+    own date, and the groups that select them depend on all interactions of the run. Without previous text,
+    drafts come from other users' texts of the same run, whose prompts contain no labels.
 
-    said  the texts' manifest: ``previous`` is the old text, None where there was none; not there: not known
+    said : the texts' manifest; ``previous`` is None if there was no previous text, and missing if unknown
     """
     if texts is None or said.get("previous", "not known") is None:
         return frozenset()
@@ -148,17 +143,24 @@ class Knowledge:
 
     @property
     def width(self) -> int:
-        """Numbers of a text: d of vectors, levels of clusters."""
+        """Size of the vectors, or number of cluster levels."""
         return (self.clusters if self.vectors is None else self.vectors).shape[1]
 
 
 def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, encode: Encode
          ) -> list[Knowledge]:
-    """The texts of a published date (None: the newest) of an OUT, safe from the day after they were written.
+    """Read the texts of a published date; they are usable from the day after they were generated.
 
-    clusters  cluster ids instead of vectors, which only features have
-    Warns of an entity type without a text. Raises DataError: no such date, a damaged file or column, an id
-    that is there twice, vectors of two sizes, users and items of two dates, no text.
+    Parameters
+    ----------
+    dt : date; None: the newest
+    clusters : read cluster ids, which only features have, instead of vectors
+
+    Raises
+    ------
+    DataError
+        There is no such date or no text, a file or column is damaged, an id is duplicated, or vectors differ
+        in size. An entity type without texts is a warning.
     """
     chosen, present = choose(out, dt, entities)
     found = [_entity(out, entity, chosen, clusters, encode) for entity in present]
@@ -181,7 +183,7 @@ def _folder(out: AnyPath, kind: str, entity: str, dt: str) -> AnyPath:
 
 
 def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) -> Knowledge:
-    """An entity type's texts of a date that it has files of."""
+    """Texts of one entity type and date."""
     folder = _folder(out, "knowledge", entity, dt)
     texts = ctr_features.read(folder, ["knowledge", "generated_dt"])
     table = ctr_features.read(_folder(out, "features", entity, dt))
@@ -205,12 +207,12 @@ def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) 
 
 
 def _written(texts: pa.Table) -> pa.Table:
-    """The rows with a text."""
+    """Rows with a non-empty text."""
     words = pc.utf8_length(pc.utf8_trim_whitespace(texts["knowledge"]))
     return texts.filter(pc.fill_null(pc.greater(words, 0), False))
 
 
 def _encoded(texts: pa.Table, encode: Encode) -> tuple[list[str], np.ndarray, Maker | None]:
-    """Ids of those with a text, their vectors, and what made these."""
+    """Ids with a text, their vectors, and the encoder."""
     table = _written(texts)
     return table["entity_id"].to_pylist(), *encode(table["knowledge"].to_pylist())

@@ -1,11 +1,9 @@
-"""Encodes texts in Spark tasks, which leave chunk files of finished vectors: a killed night keeps those.
+"""Encode texts in Spark tasks, which commit chunk files of vectors, so that a killed run resumes.
 
     _work/dt=D/encode/<encoder>/entity=E/part-<task>-<rows>-<token>.parquet
 
-A chunk's rows are named by their text's SHA-256, so nothing is encoded twice that is there once. The folder
-goes once the features are published.
-
-What travels to a worker that encodes, and the encoder that it loads: once a Python worker and device.
+The rows of a chunk are named by their text's SHA-256, so no text is encoded twice. The folder is removed once
+the features are published. Each Python worker loads the encoder once.
 """
 
 import os
@@ -37,11 +35,11 @@ from dare_job.tables import chunk_files
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """Plain values; equal tasks share one loaded encoder.
+    """What a worker needs, as plain values; equal tasks share one loaded encoder.
 
-    folder   of the encoder, on the driver; ``archive`` where it is shipped (spark.ship)
-    sha256   what its files must be on a host that is not the driver's; empty: not asked
-    threads  of torch, of one worker
+    folder  : folder of the encoder on the driver; ``archive`` if it is shipped (spark.ship)
+    sha256  : fingerprint that the files on an executor must have; empty: not checked
+    threads : torch threads of one worker
     """
 
     folder: str
@@ -54,7 +52,7 @@ class EncodeTask:
 
     @classmethod
     def of(cls, job: Job, folder: Path, sha256: str) -> "EncodeTask":
-        """The task for an encoder with this fingerprint; ships it where executors may not have it."""
+        """The task for an encoder with this fingerprint; ships the encoder if executors may lack it."""
         settings, folder = job.config.encode, folder.absolute()
         archive, expected = shipping.ship_model(job, folder, sha256, encoder_files.files)
         return cls(str(folder), archive, expected, job.config.model.device,
@@ -62,13 +60,13 @@ class EncodeTask:
 
 
 def loaded(task: EncodeTask):
-    """In a Spark task: the encoder, on the GPU that Spark gave the task, or where model.device says."""
+    """In a Spark task: the encoder, on the task's GPU or on the device of model.device."""
     return _load(task, workers.task_gpu())
 
 
 @lru_cache(maxsize=1)
 def _load(task: EncodeTask, gpu: str | None):
-    """Raises ModelError where this host has another encoder, ConfigError where it lacks a package."""
+    """Raises ModelError if this host has another encoder, ConfigError if it lacks a package."""
     host = socket.gethostname()
     folder = shipping.unpack_archive(task.archive) if task.archive else task.folder
     files.require_same_files(folder, task.sha256, encoder_files.fingerprint)
@@ -89,9 +87,9 @@ def _load(task: EncodeTask, gpu: str | None):
         raise InfrastructureError(f"{host}: the encoder does not fit, or its device failed: {describe(error)}"
                                   ) from error
 
-CHUNK = 1024  # texts of a file; sorted by length within it
+CHUNK = 1024  # texts per file
 
-_LEAST = 64  # texts for which a task is worth loading an encoder
+_MIN_TEXTS = 64  # per task, for which loading an encoder pays
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -102,7 +100,7 @@ _STATS = pa.schema([("texts", pa.int64()), ("long", pa.int64()), ("windows", pa.
 
 @dataclass(frozen=True)
 class Stats:
-    """Sums over the texts that this run encoded; ``busy_s`` without loading, ``workers`` that took part."""
+    """Sums over the texts that this run encoded. busy_s: without loading; workers: number of processes."""
 
     texts: int = 0
     long: int = 0
@@ -113,7 +111,7 @@ class Stats:
     workers: int = 0
 
     def record(self) -> dict:
-        """Figures of the manifest: rates of one worker, shares."""
+        """Entries of the manifest; rates are those of one worker."""
         return {"texts": self.texts, "windows": self.windows, "tokens": self.tokens, "workers": self.workers,
                 "busy_s": round(self.busy_s, 3),
                 "texts_per_s": _ratio(self.texts, self.busy_s),
@@ -122,14 +120,14 @@ class Stats:
 
 
 def encode(job: Job, task: EncodeTask, texts, rows: int, folder: AnyPath) -> Stats:
-    """Write chunks of a DataFrame's texts (text_sha256, knowledge), ``rows`` of them, to a folder."""
+    """Write chunk files of a DataFrame's ``rows`` texts (text_sha256, knowledge) to a folder."""
     target, slots = str(folder.resolve()), job.spark.sparkContext.defaultParallelism
     paths.make_folder(folder)
 
     def write(batches: Batches) -> Batches:
         yield from write_chunks(batches, task, target)
 
-    cut = texts.repartition(max(1, min(-(-rows // _LEAST), 4 * slots)), "text_sha256")
+    cut = texts.repartition(max(1, min(-(-rows // _MIN_TEXTS), 4 * slots)), "text_sha256")
     names = ", ".join(f"{field.name} {_SQL[field.type]}" for field in _STATS)
     begun = committed(folder)
     counted = progress.counting("encoding", rows, lambda: committed(folder) - begun)
@@ -143,12 +141,12 @@ _SQL = {pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
 
 
 def committed(folder: AnyPath) -> int:
-    """Rows of the chunks that are there, by their names."""
+    """Number of rows in the folder's chunk files, by their names."""
     return sum(int(path.name.split("-")[2]) for path in folder.glob("part-*.parquet"))
 
 
 def write_chunks(batches: Batches, task: EncodeTask, folder: str) -> Batches:
-    """Runs in a Spark task: a file for each ``CHUNK`` texts, and its figures."""
+    """In a Spark task: write a file per ``CHUNK`` texts, and yield its statistics."""
     from pyspark import TaskContext
 
     part, worker = TaskContext.get().partitionId(), f"{socket.gethostname()}:{os.getpid()}"
@@ -163,12 +161,12 @@ def write_chunks(batches: Batches, task: EncodeTask, folder: str) -> Batches:
 
 
 def encoded(encoder: Encoder, texts: list[str]) -> Encoded:
-    """Vectors of texts. Raises ModelError, InfrastructureError where memory is short or a device fails."""
+    """Encode texts. Raises ModelError, or InfrastructureError if memory is short or a device fails."""
     try:
         return encoder.encode(texts)
     except (RuntimeError, MemoryError) as error:
-        raise InfrastructureError(f"{socket.gethostname()}: encoding failed: {describe(error)}; a lower "
-                                  "encode.batch_size takes less memory") from error
+        raise InfrastructureError(f"{socket.gethostname()}: encoding failed: {describe(error)}; lower "
+                                  "encode.batch_size to use less memory") from error
 
 
 def _chunks(batches: Batches) -> Iterator[pa.Table]:
