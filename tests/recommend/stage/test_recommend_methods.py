@@ -29,7 +29,8 @@ def items(folders, drafter: str | None, seed: int = 0, **settings) -> dict[str, 
     small = open_drafter(recommender, folders[1]) if drafter == "folder" else None
     settings = RecommendSettings(model="m", k=4, drafter=drafter, **settings)
     catalogue = Catalogue.build(recommender.ids, np.ones(len(recommender.ids.items), np.int64))
-    histories = [catalogue.trie.rows[catalogue.rows(history)].tolist() for _, history, _ in USERS]
+    histories = [catalogue.trie.rows[catalogue.rows(history)].tolist()
+                 for _, history, _ in USERS if len(history) > 1]
     search = make_search(settings, recommender, catalogue.trie, lambda: histories, small, "cpu", seed)
     found: dict[str, list[str]] = {}
     for row in BatchRecommender(search, catalogue, recommender, small, settings.exclude, settings.k,
