@@ -1,4 +1,4 @@
-"""Every command of the README runs, in its order, as a newcomer would type it.
+"""Every command of the README and of docs/get-started runs, in order, as a newcomer would type it.
 
 `make test` is what runs this file. The real MovieLens and profile files are stood in for by small ones of the
 same shape, and benchmarks run on fewer rows.
@@ -17,22 +17,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SMALLER = {
-    "dare_job.bench modes": "--users 24 --items 12 --rows 2 --repeats 1 --batch 1",
-    "dare_job.bench prepacked": "--batches 1 --queries 1,9",
-    "dare-job lab replay": "--held-out 5",
-    "dare-job tune": "--held-out 5",
-    "dare-job ctr": "--seeds 2 --epochs 1 --model dcnv2 --entities item",
-}
+PAGES = [ROOT / "README.md", ROOT / "docs/get-started/first-run.md", ROOT / "docs/get-started/your-data.md"]
+SMALLER = {"dare-job tune": "--held-out 5"}
 BY_HAND = {"make test": "it runs this test",
            "make airflow": "it runs until it is stopped: tests/dags/test_make_airflow.py"}
 
 
 def commands() -> list[str]:
-    """Lines of the README's shell blocks, continued lines joined, comments dropped."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [" ".join(line.partition("#")[0].split()) for line in lines if line.partition("#")[0].strip()]
+    """Lines of the pages' shell blocks, each once, continued lines joined, comments dropped."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    lines = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ").splitlines()
+    return list(dict.fromkeys(" ".join(line.partition("#")[0].split()) for line in lines
+                              if line.partition("#")[0].strip()))
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +65,6 @@ def test_readme_command(command, newcomer):
         assert isinstance(json.loads(done.stdout.strip().splitlines()[-1]), dict)
 
 
-def test_both_set_up_commands_are_at_the_top():
-    top = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:30])
-    assert "make demo" in top and "make test" in top
-
-
 def _movielens(path: Path) -> None:
     movies = ["movieId,title,genres"] + [f'{i},"Story, The {i} (1995)",Drama|Comedy' for i in range(1, 9)]
     ratings = ["userId,movieId,rating,timestamp"]
@@ -101,8 +92,3 @@ def _tokenizer(folder: Path) -> None:
     vocabulary, merges = tokenizer.save_model(str(folder))
     Path(vocabulary).rename(folder / "gpt2_encoder.json")
     Path(merges).rename(folder / "gpt2_vocab.bpe")
-
-
-def test_no_placeholder_is_left():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert not re.search(r"^[A-Z]{6,}$", text, re.MULTILINE), "a placeholder"
