@@ -74,7 +74,8 @@ def tables() -> str:
         rows = []
         for line in block.splitlines():
             if field := _FIELD.search(line.strip()):
-                kind = field[2].replace("pa.", "").replace("()", "").replace("ATTRIBUTES", "map<string, string>")
+                kind = field[2].replace("pa.", "").replace("()", "")
+                kind = kind.replace("ATTRIBUTES", "map<string, string>")
                 meaning = ". ".join(filter(None, ["required" if field[3] else "", field[4] or ""]))
                 rows.append((f"`{field[1].replace('{level}', 'N')}`", kind, meaning))
         parts += [f"## {title}\n", *_table(("column", "type", "meaning"), rows)]
