@@ -117,8 +117,10 @@ class DrafterSettings(Section):
 _BIAS = dict[Annotated[int, Field(ge=0, le=MOST)], Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]]
 
 
-class SampleSettings(section_of(Warp, "temperature", "top_k", "top_p", "min_p", logit_bias=(_BIAS, {}),
-                                repetition_penalty=(float | None, None))):
+class SampleSettings(section_of(
+        Warp, "min_p", logit_bias=(_BIAS, {}), repetition_penalty=(float | None, None),
+        temperature=(Annotated[float, Field(ge=0)], 1.0), top_k=(Annotated[int, Field(ge=1)] | None, None),
+        top_p=(Annotated[float, Field(gt=0)] | None, None))):
     """Sampling of the modes sample and beam. Parameters have the meaning that ``generate`` gives them."""
 
     method: Literal[tuple(SAMPLE_METHODS)] = Field(
