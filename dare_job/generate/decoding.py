@@ -1,6 +1,6 @@
-"""Rows in, results out: the engine's batches, with every way in which a row can fail kept to that row.
+"""Decodes rows with an engine and contains failures, so that a failing row affects no other row.
 
-How many rows this worker process decodes at once: as many as asked for, until its memory was short.
+A worker process halves its batch size when it runs out of memory.
 """
 
 import logging
@@ -19,21 +19,21 @@ from pools.errors import PoolError
 
 _LOG = logging.getLogger("dare_job")
 
-_sizes: dict[tuple, int] = {}  # where they are not as asked for
+_sizes: dict[tuple, int] = {}  # batch sizes that differ from decode.batch_size
 
 
 def batch_size_of(task: Task) -> int:
-    """Rows at once, now."""
+    """This worker's current batch size."""
     return _sizes.get(_key(task), task.config.decode.batch_size)
 
 
 def halve_batch_size(task: Task) -> bool:
-    """Half as many from now on, for the rest of this run; False where it is one row already."""
+    """Halve the batch size for the rest of this run. False if it is already one row."""
     size = batch_size_of(task)
     if size == 1:
         return False
     set_batch_size(task, size // 2)
-    _LOG.warning("memory is too short for %d rows at once (decode.batch_size): this worker goes on with %d",
+    _LOG.warning("out of memory with %d rows in a batch (decode.batch_size): this worker continues with %d",
                  size, size // 2)
     return True
 
@@ -48,14 +48,20 @@ def _key(task: Task) -> tuple:
 
 def decode_rows(rows: Iterator[dict], task: Task, dog: Watchdog,
            hung: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict, Result | str]]:
-    """Every row with its result, or with the reason why there is none, in the order of finishing.
+    """Yield every row with its result, or with the reason why it has none, in order of completion.
 
-    Where memory is short, the engine's rows start again in batches of half the size. Another exception in a
-    whole batch decodes the rows that the engine had taken one by one: only those that fail alone are lost,
-    and the others go on in batches. Rows that timed out, and those on which a worker hung before, come one by
-    one at the end; ``hung`` says why each time, and who hung alone is given up. Raises DeviceError where
-    the device failed, and InfrastructureError where no engine can be made, or it fails before it asks for a
-    row: no row is to blame, and a second try would end alike.
+    After running out of memory, the engine's rows are decoded again with half the batch size. After any other
+    exception, the rows of the batch are decoded one by one, so that only rows that fail alone are lost. Rows
+    that timed out or hung a worker before are decoded one by one at the end.
+
+    Parameters
+    ----------
+    hung : reasons of earlier hangs by row id; a row that hung alone is given up
+
+    Raises
+    ------
+    DeviceError : the device failed
+    InfrastructureError : the engine cannot be created or fails before it takes a row
     """
     feed, size = _RequestQueue(rows, task, dog, hung), batch_size_of(task)
     while feed.more():
@@ -86,7 +92,7 @@ def decode_rows(rows: Iterator[dict], task: Task, dog: Watchdog,
 
 def _one_by_one(under_way: list[tuple[dict, Request]], task: Task, dog: Watchdog,
                 size: int) -> Iterator[tuple[dict, Result | str]]:
-    """size: rows at once before memory was short; one that does not fit alone was to blame for that."""
+    """Decode rows alone. If a row alone does not fit into memory, the batch size returns to ``size``."""
     if not under_way:
         return
     engine = _engine(task, 1)
@@ -119,9 +125,9 @@ def _engine(task: Task, size: int) -> Engine:
 
 
 def _unusable(error: Exception) -> InfrastructureError:
-    return InfrastructureError(f"no row can be decoded, the engine does not start: {describe(error)}. Where "
-                               "memory is short, lower decode.batch_size, or the tasks at once on a machine; "
-                               "`dare-job check` tries the model alone")
+    return InfrastructureError(f"the engine does not start: {describe(error)}. If memory is short, lower "
+                               "decode.batch_size or the number of concurrent tasks per machine; "
+                               "`dare-job check` tests the model alone")
 
 
 class _RequestQueue:

@@ -1,16 +1,16 @@
-"""Rows that a worker was decoding when it hung or its device failed, one small file a time ("hang"):
+"""Records hung workers and ends them. Independent of engines.
 
-    generate/hung/<shard>-<random>.json    token of the cut, ids, why, when and where
-    recommend/<fingerprint>/hung/...       the same; a shard is a chunk there
+One small file per hang names the rows that were being decoded when a worker hung or its device failed:
 
-A later attempt at the shard decodes these rows one by one behind the others; one that ends a worker then,
-too, is given up. Knows nothing of engines.
+    generate/hung/<shard>-<random>.json    token of the shard plan, ids, reason, time and worker
+    recommend/<fingerprint>/hung/...       the same, with chunks as shards
 
-Ends a worker in which no forward of the model ends any more, as when a device hangs.
+The next attempt at the shard decodes these rows one by one after the others. A row that then ends a worker
+again is given up.
 
-Spark then starts the task anew in another worker. The wait for a forward is outside Python's lock, so a
-thread of this process sees it; it watches only while an engine is asked for its next result, and not while
-that waits for rows.
+``Watchdog`` ends a worker when no forward pass finishes within a time limit. Spark restarts the task in
+another worker. A forward pass releases the GIL, so a thread of the same process can watch it. It watches
+only while an engine computes its next result, not while the engine waits for rows.
 """
 
 import faulthandler
@@ -39,20 +39,20 @@ _LOG = logging.getLogger("dare_job")
 
 FOLDER = "hung"
 
-MAX_ROW_HANGS = 2  # hangs after which a row is given up: in its batch, and alone
+MAX_ROW_HANGS = 2  # hangs after which a row is given up: once in its batch, once alone
 
 MAX_SHARD_HANGS = 16  # hangs of one shard in a run; more are no rows' fault, but a device's
 
 
 class HangScope(Protocol):
-    """What a task works on: a stage's folder, and the token of what it was cut into."""
+    """Part of a task that identifies its hangs: the stage's folder and the token of the shard plan."""
 
     folder: str
     cut: str
 
 
 def record_hang(task: HangScope, shard: int, worker: str, ids: list[str], why: str) -> None:
-    """Leave the ids of rows that were being decoded for later attempts at their shard."""
+    """Record the ids of the rows that were being decoded, for later attempts at the shard."""
     folder = paths.path(task.folder) / FOLDER
     paths.make_folder(folder)
     write_json(folder / f"{shard:05d}-{secrets.token_hex(4)}.json",
@@ -99,12 +99,12 @@ def retry_after_hangs(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
 
 
 def hangs_by_shard(folder: AnyPath, cut: str) -> Counter[int]:
-    """Hangs under a cut, by shard."""
+    """Number of hangs of a shard plan, by shard."""
     return Counter(hang["shard"] for hang in _of(folder, cut, "*.json"))
 
 
 def hang_count(folder: AnyPath, cut: str) -> int:
-    """Hangs of all workers under a cut."""
+    """Number of hangs of a shard plan."""
     return hangs_by_shard(folder, cut).total()
 
 

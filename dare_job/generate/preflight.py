@@ -1,4 +1,4 @@
-"""Whether a night can be drafted and sampled as its settings say: asked on the driver before it starts."""
+"""Checks on the driver, before a run starts, that its drafting and sampling settings are possible."""
 
 from dare_job.config.settings import JobConfig
 from dare_job.decode.settings import SAMPLE_METHODS

@@ -1,7 +1,4 @@
-"""Token ids of the text from before the job's date: what pools and rows draft from.
-
-What Spark tasks of the stage pools do: token ids of old texts, and the index of one pool.
-"""
+"""Token ids of previous texts, which pools and rows draft from, and the index of one pool."""
 
 import logging
 import time

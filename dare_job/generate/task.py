@@ -1,4 +1,4 @@
-"""What travels to a worker: plain values, and folders that its host may have elsewhere than the driver."""
+"""The description of a task that Spark sends to workers: plain values and paths of folders."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

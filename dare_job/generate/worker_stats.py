@@ -1,7 +1,4 @@
-"""How evenly a stage's workers were busy, and with how many rows at once: read from the files they wrote.
-
-What beams were over a night: sums over the rows of each file, in its footer, of mode beam alone.
-"""
+"""Worker utilization and beam statistics of the stage generate, read from the footers of its chunk files."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def committed_files(work: ShardPlan) -> set[AnyPath]:
-    """Chunks that are there."""
+    """Files of all committed chunks."""
     return {
         folder / chunk_files.name(*chunk)
         for folder in work.entities
@@ -25,11 +22,15 @@ def committed_files(work: ShardPlan) -> set[AnyPath]:
 
 
 def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
-    """The workers of the chunks that are not in ``before``, as JSON values; None: there is no such chunk.
+    """Utilization of the workers that committed chunks not in ``before``, as JSON values.
 
-    imbalance   busy seconds of the busiest worker over their mean, each wave's own, as a wave waits for all
-    waited_s    how long the mean worker waited for the busiest, all waves together
-    batch_size  rows at once, of the worker that had to go down the most
+    None if there is no such chunk.
+
+    Returns
+    -------
+    imbalance : busy seconds of the busiest worker / mean busy seconds, summed per wave, as waves are barriers
+    waited_s : seconds that the mean worker waited for the busiest one, over all waves
+    batch_size : smallest batch size that a worker was reduced to
     """
     seconds: dict[int, Counter[str]] = {}
     sizes: dict[str, int] = {}
@@ -71,7 +72,7 @@ class BeamTotals:
         return BeamTotals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     def note(self) -> dict[str, dict]:
-        """What a file's footer says; nothing where no row was written by beams."""
+        """Entry of a chunk file's footer; empty if no row was generated in mode beam."""
         return {_NOTE: asdict(self)} if self.layers else {}
 
 

@@ -1,6 +1,6 @@
-"""What executors must be able to do before a night begins: import this package, see the input, write at OUT.
+"""Checks before a run that executors can import this package, read the input and write to OUT.
 
-On a local master they are the driver's own children, and nothing is asked.
+A local master runs tasks as children of the driver and is not checked.
 """
 
 import logging
@@ -31,10 +31,15 @@ _PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with -
 
 
 def check_executors(spark, folder: paths.AnyPath, inputs: Mapping[str, str | None]) -> None:
-    """Raise InfrastructureError, naming host and cause, unless executors can read and write ``folder``.
+    """Check that executors can read and write ``folder``. Logs a warning while no executor is available.
 
-    inputs  by setting: paths on a disk must be there for executors too, where the driver sees them
-    Says so every half minute while the master gives no executor.
+    Parameters
+    ----------
+    inputs : paths by setting; a path on a disk that the driver sees must be visible to executors too
+
+    Raises
+    ------
+    InfrastructureError : names host and cause
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

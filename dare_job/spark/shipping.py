@@ -1,8 +1,8 @@
-"""Folders that executors need and may not see on a disk: packed by the driver, carried by Spark.
+"""Ships folders such as models and pools from the driver to executors that cannot see its disk.
 
-``ship`` packs a folder and hands it to Spark, which copies the archive to each executor before its next task.
-``unpacked`` lays it out once a host, as files that can be mapped into memory. Archives are named by their
-content; they and what is unpacked go away with the Spark application.
+``ship_folder`` packs a folder into an archive, which Spark copies to each executor before its next task.
+``unpack_archive`` unpacks it once per host into files that can be memory-mapped. Archives are named by their
+content. Spark removes archives and unpacked folders when the application ends.
 """
 
 import fcntl

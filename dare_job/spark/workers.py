@@ -1,12 +1,11 @@
-"""Which GPU a Spark task decodes on: the one that Spark gave it, whatever order CUDA has them in.
+"""GPUs, threads and Python workers of Spark tasks.
 
-An address is what the discovery script printed: a UUID (``conf/gpu_discovery.sh``), or the index that
-``nvidia-smi`` shows, as Spark's own example script prints.
+A task decodes on the GPU that Spark assigned to it, independent of CUDA's device order. A GPU address is the
+output of the discovery script: a UUID (``conf/gpu_discovery.sh``), or the index in ``nvidia-smi``, as Spark's
+own example script prints.
 
-Python workers of their own for what loads the model, so that a task slot never holds it twice.
-
-Spark lends a task the Python worker of its executor that has been idle longest, and a task with several
-Python steps takes several. What loads the model would by and by load it in each of them.
+Tasks that load the model run in dedicated Python workers. Otherwise Spark would reuse arbitrary idle workers
+of the executor, and each of them would eventually hold a model in memory.
 """
 
 import logging

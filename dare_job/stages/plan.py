@@ -1,4 +1,7 @@
-"""Plan: who needs text tonight, and with which prompt. Reads the input and yesterday's snapshot."""
+"""Stage plan: selects the entities that need new text and renders their prompts.
+
+Reads the input and the previous snapshot.
+"""
 
 import logging
 import time
@@ -29,7 +32,7 @@ _LOG = logging.getLogger("dare_job")
 def run(job: Job) -> dict:
     """Write PLAN for users and items; returns counts by entity type.
 
-    Every entity of the input, or of yesterday's snapshot, has one row. Raises DataError for a bad input.
+    Every entity of the input or of the previous snapshot has one row. Raises DataError for invalid input.
     """
     began = time.perf_counter()
     # A model that is not whole ends the run before it costs.

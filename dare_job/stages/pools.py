@@ -1,4 +1,4 @@
-"""Stage pools: indexes the old text of each pool's members, and of everybody in the pool ``global``."""
+"""Stage pools: indexes the previous texts of each pool's members, and of all groups in pool ``global``."""
 
 import logging
 from collections import Counter
@@ -17,9 +17,9 @@ _LOG = logging.getLogger("dare_job")
 
 
 def run(job: Job) -> dict:
-    """Build the pools of both entity types; returns pools, texts and tokens of each.
+    """Build the pools of both entity types; returns the number of pools, texts and tokens of each.
 
-    Without old text there are no pools, and the model drafts from the prompt and its own text alone.
+    Without previous text there are no pools, and drafts come only from the prompt and the generated text.
     """
     old = {entity: published.previous_folder(job, entity) for entity in ENTITIES}
     tokenizer = tokenizer_hash(job.model_path)
@@ -43,7 +43,7 @@ def run(job: Job) -> dict:
 
 
 def _state(folder: AnyPath | None) -> list:
-    """Names, sizes and times of a folder's Parquet files: changes when somebody replaces the text."""
+    """Names, sizes and times of a folder's Parquet files, which change when the text is replaced."""
     if folder is None:
         return []
     found = published.parquet_files(folder)
@@ -51,14 +51,14 @@ def _state(folder: AnyPath | None) -> list:
 
 
 def _warn_of_another_writer(job: Job, old: AnyPath, entity: str) -> None:
-    """Text of another model, tokenizer or prompt still drafts, but fewer drafts are accepted."""
+    """Warn that drafts from text of another model, tokenizer or prompt are accepted less often."""
     if not published.read_manifest(old):
-        _LOG.info("%s has no manifest: nothing tells which model and prompt wrote it; text of another "
-                  "writer drafts less", old)
+        _LOG.info("%s has no manifest: the model and prompt that wrote this text are unknown. Drafts from "
+                  "another model are accepted less often", old)
         return
     for what, before, after in published.writer_changes(job, old, entity):
-        _LOG.warning("the old %s text in %s was written with another %s (%s, tonight %s): fewer drafts "
-                     "will be accepted", entity, old, what, before, after)
+        _LOG.warning("the previous %s text in %s was generated with another %s (%s, this run: %s): drafts "
+                     "will be accepted less often", entity, old, what, before, after)
 
 
 def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath) -> dict:

@@ -1,4 +1,4 @@
-"""Finds and reads published text: yesterday's snapshot, or the text that came with the input."""
+"""Finds and reads previous text: the previous snapshot, or text that was delivered with the input."""
 
 import json
 from collections.abc import Sequence
@@ -17,9 +17,12 @@ from dare_job.workspace import MANIFEST
 def previous_folder(job: Job, entity: str) -> AnyPath | None:
     """Folder of the newest text of an entity type from before the job's date, or None.
 
-    A snapshot under OUT comes first, then ``input.knowledge``, then ``knowledge/`` beside the input; the
-    latter two hold ``entity=E/dt=D/*.parquet`` or ``entity=E/*.parquet``.
-    Raises DataError where ``input.knowledge`` is set but has nothing of the kind.
+    Looks for a snapshot under OUT, then in ``input.knowledge``, then in ``knowledge/`` beside the input. The
+    latter two contain ``entity=E/dt=D/*.parquet`` or ``entity=E/*.parquet``.
+
+    Raises
+    ------
+    DataError : ``input.knowledge`` is set but contains neither
     """
     published = job.space.previous(entity)
     if published:
@@ -108,9 +111,9 @@ def writer_record(job: Job) -> dict:
 
 
 def writer_changes(job: Job, folder: AnyPath, entity: str) -> list[tuple[str, str | None, str]]:
-    """What a folder's text was written with that is another tonight: (what, then, tonight).
+    """Differences between the model, tokenizer and prompt of a folder's text and those of this run.
 
-    Of model, tokenizer and prompt. Empty where all are tonight's, and where the text has no manifest.
+    Returns (what, previous hash, current hash) of each difference; empty if the text has no manifest.
     """
     before, now = read_manifest(folder), writer_record(job)
     if not before:

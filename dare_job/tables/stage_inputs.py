@@ -1,6 +1,6 @@
-"""How a stage reads what an earlier one left, and says which command to run where it is not there.
+"""Reads the outputs of earlier stages. If one is missing, the error names the command to run.
 
-Tonight's rows as the stage generate left them: what the gate reads and publish shows.
+Also reads the rows of the stage generate, which the gate checks and publish publishes.
 """
 
 import pyarrow as pa
@@ -19,9 +19,9 @@ from dare_job.workspace import FILES, done_record, is_complete
 
 
 def rows_to_generate(plan: ds.Dataset, limit: int | None = None):
-    """The stale rows that have a prompt, by entity_id; the first ``limit`` of them. An Arrow table (PLAN).
+    """The first ``limit`` stale rows with a prompt, sorted by entity_id, as an Arrow table (PLAN).
 
-    Rows with ``error`` are not among them: they cost no model time and are always written.
+    Rows with ``error`` are not included: they need no model and are always written.
     """
     rows = plan.to_table(filter=pc.field("stale") & pc.field("prompt").is_valid()).sort_by("entity_id")
     return rows if limit is None else rows.slice(0, limit)

@@ -75,7 +75,7 @@ def test_hdfs_without_a_cluster_says_where_one_is_named(monkeypatch):
 @pytest.mark.parametrize("text", [
     "s3://AKIAKEY:hush@bucket/x", "s3://hush@bucket/x", "hdfs://me:hush@name/x", "s3://bucket/x?signature=hush"])
 def test_a_secret_in_a_url_is_refused_and_not_repeated(text):
-    with pytest.raises(ConfigError, match="no user, password or query") as caught:
+    with pytest.raises(ConfigError, match="remove user, password and query") as caught:
         paths.path(text, "input.path")
     assert "hush" not in str(caught.value)
 

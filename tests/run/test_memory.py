@@ -56,9 +56,9 @@ def test_the_batch_is_halved_and_its_rows_start_again(
     refuse(error, lambda cache, ids, number: cache.slots > room and number >= forward)
     assert said(write(task, PROMPTS), PROMPTS) == texts
     tries = [4 >> n for n in range(3) if 4 >> n > room]
-    expected = [f"memory is too short for {size} rows at once (decode.batch_size): this worker goes on with "
+    expected = [f"out of memory with {size} rows in a batch (decode.batch_size): this worker continues with "
                 f"{size // 2}" for size in tries]
-    assert [line for line in job_log if "memory is too short" in line] == expected
+    assert [line for line in job_log if "out of memory with" in line] == expected
     assert sizes(task) == [room] * 4
     more = {f"v{n}": prompt(n) for n in range(3)}
     rows = write(task, more, shard=1)
@@ -108,7 +108,7 @@ def test_memory_that_really_runs_out_ends_in_a_smaller_batch(tmp_path, texts):
                           env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True,
                           text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "memory is too short for 1024 rows at once" in done.stderr
+    assert "out of memory with 1024 rows in a batch" in done.stderr
     task = prepared(tmp_path / "short")
     assert said(committed(task), PROMPTS) == texts
     assert 1 < max(sizes(task)) < 1024
