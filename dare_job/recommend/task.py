@@ -153,7 +153,7 @@ class RecommendTask:
     folder: str
     cut: str
     device: str
-    task_threads: int
+    threads: int
     run_id: str
     hang_timeout_s: float | None = None
     seed: int = 0

@@ -46,7 +46,7 @@ class EncodeTask:
     archive: Archive | None
     sha256: str
     device: str
-    task_threads: int
+    threads: int
     batch_size: int
     window: int | None
 
