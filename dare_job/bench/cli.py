@@ -136,9 +136,8 @@ def decode(
     """Measure every decoding method on the CPU with a model trained on real profiles.
 
     Trains a model of 5.5 M parameters on ML-1M profiles with titles as prompts (minutes) and generates the
-    texts of an earlier date. Then generates those of the next date with `generate`, prompt lookup, resd, and
-    the engine without drafts, with
-    dare strict and relaxed. The last line of standard output is one JSON object.
+    texts of an earlier date. Then generates those of the next date with `generate`, prompt lookup, the
+    engine without drafts, resd, dare strict and dare relaxed. The last line is one JSON object.
     """
     from dare_job.bench.decode.command import Options, run
     from dare_job.bench.profiles.train import Settings
